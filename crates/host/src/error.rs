@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a mix or a profile was not measured.
+//! Errors of measuring a mix or a profile.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use crate::launch::{Exit, LaunchError, OWN_FAILURE};
 use crate::mix::MixFileError;
 use crate::profile::ALONE;
 
-/// Why a mix or a profile was not measured. Everything is put back, and what
-/// was started is gone, when this is returned.
+/// The reason why a mix or a profile was not measured. All actions have been undone, and all
+/// started programs have ended, when this is returned.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// The file is wrong.
+    /// The file is malformed.
     #[error(transparent)]
     File(#[from] MixFileError),
-    /// A policy that nobody knows.
+    /// The policy does not exist.
     #[error("there is no policy '{name}': choose from {}", usher_policy::NAMES.join(", "))]
     Policy {
-        /// As it was given.
+        /// The given name.
         name: String,
     },
-    /// A policy is asked for twice by one name.
-    #[error("policy '{name}' is named twice: write '{name}#2' for another arm of it")]
-    Twice {
+    /// A policy is given twice by one name.
+    #[error("policy '{name}' is given twice: write '{name}#2' for another arm of it")]
+    DuplicatePolicy {
         /// The name.
         name: String,
     },
@@ -34,65 +34,69 @@ pub enum MeasureError {
     Program {
         /// Its name in the mix.
         name: String,
-        /// The Debian package that it is in.
+        /// The Debian package that contains it.
         package: Option<String>,
-        /// Why.
+        /// The cause.
         source: LaunchError,
     },
-    /// A file that a program needs is not there.
+    /// A file that a program needs does not exist.
     #[error("program '{name}': its {what} {} cannot be read: {source}", path.display())]
     Input {
         /// Its name in the mix.
         name: String,
-        /// Which one.
+        /// The kind of file.
         what: &'static str,
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A command that makes inputs failed.
-    #[error("setup '{command}' ended with {exit}{}", said(stderr))]
+    #[error("setup '{command}' ended with {exit}{}", stderr_text(stderr))]
     Setup {
         /// The command.
         command: String,
-        /// How it ended.
+        /// Its end.
         exit: Exit,
-        /// The end of what it said.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// A command that makes inputs did not make what it should.
-    #[error("setup '{command}' did not make {}", path.display())]
-    NotMade {
+    /// A command that makes inputs did not create its output.
+    #[error("setup '{command}' did not create {}", path.display())]
+    MissingOutput {
         /// The command.
         command: String,
-        /// What is missing.
+        /// The missing file.
         path: PathBuf,
     },
     /// A program failed.
-    #[error("program '{name}' ended with {exit} {}{}", under(policy), said(stderr))]
-    Died {
+    #[error(
+        "program '{name}' ended with {exit} {}{}",
+        under(policy),
+        stderr_text(stderr)
+    )]
+    Failed {
         /// Its name in the mix.
         name: String,
-        /// How it ended.
+        /// Its end.
         exit: Exit,
-        /// Under which policy.
+        /// The policy.
         policy: String,
-        /// The end of what it said.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// A program hung.
+    /// A program exceeded the time limit of a repetition.
     #[error(
-        "program '{name}' {}: no end of a repetition in {seconds:.0} s{}",
+        "program '{name}' {}: a repetition did not end within {seconds:.0} s{}",
         under(policy),
-        if policy == ALONE { "" } else { "; set protocol.patience_seconds if it needs longer" }
+        if policy == ALONE { "" } else { "; set protocol.timeout_seconds if it needs longer" }
     )]
-    Hangs {
+    TimedOut {
         /// Its name in the mix.
         name: String,
-        /// Under which policy.
+        /// The policy.
         policy: String,
-        /// How long was waited.
+        /// The time limit.
         seconds: f64,
     },
     /// The control loop failed.
@@ -104,37 +108,37 @@ pub enum MeasureError {
     /// The profile store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Something of the runner's own.
+    /// A step of the runner failed.
     #[error("{doing}: {source}")]
     System {
-        /// What was being done.
+        /// The step.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The curve makes no sense.
+    /// The curve is invalid.
     #[error("the curve of '{name}': {source}")]
     Curve {
-        /// Of which program.
+        /// The program.
         name: String,
-        /// Why.
+        /// The cause.
         source: usher_model::CurveError,
     },
-    /// The core counts make no sense.
+    /// A core count is out of range.
     #[error("core counts must be between 1 and {most}, not {given}")]
     Cores {
-        /// What was given.
+        /// The given count.
         given: u32,
-        /// The machine's.
+        /// The machine's number of cores.
         most: u32,
     },
-    /// The user has had enough.
+    /// The user has cancelled.
     #[error("interrupted")]
     Cancelled,
 }
 
 impl MeasureError {
-    /// The exit status that says so.
+    /// The exit status.
     pub fn code(&self) -> u8 {
         match self {
             Self::Engine(error) => error.code(),
@@ -153,7 +157,7 @@ fn hint(package: Option<&str>) -> String {
     })
 }
 
-/// No policy is at work where a program is measured alone.
+/// The condition of a run; there is no policy where a program is measured alone.
 fn under(policy: &str) -> String {
     match policy {
         ALONE => "when run alone".to_owned(),
@@ -161,10 +165,10 @@ fn under(policy: &str) -> String {
     }
 }
 
-fn said(stderr: &str) -> String {
+fn stderr_text(stderr: &str) -> String {
     let words: Vec<_> = stderr.split_whitespace().collect();
     match words.is_empty() {
         true => String::new(),
-        false => format!("; it said: {}", words.join(" ")),
+        false => format!("; its standard error: {}", words.join(" ")),
     }
 }

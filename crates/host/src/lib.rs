@@ -8,10 +8,10 @@
 //! - [`rights`]: reading files with a user's rights;
 //! - [`mix`]: mixes of programs under several policies.
 
-mod cast;
 pub mod engine;
 mod error;
 pub mod launch;
+mod measured;
 pub mod mix;
 pub mod profile;
 pub mod rights;

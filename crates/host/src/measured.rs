@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that is being measured: launched in its home, repeated, and
-//! taken away with all that it left behind.
+//! A program under measurement: launched in its home, repeated, and removed with everything
+//! that it left behind.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProgramId;
 
-use crate::engine::{Adopt, Adopted, EngineHandle};
+use crate::engine::{AdoptOptions, AdoptedProgram, EngineHandle};
 use crate::error::MeasureError;
 use crate::launch::{LaunchSpec, Repeater, Repetition, Stream, repeat};
 
-/// The end of what a program said on its standard error that is told.
+/// Maximum length of the end of a program's standard error that is reported.
 const STDERR_BYTES: usize = 400;
-/// How long a sleep lasts before it is looked whether the user has had enough.
+/// Interval of the checks for cancellation.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// A program that is being measured. Dropped, all of its processes are killed.
+/// A program under measurement. Dropping it kills all of its processes.
 #[derive(Debug)]
-pub(crate) struct Cast {
+pub(crate) struct MeasuredProcess {
     repeater: Option<Repeater>,
-    adopted: Option<Adopted>,
+    adopted: Option<AdoptedProgram>,
     stderr: PathBuf,
 }
 
-impl Cast {
-    /// Launches it, in an engine's care or in nobody's; it does not run yet.
+impl MeasuredProcess {
+    /// Launches it, managed by `engine` if there is one; it does not run yet.
     pub fn launch(
         engine: Option<&EngineHandle>,
         mut spec: LaunchSpec,
-        adopt: Adopt,
+        adopt: AdoptOptions,
         stderr: &Path,
     ) -> Result<Self, MeasureError> {
         spec.stderr = Stream::File(stderr.to_owned());
@@ -50,8 +50,8 @@ impl Cast {
         })
     }
 
-    /// What the engine said when it took it in.
-    pub fn adopted(&self) -> Option<&Adopted> {
+    /// The engine's answer when it began to manage the program.
+    pub fn adopted(&self) -> Option<&AdoptedProgram> {
         self.adopted.as_ref()
     }
 
@@ -66,28 +66,28 @@ impl Cast {
         Ok(repeater.map_or(Ok(()), Repeater::start)?)
     }
 
-    /// The repetition that was started, once it has ended.
+    /// Waits for the end of the current repetition.
     pub fn finish(&mut self) -> Result<Repetition, MeasureError> {
         let repeater = self.repeater.as_mut().ok_or(MeasureError::Cancelled)?;
         Ok(repeater.finish()?)
     }
 
-    /// Readable when a repetition has ended.
+    /// A descriptor that is readable when a repetition has ended.
     pub fn report_fd(&self) -> Option<BorrowedFd<'_>> {
         self.repeater.as_ref().map(Repeater::report_fd)
     }
 
-    /// Waits for a repetition's end, looking at `cancel` and calling `tick`
-    /// meanwhile. `None`: no end within `patience`.
+    /// Waits for the end of the repetition, and checks `cancel` and calls `tick` meanwhile.
+    /// `None` if it has not ended within `timeout`.
     pub fn wait(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         cancel: &AtomicBool,
         mut tick: impl FnMut(),
     ) -> Result<Option<Repetition>, MeasureError> {
         let began = Instant::now();
         while wait_readable(&[self.report_fd()], cancel)?.is_empty() {
-            if began.elapsed() > patience {
+            if began.elapsed() > timeout {
                 return Ok(None);
             }
             tick();
@@ -95,13 +95,13 @@ impl Cast {
         self.finish().map(Some)
     }
 
-    /// The end of what it said on its standard error.
-    pub fn last_words(&self) -> String {
-        tail(&self.stderr)
+    /// The end of its standard error.
+    pub fn stderr_tail(&self) -> String {
+        file_tail(&self.stderr)
     }
 }
 
-impl Drop for Cast {
+impl Drop for MeasuredProcess {
     fn drop(&mut self) {
         drop(self.repeater.take());
         if let Some(adopted) = &self.adopted {
@@ -111,7 +111,7 @@ impl Drop for Cast {
     }
 }
 
-/// Which of these became readable within a tick, by index.
+/// The indices of the descriptors that became readable within a tick.
 pub(crate) fn wait_readable(
     fds: &[Option<BorrowedFd<'_>>],
     cancel: &AtomicBool,
@@ -128,7 +128,7 @@ pub(crate) fn wait_readable(
         tv_sec: 0,
         tv_nsec: TICK.as_nanos() as i64,
     };
-    // An interrupted sleep is a short one.
+    // An interrupted sleep only ends early.
     let _ = poll(&mut polled, Some(&tick));
     if cancel.load(Ordering::Relaxed) {
         return Err(MeasureError::Cancelled);
@@ -138,7 +138,7 @@ pub(crate) fn wait_readable(
     Ok(ready.map(|(_, at)| at).collect())
 }
 
-pub(crate) fn tail(path: &Path) -> String {
+pub(crate) fn file_tail(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let end = &bytes[bytes.len().saturating_sub(STDERR_BYTES)..];
     String::from_utf8_lossy(end).trim().to_owned()

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program's scalability curve, measured alone.
 //!
-//! The program runs from begin to end at each core count, in seats that fill
-//! one last-level-cache domain after the other, as the planner would seat it.
-//! Passes over all counts are interleaved, alternately upwards and downwards,
-//! so that a noisy minute of the machine does not fall on one count; a point
-//! is the median of its runs. Measuring ends when every point is precise
-//! enough, or after so many passes, or when the time is up.
+//! The program runs from start to end at each core count, in seats that fill one
+//! last-level-cache domain after the other, as the planner would seat it.
+//!
+//! 1. Passes over all counts are interleaved, alternately in ascending and descending order,
+//!    so that a disturbance of the machine does not affect one count only.
+//! 2. A point is the median of its runs.
+//! 3. Measuring ends when every point is precise enough, after the maximum number of passes,
+//!    or when the time is up.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,44 +22,43 @@ use usher_model::{
 use usher_policy::Policy;
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
-use crate::cast::{Cast, tail};
-use crate::engine::{Adopt, Engine, EngineConfig, ProfileUse};
+use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
 use crate::error::MeasureError;
 use crate::launch::LaunchSpec;
+use crate::measured::{MeasuredProcess, file_tail};
 
-/// Standard error of a point of one run, relative: what runs of programs on a
-/// quiet machine differ by. The store finds out how far they really are apart.
-pub const ERROR_OF_ONE: f64 = 0.05;
-/// Machines of more cores are measured at powers of two and whole domains only.
+/// Relative standard error of a point with one run: the typical variation between runs on a
+/// quiet machine. The store determines the actual variation.
+pub const SINGLE_RUN_ERROR: f64 = 0.05;
+/// Larger machines are measured only at powers of two and whole domains.
 const ALL_COUNTS_MAX: u32 = 8;
-/// Of more domains than this, only powers of two are measured.
+/// Machines with more domains are measured only at powers of two.
 const ALL_DOMAINS_MAX: usize = 16;
 
-/// What is to be measured.
+/// The program to measure.
 #[derive(Debug, Clone)]
-pub struct Subject {
-    /// Its name, for people.
+pub struct ProfileTarget {
+    /// Its display name.
     pub name: String,
-    /// How it is launched.
+    /// Its launch options.
     pub spec: LaunchSpec,
     /// Exit statuses that mean success.
-    pub ok_status: Vec<u8>,
+    pub ok_exit_codes: Vec<u8>,
 }
 
-/// How it is to be measured.
+/// The options of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfileOptions {
     /// Core counts; `None`: [`default_counts`].
     pub counts: Option<Vec<u32>>,
-    /// Runs at each count, at most.
+    /// Maximum number of runs at each count.
     pub repeats: u32,
-    /// Relative standard error at which a point is good enough, from the
-    /// second run on.
+    /// Relative standard error at which a point is precise enough, from the second run on.
     pub precision: f64,
-    /// No pass is begun that would take the whole beyond this.
+    /// Time limit of the measurement: a pass that would exceed it is not started.
     pub seconds_max: Option<f64>,
-    /// A run that takes longer than this has hung.
-    pub patience_seconds: f64,
+    /// Time limit of a run; a longer run counts as hung.
+    pub timeout_seconds: f64,
 }
 
 impl Default for ProfileOptions {
@@ -67,59 +68,59 @@ impl Default for ProfileOptions {
             repeats: 3,
             precision: 0.02,
             seconds_max: None,
-            patience_seconds: 900.0,
+            timeout_seconds: 900.0,
         }
     }
 }
 
-/// A run that has ended.
+/// A completed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfileRun {
-    /// At how many cores.
+    /// Its number of cores.
     pub cores: u32,
-    /// On which CPUs.
+    /// Its CPUs.
     pub cpus: CpuSet,
-    /// Which run at this count, from 1.
+    /// Its number among the runs at this count, from 1.
     pub repetition: u32,
-    /// Runs at most.
+    /// Maximum number of runs.
     pub repeats: u32,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
     /// CPU time over wall time.
     pub busy_cpus: f64,
 }
 
-/// One core count.
+/// The runs at one core count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfilePoint {
-    /// On which CPUs.
+    /// The CPUs.
     pub cpus: CpuSet,
-    /// Cores, by capacity.
+    /// The number of cores, by capacity.
     pub cores: f64,
     /// Wall-clock seconds of each run.
     pub seconds: Vec<f64>,
-    /// CPU time over wall time, of each run.
+    /// CPU time over wall time of each run.
     pub busy_cpus: Vec<f64>,
 }
 
 /// A measured curve.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Profiled {
-    /// Runs a second against cores.
+pub struct MeasuredProfile {
+    /// Runs per second over cores.
     pub curve: Curve,
-    /// What it rests on, by rising cores.
+    /// Its points, by ascending number of cores.
     pub points: Vec<ProfilePoint>,
-    /// What the program is for the store, where that could be found out.
+    /// The program's key in the profile store, if it could be derived.
     pub key: Option<ProgramKey>,
-    /// Threads that were seen to busy-wait.
+    /// Number of busy-waiting threads.
     pub spinners: u32,
-    /// Whether they wait in a runtime that settled at its start how to; `None`:
-    /// no run was long enough to tell.
+    /// Whether these threads use a runtime that fixed its way of waiting at its start; `None`:
+    /// no run was long enough to detect it.
     pub active_wait: Option<bool>,
 }
 
-/// The core counts that a machine's curves are measured at by default: all on
-/// small machines; else powers of two, whole domains, and all cores.
+/// The core counts at which curves are measured by default: all counts on small machines;
+/// otherwise powers of two, whole domains, and all cores.
 pub fn default_counts(topology: &Topology) -> Vec<u32> {
     let all = topology.cores.len() as u32;
     if all <= ALL_COUNTS_MAX {
@@ -137,7 +138,7 @@ pub fn default_counts(topology: &Topology) -> Vec<u32> {
     counts.into_iter().filter(|&n| n <= all).collect()
 }
 
-/// The seat of so many cores: domain after domain, the fastest first.
+/// The seat with this number of cores: domain after domain, the fastest first.
 pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
     let mut domains: Vec<_> = topology.domains.iter().collect();
     let fastest = |cores: &[CoreId]| {
@@ -149,19 +150,17 @@ pub fn seat_of(topology: &Topology, cores: u32) -> CpuSet {
     topology.cpus_of_cores(in_order.take(cores as usize))
 }
 
-/// Measures a program's curve. `config`'s profile store is not used: see
-/// [`remember`].
+/// Measures a program's curve. The profile store of `config` is not used; see [`store_curve`].
 ///
 /// # Errors
-/// The program cannot be run, fails or hangs; a count is out of range; the
-/// user has set `cancel`.
+/// The program cannot be run, fails or hangs; a count is out of range; `cancel` was set.
 pub fn profile(
     config: EngineConfig,
-    subject: &Subject,
+    target: &ProfileTarget,
     options: &ProfileOptions,
     cancel: &AtomicBool,
-    tell: &mut dyn FnMut(&ProfileRun),
-) -> Result<Profiled, MeasureError> {
+    on_run: &mut dyn FnMut(&ProfileRun),
+) -> Result<MeasuredProfile, MeasureError> {
     let topology = config.topology.clone();
     let counts = counts(&topology, options)?;
     let profiles = ProfileUse {
@@ -170,14 +169,14 @@ pub fn profile(
         learn: false,
     };
     let config = EngineConfig { profiles, ..config };
-    let engine = Engine::start(config, Box::new(AsBound))?;
+    let engine = Engine::start(config, Box::new(SeatAsBound))?;
     let scratch = tempfile::tempdir().map_err(|source| MeasureError::System {
-        doing: "making a folder for what programs say",
+        doing: "making a directory for the programs' standard error",
         source,
     })?;
-    let mut session = Session {
+    let mut session = ProfileSession {
         engine: &engine,
-        subject,
+        target,
         options,
         cancel,
         stderr: &scratch.path().join("stderr"),
@@ -188,13 +187,13 @@ pub fn profile(
     let mut points: Vec<_> = (counts.iter())
         .map(|&n| ProfilePoint::new(&topology, n))
         .collect();
-    session.measure(&counts, &mut points, tell)?;
+    session.measure(&counts, &mut points, on_run)?;
     let curve = points.iter().map(ProfilePoint::summary).collect();
     let curve = Curve::new(curve).map_err(|source| MeasureError::Curve {
-        name: subject.name.clone(),
+        name: target.name.clone(),
         source,
     })?;
-    Ok(Profiled {
+    Ok(MeasuredProfile {
         curve,
         points,
         key: session.key,
@@ -203,22 +202,22 @@ pub fn profile(
     })
 }
 
-/// Puts a measured curve in the profile store.
+/// Adds a measured curve to the profile store.
 ///
 /// # Errors
-/// The store cannot be opened or written. A program whose key is not known is
-/// no error: there is nothing to put it under.
-pub fn remember(
+/// The store cannot be opened or written. A program without a key is not an error; its curve
+/// is not stored.
+pub fn store_curve(
     store: &Path,
     topology: &Topology,
     name: &str,
-    profiled: &Profiled,
+    measured: &MeasuredProfile,
 ) -> Result<(), MeasureError> {
-    let Some(key) = &profiled.key else {
+    let Some(key) = &measured.key else {
         return Ok(());
     };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let points = profiled.curve.points().iter();
+    let points = measured.curve.points().iter();
     let measurement = Measurement {
         name: name.to_owned(),
         at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
@@ -228,11 +227,11 @@ pub fn remember(
                 source: ProgressSource::Repetition,
             })
             .collect(),
-        spinners: Some(profiled.spinners),
-        active_wait: profiled.active_wait,
+        spinners: Some(measured.spinners),
+        active_wait: measured.active_wait,
         ..Measurement::default()
     };
-    // A damaged store is put aside and a new one begun.
+    // A damaged store is moved aside, and a new one is created.
     let (mut store, warning) = Store::open_or_memory(store)?;
     if let Some(warning) = warning.filter(|warning| warning.in_memory) {
         return Err(warning.error.into());
@@ -273,12 +272,12 @@ impl ProfilePoint {
         }
     }
 
-    /// Standard error of the mean relative to it: with few runs the median is
-    /// hardly worse.
+    /// Standard error of the mean, relative to the mean. With few runs that of the median is
+    /// hardly larger.
     fn relative_error(&self) -> f64 {
         let n = self.seconds.len() as f64;
         if n < 2.0 {
-            return ERROR_OF_ONE;
+            return SINGLE_RUN_ERROR;
         }
         let mean = self.seconds.iter().sum::<f64>() / n;
         let squares = self.seconds.iter().map(|s| (s - mean) * (s - mean));
@@ -293,10 +292,10 @@ fn median(values: &[f64]) -> f64 {
     (at(sorted.len().saturating_sub(1) / 2) + at(sorted.len() / 2)) / 2.0
 }
 
-/// A measurement under way.
-struct Session<'a> {
+/// A measurement in progress.
+struct ProfileSession<'a> {
     engine: &'a Engine,
-    subject: &'a Subject,
+    target: &'a ProfileTarget,
     options: &'a ProfileOptions,
     cancel: &'a AtomicBool,
     stderr: &'a Path,
@@ -305,12 +304,12 @@ struct Session<'a> {
     active_wait: Option<bool>,
 }
 
-impl Session<'_> {
+impl ProfileSession<'_> {
     fn measure(
         &mut self,
         counts: &[u32],
         points: &mut [ProfilePoint],
-        tell: &mut dyn FnMut(&ProfileRun),
+        on_run: &mut dyn FnMut(&ProfileRun),
     ) -> Result<(), MeasureError> {
         let began = Instant::now();
         for pass in 0..self.options.repeats.max(1) {
@@ -324,7 +323,7 @@ impl Session<'_> {
                 let run = self.run_once(counts[at], pass + 1, &points[at].cpus)?;
                 points[at].seconds.push(run.seconds);
                 points[at].busy_cpus.push(run.busy_cpus);
-                tell(&run);
+                on_run(&run);
             }
             let spent = began.elapsed() + pass_began.elapsed();
             let too_long = |most: f64| spent.as_secs_f64() > most;
@@ -343,8 +342,8 @@ impl Session<'_> {
         repetition: u32,
         cpus: &CpuSet,
     ) -> Result<ProfileRun, MeasureError> {
-        let spec = &self.subject.spec;
-        let mut adopt = Adopt::new(&spec.argv).named(&self.subject.name);
+        let spec = &self.target.spec;
+        let mut adopt = AdoptOptions::new(&spec.argv).named(&self.target.name);
         adopt.cwd = spec.cwd.clone();
         adopt.env = (spec.env.iter())
             .filter_map(|(name, value)| Some((name.clone(), value.clone()?)))
@@ -354,41 +353,41 @@ impl Session<'_> {
             new_session: true,
             ..spec.clone()
         };
-        let mut cast = Cast::launch(Some(self.engine), spec, adopt, self.stderr)?;
+        let mut process = MeasuredProcess::launch(Some(self.engine), spec, adopt, self.stderr)?;
         if self.key.is_none() {
-            self.key = cast.adopted().and_then(|adopted| adopted.key.clone());
+            self.key = process.adopted().and_then(|adopted| adopted.key.clone());
         }
-        cast.start()?;
+        process.start()?;
         let (mut spinners, mut active_wait) = (0, None);
-        let look_at_waits = || {
+        let read_waits = || {
             let programs = self.engine.status().map(|status| status.programs);
             for program in programs.into_iter().flatten() {
                 spinners = program.spinners.max(spinners);
                 active_wait = program.active_wait.max(active_wait);
             }
         };
-        let patience = Duration::from_secs_f64(self.options.patience_seconds);
-        let ended = cast.wait(patience, self.cancel, look_at_waits)?;
+        let timeout = Duration::from_secs_f64(self.options.timeout_seconds);
+        let ended = process.wait(timeout, self.cancel, read_waits)?;
         self.spinners = self.spinners.max(spinners);
         self.active_wait = self.active_wait.max(active_wait);
-        let name = self.subject.name.clone();
+        let name = self.target.name.clone();
         let Some(ended) = ended else {
-            return Err(MeasureError::Hangs {
+            return Err(MeasureError::TimedOut {
                 name,
                 policy: ALONE.to_owned(),
-                seconds: self.options.patience_seconds,
+                seconds: self.options.timeout_seconds,
             });
         };
         if !ended
             .exit
             .status
-            .is_some_and(|s| self.subject.ok_status.contains(&s))
+            .is_some_and(|s| self.target.ok_exit_codes.contains(&s))
         {
-            return Err(MeasureError::Died {
+            return Err(MeasureError::Failed {
                 name,
                 exit: ended.exit,
                 policy: ALONE.to_owned(),
-                stderr: tail(self.stderr),
+                stderr: file_tail(self.stderr),
             });
         }
         Ok(ProfileRun {
@@ -402,14 +401,14 @@ impl Session<'_> {
     }
 }
 
-/// What stands for a policy in errors about a program measured alone.
+/// Replaces the policy's name in errors about a program that is measured alone.
 pub const ALONE: &str = "no neighbours";
 
-/// Seats every program on the CPUs that it is bound to.
+/// A policy that seats every program on the CPUs that it is bound to.
 #[derive(Debug)]
-struct AsBound;
+struct SeatAsBound;
 
-impl Policy for AsBound {
+impl Policy for SeatAsBound {
     fn name(&self) -> &'static str {
         "as-bound"
     }
@@ -445,7 +444,7 @@ mod tests {
     #[test]
     fn a_point_is_the_median_with_its_error() {
         assert_eq!(point(&[4.0]).summary().rate, 0.25);
-        assert_eq!(point(&[4.0]).relative_error(), ERROR_OF_ONE);
+        assert_eq!(point(&[4.0]).relative_error(), SINGLE_RUN_ERROR);
         assert_eq!(point(&[1.0, 9.0, 2.0]).summary().rate, 0.5);
         assert_eq!(point(&[1.0, 3.0]).summary().rate, 0.5);
         assert_eq!(point(&[2.0, 2.0, 2.0]).relative_error(), 0.0);

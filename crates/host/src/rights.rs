@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads files with a user's rights instead of root's.
 //!
-//! A root daemon opens paths that an ordinary user has named: executables,
-//! operands, heartbeat pages. Each of them must be readable by that user, and
-//! opening it must have no effect that the user could not cause. The work
-//! therefore runs on a thread of its own whose file-system ids and groups are
-//! the user's and which has no capabilities left. The ids of a thread are its
-//! own on Linux; the raw system calls do not affect other threads.
+//! A root daemon opens paths that an ordinary user has given: executables, operands, heartbeat
+//! pages. Each must be readable by that user, and opening it must have no effect that the user
+//! could not cause. The work therefore runs on a dedicated thread with the user's file-system
+//! ids and groups and without capabilities. On Linux the ids belong to a thread; the raw
+//! system calls do not affect other threads.
 //!
-//! The thread keeps its real, effective and saved user ids. With the user's ids
-//! the user could send it signals, and SIGKILL ends the whole daemon. That is
-//! the purpose for which `setfsuid(2)` exists.
+//! The thread keeps its real, effective and saved user ids. With the user's ids there, the
+//! user could send signals to it, and SIGKILL ends the whole daemon. `setfsuid(2)` exists for
+//! this purpose.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -31,8 +30,8 @@ pub struct FileRights {
 
 /// Runs `work` with these rights and returns its result.
 ///
-/// A process that is not root has no other rights to take; its work runs with
-/// its own. So does work for root.
+/// A process that is not root cannot take other rights; the work runs with its own. The same
+/// holds for work on behalf of root.
 ///
 /// # Errors
 /// The thread does not start, or the kernel refuses to change its ids.
@@ -50,7 +49,7 @@ pub fn with_rights<T: Send>(rights: &FileRights, work: impl FnOnce() -> T + Send
     })
 }
 
-/// Gives the calling thread these rights for the rest of its life.
+/// Gives the calling thread these rights until it ends.
 fn assume(rights: &FileRights) -> io::Result<()> {
     let groups: Vec<Gid> = rights
         .groups
@@ -58,9 +57,9 @@ fn assume(rights: &FileRights) -> io::Result<()> {
         .map(|&gid| Gid::from_raw(gid))
         .collect();
     set_thread_groups(&groups)?;
-    // SAFETY: these system calls change ids of the calling thread alone and
-    // touch no memory. They return the old id, never an error; a second call
-    // with an invalid id changes nothing and returns the present one.
+    // SAFETY: these system calls change ids of the calling thread only and touch no memory.
+    // They return the old id, never an error; a second call with an invalid id changes nothing
+    // and returns the current id.
     let (uid, gid) = unsafe {
         libc::setfsgid(rights.gid);
         libc::setfsuid(rights.uid);
@@ -95,7 +94,7 @@ mod tests {
     };
 
     #[test]
-    fn a_user_reads_only_what_is_theirs_and_the_caller_keeps_its_rights() {
+    fn work_reads_only_the_users_files_and_the_caller_keeps_its_rights() {
         if !rustix::process::geteuid().is_root() {
             usher_skip::skip!("only root can take another user's rights");
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ready mixes in `examples/mixes` are what they claim to be.
+//! Checks of the mixes in `examples/mixes`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +23,7 @@ fn mixes() -> Vec<MixFile> {
     paths.iter().map(read).collect()
 }
 
-/// The programs that differ in what they run, by what they run.
+/// The distinct programs by command and variables.
 fn programs(mixes: &[MixFile]) -> BTreeMap<String, &MixProgram> {
     let command = |program: &MixProgram| format!("{:?} {:?}", program.argv, program.env);
     let all = mixes.iter().flat_map(|mix| &mix.programs);
@@ -31,7 +31,7 @@ fn programs(mixes: &[MixFile]) -> BTreeMap<String, &MixProgram> {
 }
 
 #[test]
-fn there_are_mixes_of_two_and_four_over_programs_of_every_class() {
+fn mixes_of_two_and_four_cover_programs_of_every_class() {
     let mixes = mixes();
     let of = |size: usize| {
         mixes
@@ -72,7 +72,7 @@ fn setup_installs_every_package() {
 }
 
 #[test]
-fn every_program_says_how_long_it_takes_alone() {
+fn every_program_documents_its_time_alone() {
     for mix in mixes() {
         for program in &mix.programs {
             let [one, two] = program.documented_seconds.map(|s| s.is_some());
@@ -82,9 +82,13 @@ fn every_program_says_how_long_it_takes_alone() {
 }
 
 #[test]
-fn every_input_that_a_program_names_is_made() {
+fn every_input_of_a_program_is_made_by_setup() {
     for mix in mixes() {
-        let made: BTreeSet<PathBuf> = mix.setup.iter().filter_map(|s| s.creates.clone()).collect();
+        let made: BTreeSet<PathBuf> = mix
+            .setup
+            .iter()
+            .filter_map(|s| s.unless_exists.clone())
+            .collect();
         for program in &mix.programs {
             for word in program.argv.iter().map(|word| word.to_string_lossy()) {
                 let path = word.trim_start_matches("+I");

@@ -26,7 +26,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What `/proc` says of a process; `None` when it is gone or a zombie.
+/// The state of a process in `/proc`; `None` if it is gone or a zombie.
 fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = stat.rsplit_once(") ")?.1.chars().next()?;
@@ -52,7 +52,7 @@ fn passes_the_exit_status_on_as_a_shell_does() {
 }
 
 #[test]
-fn says_what_cannot_be_run_and_with_which_status() {
+fn launch_errors_name_program_cause_and_status() {
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
     fs::write(&plain, "text").unwrap();
@@ -79,7 +79,7 @@ fn says_what_cannot_be_run_and_with_which_status() {
 }
 
 #[test]
-fn an_error_in_the_child_is_told() {
+fn an_error_in_the_child_is_reported() {
     let spec = LaunchSpec {
         cwd: Some("/no/such/folder".into()),
         ..LaunchSpec::new(["/bin/true"])
@@ -111,7 +111,7 @@ fn nothing_is_executed_before_the_release() {
     let spec = sh(&format!("echo ran > {}", mark.display()));
     let held = hold(&spec).unwrap();
     let pid = held.pid();
-    // The child is this test program still, not the shell.
+    // The child still executes this test program, not the shell.
     let own = fs::read_link("/proc/self/exe").unwrap();
     assert_eq!(fs::read_link(format!("/proc/{pid}/exe")).unwrap(), own);
     assert!(!mark.exists());
@@ -123,7 +123,7 @@ fn nothing_is_executed_before_the_release() {
 }
 
 #[test]
-fn a_mask_set_while_it_is_held_is_the_programs_own() {
+fn a_mask_set_while_held_applies_to_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out");
     let held = hold(&LaunchSpec {
@@ -140,7 +140,7 @@ fn a_mask_set_while_it_is_held_is_the_programs_own() {
 }
 
 #[test]
-fn environment_and_streams_are_as_asked() {
+fn environment_and_streams_are_as_specified() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("in");
     fs::write(&input, "from the file\n").unwrap();
@@ -157,8 +157,8 @@ fn environment_and_streams_are_as_asked() {
     assert_eq!(output(sh("echo $OMP_NUM_THREADS").thread_hints(3)), "3\n");
 }
 
-/// Blocked, ignored and caught signals, but for 32 and 33, which belong to
-/// the C library's threads.
+/// Blocked, ignored and caught signals, except 32 and 33, which the C library uses for its
+/// threads.
 fn signal_sets(status: &str) -> Vec<u64> {
     let set =
         |line: &str| u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
@@ -181,7 +181,7 @@ fn output_of(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_session_of_its_own_is_led_by_the_program() {
+fn the_program_leads_its_new_session() {
     let script = "echo $$ $(cut -d' ' -f5,6 /proc/$$/stat)";
     let own = output(LaunchSpec {
         new_session: true,
@@ -213,11 +213,11 @@ fn signals_sent_to_the_launcher_reach_the_program() {
         .unwrap();
     let exit = running.wait_forwarding(&mut forwarder).unwrap();
     assert_eq!(exit.code(), 42);
-    assert!(!forwarder.asked_to_end());
+    assert!(!forwarder.end_requested());
 }
 
 #[test]
-fn a_repeater_runs_the_command_anew_each_time() {
+fn a_repeater_runs_the_command_again_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let (input, out) = (dir.path().join("in"), dir.path().join("out"));
     fs::write(&input, "line\n").unwrap();
@@ -256,7 +256,7 @@ fn a_repeater_counts_the_cpu_time_of_the_whole_tree() {
 }
 
 #[test]
-fn a_repeater_that_is_dropped_takes_its_program_along() {
+fn dropping_a_repeater_ends_its_program() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("pid");
     for new_session in [true, false] {
@@ -280,7 +280,7 @@ fn a_repeater_that_is_dropped_takes_its_program_along() {
 }
 
 #[test]
-fn a_repeater_whose_process_was_killed_says_so() {
+fn a_killed_repeater_is_reported() {
     let mut repeater = repeat(&LaunchSpec::new(["true"])).unwrap();
     let pid = rustix::process::Pid::from_raw(repeater.pid()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -291,7 +291,7 @@ fn a_repeater_whose_process_was_killed_says_so() {
     assert!(
         error
             .to_string()
-            .starts_with("running 'true': talking to the process"),
+            .starts_with("running 'true': communicating with the process"),
         "{error}"
     );
 }

@@ -12,7 +12,7 @@ use usher_host::MeasureError;
 use usher_host::engine::EngineConfig;
 use usher_host::launch::LaunchSpec;
 use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
-use usher_host::profile::{ProfileOptions, Subject, default_counts, profile, seat_of};
+use usher_host::profile::{ProfileOptions, ProfileTarget, default_counts, profile, seat_of};
 use usher_model::Topology;
 use usher_report::data::{MixResult, Role, SpanMode};
 use usher_topology::{Source, load};
@@ -56,20 +56,20 @@ impl Bench {
     }
 
     fn run(&self, text: &str, options: &MixOptions) -> Result<MixResult, MeasureError> {
-        self.run_telling(text, options, &mut |_| ())
+        self.run_with_events(text, options, &mut |_| ())
     }
 
-    fn run_telling(
+    fn run_with_events(
         &self,
         text: &str,
         options: &MixOptions,
-        tell: &mut dyn FnMut(MixEvent<'_>),
+        on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<MixResult, MeasureError> {
         let never = AtomicBool::new(false);
-        run_mix(&self.mix(text), &self.config(), options, &never, tell)
+        run_mix(&self.mix(text), &self.config(), options, &never, on_event)
     }
 
-    /// Processes whose command line names this bench's folder.
+    /// Processes whose command line contains this bench's directory.
     fn survivors(&self) -> Vec<String> {
         let marker = self.dir.path().to_str().unwrap().to_owned();
         let own = std::process::id().to_string();
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Two programs that use a tenth of a second of CPU time.
+/// Two programs that use 0.1 s of CPU time each.
 const QUICK: &str = r#"
 title = "Two quick ones"
 [protocol]
@@ -91,7 +91,7 @@ repeats = 2
 rounds = 2
 [[setup]]
 run = "seq 60000 > numbers"
-creates = "numbers"
+unless_exists = "numbers"
 [[program]]
 name = "sorts"
 class = "serial"
@@ -106,10 +106,10 @@ run = ["python3", "-c", "import time\nwhile time.process_time() < 0.1: pass"]
 fn a_mix_runs_under_every_policy() {
     let bench = Bench::new();
     let names = ["linux", "equal", "casas", "usher", "linux#2", "linux-bare"];
-    let mut told = Vec::new();
-    let result = bench.run_telling(QUICK, &bench.options(&names), &mut |event| {
+    let mut rounds = Vec::new();
+    let result = bench.run_with_events(QUICK, &bench.options(&names), &mut |event| {
         if let MixEvent::Round { policy, round, .. } = event {
-            told.push((round, policy.to_owned()));
+            rounds.push((round, policy.to_owned()));
         }
     });
     let result = result.unwrap();
@@ -125,10 +125,10 @@ fn a_mix_runs_under_every_policy() {
         (result.protocol.repeats_min, result.protocol.rounds),
         (2, 2)
     );
-    assert_eq!((told.len(), told[0].0, told[11].0), (12, 1, 2));
+    assert_eq!((rounds.len(), rounds[0].0, rounds[11].0), (12, 1, 2));
     assert_ne!(
-        told[0].1, told[6].1,
-        "another policy begins the second round"
+        rounds[0].1, rounds[6].1,
+        "another policy starts the second round"
     );
     assert_eq!(result.policies[0].role, Role::Baseline);
     assert_eq!(result.policies[4].role, Role::BaselineAgain);
@@ -159,8 +159,7 @@ fn check_curves(bench: &Bench, result: &MixResult) {
     }
 }
 
-/// NTT and ANTT worked out by hand; spans that lie within the machine and the
-/// round.
+/// Computes NTT and ANTT independently; checks that spans are within the machine and the round.
 fn check_round(bench: &Bench, result: &MixResult, round: &usher_report::data::RoundResult) {
     let mut ntts = Vec::new();
     for (program, facts) in round.programs.iter().zip(&result.programs) {
@@ -196,7 +195,7 @@ fn curves_come_from_the_store_the_second_time() {
     let mut measured = 0;
     let mut count =
         |event: MixEvent<'_>| measured += usize::from(matches!(event, MixEvent::Alone { .. }));
-    let second = bench.run_telling(QUICK, &options, &mut count).unwrap();
+    let second = bench.run_with_events(QUICK, &options, &mut count).unwrap();
     assert_eq!(measured, 0);
     for (a, b) in first.programs.iter().zip(&second.programs) {
         assert_eq!(b.curve_source, "from the profile store, 1 run");
@@ -207,12 +206,12 @@ fn curves_come_from_the_store_the_second_time() {
     let mut measured = 0;
     let mut count =
         |event: MixEvent<'_>| measured += usize::from(matches!(event, MixEvent::Alone { .. }));
-    bench.run_telling(QUICK, &options, &mut count).unwrap();
+    bench.run_with_events(QUICK, &options, &mut count).unwrap();
     assert_eq!(measured, 2 * default_counts(&bench.topology).len());
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named_before_anything_is_run() {
+fn a_missing_program_is_reported_before_anything_runs() {
     let bench = Bench::new();
     let text = r#"
 [[setup]]
@@ -236,7 +235,7 @@ run = ["no-such-program-anywhere"]
 }
 
 #[test]
-fn a_program_that_fails_ends_the_mix_with_its_last_words() {
+fn a_failing_program_ends_the_mix_with_its_standard_error() {
     let bench = Bench::new();
     let text = |limit: u32| {
         format!(
@@ -251,19 +250,20 @@ run = ["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass", "{
             bench.dir.path().display()
         )
     };
-    // Alone it runs once a core count; then it dies in the first round.
+    // Alone it runs once per core count; then it fails in the first round.
     let runs = default_counts(&bench.topology).len() as u32;
-    let said = "program 'dies' ended with exit status 3 under 'usher'; it said: no more";
+    let message =
+        "program 'dies' ended with exit status 3 under 'usher'; its standard error: no more";
     let error = bench
         .run(&text(runs + 2), &bench.options(&["usher"]))
         .unwrap_err();
-    assert_eq!(error.to_string(), said);
+    assert_eq!(error.to_string(), message);
     assert_eq!(bench.survivors(), [""; 0]);
     fs::remove_file(bench.path("count")).unwrap();
     let error = bench.run(&text(1), &bench.options(&["usher"])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        said.replace("under 'usher'", "when run alone")
+        message.replace("under 'usher'", "when run alone")
     );
 }
 
@@ -297,44 +297,44 @@ fn an_interrupted_mix_leaves_nothing_behind() {
 }
 
 #[test]
-fn setup_that_fails_or_makes_nothing_is_told() {
+fn setup_that_fails_or_creates_nothing_is_reported() {
     let bench = Bench::new();
-    let text = |run: &str, creates: &str| {
+    let text = |run: &str, unless_exists: &str| {
         format!(
-            "[[setup]]\nrun = \"{run}\"\n{creates}\n[[program]]\nname = \"a\"\nrun = \"true\"\n"
+            "[[setup]]\nrun = \"{run}\"\n{unless_exists}\n[[program]]\nname = \"a\"\nrun = \"true\"\n"
         )
     };
     let options = bench.options(&["linux"]);
     let error = bench
         .run(&text("echo bad >&2; exit 9", ""), &options)
         .unwrap_err();
-    let said = "setup 'sh -c echo bad >&2; exit 9' ended with exit status 9; it said: bad";
-    assert_eq!(error.to_string(), said);
+    let message =
+        "setup 'sh -c echo bad >&2; exit 9' ended with exit status 9; its standard error: bad";
+    assert_eq!(error.to_string(), message);
     let error = bench
-        .run(&text("true", "creates = \"x\""), &options)
+        .run(&text("true", "unless_exists = \"x\""), &options)
         .unwrap_err();
-    assert_eq!(error.to_string(), "setup 'sh -c true' did not make x");
+    assert_eq!(error.to_string(), "setup 'sh -c true' did not create x");
 }
 
 #[test]
-fn a_hung_program_is_given_up() {
+fn a_hung_program_times_out() {
     let bench = Bench::new();
-    let text = "[protocol]\npatience_seconds = 0.3\n[[program]]\nname = \"a\"\nrun = [\"cat\"]\nstdin = \"pipe\"\n\
+    let text = "[protocol]\ntimeout_seconds = 0.3\n[[program]]\nname = \"a\"\nrun = [\"cat\"]\nstdin = \"pipe\"\n\
                 [[setup]]\nrun = \"mkfifo pipe\"\n";
-    // Nobody writes to the pipe, so even opening it would wait: a program that
-    // waits for itself.
+    // No process writes to the pipe, so opening it blocks for ever.
     let text = text.replace("[\"cat\"]\nstdin = \"pipe\"", "\"cat < pipe\"");
     let error = bench.run(&text, &bench.options(&["linux"])).unwrap_err();
     assert!(
         error
             .to_string()
-            .contains("program 'a' when run alone: no end of a repetition"),
+            .contains("program 'a' when run alone: a repetition did not end"),
         "{error}"
     );
 }
 
 #[test]
-fn too_little_time_takes_rounds_and_repetitions_away() {
+fn a_time_limit_reduces_rounds_and_repetitions() {
     let bench = Bench::new();
     let mut options = bench.options(&["linux", "equal"]);
     options.max_seconds = Some(0.001);
@@ -345,7 +345,7 @@ fn too_little_time_takes_rounds_and_repetitions_away() {
     );
     assert_eq!(
         result.protocol.notes,
-        ["1 round of 1 repetition instead of 2 of 2: more would not fit into the time"]
+        ["1 round of 1 repetition instead of 2 of 2: more would exceed the time limit"]
     );
 }
 
@@ -357,10 +357,10 @@ fn a_profile_seats_the_program_on_each_count() {
         "grep Cpus_allowed_list /proc/self/status >> {}",
         out.display()
     );
-    let subject = Subject {
+    let target = ProfileTarget {
         name: "asks".to_owned(),
         spec: LaunchSpec::new(["sh", "-c", &script]),
-        ok_status: vec![0],
+        ok_exit_codes: vec![0],
     };
     let options = ProfileOptions {
         repeats: 2,
@@ -369,22 +369,23 @@ fn a_profile_seats_the_program_on_each_count() {
     };
     let never = AtomicBool::new(false);
     let mut runs = Vec::new();
-    let mut tell = |run: &usher_host::profile::ProfileRun| runs.push((run.cores, run.repetition));
-    let profiled = profile(bench.config(), &subject, &options, &never, &mut tell).unwrap();
+    let mut on_event =
+        |run: &usher_host::profile::ProfileRun| runs.push((run.cores, run.repetition));
+    let measured = profile(bench.config(), &target, &options, &never, &mut on_event).unwrap();
     let counts = default_counts(&bench.topology);
     let up = counts.iter().map(|&n| (n, 1));
     let down = counts.iter().rev().map(|&n| (n, 2));
     assert_eq!(runs, up.chain(down).collect::<Vec<_>>());
-    let asked = fs::read_to_string(&out).unwrap();
-    let seats: Vec<_> = asked
+    let seats_text = fs::read_to_string(&out).unwrap();
+    let seats: Vec<_> = seats_text
         .lines()
         .map(|l| l.split_whitespace().last().unwrap())
         .collect();
     for ((n, _), seat) in runs.iter().zip(seats) {
         assert_eq!(seat_of(&bench.topology, *n).to_string(), seat);
     }
-    assert_eq!(profiled.curve.points().len(), counts.len());
-    assert!(profiled.points.iter().all(|p| p.seconds.len() == 2));
+    assert_eq!(measured.curve.points().len(), counts.len());
+    assert!(measured.points.iter().all(|p| p.seconds.len() == 2));
 
     let most = bench.topology.cores.len() as u32;
     for given in [0, most + 1] {
@@ -393,8 +394,8 @@ fn a_profile_seats_the_program_on_each_count() {
             counts,
             ..options.clone()
         };
-        let error = profile(bench.config(), &subject, &options, &never, &mut |_| ()).unwrap_err();
-        let said = format!("core counts must be between 1 and {most}, not {given}");
-        assert_eq!(error.to_string(), said);
+        let error = profile(bench.config(), &target, &options, &never, &mut |_| ()).unwrap_err();
+        let message = format!("core counts must be between 1 and {most}, not {given}");
+        assert_eq!(error.to_string(), message);
     }
 }

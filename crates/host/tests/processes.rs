@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs as they occur: main threads that end first, daemons, processes
-//! that leave their cgroup, programs that their user stops.
+//! Programs as they occur in practice: main threads that end first, daemons, processes that
+//! leave their cgroup, programs that their user stops.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{First, allowed, until};
 use tempfile::TempDir;
 use usher_act::ActConfig;
-use usher_host::engine::{Adopt, Engine, EngineConfig, ProgramStatus};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProgramStatus};
 use usher_host::launch::{LaunchSpec, Running, Stream};
 use usher_model::CpuSet;
 use usher_topology::{Source, load};
@@ -53,7 +53,7 @@ impl Bench {
             new_session: true,
             ..LaunchSpec::new(words)
         };
-        let (held, _) = self.engine.launch(&spec, Adopt::new(words)).unwrap();
+        let (held, _) = self.engine.launch(&spec, AdoptOptions::new(words)).unwrap();
         held.release().unwrap()
     }
 
@@ -79,11 +79,11 @@ fn live_threads(pid: i32) -> Vec<String> {
 }
 
 fn signal(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process is a test's own.
+    // SAFETY: no memory is involved; the process belongs to this test.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// A program of which the main thread ends while another one computes.
+/// A program whose main thread ends while another thread computes.
 const MAIN_ENDS: &str = "import ctypes, threading\n\
     def spin():\n\
     \x20   while True: pass\n\
@@ -99,7 +99,7 @@ fn has_python() -> bool {
     found
 }
 
-/// That a program without its main thread is seated, accounted and alive.
+/// Checks that a program without its main thread is seated, accounted and alive.
 fn check_without_main_thread(bench: &Bench, pid: i32) {
     until("the main thread ends", || {
         (state(&pid.to_string()) == Some('Z')).then_some(())
@@ -157,10 +157,10 @@ fn a_running_program_without_its_main_thread_is_attached_and_released() {
     until("the main thread ends", || {
         (state(&pid.to_string()) == Some('Z')).then_some(())
     });
-    let adopt = Adopt::new([""; 0]);
+    let adopt = AdoptOptions::new([""; 0]);
     let adopted = bench.engine.attach(pid, adopt, ROOT).unwrap();
     check_without_main_thread(&bench, pid);
-    bench.engine.let_go(adopted.id, ROOT).unwrap();
+    bench.engine.release(adopted.id, ROOT).unwrap();
     until("the thread is released", || {
         let threads = live_threads(pid);
         let free = threads
@@ -171,9 +171,9 @@ fn a_running_program_without_its_main_thread_is_attached_and_released() {
 }
 
 #[test]
-fn a_daemon_is_found_by_the_number_of_any_process_of_it() {
+fn a_daemon_is_found_by_any_of_its_processes() {
     let bench = Bench::new();
-    // The root ends at once; a child and a grandchild go on.
+    // The root ends at once; a child and a grandchild continue.
     let script = "(sleep 1000 & exec sleep 1001) & exit 0";
     let mut running = bench.launch(&["sh", "-c", script]);
     let root = running.pid();
@@ -203,10 +203,10 @@ fn child_of(pid: i32) -> i32 {
     })
 }
 
-/// A cgroup beside this process's own, removed at the end.
-struct Elsewhere(PathBuf);
+/// A cgroup beside this process's own, removed on drop.
+struct OtherCgroup(PathBuf);
 
-impl Elsewhere {
+impl OtherCgroup {
     fn new(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find_map(|line| {
@@ -224,12 +224,12 @@ impl Elsewhere {
         made
     }
 
-    fn takes(&self, pid: i32) {
+    fn move_in(&self, pid: i32) {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for OtherCgroup {
     fn drop(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
@@ -241,19 +241,19 @@ impl Drop for Elsewhere {
 #[test]
 fn a_program_that_leaves_its_cgroup_stays_managed() {
     let bench = Bench::new();
-    let Some(elsewhere) = Elsewhere::new("one") else {
+    let Some(other_cgroup) = OtherCgroup::new("one") else {
         return;
     };
     let script = "ulimit -t 60; (while :; do :; done) & wait";
     let mut running = bench.launch(&["sh", "-c", script]);
     let (root, child) = (running.pid(), child_of(running.pid()));
-    elsewhere.takes(child);
+    other_cgroup.move_in(child);
     let cpu_seconds = || Some(bench.programs().first()?.cpu_seconds);
     let before = cpu_seconds().unwrap();
     until("the child is accounted", || {
         (cpu_seconds()? >= before + 0.1).then_some(())
     });
-    elsewhere.takes(root);
+    other_cgroup.move_in(root);
     signal(root, libc::SIGKILL);
     running.wait().unwrap();
     let before = cpu_seconds().unwrap();
@@ -264,7 +264,7 @@ fn a_program_that_leaves_its_cgroup_stays_managed() {
     assert_eq!(bench.engine.program_of(child).unwrap(), Some(program.id));
     let own = &child.to_string();
     assert_eq!(allowed(own), Some(bench.first_cpu.clone()));
-    bench.engine.let_go(program.id, ROOT).unwrap();
+    bench.engine.release(program.id, ROOT).unwrap();
     until("the child is released", || {
         (allowed(own).as_ref() == Some(&bench.usable)).then_some(())
     });
@@ -275,13 +275,13 @@ fn a_program_that_leaves_its_cgroup_stays_managed() {
 }
 
 #[test]
-fn the_end_of_a_process_outside_the_cgroup_is_the_end_of_the_program() {
+fn the_end_of_a_process_outside_the_cgroup_ends_the_program() {
     let bench = Bench::new();
-    let Some(elsewhere) = Elsewhere::new("two") else {
+    let Some(other_cgroup) = OtherCgroup::new("two") else {
         return;
     };
     let mut running = bench.launch(&["sleep", "1000"]);
-    elsewhere.takes(running.pid());
+    other_cgroup.move_in(running.pid());
     // The cgroup is empty now, and the program has not ended.
     assert_eq!(bench.programs()[0].threads, 1);
     until("it is followed by its number", || {
@@ -298,7 +298,7 @@ fn the_end_of_a_process_outside_the_cgroup_is_the_end_of_the_program() {
 }
 
 #[test]
-fn a_program_that_its_user_stops_is_shown_as_stopped_and_teaches_nothing() {
+fn a_program_stopped_by_its_user_is_shown_as_stopped() {
     let bench = Bench::new();
     let mut running = bench.launch(&["sleep", "1000"]);
     let stopped = || bench.programs()[0].stopped_by_user;

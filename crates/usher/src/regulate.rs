@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGTSTP};
 use usher_act::ActConfig;
-use usher_host::engine::{Adopt, Engine, EngineConfig, KeeperCommand, ProfileUse};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig, KeeperCommand, ProfileUse};
 use usher_host::launch::{Forwarder, LaunchSpec};
 use usher_model::{ProgramId, Regulation};
 
@@ -108,18 +108,18 @@ impl Regulator {
     ///
     /// # Errors
     /// It cannot be launched or managed.
-    pub fn run(self, spec: &LaunchSpec, adopt: Adopt, signals: &mut Forwarder) -> Outcome {
+    pub fn run(self, spec: &LaunchSpec, adopt: AdoptOptions, signals: &mut Forwarder) -> Outcome {
         let (held, adopted) = self.engine.launch(spec, adopt)?;
         tell(&adopted.warnings);
         self.tell_lacking()?;
         let mut running = held.release()?;
         // Who is stopped would not hear that it is to end.
         let asking = rustix::process::geteuid().as_raw();
-        let let_go = || {
+        let release = || {
             // It may have ended meanwhile.
-            let _ = self.engine.let_go(adopted.id, asking);
+            let _ = self.engine.release(adopted.id, asking);
         };
-        let exit = running.wait_heeding(signals, let_go);
+        let exit = running.wait_forwarding_with(signals, release);
         let exit = exit.context("waiting for the program")?;
         self.outlast(adopted.id, signals)?;
         self.end();
@@ -176,7 +176,7 @@ impl Regulator {
                 );
             }
             self.rings(&[self.ended.as_fd(), signals.as_fd()])?;
-            if signals.asked_to_end() {
+            if signals.end_requested() {
                 break;
             }
         }
@@ -246,10 +246,10 @@ pub fn adopt(
     argv: impl IntoIterator<Item = impl Into<OsString>>,
     name: Option<&str>,
     policy: Regulation,
-) -> Adopt {
-    let adopt = Adopt {
+) -> AdoptOptions {
+    let adopt = AdoptOptions {
         background: Some(policy),
-        ..Adopt::new(argv)
+        ..AdoptOptions::new(argv)
     };
     match name {
         Some(name) => adopt.named(name),

@@ -59,7 +59,7 @@ pub struct KindArgs {
 /// Runs the kind and prints its row.
 pub fn run(args: &KindArgs) -> Result<()> {
     // As the daemon's loop; without the right to it the figures are a bit worse.
-    let _ = usher_host::engine::run_promptly();
+    let _ = usher_host::engine::set_realtime_class();
     let mut row = Row::new(args.link, args.home, args.life_us);
     if let Err(error) = measure(args, &mut row) {
         row.error = Some(format!("{error:#}"));

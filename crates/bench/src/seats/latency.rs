@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use usher_act::ActConfig;
-use usher_host::engine::{Adopt, Engine, EngineConfig};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig};
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_report::stats;
 
@@ -28,13 +28,16 @@ pub fn run(dir: &Path) -> Result<Part> {
     };
     let mut resting = Vec::new();
     for _ in 0..MANAGED {
-        let (held, _) = engine.launch(&spec(&["sleep", "600"]), Adopt::new(["sleep", "600"]))?;
+        let (held, _) = engine.launch(
+            &spec(&["sleep", "600"]),
+            AdoptOptions::new(["sleep", "600"]),
+        )?;
         resting.push(held.release()?);
     }
     let (mut launched_ms, mut attached_ms) = (vec![], vec![]);
     for _ in 0..LAUNCHES {
         let start = Instant::now();
-        let (held, _) = engine.launch(&spec(&["true"]), Adopt::new(["true"]))?;
+        let (held, _) = engine.launch(&spec(&["true"]), AdoptOptions::new(["true"]))?;
         launched_ms.push(start.elapsed().as_secs_f64() * 1e3);
         held.release()?.wait()?;
         attached_ms.push(attach_one(&engine)?);
@@ -72,7 +75,11 @@ pub fn run(dir: &Path) -> Result<Part> {
 fn attach_one(engine: &Engine) -> Result<f64> {
     let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
     let start = Instant::now();
-    let adopted = engine.attach(child.id().cast_signed(), Adopt::new(["sleep", "60"]), 0);
+    let adopted = engine.attach(
+        child.id().cast_signed(),
+        AdoptOptions::new(["sleep", "60"]),
+        0,
+    );
     let elapsed = start.elapsed().as_secs_f64() * 1e3;
     child.kill()?;
     child.wait()?;

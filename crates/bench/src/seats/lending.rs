@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use usher_act::ActConfig;
-use usher_host::engine::{Adopt, Change, Engine, EngineConfig, LogEntry, ProfileUse};
+use usher_host::engine::{AdoptOptions, Change, Engine, EngineConfig, LogEntry, ProfileUse};
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgressSource};
 use usher_report::stats;
@@ -94,9 +94,9 @@ fn watch(dir: &Path, times: &Path, seconds: f64) -> Result<Vec<LogEntry>> {
         } else {
             Stream::Null
         };
-        let adopt = Adopt {
+        let adopt = AdoptOptions {
             key: Some(key.clone()),
-            ..Adopt::new(argv.iter())
+            ..AdoptOptions::new(argv.iter())
         };
         let (held, _) = engine.launch(&spec, adopt.named(key.arguments.as_str()))?;
         children.push(held.release()?);
@@ -155,7 +155,7 @@ fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     let mut spans = Vec::new();
     let mut since = None;
     for entry in log {
-        let Change::Placed { program, place } = &entry.what else {
+        let Change::Placed { program, place } = &entry.change else {
             continue;
         };
         if *program != ProgramId(2) {

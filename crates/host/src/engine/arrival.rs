@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding out, in the asker's thread, what can be known of a program before
-//! the loop hears of it: reading an executable's build id takes its time, and
-//! the loop has none.
+//! Inspection of a program before it is managed, in the thread that makes the request:
+//! reading an executable's build id takes time that the loop does not have.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,41 +11,40 @@ use usher_heartbeat::Page;
 use usher_model::{CpuSet, ProcessId, Program, ProgramId, ProgramKey, ProgressSource};
 use usher_probe::{Command, ProcessFacts, command_of, identify};
 
-use super::config::{Adopt, EngineError};
+use super::config::{AdoptOptions, EngineError};
 use super::profiles::Profiles;
 use crate::launch::LaunchSpec;
 use crate::rights::{FileRights, with_rights};
 
-/// Words of a command line that are kept for people.
+/// Maximum length of a command line that is kept for display.
 const COMMAND_BYTES_MAX: usize = 512;
-/// Bytes of a name that is taken from a command line.
+/// Maximum length of a name that is derived from a command line.
 const NAME_BYTES_MAX: usize = 256;
-/// Weights that a program may have. A mean over weights outside this range is
-/// dominated by rounding errors.
+/// Range of weights. With weights outside of it, rounding errors dominate the mean.
 pub const WEIGHTS: std::ops::RangeInclusive<f64> = 0.001..=1000.0;
-/// File systems in memory: reading from them never waits for a server or a disk.
+/// File systems in memory; reading from them never waits for a server or a disk.
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A program that is about to be taken in.
+/// A program that is about to be managed.
 #[derive(Debug)]
-pub(super) struct Newcomer {
+pub(super) struct ArrivingProgram {
     pub root: ProcessId,
     pub uid: u32,
     pub command: String,
     pub heartbeat: Option<Page>,
-    /// The user who asked for it.
+    /// The user who made the request.
     pub asking: u32,
     pub key: Option<ProgramKey>,
-    /// Its number is put in by the loop.
+    /// The program; the loop sets its number.
     pub program: Program,
-    /// Sources of progress that earlier runs showed to misjudge it.
+    /// Progress sources that were inaccurate for it in earlier runs.
     pub misleading: Vec<ProgressSource>,
-    /// It stands still before its `exec`.
+    /// It waits before its `exec`.
     pub held: bool,
 }
 
-/// What `/proc` says of a process.
-struct Facts {
+/// What `/proc` contains about a process.
+struct ProcessInfo {
     comm: String,
     root: ProcessId,
     uid: u32,
@@ -56,25 +54,25 @@ struct Facts {
     allowed: Option<CpuSet>,
 }
 
-impl Newcomer {
-    /// Reads what is known of the process; `held`: it waits before its `exec`.
+impl ArrivingProgram {
+    /// Inspects a process; `held`: it waits before its `exec`.
     ///
-    /// Whose process it is comes first. Everything that follows opens files,
-    /// and does so with the rights of that user.
-    pub fn look(
+    /// The check of the owner comes first. Everything after it opens files, with the rights of
+    /// the process.
+    pub fn inspect(
         proc_root: &Path,
         pid: i32,
-        adopt: Adopt,
+        adopt: AdoptOptions,
         held: bool,
         profiles: &Profiles,
         asking: u32,
     ) -> Result<Self, EngineError> {
-        let name = shortened(adopt.display_name(), NAME_BYTES_MAX);
+        let name = truncated(adopt.display_name(), NAME_BYTES_MAX);
         if !WEIGHTS.contains(&adopt.weight) {
             let weight = adopt.weight;
             return Err(EngineError::Weight { name, weight });
         }
-        let facts = Facts::read(proc_root, pid)?;
+        let facts = ProcessInfo::read(proc_root, pid)?;
         facts.check_owner(asking)?;
         let own = rustix::process::geteuid().as_raw();
         let read = || {
@@ -90,8 +88,8 @@ impl Newcomer {
         let (command, key, page) = with_rights(&facts.rights, read).map_err(EngineError::Start)?;
         let named = adopt.name.is_some() || !adopt.argv.is_empty();
         let name = if named { name } else { facts.comm };
-        let known = key.as_ref().map(|key| profiles.recall(key));
-        let known = known.unwrap_or_default();
+        let stored = key.as_ref().map(|key| profiles.recall(key));
+        let stored = stored.unwrap_or_default();
         let bound_to = match (facts.allowed, adopt.bound_to) {
             (Some(a), Some(b)) => Some(a.and(&b)),
             (a, b) => a.or(b),
@@ -99,7 +97,7 @@ impl Newcomer {
         Ok(Self {
             root: facts.root,
             uid: facts.uid,
-            command: words(&adopt.argv, command.as_ref()),
+            command: command_line(&adopt.argv, command.as_ref()),
             heartbeat: page?,
             asking,
             key,
@@ -107,26 +105,26 @@ impl Newcomer {
                 id: ProgramId(0),
                 name,
                 weight: adopt.weight,
-                profile: known.curve,
-                spinners: known.spinners,
-                active_wait: known.active_wait,
+                profile: stored.curve,
+                spinners: stored.spinners,
+                active_wait: stored.active_wait,
                 ran_before: !held,
                 stops_unseen: false,
                 cpu_quota: None,
-                llc_bytes: known.llc_bytes,
-                bandwidth_gbps: known.bandwidth_gbps,
+                llc_bytes: stored.llc_bytes,
+                bandwidth_gbps: stored.bandwidth_gbps,
                 background: adopt.background,
                 bound_to,
                 pinned_to: None,
             },
-            misleading: known.misleading,
+            misleading: stored.misleading,
             held,
         })
     }
 }
 
-/// Opens a heartbeat page: a regular file of the user who named it, and where
-/// the user is another than the daemon's, one in memory.
+/// Opens a heartbeat page: a regular file of the requesting user. If that is another user than
+/// the daemon's, the file must be in memory.
 fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineError> {
     let refused = |reason: String| EngineError::Heartbeat {
         path: path.to_owned(),
@@ -146,8 +144,8 @@ fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineErro
     Ok(page)
 }
 
-/// The text, cut where it has more bytes than that.
-fn shortened(mut text: String, bytes_max: usize) -> String {
+/// Truncates a text to `bytes_max` bytes.
+fn truncated(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max - '…'.len_utf8()));
         text.push('…');
@@ -155,7 +153,7 @@ fn shortened(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-impl Facts {
+impl ProcessInfo {
     fn read(proc_root: &Path, pid: i32) -> Result<Self, EngineError> {
         let facts = match ProcessFacts::read(proc_root, pid) {
             Ok(facts) if pid > 0 && !facts.has_ended => facts,
@@ -180,9 +178,9 @@ impl Facts {
     }
 }
 
-impl Facts {
-    /// Whether this user may have it managed. As for ptrace(2), every user id
-    /// of the process counts: a setuid program that a user starts is not theirs.
+impl ProcessInfo {
+    /// Checks that the user may manage the process. As for ptrace(2), every user id of the
+    /// process counts: a setuid program that a user starts does not belong to the user.
     fn check_owner(&self, asking: u32) -> Result<(), EngineError> {
         match self.uids.iter().find(|&&uid| asking != 0 && uid != asking) {
             None => Ok(()),
@@ -195,9 +193,8 @@ impl Facts {
     }
 }
 
-/// The command that the process runs or is about to run; `None` where that
-/// cannot be found out.
-fn command(proc_root: &Path, pid: i32, adopt: &Adopt, held: bool) -> Option<Command> {
+/// The command that the process runs or is about to run; `None` if it cannot be determined.
+fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Option<Command> {
     let running = command_of(proc_root, pid);
     if !held {
         return running.ok();
@@ -222,8 +219,8 @@ fn command(proc_root: &Path, pid: i32, adopt: &Adopt, held: bool) -> Option<Comm
     })
 }
 
-/// The command line for people.
-fn words(argv: &[OsString], command: Option<&Command>) -> String {
+/// The command line for display.
+fn command_line(argv: &[OsString], command: Option<&Command>) -> String {
     let given = argv.iter().map(|word| word.to_string_lossy());
     let mut text = given.collect::<Vec<_>>().join(" ");
     if let (true, Some(command)) = (argv.is_empty(), command) {
@@ -234,5 +231,5 @@ fn words(argv: &[OsString], command: Option<&Command>) -> String {
             .collect::<Vec<_>>()
             .join(" ");
     }
-    shortened(text, COMMAND_BYTES_MAX)
+    truncated(text, COMMAND_BYTES_MAX)
 }

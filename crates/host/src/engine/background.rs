@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background work in the real world: the meter, which is open while there is
-//! any, and who waits for what a stopped program holds.
+//! Background work on the real machine: the meter, which is open while there is background
+//! work, and foreground processes that are blocked by a stopped background program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -11,64 +11,64 @@ use std::path::Path;
 
 use procfs::FromRead;
 use procfs::process::Stat;
-use usher_meter::{Meter, MeterConfig, Names, Party, Wanted, held_up};
+use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass, held_up};
 use usher_model::{
-    BackgroundState, BlockedProcess, Decision, Metering, ProcessTree, ProgramId, Regulation,
-    Resource, SampleScope,
+    Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
 };
 
 use super::status::BackgroundStatus;
 use super::world::{RealWorld, thread_cpu_ns};
 
-/// CPU times cost a look at every thread of the machine: not more often...
+/// Minimum interval between readings of CPU times, which visit every thread of the machine.
 const CPU_NS_MIN: u64 = 15_000_000;
-/// ... and apart by so many times what a look took, for a sixth of a percent of a CPU.
-const CPU_PAUSES: u64 = 600;
-/// ... but for this long after they were due no hurry counts.
-const CPU_LATE_NS: u64 = 50_000_000;
-/// The bell is not heard sooner after a look: whoever runs on although the
-/// foreground is there would have it ring all the time.
-const DEAF_NS: u64 = 5_000_000;
-/// Looking who waits costs a look at every thread, and at every descriptor where
-/// some wait in pipes or sockets: apart by so many times what it took...
-const WAITERS_PAUSES: u64 = 1000;
-/// ... but no further than this: somebody may be held up.
-const WAITERS_NS_MAX: u64 = 1_000_000_000;
-/// The machine's names for devices are read again, where one is missing, no more
-/// often than this.
-const NAMES_NS: u64 = 50_000_000;
-/// A program that is stopped for less than this holds nobody up yet.
-const HOLDING_NS: u64 = 200_000_000;
-/// Whether somebody waits is looked at so often, and so while somebody does.
-const WAITERS_NS: u64 = 500_000_000;
-const WAITERS_SOON_NS: u64 = 100_000_000;
+/// The interval is also at least this multiple of the duration of a reading, which limits the
+/// cost to a sixth of a percent of a CPU.
+const CPU_INTERVAL_RATIO: u64 = 600;
+/// A sample after a notification skips CPU times, unless they are overdue by this much.
+const CPU_OVERDUE_NS: u64 = 50_000_000;
+/// After a sample, notifications are ignored for this long. Work that runs beside the
+/// foreground on purpose would otherwise cause a notification all the time.
+const NOTIFY_HOLDOFF_NS: u64 = 5_000_000;
+/// Finding blocked processes reads every thread, and every descriptor where threads wait for
+/// pipes or sockets. The interval is at least this multiple of the duration of a search...
+const BLOCKED_INTERVAL_RATIO: u64 = 1000;
+/// ... but at most this, as a process may be blocked.
+const BLOCKED_NS_MAX: u64 = 1_000_000_000;
+/// Minimum interval between readings of device names, which are read when a name is missing.
+const NAMES_INTERVAL_NS: u64 = 50_000_000;
+/// A program that has been stopped for less than this blocks no process yet.
+const STOPPED_NS_MIN: u64 = 200_000_000;
+/// Minimum interval between searches for blocked processes; the second one applies while a
+/// process is blocked.
+const BLOCKED_NS: u64 = 500_000_000;
+const BLOCKED_SOON_NS: u64 = 100_000_000;
 
-/// What is kept for background work.
+/// The state kept for background work.
 #[derive(Debug, Default)]
 pub(super) struct Background {
     meter: Option<Meter>,
-    /// What the policy wants to see next.
-    scope: SampleScope,
-    /// Whether its time has come.
+    /// The scope of the next sample, as decided by the policy.
+    look: Look,
+    /// Whether the next sample is due.
     pub due: bool,
-    /// Foreground has touched what background work uses, or its CPUs are crowded, or
-    /// idle.
-    pub rang: bool,
-    pub states: BTreeMap<ProgramId, BackgroundState>,
-    /// When CPU times may be read again.
+    /// The meter has sent a notification: contention on a device, a run-queue imbalance or a
+    /// vacant CPU.
+    pub notified: bool,
+    pub standings: BTreeMap<ProgramId, Standing>,
+    /// Earliest time of the next reading of CPU times.
     cpu_due_ns: u64,
-    waiters: Vec<BlockedProcess>,
-    /// When it may be looked again who waits.
-    waiters_due_ns: u64,
-    /// When the meter was last looked at.
-    looked_ns: u64,
-    names: Names,
+    blocked: Vec<HeldUp>,
+    /// Earliest time of the next search for blocked processes.
+    blocked_due_ns: u64,
+    /// Time of the last sample.
+    sampled_ns: u64,
+    names: DeviceNames,
     names_ns: u64,
 }
 
 impl Background {
-    /// Meters one more program; opens the meter for the first.
-    pub fn arrive(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
+    /// Meters one more program; opens the meter for the first one.
+    pub fn add_program(&mut self, config: &MeterConfig, home: &Home) -> Vec<String> {
         let first = self.meter.is_none();
         let meter = self.meter.get_or_insert_with(|| Meter::open(config));
         let managed = meter.manage(home.program, home.cgroup.as_deref(), home.root);
@@ -78,10 +78,10 @@ impl Background {
             .collect()
     }
 
-    /// Forgets a program; closes the meter after the last.
-    pub fn depart(&mut self, id: ProgramId, is_last: bool) {
-        self.states.remove(&id);
-        self.waiters.retain(|one| one.blocked_by != id);
+    /// Removes a program; closes the meter after the last one.
+    pub fn remove_program(&mut self, id: ProgramId, is_last: bool) {
+        self.standings.remove(&id);
+        self.blocked.retain(|one| one.by != id);
         if is_last {
             self.meter = None;
         } else if let Some(meter) = &mut self.meter {
@@ -89,108 +89,109 @@ impl Background {
         }
     }
 
-    /// Takes note of what the policy says.
+    /// Stores a decision of the policy, and sets the events that notify.
     pub fn decided(&mut self, decision: &Decision) {
-        self.scope = decision.scope;
-        for state in decision.background_states.iter().flatten() {
-            let reason_text = state.reason_text.as_ref().map(|why| self.in_names(why));
-            let state = BackgroundState {
-                reason_text,
-                ..state.clone()
+        self.look = decision.look;
+        for standing in decision.standings.iter().flatten() {
+            let why = standing.why.as_ref().map(|why| self.with_device_names(why));
+            let standing = Standing {
+                why,
+                ..standing.clone()
             };
-            self.states.insert(state.program, state);
+            self.standings.insert(standing.program, standing);
         }
-        let wanted = Wanted {
-            crowds: self.is_some_under_usher(|_| true),
+        let events = NotifyOn {
+            imbalances: self.is_some_under_usher(|_| true),
             vacancies: self.waits_for_cpus(),
         };
         if let Some(meter) = &mut self.meter {
-            meter.ring_for(wanted);
+            meter.notify_on(events);
         }
     }
 
-    fn is_some_under_usher(&self, that: impl Fn(&BackgroundState) -> bool) -> bool {
-        let mut states = self.states.values();
-        states.any(|one| one.regulation == Regulation::Usher && that(one))
+    fn is_some_under_usher(&self, that: impl Fn(&Standing) -> bool) -> bool {
+        let mut standings = self.standings.values();
+        standings.any(|one| one.regulation == Regulation::Usher && that(one))
     }
 
-    /// Whether a program is stopped that may go on when a CPU has become idle.
+    /// Whether some stopped program may continue when a CPU becomes idle.
     fn waits_for_cpus(&self) -> bool {
         self.is_some_under_usher(|one| {
-            let reason = one.reason.as_ref();
-            !one.running && reason.is_some_and(|reason| reason.resource == Resource::Cpu)
+            let cause = one.cause.as_ref();
+            !one.running && cause.is_some_and(|cause| cause.resource == Resource::Cpu)
         })
     }
 
-    /// Whether the next look is to cover every program.
+    /// Whether the next sample covers every program.
     pub fn wants_all(&self) -> bool {
-        self.scope == SampleScope::All && (self.due || !self.rang)
+        self.look == Look::All && (self.due || !self.notified)
     }
 
-    /// Readable when there is something to look at at once.
-    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.meter.as_ref()?.bell()
+    /// A descriptor that is readable while a notification is pending.
+    pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.meter.as_ref()?.notify_fd()
     }
 
-    /// From when on the bell is to be heard; `None`: nobody runs who would be
-    /// stopped at once, and nobody waits for a CPU.
-    pub fn hears_from_ns(&self) -> Option<u64> {
-        let hears = self.is_some_under_usher(|one| one.running) || self.waits_for_cpus();
-        hears.then_some(self.looked_ns + DEAF_NS)
+    /// The time from which notifications are handled. `None` if they are not needed: no
+    /// running program would be stopped at once, and none waits for a CPU.
+    pub fn notify_from_ns(&self) -> Option<u64> {
+        let needed = self.is_some_under_usher(|one| one.running) || self.waits_for_cpus();
+        needed.then_some(self.sampled_ns + NOTIFY_HOLDOFF_NS)
     }
 
-    /// Looks at the meter; at CPU times too where that is not too soon and
-    /// nobody is in a hurry.
+    /// Samples the meter. Reads CPU times too, unless it is too early or a notification
+    /// demands a quick answer.
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
-        let hurry = std::mem::take(&mut self.rang);
-        let patience_ns = if hurry { CPU_LATE_NS } else { 0 };
+        let hurry = std::mem::take(&mut self.notified);
+        let patience_ns = if hurry { CPU_OVERDUE_NS } else { 0 };
         let thorough = self.cpu_due_ns + patience_ns <= at_ns;
-        self.looked_ns = at_ns;
+        self.sampled_ns = at_ns;
         let begun_ns = thread_cpu_ns();
         let metering = self.meter.as_mut()?.sample(at_ns, thorough);
         if thorough {
             let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
-            self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_PAUSES);
+            self.cpu_due_ns = at_ns + CPU_NS_MIN.max(took_ns * CPU_INTERVAL_RATIO);
         }
         Some(metering)
     }
 
-    /// Who waits for what a stopped program holds, as last seen.
-    pub fn waiters(&self) -> Vec<BlockedProcess> {
-        self.waiters.clone()
+    /// Foreground processes blocked by a stopped program, as of the last search.
+    pub fn blocked(&self) -> Vec<HeldUp> {
+        self.blocked.clone()
     }
 
-    /// Who in the foreground has used a resource most of late.
-    fn user_of(&mut self, resource: Resource) -> Option<String> {
-        let users = self.meter.as_mut()?.top_users(resource);
-        let mut foreground = users.iter().filter(|user| user.party == Party::Foreground);
-        let user = foreground.next()?;
-        Some(format!("{} (process {})", user.comm, user.pid))
+    /// The foreground process that recently used a resource most.
+    fn top_process(&mut self, resource: Resource) -> Option<String> {
+        let processes = self.meter.as_mut()?.top_processes(resource);
+        let mut foreground = processes
+            .iter()
+            .filter(|process| process.owner == OwnerClass::Foreground);
+        let process = foreground.next()?;
+        Some(format!("{} (process {})", process.comm, process.pid))
     }
 
-    /// What the machine calls a resource.
+    /// A resource, with the machine's name for it.
     fn name_of(&mut self, resource: Resource) -> String {
-        self.in_names(&resource.to_string())
+        self.with_device_names(&resource.to_string())
     }
 
-    /// A sentence of the policy's, which knows devices by their numbers, with
-    /// the machine's names for them.
-    pub fn in_names(&mut self, sentence: &str) -> String {
+    /// Replaces device numbers in a sentence of the policy by the machine's names.
+    pub fn with_device_names(&mut self, sentence: &str) -> String {
         let named = with_names(sentence, &self.names);
-        if named.is_ok() || self.looked_ns < self.names_ns + NAMES_NS {
+        if named.is_ok() || self.sampled_ns < self.names_ns + NAMES_INTERVAL_NS {
             return named.unwrap_or_else(|partly| partly);
         }
-        self.names_ns = self.looked_ns;
+        self.names_ns = self.sampled_ns;
         self.names = self.meter.as_ref().map(Meter::names).unwrap_or_default();
         with_names(sentence, &self.names).unwrap_or_else(|partly| partly)
     }
 }
 
-/// Puts names in for the numbers that follow what they are numbers of.
+/// Replaces device numbers by names, after the words "disk" and "interface".
 ///
 /// # Errors
-/// The sentence with those that are known, where some are not.
-fn with_names(sentence: &str, names: &Names) -> Result<String, String> {
+/// If a name is unknown: the sentence with the known names.
+fn with_names(sentence: &str, names: &DeviceNames) -> Result<String, String> {
     let (mut before, mut all_known) = ("", true);
     let words = sentence.split(' ').map(|word| {
         let number = word.trim_end_matches(|c: char| c.is_ascii_punctuation());
@@ -212,8 +213,8 @@ fn name_of<'a, T: Display>(number: &str, names: &'a BTreeMap<T, String>) -> Opti
     Some(found.1)
 }
 
-/// The Usher that launched a program and waits for it. What it was given it keeps
-/// open (the pipe in `usher bg -- tar c /data | upload`), as shells do not.
+/// The Usher process that launched a program and waits for it. Unlike a shell it keeps open
+/// the files that it was given (the pipe in `usher bg -- tar c /data | upload`).
 fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
     let parent = Stat::from_file(proc.join(root.to_string()).join("stat"));
     let parent = parent.ok()?.ppid;
@@ -224,20 +225,20 @@ fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
 }
 
 impl RealWorld {
-    /// Has the meter tell a background program from foreground.
-    pub(super) fn meter_program(&mut self, home: &ProcessTree) {
+    /// Registers a background program with the meter.
+    pub(super) fn meter_program(&mut self, home: &Home) {
         let mut config = MeterConfig {
             proc: self.roots.proc.clone(),
             sys: self.roots.sys.clone(),
             ..MeterConfig::default()
         };
         config.ignore.extend(self.ignore.iter().cloned());
-        for text in self.state.background.arrive(&config, home) {
+        for text in self.state.background.add_program(&config, home) {
             self.warn(text);
         }
     }
 
-    /// How a program is regulated, where it is background work.
+    /// The regulation of a program, if it is background work.
     pub(super) fn background_status(
         &mut self,
         id: ProgramId,
@@ -246,11 +247,13 @@ impl RealWorld {
         let member = self.state.members.get(&id)?;
         let regulation = member.program.background?;
         let background = &mut self.state.background;
-        let state = background.states.get(&id).cloned();
-        let since_ns = state.as_ref().map_or(member.arrived_ns, |one| one.since_ns);
-        let resource = state
+        let standing = background.standings.get(&id).cloned();
+        let since_ns = standing
             .as_ref()
-            .and_then(|one| Some(one.reason.as_ref()?.resource));
+            .map_or(member.arrived_ns, |one| one.since_ns);
+        let resource = standing
+            .as_ref()
+            .and_then(|one| Some(one.cause.as_ref()?.resource));
         let is_stopped = member.frozen;
         Some(BackgroundStatus {
             regulation,
@@ -258,25 +261,21 @@ impl RealWorld {
             resource: resource.map(|resource| background.name_of(resource)),
             user: resource
                 .filter(|_| is_stopped)
-                .and_then(|resource| background.user_of(resource)),
+                .and_then(|resource| background.top_process(resource)),
             lacking: self.actuator.why_not_demoted(id).to_vec(),
-            state,
+            standing,
         })
     }
 
-    /// Looks who waits for what a stopped program holds, where one has been
-    /// stopped for a while.
-    pub(super) fn look_for_waiters(&mut self, at_ns: u64) {
+    /// Searches for foreground processes that are blocked by a background program which has
+    /// been stopped for a while.
+    pub(super) fn find_blocked(&mut self, at_ns: u64) {
         let background = &self.state.background;
-        if background.waiters_due_ns > at_ns {
+        if background.blocked_due_ns > at_ns {
             return;
         }
-        let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + HOLDING_NS <= at_ns);
-        let held_before: BTreeSet<_> = background
-            .waiters
-            .iter()
-            .map(|one| one.blocked_by)
-            .collect();
+        let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + STOPPED_NS_MIN <= at_ns);
+        let held_before: BTreeSet<_> = background.blocked.iter().map(|one| one.by).collect();
         let members = self.state.members.values();
         let suspects = members.filter(|member| {
             member.program.background.is_some()
@@ -291,18 +290,18 @@ impl RealWorld {
             })
             .collect();
         let begun_ns = thread_cpu_ns();
-        let waiters = match holders.is_empty() {
+        let blocked = match holders.is_empty() {
             true => Vec::new(),
             false => held_up(proc, &|pid| holders.get(&pid).copied()),
         };
         let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
-        let pause_ns = match waiters.is_empty() {
-            true => WAITERS_NS,
-            false => WAITERS_SOON_NS,
+        let pause_ns = match blocked.is_empty() {
+            true => BLOCKED_NS,
+            false => BLOCKED_SOON_NS,
         };
-        self.state.background.waiters_due_ns =
-            at_ns + (took_ns * WAITERS_PAUSES).clamp(pause_ns, WAITERS_NS_MAX);
-        self.state.background.waiters = waiters;
+        self.state.background.blocked_due_ns =
+            at_ns + (took_ns * BLOCKED_INTERVAL_RATIO).clamp(pause_ns, BLOCKED_NS_MAX);
+        self.state.background.blocked = blocked;
     }
 }
 
@@ -315,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_its_own_child_is_its_launcher() {
+    fn the_launcher_is_an_usher_that_is_the_parent() {
         let shell = "sleep 60 & echo $!; exec cat";
         let mut child = std::process::Command::new("sh")
             .args(["-c", shell])
@@ -333,9 +332,9 @@ mod tests {
         assert_eq!(
             launcher_of(proc, grandchild),
             None,
-            "a shell is no launcher"
+            "a shell is not a launcher"
         );
-        // SAFETY: ends the process that the shell above has started.
+        // SAFETY: ends the process that the shell above started.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -343,16 +342,16 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_devices_become_names_where_they_are_known() {
+    fn known_device_numbers_become_names() {
         let disk = DiskId {
             major: 254,
             minor: 0,
         };
-        let names = Names {
+        let names = DeviceNames {
             disks: BTreeMap::from([(disk, "vda".to_owned())]),
             links: BTreeMap::from([(LinkId(1), "eth0".to_owned())]),
         };
-        for (told, named) in [
+        for (sentence, named) in [
             (
                 "uses disk 254:0 (1 requests",
                 Ok("uses disk vda (1 requests"),
@@ -366,7 +365,7 @@ mod tests {
             ("the CPUs", Ok("the CPUs")),
         ] {
             let named = named.map(str::to_owned).map_err(str::to_owned);
-            assert_eq!(with_names(told, &names), named);
+            assert_eq!(with_names(sentence, &names), named);
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an engine is told, and how it fails.
+//! The configuration of an engine, and its errors.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,50 +9,49 @@ use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
-use usher_model::{CpuSet, ProcessTree, ProgramId, ProgramKey, Regulation, Topology};
+use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
 
 use usher_policy::Policy;
 use usher_probe::{ProbeError, Roots};
 use usher_store::StoreError;
 
-use super::softly::SoftSeats;
+use super::soft_seats::SoftSeats;
 use crate::launch::{LaunchError, OWN_FAILURE};
 
-/// What an [`crate::engine::Engine`] works with.
+/// Configuration of an [`crate::engine::Engine`].
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// The machine as it is planned for.
+    /// The machine that is planned for.
     pub topology: Topology,
-    /// Where to act.
+    /// Configuration of the actuator.
     pub act: ActConfig,
-    /// Where the kernel's file systems are.
+    /// The roots of the kernel's file systems.
     pub roots: Roots,
-    /// What is remembered of programs, and where.
+    /// The use of the profile store.
     pub profiles: ProfileUse,
-    /// Where to record what the loop sees and decides, for a replay.
+    /// File to record observations and decisions to, for a replay.
     pub record: Option<PathBuf>,
-    /// Names of always-on services, besides the usual ones: what they use is
-    /// not foreground's.
+    /// Names of always-on services, in addition to the default ones. Their use does not count
+    /// as foreground.
     pub ignore: Vec<String>,
-    /// A scheduler that may keep seats, where the policy lets it.
+    /// A scheduler that may keep seats, if the policy permits it.
     pub soft: Option<Arc<dyn SoftSeats>>,
     /// The process that undoes everything when this one dies.
     pub keeper: Option<KeeperCommand>,
-    /// How to plan the machine anew when CPUs come online that `topology` does
-    /// not contain; `None`: such CPUs are not used.
-    pub remake: Option<Remake>,
-    /// An eventfd that is written to when the loop has ended, for whatever
-    /// reason, and everything is undone.
+    /// Makes a topology and a policy when CPUs come online that `topology` does not contain;
+    /// `None`: such CPUs are not used.
+    pub policy_factory: Option<PolicyFactory>,
+    /// An eventfd that is written to when the loop has ended for any reason and everything is
+    /// undone.
     pub ended: Option<Arc<OwnedFd>>,
-    /// Programs that one user other than root may have managed at a time.
+    /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
-    /// Entries of the log of who sat where that are kept; the oldest go when
-    /// there are more.
+    /// Maximum number of entries of the placement log; the oldest are dropped.
     pub log_entries_max: usize,
 }
 
 impl EngineConfig {
-    /// The usual places, nothing remembered, recorded or kept.
+    /// Default paths, without profile store, recording and keeper.
     pub fn new(topology: Topology, act: ActConfig) -> Self {
         Self {
             topology,
@@ -63,7 +62,7 @@ impl EngineConfig {
             ignore: Vec::new(),
             soft: None,
             keeper: None,
-            remake: None,
+            policy_factory: None,
             ended: None,
             programs_per_user: 256,
             log_entries_max: 100_000,
@@ -73,12 +72,12 @@ impl EngineConfig {
 
 /// Reads the machine again and makes a policy for it.
 #[derive(Clone)]
-pub struct Remake(Arc<MakePlan>);
+pub struct PolicyFactory(Arc<MakePlan>);
 
 type MakePlan = dyn Fn() -> Result<(Topology, Box<dyn Policy + Send>), String> + Send + Sync;
 
-impl Remake {
-    /// That function, which states in a sentence why it failed.
+impl PolicyFactory {
+    /// Wraps a function that returns an error message on failure.
     pub fn new(
         make: impl Fn() -> Result<(Topology, Box<dyn Policy + Send>), String> + Send + Sync + 'static,
     ) -> Self {
@@ -90,20 +89,20 @@ impl Remake {
     }
 }
 
-impl std::fmt::Debug for Remake {
+impl std::fmt::Debug for PolicyFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Remake")
+        f.write_str("PolicyFactory")
     }
 }
 
 /// The use made of the profile store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileUse {
-    /// The store's file; `None`: in memory, forgotten at the end.
+    /// The store's file; `None`: in memory, discarded at the end.
     pub store: Option<PathBuf>,
-    /// Whether programs are planned by what earlier runs taught.
+    /// Whether plans use profiles of earlier runs.
     pub recall: bool,
-    /// Whether this run teaches.
+    /// Whether this run adds measurements.
     pub learn: bool,
 }
 
@@ -120,25 +119,25 @@ impl Default for ProfileUse {
 /// How to start a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeeperCommand {
-    /// The program, this one as a rule.
+    /// The executable, usually that of this process.
     pub exe: PathBuf,
-    /// Its arguments before those that the keeper needs: `keeper`.
+    /// Its arguments before the keeper's own: `keeper`.
     pub subcommand: Vec<OsString>,
-    /// What the keeper executes when this process died in disorder and all is
-    /// undone; empty: nothing.
+    /// The command that the keeper executes after it has undone everything because this
+    /// process died without cleaning up; empty: none.
     pub respawn: Vec<OsString>,
 }
 
-/// A program to be managed.
+/// The options of a program to be managed.
 #[derive(Debug, Clone)]
-pub struct Adopt {
-    /// Its name for people; `None`: the command's file name.
+pub struct AdoptOptions {
+    /// Its display name; `None`: the command's file name.
     pub name: Option<String>,
-    /// Its command line, as far as it is known.
+    /// Its command line, as far as known.
     pub argv: Vec<OsString>,
-    /// Its working directory, which its operands are relative to.
+    /// Its working directory; operands are relative to it.
     pub cwd: Option<PathBuf>,
-    /// Variables that it is given besides its launcher's.
+    /// Environment variables in addition to its launcher's.
     pub env: BTreeMap<OsString, OsString>,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
@@ -146,14 +145,14 @@ pub struct Adopt {
     pub heartbeat: Option<PathBuf>,
     /// Background work, and how it is regulated; `None`: it is seated.
     pub background: Option<Regulation>,
-    /// CPUs to seat it within, besides what its affinity allows.
+    /// CPUs to restrict its seats to, in addition to its affinity mask.
     pub bound_to: Option<CpuSet>,
-    /// What it is for the profile store; `None`: found out from the command.
+    /// Its key in the profile store; `None`: derived from the command.
     pub key: Option<ProgramKey>,
 }
 
-impl Adopt {
-    /// A program of weight 1 of which the command is known.
+impl AdoptOptions {
+    /// A program of weight 1 with a known command.
     pub fn new(argv: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             name: None,
@@ -168,7 +167,7 @@ impl Adopt {
         }
     }
 
-    /// With this name.
+    /// Sets the display name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -185,31 +184,31 @@ impl Adopt {
     }
 }
 
-/// A program that has come under management.
+/// A program that is managed now.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Adopted {
+pub struct AdoptedProgram {
     /// Its number.
     pub id: ProgramId,
-    /// Where it lives.
-    pub home: ProcessTree,
-    /// What it is for the profile store, where that could be found out.
+    /// Its processes and cgroup.
+    pub home: Home,
+    /// Its key in the profile store, if it could be derived.
     pub key: Option<ProgramKey>,
-    /// The CPUs that it was seated on; `None`: left to the kernel.
+    /// The CPUs of its seat; `None`: the kernel places it.
     pub seat: Option<CpuSet>,
     /// What could not be done for it, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Why an engine did not do what it was asked.
+/// The reason why an engine rejected a request.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The machine could not be changed.
     #[error(transparent)]
     Act(#[from] ActError),
-    /// The program cannot be watched.
+    /// The program cannot be observed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// There is no memory for a profile store.
+    /// The profile store cannot be opened, not even in memory.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A program could not be launched.
@@ -221,86 +220,86 @@ pub enum EngineError {
         /// Its number.
         pid: i32,
     },
-    /// The process is somebody else's.
+    /// The process belongs to another user.
     #[error(
         "process {pid} belongs to user {owner}, not to user {asking}: only root manages other users' programs"
     )]
     NotYours {
         /// Its number.
         pid: i32,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who asked.
+        /// The user who made the request.
         asking: u32,
     },
-    /// A thread of the kernel's.
+    /// The process is a kernel thread.
     #[error("process {pid} is a kernel thread: only programs are managed")]
     KernelThread {
         /// Its number.
         pid: i32,
     },
-    /// It, or an ancestor of it, is managed.
+    /// The process or an ancestor of it is managed.
     #[error("process {pid} is managed already, as program {id}")]
     Managed {
         /// Its number.
         pid: i32,
-        /// As which program.
+        /// The managed program.
         id: ProgramId,
     },
-    /// Usher itself, or what it was started by.
+    /// The process is Usher itself or one of its ancestors.
     #[error("process {pid} cannot be managed: it is {what}")]
     Own {
         /// Its number.
         pid: i32,
-        /// What it is.
+        /// Its relation to Usher.
         what: &'static str,
     },
     /// No managed program has this number.
-    #[error("program {0} is not managed here: 'usher status' lists those that are")]
+    #[error("program {0} is not managed here: 'usher status' lists the managed programs")]
     Unknown(ProgramId),
-    /// A weight out of range.
+    /// The weight is out of range.
     #[error("the weight of '{name}' must be a number from 0.001 to 1000, not {weight}")]
     Weight {
-        /// Of which program.
+        /// The program's name.
         name: String,
-        /// What was given.
+        /// The given weight.
         weight: f64,
     },
     /// The heartbeat page cannot be used.
     #[error("the heartbeat page '{}' cannot be used: {reason}", path.display())]
     Heartbeat {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// One user has as many programs managed as one user may have.
+    /// The user has reached the limit of managed programs.
     #[error(
         "user {uid} has {limit} programs managed, which is the quota 'programs per user'; detach one ('usher detach') or wait until one has ended"
     )]
     TooMany {
-        /// Who.
+        /// The user.
         uid: u32,
-        /// How many are allowed.
+        /// The limit.
         limit: usize,
     },
-    /// A file of `/proc` or `/sys` that could not be read.
+    /// A file of `/proc` or `/sys` could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The record could not be begun.
+    /// The record could not be started.
     #[error("recording to {}: {source}", path.display())]
     Record {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: RecordError,
     },
-    /// A descriptor or a thread could not be had.
+    /// A descriptor or a thread could not be created.
     #[error("starting the control loop: {0}")]
     Start(std::io::Error),
     /// The engine has been stopped.
@@ -309,8 +308,8 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The exit status that says so: 126 and 127 for programs that cannot be
-    /// executed or found, 125 otherwise.
+    /// The exit status: 126 and 127 for programs that cannot be executed or found, otherwise
+    /// 125.
     pub fn code(&self) -> u8 {
         match self {
             Self::Launch(error) => error.code(),

@@ -1,56 +1,59 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs that come online and were unknown when the engine started.
+//! CPU hotplug: CPUs that come online and are not in the topology.
 //!
-//! The kernel describes only CPUs that are online, so neither the topology nor
-//! the policy made for it contains the new ones. The machine is read again, and
-//! a new policy takes over:
+//! The kernel describes only CPUs that are online. The topology and the policy therefore do
+//! not contain CPUs that were offline at the start. When such CPUs come online, the machine
+//! is read again and a new policy replaces the old one:
 //!
 //! 1. Every program is continued and released.
 //! 2. The new policy gets the arrival of every program.
 //!
-//! What the old policy had measured is lost; the profile store keeps what it
-//! was taught. A recording ends, as its header holds the old machine.
+//! Measurements of the old policy are lost; the profile store keeps its measurements. A
+//! recording ends, because its header contains the old machine.
 
 use usher_control::World;
 use usher_model::{Action, Event, Plan, ProgramId};
 use usher_policy::Policy;
 
-use super::config::Remake;
+use super::config::PolicyFactory;
 use super::reports::Topic;
 use super::world::RealWorld;
 
 impl RealWorld {
     /// Whether the loop has stopped because of new CPUs.
-    pub fn has_outgrown(&self) -> bool {
-        self.state.outgrown && !self.state.stopping
+    pub fn needs_replan(&self) -> bool {
+        self.state.needs_replan && !self.state.stopping
     }
 
-    /// Reads the machine again. Returns the policy for it; `None` where the old
-    /// one goes on, with a warning.
-    pub fn grow(&mut self, remake: Option<&Remake>) -> Option<Box<dyn Policy + Send>> {
-        self.state.outgrown = false;
+    /// Reads the machine again. Returns the policy for it; on failure `None` and a warning,
+    /// and the old policy stays.
+    pub fn replan(
+        &mut self,
+        policy_factory: Option<&PolicyFactory>,
+    ) -> Option<Box<dyn Policy + Send>> {
+        self.state.needs_replan = false;
         let none = || Err("this engine plans one machine only".to_owned());
-        let (topology, policy) = match remake.map_or_else(none, Remake::make) {
+        let (topology, policy) = match policy_factory.map_or_else(none, PolicyFactory::make) {
             Ok(made) => made,
             Err(reason) => {
-                let cpus = &self.state.strange_cpus;
-                let text = format!("CPUs {cpus} came online and are not used: {reason}");
+                let cpus = &self.state.unknown_cpus;
+                let text = format!("CPUs {cpus} came online but are not used: {reason}");
                 self.warn_about(Topic::Cpus, text);
                 return None;
             }
         };
         if self.recorder.take().is_some() {
-            let text = "the record ends here: CPUs came online that its machine does not have";
+            let text = "the record ends here: CPUs came online that the recorded machine lacks";
             self.warn(text.to_owned());
         }
         self.topology = topology;
         self.read_usable();
-        self.begin_anew();
+        self.restart_programs();
         Some(policy)
     }
 
-    /// Takes everything back and presents all programs as newcomers.
-    fn begin_anew(&mut self) {
+    /// Undoes all actions, and queues the arrival of every program.
+    fn restart_programs(&mut self) {
         let ids: Vec<ProgramId> = self.state.members.keys().copied().collect();
         for &program in &ids {
             for action in [Action::Thaw { program }, Action::Release { program }] {
@@ -69,7 +72,7 @@ impl RealWorld {
         let usable = &self.state.usable;
         for member in self.state.members.values_mut() {
             member.program.ran_before = true;
-            // A mask of all CPUs binds to none.
+            // A mask of all CPUs is no restriction.
             let bound = member.program.bound_to.take();
             member.program.bound_to = bound.filter(|cpus| !usable.is_subset(cpus));
             let arrived = Box::new(member.program.clone());

@@ -1,69 +1,69 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sat where and when: what timelines are drawn from.
+//! The log of placements over time, from which timelines are drawn.
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, ProgramId, SeatMode};
+use usher_model::{CpuSet, Mode, ProgramId};
 
-/// Something that changed.
+/// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
-    /// What.
-    pub what: Change,
+    /// The change.
+    pub change: Change,
 }
 
-/// What changed.
+/// A change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// A program came under management.
     Arrived {
-        /// Which.
+        /// The program.
         program: ProgramId,
         /// Its name.
         name: String,
     },
-    /// A program has a new place, from now on.
+    /// A program has a new placement from now on.
     Placed {
-        /// Which.
+        /// The program.
         program: ProgramId,
-        /// Where.
-        place: Place,
+        /// Its placement.
+        placement: Placement,
     },
-    /// A program ended or was let go.
+    /// A program ended or was released.
     Departed {
-        /// Which.
+        /// The program.
         program: ProgramId,
     },
-    /// The policy said something.
-    Said {
-        /// About which program; `None`: all.
+    /// A note of the policy.
+    Note {
+        /// The program; `None`: all programs.
         program: Option<ProgramId>,
-        /// What.
+        /// The sentence.
         text: String,
     },
     /// The policy made a plan.
     Planned {
-        /// Whether it leaves everything to the kernel on purpose.
+        /// Whether the plan leaves all placement to the kernel on purpose.
         abstains: bool,
     },
 }
 
-/// Where a program runs.
+/// The CPUs that a program runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// CPUs of its own, or those that it shares.
+pub struct Placement {
+    /// Its own CPUs, or the CPUs that it shares.
     pub own: CpuSet,
-    /// CPUs that it borrows, and from whom; `None`: nobody owns them.
+    /// Borrowed CPUs with their owners; `None`: no program owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
     /// Seated, shared or in turn.
-    pub mode: SeatMode,
-    /// Whether it is stopped.
+    pub mode: Mode,
+    /// Whether it is frozen.
     pub frozen: bool,
 }
 
-/// The log, numbered from its first entry on.
+/// The log; entries are numbered from the first one on.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries_max: usize,
@@ -72,7 +72,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A log that keeps so many entries.
+    /// A log of at most `entries_max` entries.
     pub fn new(entries_max: usize) -> Self {
         Self {
             entries_max,
@@ -80,8 +80,8 @@ impl Log {
         }
     }
 
-    pub fn add(&mut self, at_ns: u64, what: Change) {
-        self.entries.push_back(LogEntry { at_ns, what });
+    pub fn add(&mut self, at_ns: u64, change: Change) {
+        self.entries.push_back(LogEntry { at_ns, change });
         if self.entries.len() > self.entries_max {
             self.entries.pop_front();
             self.dropped += 1;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_read_on_from_where_it_was_left() {
+    fn reading_continues_after_the_last_entry_read() {
         let mut log = Log::new(100);
         let departed = |n| Change::Departed {
             program: ProgramId(n),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One managed program as the real world keeps it.
+//! The state of one managed program.
 
 use usher_act::PinnedCpus;
 use usher_model::{
@@ -7,57 +7,57 @@ use usher_model::{
     Progress, ProgressSource, SeatMode,
 };
 
-use super::learn::{QUIET_CPUS, Stay};
-use super::log::Place;
-use super::profiles::Waits;
+use super::learn::{PlacementInterval, QUIET_CPUS};
+use super::log::Placement;
+use super::profiles::WaitBehaviour;
 use super::status::ProgramStatus;
 use super::watch::Watch;
 
-/// A program younger than this has not shown yet how busy it is.
+/// The busyness of a program younger than this is not known yet.
 const NEW_NS: u64 = 2_000_000_000;
 
 /// A managed program.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ManagedProgram {
     pub program: Program,
     pub home: ProcessTree,
     pub uid: u32,
     pub command: String,
     pub key: Option<ProgramKey>,
-    /// Sources of progress that earlier runs showed to misjudge it.
+    /// Progress sources that were inaccurate for it in earlier runs.
     pub misleading: Vec<ProgressSource>,
     pub watch: Watch,
     pub arrived_ns: u64,
-    /// CPUs that it is kept to; `None`: not narrowed.
+    /// CPUs that it is restricted to; `None`: not restricted.
     pub seat: Option<CpuSet>,
-    /// The scheduler keeps that, and other CPUs are not forbidden.
+    /// The scheduler keeps the seat; other CPUs are permitted.
     pub soft: bool,
     pub frozen: bool,
-    /// Where its threads pinned themselves, and when that was last seen.
+    /// CPUs that its threads pinned themselves to, and when that was last seen.
     pub pins: Option<PinnedCpus>,
     pub pinned_ns: u64,
-    /// Its user stopped it, as of the last look.
+    /// Whether its user had stopped it at the last sample.
     pub stopped: bool,
-    /// Since when it is frozen.
+    /// Time of the freeze, while it is frozen.
     pub frozen_ns: Option<u64>,
-    /// As last logged.
-    pub place: Option<Place>,
-    pub stay: Stay,
-    /// The last two looks at it.
+    /// The last logged placement.
+    pub placement: Option<Placement>,
+    pub interval: PlacementInterval,
+    /// Its last sample, and the time and CPU time of the sample before.
     pub last: Option<(u64, ProgramSample)>,
     pub before_last: Option<(u64, u64)>,
 }
 
-impl Member {
+impl ManagedProgram {
     pub fn id(&self) -> ProgramId {
         self.program.id
     }
 
-    /// Looks at it; `None` when it cannot be read any more.
+    /// Samples it; `None` if it cannot be read any more.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
         let mut sample = self.watch.sample(at_ns, steal)?;
         let was_stopped = self.stopped;
-        self.look_for_stop(at_ns);
+        self.check_stopped(at_ns);
         sample.stopped = was_stopped || self.stopped;
         let misleads = |progress: &Progress| self.misleading.contains(&progress.source);
         if let Some(progress) = sample.progress.as_mut().filter(|p| misleads(p)) {
@@ -75,28 +75,28 @@ impl Member {
         self.watch.oldest_process().unwrap_or(self.home.root.pid)
     }
 
-    /// Finds out whether its user has stopped it. While Usher itself has, that
-    /// cannot be seen.
-    pub fn look_for_stop(&mut self, at_ns: u64) {
+    /// Checks whether its user has stopped it. This cannot be detected while Usher itself has
+    /// frozen it.
+    pub fn check_stopped(&mut self, at_ns: u64) {
         if self.frozen {
             return;
         }
         let was_stopped = self.stopped;
         self.stopped = self.watch.is_stopped();
         if self.stopped || was_stopped {
-            self.stay.interrupted(at_ns);
+            self.interval.interrupted(at_ns);
         }
     }
 
-    /// What went wrong with watching it since the last call.
+    /// Errors while observing it, since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         let name = &self.program.name;
         let warnings = self.watch.take_warnings().into_iter();
         warnings.map(|text| format!("'{name}': {text}")).collect()
     }
 
-    /// Notes that an action has been carried out.
-    pub fn acted(&mut self, action: &Action, at_ns: u64) {
+    /// Records an action that has been carried out.
+    pub fn record_action(&mut self, action: &Action, at_ns: u64) {
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,
@@ -112,7 +112,7 @@ impl Member {
         }
     }
 
-    /// The limits of its cgroups and those that it gave itself.
+    /// The limits of its cgroups, and its own pinning.
     pub fn limits(&self) -> Event {
         Event::Limited {
             program: self.id(),
@@ -121,13 +121,13 @@ impl Member {
         }
     }
 
-    /// Whether some of its threads are pinned and others run anywhere: on how many
-    /// cores it makes its progress is not known then.
+    /// Whether some of its threads are pinned and others are not. The number of cores behind
+    /// its progress is unknown then.
     pub fn is_partly_pinned(&self) -> bool {
         self.pins.as_ref().is_some_and(|pins| !pins.every_thread)
     }
 
-    /// CPUs that it may run on.
+    /// The CPUs that it may run on.
     pub fn reach(&self, usable: &CpuSet) -> CpuSet {
         let seat = self.seat.as_ref().unwrap_or(usable);
         let pins = self.pins.as_ref().filter(|pins| pins.every_thread);
@@ -138,15 +138,15 @@ impl Member {
         bound.map_or_else(|| seat.clone(), |bound| seat.and(bound))
     }
 
-    /// Where it is, given the plan.
-    pub fn place_now(&self, plan: &Plan, usable: &CpuSet) -> Place {
+    /// Its placement under the plan.
+    pub fn placement(&self, plan: &Plan, usable: &CpuSet) -> Placement {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
         let reach = self.reach(usable);
         let own = borrowed
             .iter()
             .fold(reach, |own, (_, cpus)| own.minus(cpus));
-        Place {
+        Placement {
             own,
             borrowed,
             mode: match self.seat {
@@ -165,8 +165,8 @@ impl Member {
         seat.map(|seat| seat.mode)
     }
 
-    /// Whether it uses CPU enough to disturb a neighbour; one that has just
-    /// come is taken to, background work is not: it gives way.
+    /// Whether it uses enough CPU to disturb a neighbour. A new program is assumed to; a
+    /// background program never does, as it gives way.
     pub fn is_busy(&self, at_ns: u64) -> bool {
         let age_ns = at_ns.saturating_sub(self.arrived_ns);
         let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
@@ -177,10 +177,10 @@ impl Member {
                 || self.busy_cpus() > QUIET_CPUS)
     }
 
-    /// How its threads wait, as of the last look.
-    pub fn waits(&self) -> Waits {
+    /// How its threads wait, as of the last sample.
+    pub fn waits(&self) -> WaitBehaviour {
         let last = self.last.as_ref();
-        last.map_or_else(Waits::default, |(_, sample)| Waits {
+        last.map_or_else(WaitBehaviour::default, |(_, sample)| WaitBehaviour {
             spinners: sample.spinners,
             active_wait: sample.active_wait,
         })
@@ -201,7 +201,7 @@ impl Member {
             loans.fold(CpuSet::new(), |set, loan| set.or(&loan.cpus))
         };
         let seconds = at_ns.saturating_sub(self.arrived_ns) as f64 * 1e-9;
-        // Progress is counted from before the arrival: on a slow machine by much.
+        // Progress is counted from before the arrival, on a slow machine considerably earlier.
         let counted = self.watch.seconds(at_ns);
         let sample = self.last.as_ref().map(|(_, sample)| sample);
         let progress = sample.and_then(|s| s.progress);

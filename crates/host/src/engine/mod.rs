@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control loop on the real machine.
 //!
-//! An [`Engine`] owns what acts (the actuator with its journal and keeper),
-//! what looks (a probe a program) and what remembers (the profile store), and
-//! turns [`usher_control::ControlLoop`] on a thread of its own. Everybody else has an
-//! [`EngineHandle`] and asks: the daemon's connections, `usher mix`, `usher
-//! profile`. A question wakes the loop at once; a program that is brought in
-//! is answered for when the policy has decided about it and its actions are
-//! done, so that a launcher that holds its child until then launches it into
-//! its seat.
+//! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program and
+//! the profile store, and runs [`usher_control::Loop`] on a thread of its own. All other code
+//! (the daemon's connections, `usher mix`, `usher profile`) sends requests through an
+//! [`EngineHandle`]. A request wakes the loop at once.
+//!
+//! The request to manage a program is answered when the policy has decided about it and its
+//! actions are done. A launcher that holds its child until then starts the child in its seat.
 
+mod arrival;
 mod background;
 mod config;
-mod grown;
+mod hotplug;
 mod learn;
 mod log;
-mod mailbox;
 mod member;
-mod newcomer;
 mod pins;
 mod profiles;
-mod prompt;
+mod realtime;
 mod reports;
+mod request_channel;
 mod requests;
-mod softly;
+mod soft_seats;
 mod status;
 mod watch;
 mod world;
@@ -35,30 +34,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-pub use config::{Adopt, Adopted, EngineConfig, EngineError, KeeperCommand, ProfileUse, Remake};
-pub use log::{Change, LogEntry, Place};
-pub use newcomer::WEIGHTS;
-pub use prompt::run_promptly;
-pub use softly::SoftSeats;
+pub use arrival::WEIGHTS;
+pub use config::{
+    AdoptOptions, AdoptedProgram, EngineConfig, EngineError, KeeperCommand, PolicyFactory,
+    ProfileUse,
+};
+pub use log::{Change, LogEntry, Placement};
+pub use realtime::set_realtime_class;
+pub use soft_seats::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
 use usher_act::{ActError, Actuator, PreparedHome, Work};
-use usher_control::{ControlLoop, RecordHead, Recorder};
+use usher_control::{Loop, Record, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
 use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
 
+use self::arrival::ArrivingProgram;
 use self::log::Log;
-use self::mailbox::{Postbox, Request, mailbox};
-use self::newcomer::Newcomer;
 use self::profiles::Profiles;
+use self::request_channel::{Request, RequestSender, requests};
 use self::world::{RealWorld, State};
-use crate::launch::{Held, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
+use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
 
 pub(crate) use world::now_ns;
 
-/// A running control loop. Dropped, it stops and undoes everything.
+/// A running control loop. Dropping it stops the loop and undoes everything.
 #[derive(Debug)]
 pub struct Engine {
     handle: EngineHandle,
@@ -67,21 +69,20 @@ pub struct Engine {
     thread: Option<JoinHandle<Vec<ActError>>>,
 }
 
-/// What asks a running engine; as many as wanted, in any thread.
+/// Sends requests to a running engine; may be cloned and used in any thread.
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
-    postbox: Postbox,
+    requests: RequestSender,
     profiles: Arc<Profiles>,
     roots: Roots,
 }
 
 impl Engine {
-    /// Starts the loop with that policy. What dead instances left is undone
-    /// first.
+    /// Starts the loop with a policy, after undoing what dead instances left.
     ///
     /// # Errors
-    /// There is nothing to act with, the record cannot be begun, the keeper
-    /// does not start.
+    /// The actuator cannot be opened, the record cannot be started, or the keeper does not
+    /// start.
     pub fn start(
         config: EngineConfig,
         policy: Box<dyn Policy + Send>,
@@ -95,14 +96,14 @@ impl Engine {
         let actuator = Actuator::open(config.act.clone())?;
         let instance_dir = actuator.instance_dir().to_owned();
         let keeper = start_keeper(&config, &instance_dir)?;
-        let (postbox, mailbox) = mailbox().map_err(EngineError::Start)?;
+        let (requests, requests) = request_channel().map_err(EngineError::Start)?;
         let world = RealWorld {
             machine: MachineProbe::new(&config.roots),
             quotas: CpuQuotas::new(&config.roots),
             policy: policy.name(),
             actuator,
             keeper,
-            mailbox,
+            requests,
             profiles: profiles.clone(),
             soft: config.soft,
             recorder,
@@ -117,21 +118,21 @@ impl Engine {
             roots: config.roots.clone(),
         };
         let panicked = Arc::new(AtomicBool::new(false));
-        let (tell, ended) = (panicked.clone(), config.ended);
-        let remake = config.remake;
+        let (flag, ended) = (panicked.clone(), config.ended);
+        let policy_factory = config.policy_factory;
         let thread = std::thread::Builder::new()
             .name("loop".to_owned())
             .spawn(move || {
-                let left = turn_until_stopped(policy, world, remake.as_ref(), &tell);
-                // Full only when it has been written to 2^64 - 2 times.
-                let bell = |fd: Arc<OwnedFd>| rustix::io::write(fd, &1u64.to_ne_bytes());
-                let _ = ended.map(bell);
+                let left = run_until_stopped(policy, world, policy_factory.as_ref(), &flag);
+                // Fails only after 2^64 - 2 writes.
+                let notify = |fd: Arc<OwnedFd>| rustix::io::write(fd, &1u64.to_ne_bytes());
+                let _ = ended.map(notify);
                 left
             })
             .map_err(EngineError::Start)?;
         Ok(Self {
             handle: EngineHandle {
-                postbox,
+                requests,
                 profiles,
                 roots: config.roots,
             },
@@ -141,28 +142,28 @@ impl Engine {
         })
     }
 
-    /// To ask it from elsewhere.
+    /// A handle for use in other threads.
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
     }
 
-    /// Where its journal lies.
+    /// The directory of its journal.
     pub fn instance_dir(&self) -> &Path {
         &self.instance_dir
     }
 
-    /// Whether the loop has ended in a panic, which undid everything.
+    /// Whether the loop has ended in a panic, after which everything was undone.
     pub fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::SeqCst)
     }
 
-    /// Stops the loop and undoes everything. Returns what could not be undone.
+    /// Stops the loop and undoes everything. Returns the actions that could not be undone.
     pub fn stop(mut self) -> Vec<ActError> {
         self.end()
     }
 
     fn end(&mut self) -> Vec<ActError> {
-        self.handle.postbox.post(Request::Stop);
+        self.handle.requests.send(Request::Stop);
         let thread = self.thread.take();
         thread.map_or_else(Vec::new, |thread| thread.join().unwrap_or_default())
     }
@@ -183,64 +184,76 @@ impl std::ops::Deref for Engine {
 }
 
 impl EngineHandle {
-    /// Takes in a process that stands still before its `exec` of
-    /// `adopt.argv`. Returns when it is seated.
+    /// Manages a process that waits before its `exec` of `adopt.argv`. Returns when it is
+    /// seated.
     ///
-    /// `asking`: the user who asks.
+    /// `asking`: the user who makes the request.
     ///
     /// # Errors
-    /// There is no such process, it is not this user's, or managed already.
-    pub fn adopt_held(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
-        let newcomer = self.look(pid, adopt, true, asking)?;
-        self.bring(None, newcomer)
+    /// The process does not exist, belongs to another user, or is managed already.
+    pub fn adopt_held(
+        &self,
+        pid: i32,
+        adopt: AdoptOptions,
+        asking: u32,
+    ) -> Result<AdoptedProgram, EngineError> {
+        let arriving_program = self.inspect(pid, adopt, true, asking)?;
+        self.submit(None, arriving_program)
     }
 
-    /// Takes in a running program: this process and all below it. Returns
-    /// when it is seated.
+    /// Manages a running program: this process and all its descendants. Returns when it is
+    /// seated.
     ///
     /// # Errors
-    /// As [`Self::adopt_held`]; a kernel thread, Usher itself or an ancestor
-    /// of it.
-    pub fn attach(&self, pid: i32, adopt: Adopt, asking: u32) -> Result<Adopted, EngineError> {
-        let newcomer = self.look(pid, adopt, false, asking)?;
-        self.bring(None, newcomer)
+    /// As [`Self::adopt_held`]; also for a kernel thread, Usher itself and its ancestors.
+    pub fn attach(
+        &self,
+        pid: i32,
+        adopt: AdoptOptions,
+        asking: u32,
+    ) -> Result<AdoptedProgram, EngineError> {
+        let arriving_program = self.inspect(pid, adopt, false, asking)?;
+        self.submit(None, arriving_program)
     }
 
-    /// Launches a program as a child of this process, inside its cgroups from
-    /// its first instruction on, and holds it short of its `exec`. It is
-    /// seated when this returns.
+    /// Launches a program as a child of this process, in its cgroups from its first
+    /// instruction on, and holds it before its `exec`. It is seated when this returns.
     ///
     /// # Errors
-    /// It cannot be launched or managed; nothing of it is left then.
-    pub fn launch(&self, spec: &LaunchSpec, adopt: Adopt) -> Result<(Held, Adopted), EngineError> {
-        self.bear(adopt, |home| {
+    /// It cannot be launched or managed; the child is gone then.
+    pub fn launch(
+        &self,
+        spec: &LaunchSpec,
+        adopt: AdoptOptions,
+    ) -> Result<(HeldChild, AdoptedProgram), EngineError> {
+        self.spawn_in(adopt, |home| {
             let held = hold_in(spec, Some(home))?;
             Ok((held.pid(), held))
         })
     }
 
-    /// The same for a command that is run again and again in its seats.
+    /// As [`Self::launch`], for a command that is run repeatedly in its seats.
     ///
     /// # Errors
     /// As [`Self::launch`].
     pub fn launch_repeating(
         &self,
         spec: &LaunchSpec,
-        adopt: Adopt,
-    ) -> Result<(Repeater, Adopted), EngineError> {
-        self.bear(adopt, |home| {
+        adopt: AdoptOptions,
+    ) -> Result<(Repeater, AdoptedProgram), EngineError> {
+        self.spawn_in(adopt, |home| {
             let repeater = repeat_in(spec, Some(home))?;
             Ok((repeater.pid(), repeater))
         })
     }
 
-    /// A program has completed its work once, in so many seconds. May be said
-    /// a little after its end.
+    /// Reports that a program has completed its work once, in this number of seconds. May be
+    /// called shortly after the program's end.
     ///
     /// # Errors
-    /// It is not managed, or not this user's.
+    /// It is not managed, or belongs to another user.
     pub fn repeated(&self, id: ProgramId, seconds: f64, asking: u32) -> Result<(), EngineError> {
-        self.postbox.ask(|reply| Request::Repeated {
+        self.requests.call(|reply| Request::Repeated {
             id,
             seconds,
             asking,
@@ -248,106 +261,107 @@ impl EngineHandle {
         })
     }
 
-    /// Lets a program go: what was done to it is undone.
+    /// Releases a program: undoes all actions on it.
     ///
     /// # Errors
-    /// It is not managed, not this user's, or something could not be undone.
-    pub fn let_go(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
-        self.postbox
-            .ask(|reply| Request::LetGo { id, asking, reply })
+    /// It is not managed, belongs to another user, or an action could not be undone.
+    pub fn release(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+        self.requests
+            .call(|reply| Request::Release { id, asking, reply })
     }
 
-    /// The program that a process is part of, which may be any process of its
-    /// tree; `None` where it is not managed.
+    /// The program that a process belongs to, anywhere in its process tree; `None` if it is
+    /// not managed.
     ///
     /// # Errors
     /// The engine has been stopped.
     pub fn program_of(&self, pid: i32) -> Result<Option<ProgramId>, EngineError> {
-        self.postbox.ask(|reply| Request::ProgramOf { pid, reply })
+        self.requests
+            .call(|reply| Request::ProgramOf { pid, reply })
     }
 
-    /// Forbids seats, with the reason, or allows them again (`None`). Returns when
-    /// the loop has released the seats that it had given.
+    /// Forbids seats for a reason, or permits them again (`None`). Returns when the loop has
+    /// released the seats that it had given.
     pub fn set_seating(&self, forbidden: Option<String>) {
-        self.postbox.post(Request::Seating { forbidden });
-        // The first answer may precede the turn that releases, the second one
-        // follows it. A loop that has stopped has released all seats.
+        self.requests.send(Request::Seating { forbidden });
+        // The first answer may precede the turn that releases the seats; the second one follows
+        // it. A loop that has stopped has released all seats.
         let _ = self.topology().and_then(|_| self.topology());
     }
 
-    /// The machine as it is planned for.
+    /// The machine that is planned for.
     ///
     /// # Errors
     /// The engine has been stopped.
     pub fn topology(&self) -> Result<Topology, EngineError> {
-        self.postbox.ask(Request::Topology)
+        self.requests.call(Request::Topology)
     }
 
-    /// What is managed, where it sits and how it does.
+    /// The managed programs, their placement and their progress.
     ///
     /// # Errors
     /// The engine has been stopped.
     pub fn status(&self) -> Result<Status, EngineError> {
-        self.postbox.ask(Request::Status)
+        self.requests.call(Request::Status)
     }
 
-    /// Who sat where: entries from number `since` on, and the number to go on
-    /// from.
+    /// The placement log: entries from number `since` on, and the number to continue from.
     ///
     /// # Errors
     /// The engine has been stopped.
     pub fn log(&self, since: usize) -> Result<(Vec<LogEntry>, usize), EngineError> {
-        self.postbox.ask(|reply| Request::Log { since, reply })
+        self.requests.call(|reply| Request::Log { since, reply })
     }
 
-    /// Makes a home, has a child born in it, and takes that in. Where that
-    /// fails the child is dropped, and so killed, before its home.
-    fn bear<T>(
+    /// Prepares a home, spawns a child in it, and manages the child. On failure the child is
+    /// dropped, and thereby killed, before its home.
+    fn spawn_in<T>(
         &self,
-        adopt: Adopt,
-        birth: impl FnOnce(&PreparedHome) -> Result<(i32, T), LaunchError>,
-    ) -> Result<(T, Adopted), EngineError> {
+        adopt: AdoptOptions,
+        spawn: impl FnOnce(&PreparedHome) -> Result<(i32, T), LaunchError>,
+    ) -> Result<(T, AdoptedProgram), EngineError> {
         let launcher = own_process(&self.roots.proc)?;
         let own = rustix::process::geteuid().as_raw();
         let work = match adopt.background {
             Some(_) => Work::Background,
             None => Work::Foreground,
         };
-        let (id, home) = self.postbox.ask(|reply| Request::Prepare {
+        let (id, home) = self.requests.call(|reply| Request::Prepare {
             launcher,
             work,
             reply,
         })?;
-        let born = birth(&home).map_err(EngineError::from);
-        let looked = born.and_then(|(pid, child)| Ok((self.look(pid, adopt, true, own)?, child)));
-        match looked {
-            Ok((newcomer, child)) => Ok((child, self.bring(Some(id), newcomer)?)),
+        let spawned = spawn(&home).map_err(EngineError::from);
+        let inspected =
+            spawned.and_then(|(pid, child)| Ok((self.inspect(pid, adopt, true, own)?, child)));
+        match inspected {
+            Ok((arriving_program, child)) => Ok((child, self.submit(Some(id), arriving_program)?)),
             Err(error) => {
-                self.postbox.post(Request::Abandon(id));
+                self.requests.send(Request::Abandon(id));
                 Err(error)
             }
         }
     }
 
-    fn look(
+    fn inspect(
         &self,
         pid: i32,
-        adopt: Adopt,
+        adopt: AdoptOptions,
         held: bool,
         asking: u32,
-    ) -> Result<Newcomer, EngineError> {
-        Newcomer::look(&self.roots.proc, pid, adopt, held, &self.profiles, asking)
+    ) -> Result<ArrivingProgram, EngineError> {
+        ArrivingProgram::inspect(&self.roots.proc, pid, adopt, held, &self.profiles, asking)
     }
 
-    fn bring(
+    fn submit(
         &self,
         prepared: Option<ProgramId>,
-        newcomer: Newcomer,
-    ) -> Result<Adopted, EngineError> {
-        let newcomer = Box::new(newcomer);
-        self.postbox.ask(|reply| Request::Adopt {
+        arriving_program: ArrivingProgram,
+    ) -> Result<AdoptedProgram, EngineError> {
+        let arriving_program = Box::new(arriving_program);
+        self.requests.call(|reply| Request::Adopt {
             prepared,
-            newcomer,
+            arriving_program,
             reply,
         })
     }
@@ -363,7 +377,7 @@ fn begin_record(
     policy: &str,
     topology: &Topology,
 ) -> Result<Recorder<std::io::BufWriter<std::fs::File>>, EngineError> {
-    let head = RecordHead {
+    let head = Record {
         policy: policy.to_owned(),
         topology: topology.clone(),
     };
@@ -371,7 +385,7 @@ fn begin_record(
         path: path.to_owned(),
         source,
     };
-    // One that a crash has left says why it came to that.
+    // Keep the record of a crashed instance: it contains the cause.
     if path.is_file() {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".old");
@@ -402,31 +416,31 @@ fn start_keeper(
     )?))
 }
 
-/// The loop's thread, from its first turn to the last undo. A policy that
-/// panics ends the loop, not the undoing.
-fn turn_until_stopped(
+/// The main function of the loop's thread, from the first turn to the last undo. A panic of
+/// the policy ends the loop; everything is undone all the same.
+fn run_until_stopped(
     policy: Box<dyn Policy + Send>,
     world: RealWorld,
-    remake: Option<&Remake>,
+    policy_factory: Option<&PolicyFactory>,
     panicked: &AtomicBool,
 ) -> Vec<ActError> {
-    let promptly = prompt::run_promptly();
-    let mut control = ControlLoop::new(policy, world);
-    let turned = catch_unwind(AssertUnwindSafe(|| {
-        if let Err(errno) = promptly {
+    let realtime = realtime::set_realtime_class();
+    let mut control = Loop::new(policy, world);
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        if let Err(errno) = realtime {
             control.world().warn_of_delays(errno);
         }
         control.world().read_usable();
         control.world().unseat_all();
         control.run();
-        while control.world().has_outgrown() {
-            if let Some(policy) = control.world().grow(remake) {
+        while control.world().needs_replan() {
+            if let Some(policy) = control.world().replan(policy_factory) {
                 control.replace_policy(policy);
             }
             control.run();
         }
     }));
-    panicked.store(turned.is_err(), Ordering::SeqCst);
+    panicked.store(ended.is_err(), Ordering::SeqCst);
     let (_, mut world) = control.into_parts();
     world.unseat_all();
     world.actuator.undo_all()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The profile store as the engine uses it: asked by the threads that bring
-//! programs, taught by a thread of its own. SQLite waits for the disk; the
-//! loop must not.
+//! The engine's access to the profile store. Threads that register programs read it; a
+//! dedicated thread writes it. SQLite waits for the disk, which the loop must not do.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,29 +9,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError};
+use usher_store::{MachineKey, Measured, Measurement, Profile, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
-use super::learn::Taught;
+use super::learn::ProfileSample;
 
-/// Between two attempts at a store that another process holds.
+/// Interval between attempts to write a store that another process has locked.
 const RETRY: Duration = Duration::from_secs(2);
-/// Lessons that are kept while the store cannot be written.
-const LESSONS_MAX: usize = 1000;
+/// Maximum number of updates that are kept while the store cannot be written.
+const UPDATES_MAX: usize = 1000;
 
-/// What earlier runs taught of a program.
+/// The profile of a program from earlier runs.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Known {
+pub(super) struct StoredProfile {
     pub curve: Option<Curve>,
     pub spinners: u32,
     pub active_wait: Option<bool>,
     pub llc_bytes: Option<u64>,
     pub bandwidth_gbps: Option<f64>,
-    /// Sources of progress that misjudge it.
+    /// Progress sources that were inaccurate for it.
     pub misleading: Vec<ProgressSource>,
 }
 
-impl From<Profile> for Known {
+impl From<Profile> for StoredProfile {
     fn from(profile: Profile) -> Self {
         Self {
             curve: profile.curve().map(|(curve, _)| curve),
@@ -45,17 +44,17 @@ impl From<Profile> for Known {
     }
 }
 
-/// What one repetition taught.
-pub(super) struct Lesson {
+/// The profile update from one repetition.
+pub(super) struct ProfileUpdate {
     pub key: ProgramKey,
     pub name: String,
-    pub taught: Taught,
-    pub waits: Waits,
+    pub sample: ProfileSample,
+    pub waits: WaitBehaviour,
 }
 
-/// What was seen of how a program's threads wait.
+/// How a program's threads wait, as far as observed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Waits {
+pub(super) struct WaitBehaviour {
     /// Threads that busy-wait.
     pub spinners: u32,
     pub active_wait: Option<bool>,
@@ -64,116 +63,115 @@ pub(super) struct Waits {
 /// The store, shared between threads.
 #[derive(Debug)]
 pub(super) struct Profiles {
-    shelf: Arc<Shelf>,
+    handle: Arc<StoreHandle>,
     recall: bool,
-    /// `None`: this run teaches nothing. Dropped, the teaching thread ends.
-    lessons: Option<Sender<Lesson>>,
-    teacher: Option<JoinHandle<()>>,
+    /// `None`: this run adds no measurements. Dropping it ends the writer thread.
+    updates: Option<Sender<ProfileUpdate>>,
+    writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shelf {
+struct StoreHandle {
     store: Mutex<Store>,
     machine: MachineKey,
     warnings: Mutex<Vec<String>>,
 }
 
 impl Profiles {
-    /// Opens the store; where that fails, profiles live in memory, and a
-    /// warning says so.
+    /// Opens the store. On failure profiles are kept in memory, with a warning.
     pub fn open(profiles: &ProfileUse, topology: &Topology) -> Result<Self, EngineError> {
         let (store, warning) = match &profiles.store {
             Some(path) => Store::open_or_memory(path)?,
             None => (Store::in_memory()?, None),
         };
-        let shelf = Arc::new(Shelf {
+        let handle = Arc::new(StoreHandle {
             store: Mutex::new(store),
             machine: MachineKey::of(topology),
             warnings: Mutex::new(warning.iter().map(ToString::to_string).collect()),
         });
-        let (mut lessons, mut teacher) = (None, None);
+        let (mut updates, mut writer) = (None, None);
         if profiles.learn {
-            let (sender, receiver) = channel::<Lesson>();
-            let shelf = shelf.clone();
-            let teach = move || shelf.teach_all(&receiver);
+            let (sender, receiver) = channel::<ProfileUpdate>();
+            let handle = handle.clone();
+            let write = move || handle.write_all(&receiver);
             let thread = std::thread::Builder::new().name("profiles".to_owned());
-            teacher = Some(thread.spawn(teach).map_err(EngineError::Start)?);
-            lessons = Some(sender);
+            writer = Some(thread.spawn(write).map_err(EngineError::Start)?);
+            updates = Some(sender);
         }
         Ok(Self {
-            shelf,
+            handle,
             recall: profiles.recall,
-            lessons,
-            teacher,
+            updates,
+            writer,
         })
     }
 
-    /// What is known of a program on this kind of machine.
-    pub fn recall(&self, key: &ProgramKey) -> Known {
+    /// The stored profile of a program for this kind of machine.
+    pub fn recall(&self, key: &ProgramKey) -> StoredProfile {
         if !self.recall {
-            return Known::default();
+            return StoredProfile::default();
         }
-        match lock(&self.shelf.store).lookup(key, &self.shelf.machine) {
-            Ok(profile) => profile.map(Known::from).unwrap_or_default(),
+        match lock(&self.handle.store).lookup(key, &self.handle.machine) {
+            Ok(profile) => profile.map(StoredProfile::from).unwrap_or_default(),
             Err(error) => {
-                lock(&self.shelf.warnings).push(error.to_string());
-                Known::default()
+                lock(&self.handle.warnings).push(error.to_string());
+                StoredProfile::default()
             }
         }
     }
 
-    /// Has it written down, soon.
-    pub fn teach(&self, lesson: Lesson) {
-        if let Some(lessons) = &self.lessons {
-            // Refused only when the thread has panicked, which it reported.
-            let _ = lessons.send(lesson);
+    /// Queues an update for the writer thread.
+    pub fn queue(&self, update: ProfileUpdate) {
+        if let Some(updates) = &self.updates {
+            // Fails only if the thread has panicked, which has been reported.
+            let _ = updates.send(update);
         }
     }
 
-    /// What went wrong since the last call.
+    /// Errors since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.shelf.warnings))
+        std::mem::take(&mut lock(&self.handle.warnings))
     }
 }
 
 impl Drop for Profiles {
-    /// Everything taught is written before this returns.
+    /// Waits until all queued updates are written.
     fn drop(&mut self) {
-        drop(self.lessons.take());
-        if let Some(teacher) = self.teacher.take() {
-            let _ = teacher.join();
+        drop(self.updates.take());
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
         }
     }
 }
 
-impl Shelf {
-    /// Writes lessons until none can come any more. While another process
-    /// holds the store they are kept and written later; a warning reports both.
-    fn teach_all(&self, lessons: &Receiver<Lesson>) {
-        let mut kept: VecDeque<Lesson> = VecDeque::new();
-        let mut held_up = false;
+impl StoreHandle {
+    /// Writes updates until the channel is closed. While another process locks the store,
+    /// updates are kept and written later; a warning reports both.
+    fn write_all(&self, updates: &Receiver<ProfileUpdate>) {
+        let mut kept: VecDeque<ProfileUpdate> = VecDeque::new();
+        let mut is_busy = false;
         loop {
             let next = match kept.is_empty() {
-                true => lessons.recv().map_err(RecvTimeoutError::from),
-                false => lessons.recv_timeout(RETRY),
+                true => updates.recv().map_err(RecvTimeoutError::from),
+                false => updates.recv_timeout(RETRY),
             };
             let ending = matches!(next, Err(RecvTimeoutError::Disconnected));
             kept.extend(next.ok());
             match self.write(&mut kept) {
-                Ok(()) if std::mem::take(&mut held_up) => {
+                Ok(()) if std::mem::take(&mut is_busy) => {
                     self.warn(
                         "the profile store can be written again; nothing was lost".to_owned(),
                     );
                 }
                 Ok(()) => {}
-                Err(error) if ending || kept.len() > LESSONS_MAX => {
+                Err(error) if ending || kept.len() > UPDATES_MAX => {
                     self.warn(format!("{error}; {} measurements are lost", kept.len()));
                     kept.clear();
                 }
-                Err(error) if !held_up => {
-                    held_up = true;
+                Err(error) if !is_busy => {
+                    is_busy = true;
                     self.warn(format!(
-                        "{error}; what is learned is kept and written later"
+                        "{error}; new measurements are kept and written later"
                     ));
                 }
                 Err(_) => {}
@@ -184,10 +182,10 @@ impl Shelf {
         }
     }
 
-    /// Writes lessons in order, as far as the store lets go.
-    fn write(&self, kept: &mut VecDeque<Lesson>) -> Result<(), StoreError> {
-        while let Some(lesson) = kept.front() {
-            match self.teach(lesson) {
+    /// Writes updates in order until the store is locked.
+    fn write(&self, kept: &mut VecDeque<ProfileUpdate>) -> Result<(), StoreError> {
+        while let Some(update) = kept.front() {
+            match self.merge(update) {
                 Err(error @ StoreError::Busy { .. }) => return Err(error),
                 Err(error) => self.warn(error.to_string()),
                 Ok(()) => {}
@@ -201,26 +199,26 @@ impl Shelf {
         lock(&self.warnings).push(text);
     }
 
-    fn teach(&self, lesson: &Lesson) -> Result<(), StoreError> {
+    fn merge(&self, update: &ProfileUpdate) -> Result<(), StoreError> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let measurement = Measurement {
-            name: lesson.name.clone(),
+            name: update.name.clone(),
             at_s: since_1970.map_or(0, |age| age.as_secs() as i64),
-            points: measured(&lesson.taught),
-            // None seen says nothing: they may have had no cause.
-            spinners: Some(lesson.waits.spinners).filter(|&n| n > 0),
-            active_wait: lesson.waits.active_wait,
+            points: measured(&update.sample),
+            // Zero is not evidence: the threads may have had no reason to wait.
+            spinners: Some(update.waits.spinners).filter(|&n| n > 0),
+            active_wait: update.waits.active_wait,
             ..Measurement::default()
         };
-        lock(&self.store).merge(&lesson.key, &self.machine, &measurement)
+        lock(&self.store).merge(&update.key, &self.machine, &measurement)
     }
 }
 
-fn measured(taught: &Taught) -> Vec<MeasuredPoint> {
-    let repetition = (ProgressSource::Repetition, taught.repetition);
-    let points = std::iter::once(repetition).chain(taught.by_source);
+fn measured(sample: &ProfileSample) -> Vec<Measured> {
+    let repetition = (ProgressSource::Repetition, sample.repetition);
+    let points = std::iter::once(repetition).chain(sample.by_source);
     points
-        .map(|(source, point)| MeasuredPoint { point, source })
+        .map(|(source, point)| Measured { point, source })
         .collect()
 }
 

@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notes and warnings that `usher status` and `usher explain` show.
 //!
-//! Both state what holds now; the log keeps what has happened. A note of the
-//! policy gives the reason for a plan, so it is dropped when its reason may be
-//! gone:
+//! Both state what holds now; the log contains the past. A note of the policy gives the
+//! reason for a plan, so it is dropped when its reason may have ceased:
 //!
 //! 1. A note about one program, when that program departs or its mode changes.
-//! 2. A note about all programs, when a foreground program arrives or departs,
-//!    when seats become forbidden or allowed, and when the plan begins or
-//!    ceases to leave everything to the kernel.
+//! 2. A note about all programs, when a foreground program arrives or departs, when seats
+//!    become forbidden or allowed, and when the plan starts or ceases to leave everything to
+//!    the kernel.
 //!
-//! A reason that still holds comes again with the decision that follows. A
-//! warning has a [`Topic`] and is dropped when the topic is resolved.
+//! A reason that still holds is repeated with the next decision. A warning has a [`Topic`]
+//! and is dropped when the topic is resolved.
 
 use std::collections::BTreeMap;
 
-use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
+use usher_model::{Decision, Mode, Note, Plan, ProgramId};
 
 use super::log::Change;
 use super::status::TimedNote;
 use super::world::RealWorld;
 
-/// Sentences of the policy that are kept.
+/// Maximum number of notes.
 const NOTES_MAX: usize = 400;
-/// Warnings that are kept.
+/// Maximum number of warnings.
 const WARNINGS_MAX: usize = 100;
 
-/// What a warning is about.
+/// The subject of a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topic {
     /// Which CPUs may be used.
@@ -35,9 +34,9 @@ pub(super) enum Topic {
     Keeper,
     /// One program, for as long as it is managed.
     Program(ProgramId),
-    /// Threads and processes of a program that were born since it was seated.
-    Catching(ProgramId),
-    /// Everything else: it holds until the engine ends.
+    /// Threads and processes that a program created after it was seated.
+    Refresh(ProgramId),
+    /// Everything else. Such a warning holds until the engine ends.
     Other,
 }
 
@@ -49,12 +48,12 @@ pub(super) struct Warning {
 }
 
 impl RealWorld {
-    /// Keeps a warning that holds until the engine ends, once.
+    /// Adds a warning that holds until the engine ends, unless it exists.
     pub fn warn(&mut self, text: String) {
         self.warn_about(Topic::Other, text);
     }
 
-    /// Keeps a warning until its topic is resolved, once.
+    /// Adds a warning that holds until its topic is resolved, unless it exists.
     pub fn warn_about(&mut self, topic: Topic, text: String) {
         let warning = Warning { topic, text };
         let warnings = &mut self.state.warnings;
@@ -72,9 +71,9 @@ impl RealWorld {
         self.state.warnings.retain(|one| one.topic != topic);
     }
 
-    /// Reports that the loop has no real-time class, where it could have it:
-    /// root's daemon is refused only by its unit (`RestrictRealtime=yes`) or by
-    /// a cgroup without real-time budget. Ordinary users never have it.
+    /// Reports that the loop has no real-time class, if it could have it. Root's daemon is
+    /// refused only by its unit (`RestrictRealtime=yes`) or by a cgroup without real-time
+    /// budget. Ordinary users never have it.
     pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
         if rustix::process::geteuid().is_root() {
             self.warn(format!(
@@ -84,18 +83,18 @@ impl RealWorld {
         }
     }
 
-    /// Keeps what the policy says with a decision.
+    /// Keeps the notes of a decision.
     pub fn keep_notes(&mut self, at_ns: u64, decision: &Decision) {
         for note in &decision.notes {
             let note = Note {
                 program: note.program,
-                text: self.state.background.in_names(&note.text),
+                text: self.state.background.with_device_names(&note.text),
             };
             self.keep_note(at_ns, note, false);
         }
     }
 
-    /// Keeps one sentence, and logs it. `lasting`: no plan makes it untrue.
+    /// Keeps and logs one note. `lasting`: no later plan makes it untrue.
     pub fn keep_note(&mut self, at_ns: u64, note: Note, lasting: bool) {
         let state = &mut self.state;
         if state.notes.len() == NOTES_MAX {
@@ -103,7 +102,7 @@ impl RealWorld {
         }
         let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
         let (program, text) = (note.program, note.text.clone());
-        state.log.add(at_ns, Change::Said { program, text });
+        state.log.add(at_ns, Change::Note { program, text });
         state.notes.push_back(TimedNote {
             at_seconds,
             note,
@@ -111,7 +110,7 @@ impl RealWorld {
         });
     }
 
-    /// Drops the reasons for the present plan that a new one makes untrue.
+    /// Drops the notes about the current plan that a new plan makes untrue.
     pub fn drop_outdated_notes(&mut self, new: &Plan) {
         let (before, now) = (modes(&self.state.plan), modes(new));
         let all = self.state.plan.abstains != new.abstains;
@@ -123,21 +122,21 @@ impl RealWorld {
         self.state.notes.retain(|one| !is_outdated(one));
     }
 
-    /// Drops the reasons that concern all programs.
+    /// Drops the notes about all programs.
     pub fn drop_general_notes(&mut self) {
         self.state.notes.retain(|one| one.note.program.is_some());
     }
 
-    /// Drops what was said about a program that departs.
+    /// Drops notes and warnings about a program that departs.
     pub fn drop_notes_of(&mut self, id: ProgramId) {
         self.state.notes.retain(|one| one.note.program != Some(id));
         self.resolved(Topic::Program(id));
-        self.resolved(Topic::Catching(id));
+        self.resolved(Topic::Refresh(id));
     }
 }
 
-/// How each program of a plan runs.
-fn modes(plan: &Plan) -> BTreeMap<ProgramId, SeatMode> {
+/// The mode of each program of a plan.
+fn modes(plan: &Plan) -> BTreeMap<ProgramId, Mode> {
     let seats = plan.seats.iter();
     seats.map(|seat| (seat.program, seat.mode)).collect()
 }

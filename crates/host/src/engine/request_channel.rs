@@ -9,30 +9,30 @@ use rustix::event::{EventfdFlags, eventfd};
 use usher_act::{PreparedHome, Work};
 use usher_model::{ProcessId, ProgramId, Topology};
 
-use super::config::{Adopted, EngineError};
+use super::arrival::ArrivingProgram;
+use super::config::{AdoptedProgram, EngineError};
 use super::log::LogEntry;
-use super::newcomer::Newcomer;
 use super::status::Status;
 
-/// Where an answer goes.
+/// The channel for an answer.
 pub(super) type Reply<T> = Sender<Result<T, EngineError>>;
 
-/// What the loop's thread is asked.
+/// A request to the loop's thread.
 pub(super) enum Request {
-    /// Make a home for a program that this process is about to launch.
+    /// Prepare a home for a program that this process is about to launch.
     Prepare {
         launcher: ProcessId,
         work: Work,
         reply: Reply<(ProgramId, PreparedHome)>,
     },
-    /// The launch failed: take the home away.
+    /// The launch failed: remove the home.
     Abandon(ProgramId),
-    /// Take a program in, in the home that was made for it, if one was. The
-    /// answer comes when the policy has decided and its actions are done.
+    /// Manage a program, in its prepared home if there is one. The answer is sent when the
+    /// policy has decided and its actions are done.
     Adopt {
         prepared: Option<ProgramId>,
-        newcomer: Box<Newcomer>,
-        reply: Reply<Adopted>,
+        arriving_program: Box<ArrivingProgram>,
+        reply: Reply<AdoptedProgram>,
     },
     Repeated {
         id: ProgramId,
@@ -40,17 +40,17 @@ pub(super) enum Request {
         asking: u32,
         reply: Reply<()>,
     },
-    LetGo {
+    Release {
         id: ProgramId,
         asking: u32,
         reply: Reply<()>,
     },
-    /// Which program is a process part of?
+    /// Find the program that a process belongs to.
     ProgramOf {
         pid: i32,
         reply: Reply<Option<ProgramId>>,
     },
-    /// Forbid or allow seats: another daemon plans this machine, or no longer.
+    /// Forbid or allow seats, depending on whether another daemon plans this machine.
     Seating {
         forbidden: Option<String>,
     },
@@ -65,57 +65,57 @@ pub(super) enum Request {
 
 /// The sending side.
 #[derive(Debug, Clone)]
-pub(super) struct Postbox {
+pub(super) struct RequestSender {
     sender: Sender<Request>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<OwnedFd>,
 }
 
 /// The receiving side.
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(super) struct RequestReceiver {
     receiver: Receiver<Request>,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<OwnedFd>,
 }
 
-pub(super) fn mailbox() -> std::io::Result<(Postbox, Mailbox)> {
-    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+pub(super) fn request_channel() -> std::io::Result<(RequestSender, RequestReceiver)> {
+    let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, receiver) = channel();
-    let postbox = Postbox {
+    let requests = RequestSender {
         sender,
-        bell: bell.clone(),
+        wakeup: wakeup.clone(),
     };
-    Ok((postbox, Mailbox { receiver, bell }))
+    Ok((requests, RequestReceiver { receiver, wakeup }))
 }
 
-impl Postbox {
-    /// Hands a request in; false when nobody reads any more.
-    pub fn post(&self, request: Request) -> bool {
-        let posted = self.sender.send(request).is_ok();
-        // Full only when it has rung 2^64 - 2 times unheard.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        posted
+impl RequestSender {
+    /// Sends a request; returns false if the receiver is gone.
+    pub fn send(&self, request: Request) -> bool {
+        let sent = self.sender.send(request).is_ok();
+        // Fails only after 2^64 - 2 requests that were not received.
+        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
+        sent
     }
 
-    /// Hands a request in and waits for the answer.
-    pub fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, EngineError> {
+    /// Sends a request and waits for the answer.
+    pub fn call<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, EngineError> {
         let (reply, answer) = channel();
-        if !self.post(request(reply)) {
+        if !self.send(request(reply)) {
             return Err(EngineError::Stopped);
         }
         answer.recv().unwrap_or(Err(EngineError::Stopped))
     }
 }
 
-impl Mailbox {
-    /// What has come, in order.
+impl RequestReceiver {
+    /// The requests received so far, in order.
     pub fn take(&self) -> Vec<Request> {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        let _ = rustix::io::read(&self.wakeup, &mut count);
         self.receiver.try_iter().collect()
     }
 
-    /// Readable when something has come.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// A descriptor that is readable while requests are pending.
+    pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 }

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the loop's thread does when it is asked for something.
+//! Handlers of the requests to the loop's thread.
 
 use std::collections::BTreeMap;
 
 use usher_act::{ActError, PreparedHome, Work};
-use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
+use usher_model::{CpuSet, Event, Home, Note, ProcessId, Program, ProgramId, ProgramKey};
 
-use super::config::{Adopted, EngineError};
-use super::learn::{LATE_MAX, Late, Stay, Taught};
+use super::arrival::ArrivingProgram;
+use super::config::{AdoptedProgram, EngineError};
+use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample};
 use super::log::Change;
-use super::mailbox::{Reply, Request};
-use super::member::Member;
-use super::newcomer::Newcomer;
-use super::profiles::{Lesson, Waits};
+use super::member::ManagedProgram;
+use super::profiles::{ProfileUpdate, WaitBehaviour};
 use super::reports::Topic;
+use super::request_channel::{Reply, Request};
 use super::status::{BackgroundStatus, ProgramStatus, Status};
 use super::watch::Watch;
 use super::world::{RealWorld, now_ns, thread_cpu_ns};
 
 impl RealWorld {
     pub fn handle(&mut self, request: Request) {
-        // An asker that is gone does not mind that its answer is lost.
+        // If the sender of a request is gone, its answer is discarded.
         match request {
             Request::Prepare {
                 launcher,
@@ -30,16 +30,16 @@ impl RealWorld {
             Request::Abandon(id) => self.abandon(id),
             Request::Adopt {
                 prepared,
-                newcomer,
+                arriving_program,
                 reply,
-            } => self.adopt(prepared, *newcomer, reply),
+            } => self.adopt(prepared, *arriving_program, reply),
             Request::Repeated {
                 id,
                 seconds,
                 asking,
                 reply,
             } => drop(reply.send(self.repeated(id, seconds, asking))),
-            Request::LetGo { id, asking, reply } => drop(reply.send(self.let_go(id, asking))),
+            Request::Release { id, asking, reply } => drop(reply.send(self.release(id, asking))),
             Request::ProgramOf { pid, reply } => drop(reply.send(Ok(self.program_of(pid)))),
             Request::Seating { forbidden } => self.set_seating(forbidden),
             Request::Topology(reply) => drop(reply.send(Ok(self.topology.clone()))),
@@ -81,8 +81,13 @@ impl RealWorld {
         }
     }
 
-    fn adopt(&mut self, prepared: Option<ProgramId>, newcomer: Newcomer, reply: Reply<Adopted>) {
-        match self.admit(prepared, newcomer) {
+    fn adopt(
+        &mut self,
+        prepared: Option<ProgramId>,
+        arriving_program: ArrivingProgram,
+        reply: Reply<AdoptedProgram>,
+    ) {
+        match self.admit(prepared, arriving_program) {
             Ok(adopted) => self.state.arriving.push((adopted, reply)),
             Err(error) => drop(reply.send(Err(error))),
         }
@@ -91,24 +96,23 @@ impl RealWorld {
     fn admit(
         &mut self,
         prepared: Option<ProgramId>,
-        mut newcomer: Newcomer,
-    ) -> Result<Adopted, EngineError> {
-        if let Err(error) = self.check_quota(newcomer.asking) {
+        mut arriving_program: ArrivingProgram,
+    ) -> Result<AdoptedProgram, EngineError> {
+        if let Err(error) = self.check_quota(arriving_program.asking) {
             prepared.into_iter().for_each(|id| self.abandon(id));
             return Err(error);
         }
         let id = prepared.unwrap_or_else(|| self.next_id());
-        let work = work_of(&newcomer.program);
-        if newcomer.asking != 0 {
-            self.actuator.restrict_to(id, newcomer.asking);
+        let work = work_of(&arriving_program.program);
+        if arriving_program.asking != 0 {
+            self.actuator.restrict_to(id, arriving_program.asking);
         }
-        // A running program stays in its cgroup; one that is launched may get
-        // one of its own.
-        let ready = match newcomer.held && prepared.is_none() {
-            true => self.actuator.prepare_held(id, newcomer.root, work),
+        // A running program stays in its cgroup; a launched program may get its own.
+        let ready = match arriving_program.held && prepared.is_none() {
+            true => self.actuator.prepare_held(id, arriving_program.root, work),
             false => Ok(()),
         };
-        let admitted = ready.and_then(|()| self.actuator.admit(id, newcomer.root, work));
+        let admitted = ready.and_then(|()| self.actuator.admit(id, arriving_program.root, work));
         if admitted.is_err() {
             self.abandon(id);
         }
@@ -117,29 +121,29 @@ impl RealWorld {
             ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
             other => other.into(),
         })?;
-        let (heartbeat, held) = (newcomer.heartbeat.take(), newcomer.held);
+        let (heartbeat, held) = (arriving_program.heartbeat.take(), arriving_program.held);
         match Watch::open(&home, &self.roots.proc, heartbeat, held) {
             Ok(mut watch) => {
-                let adopted = Adopted {
+                let adopted = AdoptedProgram {
                     id,
                     home: home.clone(),
-                    key: newcomer.key.clone(),
+                    key: arriving_program.key.clone(),
                     seat: None,
                     warnings: watch.take_warnings(),
                 };
-                self.arrive(newcomer, home, watch);
+                self.arrive(arriving_program, home, watch);
                 self.report_placement(id);
                 Ok(adopted)
             }
             Err(error) => {
-                // It cannot be seen, so it cannot be managed.
+                // A program that cannot be observed cannot be managed.
                 let _ = self.actuator.depart(id);
                 Err(error)
             }
         }
     }
 
-    /// Whether a user may have one more program managed.
+    /// Checks that the user may have one more managed program.
     fn check_quota(&self, uid: u32) -> Result<(), EngineError> {
         let limit = self.programs_per_user;
         let theirs = self.state.members.values().filter(|one| one.uid == uid);
@@ -149,8 +153,7 @@ impl RealWorld {
         }
     }
 
-    /// Logs why a launched program has no cgroup of its own, and warns where an
-    /// attempt to make one failed.
+    /// Logs why a launched program has no cgroup of its own; warns if creating one failed.
     fn report_placement(&mut self, id: ProgramId) {
         let Some(in_place) = self.actuator.why_in_place(id).cloned() else {
             return;
@@ -175,43 +178,43 @@ impl RealWorld {
         self.keep_note(now_ns(), note, true);
     }
 
-    fn arrive(&mut self, newcomer: Newcomer, home: ProcessTree, watch: Watch) {
-        if newcomer.program.background.is_none() {
+    fn arrive(&mut self, arriving_program: ArrivingProgram, home: Home, watch: Watch) {
+        if arriving_program.program.background.is_none() {
             self.drop_general_notes();
         }
         if self.state.members.is_empty() {
-            // Nobody has looked after the CPUs while there was nobody.
+            // The CPUs were not checked while there was no program.
             self.read_usable();
-            self.state.looked_after_ns = now_ns();
+            self.state.housekeeping_ns = now_ns();
         }
         let usable = &self.state.usable;
         let bound = |cpus: &CpuSet| !usable.is_subset(cpus);
         let pins = self.actuator.pins(home.program);
-        // With pinned threads the main thread's mask is no binding of the program;
-        // the union of all masks at the attach is.
+        // With pinned threads the main thread's mask does not restrict the program; the union
+        // of all masks at the attach does.
         let whole = self.actuator.initial_cpus(home.program).cloned();
         let bound_to = match pins {
             Some(_) => whole,
-            None => newcomer.program.bound_to,
+            None => arriving_program.program.bound_to,
         };
         let program = Program {
             id: home.program,
             bound_to: bound_to.filter(bound),
             pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
-            cpu_quota: self.quotas.of(newcomer.root.pid),
-            // By its cgroup's freezer; elsewhere it would be sent signals.
+            cpu_quota: self.quotas.of(arriving_program.root.pid),
+            // By its cgroup's freezer; without it the program would get signals.
             stops_unseen: self.actuator.freezes_unseen(home.program),
-            ..newcomer.program
+            ..arriving_program.program
         };
         let at_ns = now_ns();
-        let mut member = Member {
-            stay: Stay::new(at_ns, 0.0),
+        let mut member = ManagedProgram {
+            interval: PlacementInterval::new(at_ns, 0.0),
             program: program.clone(),
             home,
-            uid: newcomer.uid,
-            command: newcomer.command,
-            key: newcomer.key,
-            misleading: newcomer.misleading,
+            uid: arriving_program.uid,
+            command: arriving_program.command,
+            key: arriving_program.key,
+            misleading: arriving_program.misleading,
             watch,
             arrived_ns: at_ns,
             seat: None,
@@ -221,12 +224,14 @@ impl RealWorld {
             pinned_ns: at_ns,
             stopped: false,
             frozen_ns: None,
-            place: None,
+            placement: None,
             last: None,
             before_last: None,
         };
         let reach = member.reach(usable);
-        member.stay.moved(at_ns, self.topology.capacity_of(&reach));
+        member
+            .interval
+            .moved(at_ns, self.topology.capacity_of(&reach));
         let arrived = Change::Arrived {
             program: program.id,
             name: program.name.clone(),
@@ -240,7 +245,7 @@ impl RealWorld {
         self.state.events.push(Event::Arrived(Box::new(program)));
     }
 
-    /// The program, where this user may say something about it.
+    /// Checks that the program is managed and that the user may make requests about it.
     fn check_owner(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
         let member = self
             .state
@@ -259,54 +264,54 @@ impl RealWorld {
 
     fn repeated(&mut self, id: ProgramId, seconds: f64, asking: u32) -> Result<(), EngineError> {
         let at_ns = now_ns();
-        let late = self.state.late.iter_mut().find(|late| late.id == id);
-        if let Some(late) = late.filter(|late| asking == 0 || asking == late.uid) {
-            let taught = late
-                .stay
-                .repeated(late.ended_ns, seconds, late.last.as_ref());
-            let lesson = lesson(late.key.clone(), &late.name, late.waits, taught);
-            self.teach(lesson);
+        let ended = self.state.ended.iter_mut().find(|ended| ended.id == id);
+        if let Some(ended) = ended.filter(|ended| asking == 0 || asking == ended.uid) {
+            let sample = ended
+                .interval
+                .repeated(ended.ended_ns, seconds, ended.last.as_ref());
+            let update = profile_update(ended.key.clone(), &ended.name, ended.waits, sample);
+            self.add_update(update);
             return Ok(());
         }
         self.check_owner(id, asking)?;
-        self.note_neighbours(at_ns);
+        self.update_disturbed(at_ns);
         let steal = self.state.steal;
         if let Some(member) = self.state.members.get_mut(&id) {
             let sample = member.sample(at_ns, steal);
-            let taught = member.stay.repeated(at_ns, seconds, sample.as_ref());
-            let lesson = lesson(
+            let sample = member.interval.repeated(at_ns, seconds, sample.as_ref());
+            let update = profile_update(
                 member.key.clone(),
                 &member.program.name,
                 member.waits(),
-                taught,
+                sample,
             );
             let program = id;
             self.state.events.push(Event::Repeated { program, seconds });
-            self.teach(lesson);
+            self.add_update(update);
         }
         Ok(())
     }
 
-    fn teach(&self, lesson: Option<Lesson>) {
-        lesson
+    fn add_update(&self, update: Option<ProfileUpdate>) {
+        update
             .into_iter()
-            .for_each(|lesson| self.profiles.teach(lesson));
+            .for_each(|update| self.profiles.queue(update));
     }
 
-    /// The program that a process is part of.
+    /// The program that a process belongs to.
     fn program_of(&self, pid: i32) -> Option<ProgramId> {
         let found = self.actuator.program_of(pid);
         found.filter(|id| self.state.members.contains_key(id))
     }
 
-    fn let_go(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
+    fn release(&mut self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
         self.check_owner(id, asking)?;
         self.depart(id)
     }
 
-    /// Takes note where a program has ended. An empty cgroup is not the end of
-    /// a program of which processes have moved elsewhere.
-    pub fn look_for_end(&mut self, id: ProgramId) {
+    /// Handles the end of a program. An empty cgroup is not the end of a program whose
+    /// processes have moved to other cgroups.
+    pub fn check_ended(&mut self, id: ProgramId) {
         let Some(member) = self.state.members.get_mut(&id) else {
             return;
         };
@@ -315,7 +320,7 @@ impl RealWorld {
         }
         match self.actuator.find_leavers(id) {
             Ok(leavers) => member.watch.follow(&leavers),
-            Err(error) => self.warn_about(Topic::Catching(id), error.to_string()),
+            Err(error) => self.warn_about(Topic::Refresh(id), error.to_string()),
         }
         let member = self.state.members.get_mut(&id);
         if member.is_some_and(|member| member.watch.has_ended())
@@ -327,7 +332,7 @@ impl RealWorld {
 
     fn depart(&mut self, id: ProgramId) -> Result<(), EngineError> {
         let at_ns = now_ns();
-        self.note_neighbours(at_ns);
+        self.update_disturbed(at_ns);
         self.unseat(id);
         let steal = self.state.steal;
         if let Some(mut member) = self.state.members.remove(&id) {
@@ -335,15 +340,15 @@ impl RealWorld {
                 self.drop_general_notes();
             }
             member.sample(at_ns, steal);
-            if self.state.late.len() == LATE_MAX {
-                self.state.late.pop_front();
+            if self.state.ended.len() == ENDED_MAX {
+                self.state.ended.pop_front();
             }
-            self.state.late.push_back(Late {
+            self.state.ended.push_back(EndedProgram {
                 id,
                 key: member.key.take(),
                 name: member.program.name.clone(),
                 waits: member.waits(),
-                stay: member.stay,
+                interval: member.interval,
                 ended_ns: at_ns,
                 last: member.last.take().map(|(_, sample)| sample),
                 uid: member.uid,
@@ -351,15 +356,15 @@ impl RealWorld {
         }
         let mut others = self.state.members.values();
         let is_last = !others.any(|member| member.program.background.is_some());
-        self.state.background.depart(id, is_last);
+        self.state.background.remove_program(id, is_last);
         self.drop_notes_of(id);
         self.state.log.add(at_ns, Change::Departed { program: id });
         self.state.events.push(Event::Departed(id));
-        let told = self
+        let rejected = self
             .state
             .arriving
             .extract_if(.., |(adopted, _)| adopted.id == id);
-        for (adopted, reply) in told {
+        for (adopted, reply) in rejected {
             let pid = adopted.home.root.pid;
             let _ = reply.send(Err(EngineError::Gone { pid }));
         }
@@ -407,22 +412,22 @@ impl RealWorld {
     }
 }
 
-/// What there is to teach, if there is.
-fn lesson(
+/// The profile update, if there is a key and a sample.
+fn profile_update(
     key: Option<ProgramKey>,
     name: &str,
-    waits: Waits,
-    taught: Option<Taught>,
-) -> Option<Lesson> {
-    Some(Lesson {
+    waits: WaitBehaviour,
+    sample: Option<ProfileSample>,
+) -> Option<ProfileUpdate> {
+    Some(ProfileUpdate {
         key: key?,
         name: name.to_owned(),
-        taught: taught?,
+        sample: sample?,
         waits,
     })
 }
 
-/// What sort of work a program does.
+/// The kind of work of a program.
 fn work_of(program: &Program) -> Work {
     match program.background {
         Some(_) => Work::Background,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats that a scheduler keeps instead of affinity masks.
+//! Soft seats: seats that a scheduler keeps, instead of affinity masks.
 //!
-//! A mask forbids: CPUs that its program leaves idle are lost, or lent in ticks. A
-//! scheduler that knows the seats prefers: a program runs on its seat at once, and
-//! others run there only while it is idle. Where such a scheduler runs, it seats each
-//! program that has a cgroup to itself: one of its own, or the unit that holds nothing
-//! else. The masks of these programs are left wide. The scheduler knows seats by the
-//! cgroup's number, so every other program gets masks. So does every program while one
-//! is measured on a seat: what it borrowed would count for the seat.
+//! An affinity mask forbids all other CPUs: CPUs that the program leaves idle are lost, or
+//! have to be lent in ticks of the loop. A scheduler that knows the seats gives a preference:
+//! a program runs on its seat at once, and other programs run there only while it is idle.
+//!
+//! - Where such a scheduler runs, it seats each program that has a cgroup to itself: its own
+//!   cgroup, or a unit that contains nothing else. The masks of these programs stay wide.
+//! - The scheduler identifies seats by the cgroup's inode. All other programs get masks.
+//! - While a program is measured on a seat, all programs get masks, because borrowed CPUs
+//!   would count for the seat.
 
 use std::fmt::Debug;
 use std::os::unix::fs::MetadataExt;
@@ -20,67 +22,67 @@ use super::world::RealWorld;
 
 /// A scheduler that can keep seats.
 pub trait SoftSeats: Debug + Send + Sync {
-    /// Tells one that runs now, and is to keep seats, from any that ran before; `None`:
-    /// none does.
+    /// The identity of the running scheduler that keeps seats, which differs from that of any
+    /// earlier one; `None`: none runs.
     fn running(&self) -> Option<u64>;
 
-    /// Gives the threads of a cgroup a seat, by the cgroup's number.
+    /// Gives the threads of a cgroup a seat; `cgroup` is its inode.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason for the failure.
     fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), String>;
 
-    /// Takes a cgroup's seat away, if it has one.
+    /// Removes a cgroup's seat, if it has one.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason for the failure.
     fn unseat(&self, cgroup: u64) -> Result<(), String>;
 
-    /// Takes everybody's seat away: of one that died some may be left.
+    /// Removes all seats, including those that a dead daemon has left.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason for the failure.
     fn unseat_all(&self) -> Result<(), String>;
 }
 
-/// The kernel's number of a cgroup, which is its directory's inode.
+/// The kernel's id of a cgroup: its directory's inode.
 fn number_of(cgroup: &Path) -> Option<u64> {
     std::fs::metadata(cgroup).ok().map(|found| found.ino())
 }
 
 impl RealWorld {
-    /// Carries an action out: a seat by the scheduler, if one keeps them.
+    /// Carries out an action. The scheduler keeps the seat if it can.
     pub(super) fn carry_out(&mut self, action: &Action) -> Result<(), ActError> {
         let program = action.program();
         match action {
-            Action::Seat { cpus, .. } if self.seat_softly(program, cpus) => {
-                self.mark(program, true);
+            Action::Seat { cpus, .. } if self.try_soft_seat(program, cpus) => {
+                self.set_soft(program, true);
                 self.actuator.act(&Action::Release { program })
             }
             Action::Seat { .. } => {
                 self.actuator.act(action)?;
-                // Not before: where both refuse, the program has the seat that it had.
+                // Last: if both refuse, the program keeps its earlier seat.
                 self.unseat(program);
-                self.mark(program, false);
+                self.set_soft(program, false);
                 Ok(())
             }
             Action::Release { .. } => {
                 self.unseat(program);
-                self.mark(program, false);
+                self.set_soft(program, false);
                 self.actuator.act(action)
             }
             _ => self.actuator.act(action),
         }
     }
 
-    fn mark(&mut self, program: ProgramId, soft: bool) {
+    fn set_soft(&mut self, program: ProgramId, soft: bool) {
         if let Some(member) = self.state.members.get_mut(&program) {
             member.soft = soft;
         }
     }
 
-    /// Whether the scheduler keeps this seat now.
-    fn seat_softly(&mut self, program: ProgramId, cpus: &CpuSet) -> bool {
+    /// Has the scheduler keep this seat, if it can. Returns whether it does.
+    fn try_soft_seat(&mut self, program: ProgramId, cpus: &CpuSet) -> bool {
         let (Some(seats), Some(_)) = (&self.soft, self.state.kept_by) else {
             return false;
         };
@@ -102,7 +104,7 @@ impl RealWorld {
         }
     }
 
-    /// Takes back what the scheduler was told of a program.
+    /// Removes a program's seat from the scheduler.
     pub(super) fn unseat(&self, program: ProgramId) {
         let Some(seats) = &self.soft else {
             return;
@@ -110,21 +112,21 @@ impl RealWorld {
         let member = self.state.members.get(&program);
         let cgroup = member.and_then(|member| member.home.cgroup.as_deref());
         if let Some(cgroup) = cgroup.and_then(number_of) {
-            // With the scheduler gone, so is the seat.
+            // Fails if the scheduler has gone; then so has the seat.
             let _ = seats.unseat(cgroup);
         }
     }
 
-    /// Takes back what the scheduler was told of anybody.
+    /// Removes all seats from the scheduler.
     pub(super) fn unseat_all(&self) {
         if let Some(seats) = &self.soft {
-            // With the scheduler gone, so are the seats.
+            // Fails if the scheduler has gone; then so have the seats.
             let _ = seats.unseat_all();
         }
     }
 
-    /// Seats everybody again where a scheduler has come or gone, or seats are to be
-    /// kept firmly from now on, or not any more.
+    /// Seats all programs again when a scheduler has come or gone, or when soft seats have
+    /// become permitted or forbidden.
     pub(super) fn follow_scheduler(&mut self) {
         let running = self.soft.as_ref().and_then(|seats| seats.running());
         let keeps = running.filter(|_| self.state.soft_seats);

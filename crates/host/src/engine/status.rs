@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an engine tells of itself.
+//! The state of an engine, as it is reported.
 
 use serde::{Deserialize, Serialize};
 use usher_act::Description;
-use usher_model::{
-    BackgroundState, CpuSet, Curve, Note, Plan, ProgramId, Progress, Regulation, SeatMode,
-};
+use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation, Standing};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The policy's name.
     pub policy: String,
-    /// What is acted with, and why with nothing better.
+    /// The means of acting, and why better means are unavailable.
     pub acting: Description,
-    /// Seats are kept by a scheduler now, and not by that.
+    /// Whether a scheduler keeps the seats instead.
     pub kept_by_scheduler: bool,
     /// The reason for which this daemon gives no seats; `None`: it may.
     #[serde(default)]
@@ -33,26 +31,25 @@ pub struct Status {
     pub failed_actions: u64,
     /// CPU time of the loop's thread in seconds.
     pub loop_cpu_seconds: f64,
-    /// Who sits where, as last planned.
+    /// The current plan.
     pub plan: Plan,
-    /// The managed programs, by rising number.
+    /// The managed programs, by ascending number.
     pub programs: Vec<ProgramStatus>,
-    /// What the policy said and what still holds, oldest first; the last few
-    /// hundred sentences.
+    /// Notes of the policy that still hold, oldest first; at most a few hundred.
     pub notes: Vec<TimedNote>,
-    /// What does not work as it should: the store, the record, the keeper.
+    /// Problems of the store, the record, the keeper and others.
     pub warnings: Vec<String>,
 }
 
-/// A sentence of the policy's and when it was said.
+/// A note of the policy and its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimedNote {
     /// Seconds since the engine started.
     pub at_seconds: f64,
-    /// What was said.
+    /// The note.
     #[serde(flatten)]
     pub note: Note,
-    /// Whether it holds for as long as the program is managed, whatever is planned.
+    /// Whether it holds for as long as the program is managed, whatever the plan.
     #[serde(default)]
     pub lasting: bool,
 }
@@ -64,7 +61,7 @@ pub struct ProgramStatus {
     pub id: ProgramId,
     /// Its name.
     pub name: String,
-    /// Its oldest living process: the root of its tree, as long as that lives.
+    /// Its oldest living process: the root of its tree while that lives.
     pub pid: i32,
     /// The user it belongs to.
     pub uid: u32,
@@ -74,67 +71,66 @@ pub struct ProgramStatus {
     pub weight: f64,
     /// Seconds since it came under management.
     pub seconds: f64,
-    /// CPUs that it is kept to; `None`: wherever it could run before.
+    /// CPUs that it is restricted to; `None`: not restricted.
     pub cpus: Option<CpuSet>,
-    /// It is at home there, and a guest elsewhere: the scheduler keeps the seat.
+    /// The scheduler keeps the seat: the CPUs are preferred, others are permitted.
     pub soft: bool,
     /// Those of `cpus` that it borrows.
     pub borrowed: CpuSet,
-    /// CPUs of its own that others use for now.
+    /// Own CPUs that other programs use for now.
     pub lent: CpuSet,
     /// Indices of the last-level-cache domains of its seat.
     pub domains: Vec<usize>,
-    /// `None` until the policy has said where it sits.
-    pub mode: Option<SeatMode>,
-    /// Whether it is stopped for the moment.
+    /// `None` until the policy has decided about it.
+    pub mode: Option<Mode>,
+    /// Whether Usher has frozen it.
     pub frozen: bool,
     /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.
     #[serde(default)]
     pub stopped_by_user: bool,
-    /// The NTT that the plan predicts for it.
+    /// Its NTT, as the plan predicts it.
     pub ntt: Option<f64>,
     /// Threads of the whole tree.
     pub threads: u32,
     /// Threads seen busy-waiting.
     pub spinners: u32,
-    /// Whether they wait in a runtime that settled at its start how to; `None`:
-    /// not known.
+    /// Whether these threads use a runtime that fixed its way of waiting at its start; `None`:
+    /// unknown.
     pub active_wait: Option<bool>,
     /// CPU time of the whole tree in seconds.
     pub cpu_seconds: f64,
-    /// Mean CPUs in use since the last look but one.
+    /// Mean number of CPUs in use over the last sampling interval.
     pub busy_cpus: f64,
-    /// Its progress, with the source's name and how far it is trusted.
+    /// Its progress, with the source's name and its confidence.
     pub progress: Option<Progress>,
-    /// Progress a second since it came under management.
+    /// Progress per second since it came under management.
     pub progress_per_second: Option<f64>,
-    /// What earlier runs taught of it.
+    /// Its curve from earlier runs.
     pub profile: Option<Curve>,
-    /// CPUs that it bound itself to, or was bound to.
+    /// CPUs that its affinity mask or its launcher restricts it to; `None`: all.
     pub bound_to: Option<CpuSet>,
-    /// CPUs that its threads were pinned to by the program itself, which has no
-    /// seat therefore.
+    /// CPUs that the program pinned its threads to; such a program has no seat.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
-    /// CPUs' worth of time that its cgroups allow it.
+    /// CPU time per wall time that its cgroups allow.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
-    /// How it is regulated, where it is background work.
+    /// Its regulation, if it is background work.
     pub background: Option<BackgroundStatus>,
 }
 
 /// How background work is regulated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BackgroundStatus {
-    /// By which policy.
+    /// The policy.
     pub regulation: Regulation,
-    /// State of its regulation; `None` before the first decision.
-    pub state: Option<BackgroundState>,
-    /// Seconds for which it has been running or stopped.
+    /// Its state; `None` before the first decision.
+    pub standing: Option<Standing>,
+    /// Seconds since its state last changed.
     pub since_seconds: f64,
-    /// What it was last stopped for, by the machine's name for it.
+    /// The resource that it was last stopped for, by the machine's name.
     pub resource: Option<String>,
-    /// Who in the foreground uses that most, while it is stopped.
+    /// The foreground process that uses that resource most, while the program is stopped.
     pub user: Option<String>,
     /// Priorities that could not be lowered, and why.
     pub lacking: Vec<String>,

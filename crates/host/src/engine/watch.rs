@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Looking at one program, and seeing it end.
+//! Observation of one program: its samples and its end.
 
 use std::path::Path;
 
@@ -11,18 +11,17 @@ use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 use super::config::EngineError;
 use super::world::now_ns;
 
-/// A program's probe. What goes wrong with it is remembered until it is asked
-/// for.
+/// A program's probe. Errors are kept until they are read.
 #[derive(Debug)]
 pub(super) struct Watch {
     probe: ProgramProbe,
-    /// Since when its progress is counted: before the program arrives.
+    /// Start of its progress count, before the program's arrival.
     opened_ns: u64,
     warnings: Vec<String>,
 }
 
 impl Watch {
-    /// Starts to look at a program; `held`: it stands still before its `exec`.
+    /// Starts to observe a program; `held`: it waits before its `exec`.
     pub fn open(
         home: &ProcessTree,
         proc_root: &Path,
@@ -38,7 +37,7 @@ impl Watch {
         heartbeat
             .into_iter()
             .for_each(|page| probe.use_heartbeat(page));
-        // Without a PMU there is nothing to count: `usher doctor` says so once.
+        // Fails without a PMU, which `usher doctor` reports.
         match held {
             true => {
                 let counters = PerfCounters::on_exec(CounterKind::Instructions, home.root.pid);
@@ -53,12 +52,12 @@ impl Watch {
         })
     }
 
-    /// How long its progress has been counted, in seconds.
+    /// Seconds for which its progress has been counted.
     pub fn seconds(&self, at_ns: u64) -> f64 {
         at_ns.saturating_sub(self.opened_ns) as f64 * 1e-9
     }
 
-    /// The program now; `None` when it cannot be read any more.
+    /// Samples the program; `None` if it cannot be read any more.
     pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
         let sample = self.probe.sample(at_ns, steal).ok();
         self.warnings.append(&mut self.probe.take_warnings());
@@ -76,7 +75,7 @@ impl Watch {
         }
     }
 
-    /// Follows processes too that have left the program's cgroup.
+    /// Also follows these processes, which have left the program's cgroup.
     pub fn follow(&mut self, leavers: &[ProcessId]) {
         self.probe.follow(leavers);
     }
@@ -91,13 +90,13 @@ impl Watch {
         self.probe.is_stopped()
     }
 
-    /// What to poll for its end.
+    /// The descriptor to poll for its end.
     pub fn poll_fd(&self) -> PollFd<'_> {
         let (fd, events) = self.probe.poll();
         PollFd::from_borrowed_fd(fd, events)
     }
 
-    /// What went wrong since the last call.
+    /// Errors since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

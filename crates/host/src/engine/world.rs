@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The real machine as a [`World`]: looks through probes, acts through the
-//! actuator, waits on descriptors.
+//! The real machine as a [`World`]: observes through probes, acts through the actuator, waits
+//! on descriptors.
 //!
-//! Between two turns the thread sleeps in `poll` until one of these happens:
-//! a request comes in (the mailbox's bell), a program's last process ends (its
-//! `cgroup.events`, or its root's pidfd), the keeper dies, the time is up that
-//! the policy asked for, or a second has passed with programs to look after
-//! (CPUs that went off- or online, threads that slipped out of an affinity
-//! mask). Only arrivals, ends, repetitions, changed CPUs and the policy's own
-//! time make a turn; a question about the state does not.
+//! Between two turns the thread sleeps in `poll` until one of these events:
+//!
+//! - a request arrives (eventfd of the request channel);
+//! - the last process of a program ends (`cgroup.events`, or the pidfd of its root);
+//! - the meter sends a notification;
+//! - the keeper dies;
+//! - the deadline set by the policy passes;
+//! - a second has passed, while there are programs: housekeeping checks for CPUs that went
+//!   offline or online, and for threads that left their affinity mask.
+//!
+//! Only arrivals, ends, repetitions, changed CPUs, notifications and the policy's deadline
+//! cause a turn; a request for the state does not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -27,25 +32,25 @@ use usher_model::{
 use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
 use super::background::Background;
-use super::config::Adopted;
-use super::learn::Late;
+use super::config::AdoptedProgram;
+use super::learn::EndedProgram;
 use super::log::{Change, Log};
-use super::mailbox::{Mailbox, Reply};
-use super::member::Member;
+use super::member::ManagedProgram;
 use super::profiles::Profiles;
 use super::reports::{Topic, Warning};
-use super::softly::SoftSeats;
+use super::request_channel::{Reply, RequestReceiver};
+use super::soft_seats::SoftSeats;
 use super::status::TimedNote;
 
-/// CPUs and threads are looked after so often, while there are programs.
+/// Interval of housekeeping, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
-/// Between two steps of the scans that give masks and priorities back.
+/// Interval between steps of the scans that restore masks and priorities.
 const SCAN_NS: u64 = 20_000_000;
-/// Pause after a keeper could not be replaced, at first and at most.
+/// Minimum and maximum pause after a failed replacement of the keeper.
 const KEEPER_NS_MIN: u64 = 1_000_000_000;
 const KEEPER_NS_MAX: u64 = 60_000_000_000;
 
-/// The machine, the programs and everything that is known of them.
+/// The machine, the programs and the loop's state.
 pub(super) struct RealWorld {
     pub topology: Topology,
     pub roots: Roots,
@@ -54,72 +59,71 @@ pub(super) struct RealWorld {
     pub policy: &'static str,
     pub actuator: Actuator,
     pub keeper: Option<KeeperHandle>,
-    pub mailbox: Mailbox,
+    pub requests: RequestReceiver,
     pub profiles: Arc<Profiles>,
     /// A scheduler that may keep seats.
     pub soft: Option<Arc<dyn SoftSeats>>,
     pub recorder: Option<Recorder<BufWriter<File>>>,
-    /// Services whose use is not foreground's, besides the usual ones.
+    /// Services whose use does not count as foreground, in addition to the default ones.
     pub ignore: Vec<String>,
-    /// Programs that one user other than root may have managed at a time.
+    /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
     pub state: State,
 }
 
-/// What changes from turn to turn.
+/// The state that changes from turn to turn.
 #[derive(Default)]
 pub(super) struct State {
-    pub members: BTreeMap<ProgramId, Member>,
-    /// Programs with a home whose process is not there yet.
+    pub members: BTreeMap<ProgramId, ManagedProgram>,
+    /// Programs with a prepared home whose process does not exist yet.
     pub prepared: BTreeSet<ProgramId>,
     pub last_id: u64,
     pub started_ns: u64,
     pub usable: CpuSet,
-    pub looked_after_ns: u64,
-    /// When the scans of released programs were last continued.
+    pub housekeeping_ns: u64,
+    /// Time of the last step of the scans of released programs.
     pub scanned_ns: u64,
-    /// Part of CPU times that the hypervisor took, of late.
+    /// Recent fraction of CPU time that the hypervisor took.
     pub steal: f64,
-    /// How often that was.
+    /// Number of housekeeping rounds.
     pub rounds: u64,
-    /// Whether programs were looked at since.
+    /// Whether programs have been sampled since the last round.
     pub sampled: bool,
-    /// Programs that may have ended before they were watched, which raises no
-    /// event.
+    /// Programs that may have ended before they were observed, which raises no event.
     pub unwatched: Vec<ProgramId>,
-    /// What the policy has not heard of yet.
+    /// Events for the policy's next decision.
     pub events: Vec<Event>,
-    /// Who waits for the first decision about a program.
-    pub arriving: Vec<(Adopted, Reply<Adopted>)>,
+    /// Requests that wait for the first decision about their program.
+    pub arriving: Vec<(AdoptedProgram, Reply<AdoptedProgram>)>,
     /// Ended programs whose last repetition may still be reported.
-    pub late: VecDeque<Late>,
+    pub ended: VecDeque<EndedProgram>,
     pub plan: Plan,
     pub background: Background,
     pub notes: VecDeque<TimedNote>,
     pub log: Log,
     pub warnings: VecDeque<Warning>,
-    /// When a dead keeper may be replaced again, and the pause after that.
+    /// Earliest time of the next replacement of a dead keeper, and the pause after that.
     pub keeper_due_ns: u64,
     pub keeper_pause_ns: u64,
-    /// The reason for which no seats may be given, if any.
+    /// The reason why no seats may be given, if any.
     pub seating_forbidden: Option<String>,
     pub decisions: u64,
     pub failed_actions: u64,
-    /// The policy is to look because of `usable`.
+    /// Whether `usable` has changed since the last observation.
     pub cpus_changed: bool,
-    /// CPUs are online that `topology` does not contain.
-    pub strange_cpus: CpuSet,
-    /// The machine is to be planned anew because of them.
-    pub outgrown: bool,
+    /// Online CPUs that `topology` does not contain.
+    pub unknown_cpus: CpuSet,
+    /// Whether the machine must be planned again because of them.
+    pub needs_replan: bool,
     pub stopping: bool,
-    /// The policy says that seats need not be kept firmly.
-    pub soft_seats: bool,
-    /// The scheduler that keeps them ([`SoftSeats::running`]).
+    /// Whether the policy permits soft seats.
+    pub softly: bool,
+    /// The scheduler that keeps the seats ([`SoftSeats::running`]).
     pub kept_by: Option<u64>,
 }
 
 impl State {
-    /// Nothing yet.
+    /// The state at the start.
     pub fn new(at_ns: u64, usable: CpuSet, log: Log) -> Self {
         Self {
             started_ns: at_ns,
@@ -148,22 +152,22 @@ fn nanoseconds(clock: ClockId) -> u64 {
 impl World for RealWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         if !failed.is_empty() {
-            // A CPU that has just gone is the likeliest reason.
+            // The likeliest cause is a CPU that has just gone offline.
             self.read_usable();
         }
-        self.look_for_pins_at_change();
+        self.scan_pins_at_change();
         let at_ns = now_ns();
-        let wants_all = self.looks_at_all(&failed);
-        // First: its figures are of this moment, and the rest takes its time.
+        let wants_all = self.samples_all(&failed);
+        // The meter first: its figures are for `at_ns`, and the rest takes time.
         let mut metering = self.state.background.sample(at_ns);
         let programs = match wants_all {
-            true => self.look_at_programs(at_ns),
+            true => self.sample_programs(at_ns),
             false => Vec::new(),
         };
         self.state.cpus_changed = false;
-        self.look_for_waiters(at_ns);
+        self.find_blocked(at_ns);
         if let Some(metering) = &mut metering {
-            metering.blocked = self.state.background.waiters();
+            metering.held_up = self.state.background.waiters();
         }
         Observation {
             programs,
@@ -178,7 +182,7 @@ impl World for RealWorld {
     fn act(&mut self, action: &Action) -> Result<(), String> {
         let id = action.program();
         if !self.state.members.contains_key(&id) {
-            // It ended between the look and the decision.
+            // It ended between the observation and the decision.
             return Ok(());
         }
         if let Err(error) = self.carry_out(action) {
@@ -191,14 +195,14 @@ impl World for RealWorld {
             return Err(text);
         }
         if let Some(member) = self.state.members.get_mut(&id) {
-            // A seat that is given again does not interrupt a repetition.
+            // Giving the same seat again does not interrupt a repetition.
             let is_same =
                 matches!(action, Action::Seat { cpus, .. } if member.seat.as_ref() == Some(cpus));
-            member.acted(action, now_ns());
+            member.record_action(action, now_ns());
             if !is_same {
                 let reach = member.reach(&self.state.usable);
                 let cores = self.topology.capacity_of(&reach);
-                member.stay.moved(now_ns(), cores);
+                member.interval.moved(now_ns(), cores);
             }
         }
         Ok(())
@@ -210,12 +214,12 @@ impl World for RealWorld {
             && let Err(error) = recorder.step(observation, decision)
         {
             self.recorder = None;
-            self.warn(format!("the record was given up: {error}"));
+            self.warn(format!("the record was abandoned: {error}"));
         }
         let at_ns = now_ns();
         self.state.background.decided(decision);
-        if let Some(soft_seats) = decision.soft_seats {
-            self.state.soft_seats = soft_seats;
+        if let Some(softly) = decision.softly {
+            self.state.softly = softly;
         }
         self.follow_scheduler();
         if let Some(plan) = &decision.plan {
@@ -225,12 +229,12 @@ impl World for RealWorld {
             self.state.log.add(at_ns, Change::Planned { abstains });
         }
         self.keep_notes(at_ns, decision);
-        self.log_places(at_ns);
-        self.note_neighbours(at_ns);
+        self.log_placements(at_ns);
+        self.update_disturbed(at_ns);
         for (mut adopted, reply) in std::mem::take(&mut self.state.arriving) {
             let member = self.state.members.get(&adopted.id);
             adopted.seat = member.and_then(|member| member.seat.clone());
-            // Whoever asked may be gone; the program is managed all the same.
+            // The client may be gone; the program is managed all the same.
             let _ = reply.send(Ok(adopted));
         }
     }
@@ -238,72 +242,72 @@ impl World for RealWorld {
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
         let deadline_ns = at_most_ns.map(|ns| now_ns().saturating_add(ns));
         loop {
-            for request in self.mailbox.take() {
+            for request in self.requests.take() {
                 self.handle(request);
             }
-            if self.state.stopping || self.state.outgrown {
+            if self.state.stopping || self.state.needs_replan {
                 return false;
             }
             for id in std::mem::take(&mut self.state.unwatched) {
-                self.look_for_end(id);
+                self.check_ended(id);
             }
-            if self.state.looked_after_ns + HOUSEKEEPING_NS <= now_ns() {
-                self.look_after();
-                if self.state.outgrown {
+            if self.state.housekeeping_ns + HOUSEKEEPING_NS <= now_ns() {
+                self.housekeeping();
+                if self.state.needs_replan {
                     return false;
                 }
             }
             self.continue_scans();
             let due = deadline_ns.is_some_and(|deadline| deadline <= now_ns());
             self.state.background.due = due;
-            let rang = self.state.background.rang;
-            if due || rang || self.state.cpus_changed || !self.state.events.is_empty() {
+            let notified = self.state.background.notified;
+            if due || notified || self.state.cpus_changed || !self.state.events.is_empty() {
                 return true;
             }
             for id in self.sleep_until(deadline_ns) {
-                self.look_for_end(id);
+                self.check_ended(id);
             }
         }
     }
 }
 
 impl RealWorld {
-    /// Whether this look covers every program: not where only the meter is
-    /// asked for, or its bell rang before it was time for more.
-    fn looks_at_all(&self, failed: &[FailedAction]) -> bool {
+    /// Whether this observation covers every program. It does not if only the meter is due, or
+    /// if a notification arrived before more was due.
+    fn samples_all(&self, failed: &[FailedAction]) -> bool {
         let state = &self.state;
         let happened = state.cpus_changed || !state.events.is_empty() || !failed.is_empty();
         happened || state.background.wants_all()
     }
 
-    fn look_at_programs(&mut self, at_ns: u64) -> Vec<ProgramSample> {
+    fn sample_programs(&mut self, at_ns: u64) -> Vec<ProgramSample> {
         self.state.sampled = true;
         let (members, steal) = (self.state.members.values_mut(), self.state.steal);
         let mut samples: Vec<_> = members.filter_map(|m| m.sample(at_ns, steal)).collect();
         if self.state.kept_by.is_some() {
-            // Of which cores they made it is not known.
+            // With borrowed CPUs the number of cores behind the progress is unknown.
             let progress = samples.iter_mut().filter_map(|s| s.progress.as_mut());
             progress.for_each(|progress| progress.confidence = 0.0);
         }
         samples
     }
 
-    /// Reads which CPUs may be used; true when that has changed. A reading
-    /// that fails or leaves none changes nothing.
+    /// Reads the usable CPUs; returns whether they have changed. A reading that fails or is
+    /// empty changes nothing.
     pub fn read_usable(&mut self) -> bool {
         let usable = match usable_cpus(&self.roots) {
             Ok(usable) => usable,
             Err(error) => {
-                let text = format!("which CPUs may be used is not known: {error}");
+                let text = format!("the usable CPUs are unknown: {error}");
                 self.warn_about(Topic::Cpus, text);
                 return false;
             }
         };
         self.resolved(Topic::Cpus);
-        let strange = usable.minus(&self.topology.all_cpus());
-        // Tried once for each set of new CPUs.
-        self.state.outgrown |= !strange.is_empty() && strange != self.state.strange_cpus;
-        self.state.strange_cpus = strange;
+        let unknown = usable.minus(&self.topology.all_cpus());
+        // Attempted once for each set of new CPUs.
+        self.state.needs_replan |= !unknown.is_empty() && unknown != self.state.unknown_cpus;
+        self.state.unknown_cpus = unknown;
         let usable = usable.and(&self.topology.all_cpus());
         let changed = !usable.is_empty() && usable != self.state.usable;
         if changed {
@@ -312,9 +316,9 @@ impl RealWorld {
         changed
     }
 
-    /// What is done once a second while there are programs.
-    fn look_after(&mut self) {
-        self.state.looked_after_ns = now_ns();
+    /// Runs once a second while there are programs.
+    fn housekeeping(&mut self) {
+        self.state.housekeeping_ns = now_ns();
         self.state.rounds += 1;
         if self.read_usable() {
             self.state.cpus_changed = true;
@@ -326,24 +330,24 @@ impl RealWorld {
         }
         self.follow_scheduler();
         self.refresh_programs();
-        self.look_for_pins();
+        self.scan_pins();
         let warnings = self.profiles.take_warnings();
         warnings.into_iter().for_each(|text| self.warn(text));
     }
 
-    /// Catches up with threads and processes that were born since the last call.
+    /// Covers threads and processes that programs have created since the last call.
     fn refresh_programs(&mut self) {
         for id in self.state.members.keys().copied().collect::<Vec<_>>() {
             match self.actuator.refresh(id) {
-                Ok(()) => self.resolved(Topic::Catching(id)),
-                Err(error) => self.warn_about(Topic::Catching(id), error.to_string()),
+                Ok(()) => self.resolved(Topic::Refresh(id)),
+                Err(error) => self.warn_about(Topic::Refresh(id), error.to_string()),
             }
             let leavers = self.actuator.leavers(id);
             let Some(member) = self.state.members.get_mut(&id) else {
                 continue;
             };
             member.watch.follow(&leavers);
-            member.look_for_stop(now_ns());
+            member.check_stopped(now_ns());
             let cpu_quota = self.quotas.of(member.main_process());
             if member.program.cpu_quota != cpu_quota {
                 member.program.cpu_quota = cpu_quota;
@@ -356,8 +360,8 @@ impl RealWorld {
         }
     }
 
-    /// Continues to give masks and priorities back to programs that were
-    /// released or left, while threads may inherit them.
+    /// Continues to restore masks and priorities of released programs, whose new threads may
+    /// still inherit the old ones.
     fn continue_scans(&mut self) {
         let is_due = self.state.scanned_ns + SCAN_NS <= now_ns();
         if !is_due || !self.actuator.is_scanning() {
@@ -369,53 +373,53 @@ impl RealWorld {
         self.state.scanned_ns = now_ns();
     }
 
-    /// Sleeps until a descriptor says something or it is time. Returns the
-    /// programs that something happened to.
+    /// Sleeps until a descriptor is ready or the deadline passes. Returns the programs whose
+    /// descriptors are ready.
     fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
-        let look_after = self.state.looked_after_ns + HOUSEKEEPING_NS;
-        let look_after = (!self.state.members.is_empty()).then_some(look_after);
-        let hears_ns = self.state.background.hears_from_ns();
-        let deaf_ns = hears_ns.filter(|from_ns| *from_ns > now_ns());
+        let housekeeping_ns = self.state.housekeeping_ns + HOUSEKEEPING_NS;
+        let housekeeping_ns = (!self.state.members.is_empty()).then_some(housekeeping_ns);
+        let notify_ns = self.state.background.notify_from_ns();
+        let holdoff_ns = notify_ns.filter(|from_ns| *from_ns > now_ns());
         let scan_ns = self.state.scanned_ns + SCAN_NS;
         let scan_ns = self.actuator.is_scanning().then_some(scan_ns);
-        let until_ns = [deadline_ns, look_after, deaf_ns, scan_ns]
+        let until_ns = [deadline_ns, housekeeping_ns, holdoff_ns, scan_ns]
             .into_iter()
             .flatten()
             .min();
         let timeout = until_ns.map(|until_ns| timespec(until_ns.saturating_sub(now_ns())));
-        let bell = PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN);
-        // A dead one's pidfd stays readable: polled on, the loop would spin.
+        let requests = PollFd::from_borrowed_fd(self.requests.wakeup_fd(), PollFlags::IN);
+        // The pidfd of a dead keeper stays readable; polling it would make the loop spin.
         let is_due = self.state.keeper_due_ns <= now_ns();
         let keeper = self.keeper.as_ref().filter(|_| is_due);
         let keeper = keeper.map(|k| PollFd::from_borrowed_fd(k.pidfd(), PollFlags::IN));
-        let hears = hears_ns.is_some() && deaf_ns.is_none();
-        let meter = self.state.background.bell().filter(|_| hears);
+        let handles_notify = notify_ns.is_some() && holdoff_ns.is_none();
+        let meter = self.state.background.notify_fd().filter(|_| handles_notify);
         let meter = meter.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let members = self.state.members.values().map(|m| m.watch.poll_fd());
         let has_meter = meter.is_some();
-        let mut fds: Vec<_> = [bell]
+        let mut fds: Vec<_> = [requests]
             .into_iter()
             .chain(meter)
             .chain(keeper)
             .chain(members)
             .collect();
         if poll(&mut fds, timeout.as_ref()).is_err() {
-            // Interrupted, or out of memory: the loop looks again.
+            // Interrupted, or out of memory: the loop tries again.
             return Vec::new();
         }
         let first = fds.len() - self.state.members.len();
         let others = 1 + usize::from(has_meter);
-        let rang = fds[1..others].iter().any(|fd| !fd.revents().is_empty());
+        let notified = fds[1..others].iter().any(|fd| !fd.revents().is_empty());
         let keeper_died = fds[others..first].iter().any(|fd| !fd.revents().is_empty());
-        let told = fds[first..].iter().zip(self.state.members.keys());
-        let told = told.filter(|(fd, _)| !fd.revents().is_empty());
-        let told = told.map(|(_, id)| *id).collect();
+        let ready = fds[first..].iter().zip(self.state.members.keys());
+        let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
+        let ready = ready.map(|(_, id)| *id).collect();
         drop(fds);
-        self.state.background.rang |= rang;
+        self.state.background.notified |= notified;
         if keeper_died {
             self.replace_keeper();
         }
-        told
+        ready
     }
 
     fn replace_keeper(&mut self) {
@@ -436,19 +440,19 @@ impl RealWorld {
         }
     }
 
-    fn log_places(&mut self, at_ns: u64) {
+    fn log_placements(&mut self, at_ns: u64) {
         let state = &mut self.state;
         for (&program, member) in &mut state.members {
-            let place = member.place_now(&state.plan, &state.usable);
-            if member.place.as_ref() != Some(&place) {
-                member.place = Some(place.clone());
-                state.log.add(at_ns, Change::Placed { program, place });
+            let placement = member.placement(&state.plan, &state.usable);
+            if member.placement.as_ref() != Some(&placement) {
+                member.placement = Some(placement.clone());
+                state.log.add(at_ns, Change::Placed { program, placement });
             }
         }
     }
 
-    /// Marks the programs that run where another busy one may run too.
-    pub fn note_neighbours(&mut self, at_ns: u64) {
+    /// Marks the programs whose CPUs another busy program may use too.
+    pub fn update_disturbed(&mut self, at_ns: u64) {
         let mut busy_on: BTreeMap<CpuId, u32> = BTreeMap::new();
         let state = &mut self.state;
         for member in state.members.values().filter(|m| m.is_busy(at_ns)) {
@@ -458,11 +462,11 @@ impl RealWorld {
         }
         for member in state.members.values_mut() {
             let own = u32::from(member.is_busy(at_ns));
-            let crowded = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
+            let shared = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
             let disturbed = state.kept_by.is_some()
                 || member.is_partly_pinned()
-                || member.reach(&state.usable).iter().any(crowded);
-            member.stay.disturbed(at_ns, disturbed);
+                || member.reach(&state.usable).iter().any(shared);
+            member.interval.disturbed(at_ns, disturbed);
         }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What runs between fork and exec.
+//! The code that runs between fork and exec.
 //!
-//! The child of a process with threads has only the thread that forked, and
-//! whatever locks the others held stay locked. So everything in this file is
-//! plain system calls: no allocation, no lock, no destructor, no panic.
+//! The child of a process with threads has only the thread that forked. Locks that other
+//! threads held stay locked. All code in this file is therefore plain system calls: no
+//! allocation, no lock, no destructor, no panic.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use usher_act::{Forked, PreparedHome};
 
 use super::prepare::Prepared;
 
-/// What failed in the child, as it tells its parent through a pipe.
+/// An error in the child, sent to the parent through a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChildError {
     pub step: i32,
@@ -34,7 +34,7 @@ impl ChildError {
     fn last(step: i32) -> Self {
         Self {
             step,
-            // SAFETY: the location is this thread's own.
+            // SAFETY: the location belongs to this thread.
             errno: unsafe { *libc::__errno_location() },
         }
     }
@@ -62,17 +62,16 @@ impl ChildError {
     }
 }
 
-/// A signal mask as the kernel keeps it.
+/// A signal mask in the kernel's format.
 pub(super) type Mask = libc::sigset_t;
 
-/// Forks; the child runs `body`, which is given the parent's signal mask and
-/// starts with every signal blocked, and exits with the status it returns.
+/// Forks. The child runs `body` with every signal blocked and exits with the returned status;
+/// the argument of `body` is the parent's signal mask.
 ///
-/// With a home, the child is born inside that program's cgroups.
+/// With a home, the child is created inside that program's cgroups.
 ///
 /// # Safety
-/// `body` does nothing that is unsafe between fork and exec: no allocation,
-/// no locks.
+/// `body` does nothing that is unsafe between fork and exec: no allocation, no locks.
 pub(super) unsafe fn fork(
     home: Option<&PreparedHome>,
     body: impl FnOnce(&Mask) -> i32,
@@ -84,10 +83,10 @@ pub(super) unsafe fn fork(
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
     }
-    // SAFETY: the caller vouches for what the child does.
+    // SAFETY: the caller guarantees that the child's code is safe after a fork.
     let pid = unsafe { home.map_or_else(fork_here, |home| fork_inside(home)) };
     if let Ok(0) = pid {
-        // SAFETY: pthread_sigmask has filled it; _exit runs nothing of the parent's.
+        // SAFETY: pthread_sigmask has filled it; _exit runs no code of the parent.
         unsafe { libc::_exit(body(before.assume_init_ref())) };
     }
     // SAFETY: pthread_sigmask has filled `before`.
@@ -96,21 +95,21 @@ pub(super) unsafe fn fork(
 }
 
 fn fork_here() -> io::Result<libc::pid_t> {
-    // SAFETY: what the child does is for the caller of `fork` to vouch for.
+    // SAFETY: the caller of `fork` guarantees that the child's code is safe.
     match unsafe { libc::fork() } {
         pid if pid < 0 => Err(io::Error::last_os_error()),
         pid => Ok(pid),
     }
 }
 
-/// Forks without the C library's knowledge: its `fork` takes the allocator's
-/// locks, which in a child born by a plain `clone` of a process with threads
-/// may be locked for ever. Returns as `fork` does.
+/// Forks without the C library. Its `fork` takes the allocator's locks. In a child created by
+/// a plain `clone` of a process with threads these may stay locked for ever. Returns as
+/// `fork` does.
 ///
 /// # Safety
 /// As [`fork`].
-pub(super) unsafe fn plain_fork() -> libc::pid_t {
-    // SAFETY: without a stack of its own the child has a copy of this one.
+pub(super) unsafe fn raw_fork() -> libc::pid_t {
+    // SAFETY: without a stack argument the child gets a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     pid as libc::pid_t
 }
@@ -118,7 +117,7 @@ pub(super) unsafe fn plain_fork() -> libc::pid_t {
 /// # Safety
 /// As [`fork`].
 unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     match unsafe { home.fork() }? {
         Forked::Child => Ok(0),
         Forked::Parent { child, .. } => Ok(child.pid),
@@ -128,24 +127,24 @@ unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
 /// Whether [`ignore_file_size_signal`] changed the disposition.
 static IGNORES_FILE_SIZE: AtomicBool = AtomicBool::new(false);
 
-/// Lets writes past a limit on file sizes (`ulimit -f`) fail with an error in
-/// this process, where they would end it by SIGXFSZ. Launched programs have the
-/// disposition that this process was started with.
+/// Makes writes past a limit on file sizes (`ulimit -f`) fail with an error in this process;
+/// by default SIGXFSZ would end it. Launched programs get the disposition that this process
+/// was started with.
 pub fn ignore_file_size_signal() {
-    // SAFETY: no handler is installed, only the signal ignored.
+    // SAFETY: no handler is installed; the signal is only ignored.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_DFL {
         IGNORES_FILE_SIZE.store(true, Ordering::Relaxed);
     }
 }
 
-/// Handlers of the parent's must not run in the child; ignored signals stay
-/// ignored, except SIGPIPE, which Rust's runtime ignores on its own account,
-/// and SIGXFSZ where this process ignores it by [`ignore_file_size_signal`].
+/// Resets the parent's handlers, which must not run in the child. Ignored signals stay
+/// ignored, except SIGPIPE, which Rust's runtime ignores itself, and SIGXFSZ if this process
+/// ignores it by [`ignore_file_size_signal`].
 pub(super) fn reset_signals(mask: &Mask) {
     for signal in 1..=libc::SIGRTMAX() {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: sigaction fills `action` when it answers 0; SIG_DFL needs no handler.
+        // SAFETY: sigaction fills `action` when it returns 0; SIG_DFL needs no handler.
         unsafe {
             if libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) != 0 {
                 continue;
@@ -165,7 +164,7 @@ pub(super) fn reset_signals(mask: &Mask) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
 }
 
-/// Closes all descriptors from 3 on but those given (-1: none).
+/// Closes all descriptors from 3 on except those given (-1: none).
 pub(super) fn close_others(mut keep: [RawFd; 5]) {
     keep.sort_unstable();
     let mut from = 3;
@@ -180,10 +179,10 @@ fn close_range(first: RawFd, last: RawFd) {
     if first > last {
         return;
     }
-    // SAFETY: the child owns nothing in that range.
+    // SAFETY: no object in the child owns a descriptor in that range.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if answer != 0 {
-        // Before Linux 5.9: one by one, as far as numbers are likely.
+        // Before Linux 5.9: one at a time, up to the largest likely number.
         for fd in first..=last.min(65_535) {
             // SAFETY: as above.
             unsafe { libc::close(fd) };
@@ -191,7 +190,7 @@ fn close_range(first: RawFd, last: RawFd) {
     }
 }
 
-/// A new session, where one is wanted.
+/// Starts a new session, if requested.
 pub(super) fn enter_session(prepared: &Prepared) -> Result<(), ChildError> {
     // SAFETY: no memory is involved.
     match prepared.new_session && unsafe { libc::setsid() } < 0 {
@@ -200,7 +199,7 @@ pub(super) fn enter_session(prepared: &Prepared) -> Result<(), ChildError> {
     }
 }
 
-/// The streams and the directory.
+/// Redirects the streams and changes the directory.
 pub(super) fn set_up(prepared: &Prepared) -> Result<(), ChildError> {
     redirect(prepared)?;
     let Some(cwd) = &prepared.cwd else {
@@ -218,7 +217,7 @@ fn redirect(prepared: &Prepared) -> Result<(), ChildError> {
         let Some(fd) = prepared.stream(number) else {
             continue;
         };
-        // SAFETY: both are numbers of open descriptors; dup2 clears close-on-exec.
+        // SAFETY: both are open descriptors; dup2 clears close-on-exec.
         if unsafe { libc::dup2(fd, number as RawFd) } < 0 {
             return Err(ChildError::last(STEP_STREAM));
         }
@@ -226,12 +225,12 @@ fn redirect(prepared: &Prepared) -> Result<(), ChildError> {
     Ok(())
 }
 
-/// For a repetition: input is read and output written from the start again.
-/// Streams that cannot be wound back (terminals, pipes) are left as they are.
+/// Prepares the streams for a repetition: input is read, and output written, from the start
+/// again. Streams without a position (terminals, pipes) are not changed.
 pub(super) fn rewind(prepared: &Prepared) {
     for number in (0..3).filter(|&number| prepared.stream(number).is_some()) {
         let fd = number as RawFd;
-        // SAFETY: descriptors only; failure changes nothing.
+        // SAFETY: takes descriptors only; failure changes nothing.
         unsafe {
             let appends = libc::fcntl(fd, libc::F_GETFL) & libc::O_APPEND != 0;
             if number > 0 && !appends {
@@ -242,9 +241,8 @@ pub(super) fn rewind(prepared: &Prepared) {
     }
 }
 
-/// Becomes the program, as `execvp` does: the first candidate that can be
-/// executed, by `/bin/sh` where the kernel does not know the format. Returns
-/// only when none can.
+/// Executes the program as `execvp` does: the first candidate that can be executed, or
+/// `/bin/sh` if the kernel does not recognise the format. Returns only if none can be.
 pub(super) fn exec(prepared: &mut Prepared) -> ChildError {
     let mut refused = None;
     let mut error = ChildError {
@@ -252,7 +250,7 @@ pub(super) fn exec(prepared: &mut Prepared) -> ChildError {
         errno: libc::ENOENT,
     };
     for at in 0..prepared.paths.len() {
-        // SAFETY: null-terminated arrays of C strings that live until the exec.
+        // SAFETY: null-terminated arrays of C strings that outlive the exec.
         unsafe {
             libc::execve(
                 prepared.paths[at].as_ptr(),
@@ -276,24 +274,24 @@ pub(super) fn exec(prepared: &mut Prepared) -> ChildError {
     refused.unwrap_or(error)
 }
 
-/// Writes all of it or gives up.
-pub(super) fn tell(fd: RawFd, bytes: &[u8]) {
+/// Writes the bytes; gives up on an error.
+pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
     loop {
         // SAFETY: the slice is readable for its length.
-        let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
-        // Below PIPE_BUF a write is whole or not at all.
+        let n = unsafe { libc::write(fd, bytes.as_ptr().process(), bytes.len()) };
+        // Writes below PIPE_BUF are atomic.
         if n >= 0 || ChildError::last(0).errno != libc::EINTR {
             return;
         }
     }
 }
 
-/// Waits for a byte; `None` when the other end is closed.
-pub(super) fn hear(fd: RawFd) -> Option<u8> {
+/// Waits for a byte; `None` if the other end is closed.
+pub(super) fn read_byte(fd: RawFd) -> Option<u8> {
     let mut byte = 0u8;
     loop {
         // SAFETY: one byte is writable.
-        let n = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
+        let n = unsafe { libc::read(fd, (&raw mut byte).process(), 1) };
         match n {
             1 => return Some(byte),
             n if n < 0 && ChildError::last(0).errno == libc::EINTR => {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a launch fails and how a program ends, as exit statuses.
+//! Launch errors and program exits, as exit statuses.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,39 +9,39 @@ use std::process::ExitStatus;
 
 use serde::{Deserialize, Serialize};
 
-/// Exit status of Usher's own failures, as `env` and `timeout` use it.
+/// Exit status of Usher's own failures, as in `env` and `timeout`.
 pub const OWN_FAILURE: u8 = 125;
 const CANNOT_EXECUTE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Why a program could not be launched.
+/// The reason why a program could not be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// No command at all.
+    /// The command is empty.
     #[error("launching a program: no command was given")]
     NoCommand,
-    /// The program is nowhere to be found.
+    /// The program does not exist.
     #[error("running '{}': {}", program.display(), source_text(source))]
     NotFound {
         /// The program as given.
         program: OsString,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The program is there but cannot be executed.
+    /// The program exists but cannot be executed.
     #[error("running '{}': {}", program.display(), source_text(source))]
     CannotExecute {
         /// The program as given.
         program: OsString,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An argument or a variable that no program can be given.
-    #[error("running '{}': {what} holds a NUL byte", program.display())]
+    /// An argument or a variable contains a NUL byte.
+    #[error("running '{}': {what} contains a NUL byte", program.display())]
     Nul {
         /// The program as given.
         program: OsString,
-        /// Which string.
+        /// The string.
         what: String,
     },
     /// A file for a standard stream could not be opened.
@@ -51,24 +51,23 @@ pub enum LaunchError {
         stream: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Something else on the way there.
+    /// Another step failed.
     #[error("running '{}': {doing}: {source}", program.display())]
     System {
         /// The program as given.
         program: OsString,
-        /// What was being done.
+        /// The step.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl LaunchError {
-    /// The exit status that says so: 127 not found, 126 not executable, 125
-    /// everything that is Usher's own failure.
+    /// The exit status: 127 not found, 126 not executable, 125 all failures of Usher itself.
     pub fn code(&self) -> u8 {
         match self {
             Self::NotFound { .. } => NOT_FOUND,
@@ -77,7 +76,7 @@ impl LaunchError {
         }
     }
 
-    /// What `exec` said about the program.
+    /// The error for a failed `exec`.
     pub(super) fn from_exec(program: OsString, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => Self::NotFound { program, source },
@@ -86,7 +85,7 @@ impl LaunchError {
     }
 }
 
-/// The kernel's words without Rust's "(os error N)".
+/// The error's text without Rust's "(os error N)".
 fn source_text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -95,12 +94,12 @@ fn source_text(error: &io::Error) -> String {
     }
 }
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Its exit status, where it exited.
+    /// Its exit status, if it exited.
     pub status: Option<u8>,
-    /// The signal that ended it, where one did.
+    /// The signal that ended it, if there was one.
     pub signal: Option<i32>,
     /// CPU time in seconds of the process and the children that it waited for.
     pub cpu_seconds: f64,
@@ -117,8 +116,7 @@ impl Exit {
         }
     }
 
-    /// The exit status as a shell gives it: 128 + the signal's number where a
-    /// signal ended the program.
+    /// The exit status as in a shell: 128 + the signal's number if a signal ended the program.
     pub fn code(&self) -> u8 {
         let by_signal = || self.signal.map(|signal| (128 + (signal & 0x7f)) as u8);
         self.status.or_else(by_signal).unwrap_or(OWN_FAILURE)
@@ -145,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_a_shell() {
+    fn exit_codes_are_those_of_a_shell() {
         assert_eq!(Exit::new(3 << 8, 0.0).code(), 3);
         assert_eq!(Exit::new(0, 0.0).code(), 0);
         assert_eq!(Exit::new(9, 0.0).code(), 137);

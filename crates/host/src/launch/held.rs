@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that is held just short of `exec`, and one that runs.
+//! A program that is held before `exec`, and a running program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,12 +19,12 @@ use super::child::{self, ChildError, STEP_EXEC};
 use super::prepare::Prepared;
 use super::{Exit, Forwarder, LaunchError, LaunchSpec, OWN_FAILURE};
 
-/// One fork at a time: a child holds copies of the pipes of all children
-/// forked before it, so with an order among them the death of the launcher is
-/// seen by the last one, then by the one before, and so on.
+/// Serialises forks. A child holds copies of the pipes of all children forked before it. With
+/// an order among them, the last child notices the launcher's death first, then the one
+/// before it, and so on.
 static ONE_FORK: Mutex<()> = Mutex::new(());
 
-/// Runs `fork` while no other thread makes pipes for a child or forks.
+/// Runs `fork` while no other thread creates pipes for a child or forks.
 pub(super) fn one_at_a_time<T>(fork: impl FnOnce() -> T) -> T {
     let _guard = ONE_FORK.lock().unwrap_or_else(PoisonError::into_inner);
     fork()
@@ -34,31 +34,31 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     pipe_with(PipeFlags::CLOEXEC)
 }
 
-/// A child process that waits just short of `exec`. Dropped, it ends without
-/// having executed anything.
+/// A child process that waits just before `exec`. Dropping it ends the child, which has not
+/// executed anything.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldChild {
     program: OsString,
-    /// `None` once it has been handed over.
+    /// `None` once the child has been started.
     running: Option<Running>,
     go: Option<File>,
     answer: Option<File>,
 }
 
-/// Forks a child that stops just short of executing the command.
+/// Forks a child that waits just before it executes the command.
 ///
 /// # Errors
-/// The command is not there or cannot be executed, a stream cannot be opened,
-/// or the process cannot be made. Nothing is left behind.
-pub fn hold(spec: &LaunchSpec) -> Result<Held, LaunchError> {
+/// The command does not exist or cannot be executed, a stream cannot be opened, or the process
+/// cannot be created. Nothing is left behind.
+pub fn hold(spec: &LaunchSpec) -> Result<HeldChild, LaunchError> {
     hold_in(spec, None)
 }
 
-/// The same; with a home, the child is born inside that program's cgroups.
+/// As [`hold`]; with a home, the child is created inside that program's cgroups.
 ///
 /// # Errors
 /// As [`hold`].
-pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Held, LaunchError> {
+pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChild, LaunchError> {
     spec.resolve()?;
     let mut prepared = Prepared::new(spec)?;
     let program = prepared.program.clone();
@@ -69,9 +69,9 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Held, L
     };
     one_at_a_time(|| {
         let (hold, go) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
-        let (answer, tell) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let (answer, output) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
         let ours = [go.as_raw_fd(), answer.as_raw_fd()];
-        let theirs = [hold.as_raw_fd(), tell.as_raw_fd()];
+        let theirs = [hold.as_raw_fd(), output.as_raw_fd()];
         // SAFETY: `wait_and_exec` makes plain system calls only.
         let pid = unsafe {
             child::fork(home, |mask| {
@@ -80,7 +80,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Held, L
         };
         let pid = pid.map_err(|e| failed("forking", e))?;
         let running = Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?;
-        Ok(Held {
+        Ok(HeldChild {
             program: program.clone(),
             running: Some(running),
             go: Some(go.into()),
@@ -93,28 +93,28 @@ fn wait_and_exec(
     prepared: &mut Prepared,
     mask: &child::Mask,
     parents: [i32; 2],
-    [hold, tell]: [i32; 2],
+    [hold, output]: [i32; 2],
 ) -> i32 {
     for fd in parents {
-        // SAFETY: the child's own copies.
+        // SAFETY: these descriptors are the child's own copies.
         unsafe { libc::close(fd) };
     }
     child::reset_signals(mask);
-    // Now, so that whoever manages it meanwhile sees whose session it is.
+    // Before the wait, so that the manager sees the final session.
     let entered = child::enter_session(prepared);
-    // Nothing that fails ends it before: a held child stays held.
-    if child::hear(hold).is_none() {
+    // An error is reported only after the release: a held child stays held.
+    if child::read_byte(hold).is_none() {
         return OWN_FAILURE.into();
     }
     let error = match entered.and_then(|()| child::set_up(prepared)) {
         Ok(()) => child::exec(prepared),
         Err(error) => error,
     };
-    child::tell(tell, &error.to_bytes());
+    child::write_bytes(output, &error.to_bytes());
     OWN_FAILURE.into()
 }
 
-impl Held {
+impl HeldChild {
     /// The child's process number.
     pub fn pid(&self) -> i32 {
         self.running.as_ref().map_or(0, Running::pid)
@@ -123,23 +123,23 @@ impl Held {
     /// Lets it execute the program; returns when it has.
     ///
     /// # Errors
-    /// `exec` failed after all; the child is gone then.
+    /// `exec` failed; the child is gone then.
     pub fn release(self) -> Result<Running, LaunchError> {
         self.start()?.finish()
     }
 
-    /// Lets it execute the program, and does not wait for that: the child may have
-    /// been frozen meanwhile.
+    /// Lets it execute the program without waiting for that: the child may have been frozen
+    /// meanwhile.
     ///
     /// # Errors
     /// There is no child.
-    pub fn start(mut self) -> Result<Starting, LaunchError> {
+    pub fn start(mut self) -> Result<StartingChild, LaunchError> {
         if let Some(mut go) = self.go.take() {
-            // Fails when the child was killed meanwhile; its status says so.
+            // Fails if the child was killed meanwhile, which its status reports.
             let _ = go.write_all(b"g");
         }
         let running = self.running.take().ok_or(LaunchError::NoCommand)?;
-        Ok(Starting {
+        Ok(StartingChild {
             program: std::mem::take(&mut self.program),
             running,
             answer: self.answer.take().ok_or(LaunchError::NoCommand)?,
@@ -147,22 +147,22 @@ impl Held {
     }
 }
 
-/// A child process that was let go, and may not have executed its program yet.
-/// Its descriptor becomes readable when it has, or cannot. Dropped, it runs on.
+/// A released child process that may not have executed its program yet. Its descriptor becomes
+/// readable when it has, or cannot. Dropping it does not end the child.
 #[derive(Debug)]
-pub struct Starting {
+pub struct StartingChild {
     program: OsString,
     running: Running,
     answer: File,
 }
 
-impl AsFd for Starting {
+impl AsFd for StartingChild {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.answer.as_fd()
     }
 }
 
-impl Starting {
+impl StartingChild {
     /// The child.
     pub fn running(&self) -> &Running {
         &self.running
@@ -171,11 +171,11 @@ impl Starting {
     /// Waits until it has executed the program.
     ///
     /// # Errors
-    /// `exec` failed after all; the child is gone then.
+    /// `exec` failed; the child is gone then.
     pub fn finish(mut self) -> Result<Running, LaunchError> {
         let mut bytes = [0; ChildError::BYTES];
         match self.answer.read_exact(&mut bytes) {
-            // Closed by a successful exec, or by the child's death.
+            // The pipe is closed by a successful exec, or by the child's death.
             Err(_) => Ok(self.running),
             Ok(()) => {
                 let _ = self.running.wait();
@@ -197,7 +197,7 @@ pub(super) fn launch_error(program: &OsString, error: ChildError) -> LaunchError
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldChild {
     fn drop(&mut self) {
         drop(self.go.take());
         if let Some(mut running) = self.running.take() {
@@ -206,13 +206,13 @@ impl Drop for Held {
     }
 }
 
-/// How often a program is looked at for stops.
-const STOPS_EVERY: Timespec = Timespec {
+/// Interval of the checks for stops.
+const STOP_CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// A child process. Dropped, it runs on.
+/// A child process. Dropping it does not end the child.
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
@@ -250,18 +250,18 @@ impl Running {
         }
     }
 
-    /// Sends a signal to its process group, which it leads when it was
-    /// launched with a session of its own.
+    /// Sends a signal to its process group, which it leads if it was launched with a new
+    /// session.
     pub fn signal_group(&self, signal: i32) {
         if let (None, Some(signal)) = (self.ended, Signal::from_named_raw(signal)) {
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
 
-    /// How it ended, if it has.
+    /// Its exit, if it has ended.
     ///
     /// # Errors
-    /// When somebody else has waited for it.
+    /// When other code has waited for it.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
         self.note_stop();
         self.reap(libc::WNOHANG)
@@ -270,7 +270,7 @@ impl Running {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// When somebody else has waited for it.
+    /// When other code has waited for it.
     pub fn wait(&mut self) -> io::Result<Exit> {
         loop {
             if let Some(exit) = self.reap(0)? {
@@ -279,21 +279,20 @@ impl Running {
         }
     }
 
-    /// Waits until it has ended; signals that the launcher gets meanwhile are
-    /// passed on to it.
+    /// Waits until it has ended; forwards the launcher's signals to it meanwhile.
     ///
     /// # Errors
-    /// When somebody else has waited for it.
+    /// When other code has waited for it.
     pub fn wait_forwarding(&mut self, signals: &mut Forwarder) -> io::Result<Exit> {
-        self.wait_heeding(signals, || {})
+        self.wait_forwarding_with(signals, || {})
     }
 
-    /// The same, and `asked` is called each time that one of them asks the
-    /// program to end.
+    /// As [`Self::wait_forwarding`]; calls `asked` for each signal that requests the program's
+    /// end.
     ///
     /// # Errors
-    /// When somebody else has waited for it.
-    pub fn wait_heeding(
+    /// When other code has waited for it.
+    pub fn wait_forwarding_with(
         &mut self,
         signals: &mut Forwarder,
         mut asked: impl FnMut(),
@@ -303,9 +302,9 @@ impl Running {
                 PollFd::new(&self.pidfd, PollFlags::IN),
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
-            // A handler of SIGCHLD, which reports stops too, would interrupt what
-            // other threads wait for.
-            match poll(&mut fds, Some(&STOPS_EVERY)) {
+            // A handler of SIGCHLD, which reports stops too, would interrupt the waits of
+            // other threads.
+            match poll(&mut fds, Some(&STOP_CHECK_INTERVAL)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -318,13 +317,13 @@ impl Running {
         }
     }
 
-    /// Whether it was seen stopped or continued by a signal: how long it took
-    /// is then not how long it takes.
+    /// Whether it was stopped or continued by a signal. Its duration is then not that of its
+    /// work.
     pub fn was_stopped(&self) -> bool {
         self.was_stopped
     }
 
-    /// Notes a stop or a continuation that the kernel reports since the last call.
+    /// Records a stop or continuation that the kernel has reported since the last call.
     fn note_stop(&mut self) {
         if self.ended.is_some() {
             return;
@@ -340,7 +339,7 @@ impl Running {
                 options,
             )
         };
-        // SAFETY: zeroed, and where the kernel fills it, the field is a pid.
+        // SAFETY: zeroed; where the kernel fills it, the field is a pid.
         let pid = unsafe { info.assume_init().si_pid() };
         self.was_stopped |= answer == 0 && pid != 0;
     }
@@ -351,7 +350,7 @@ impl Running {
         }
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: both are written by the kernel; the child is ours and not yet reaped.
+        // SAFETY: the kernel writes both; the child is ours and not reaped yet.
         let pid = unsafe { libc::wait4(self.pid(), &mut status, options, usage.as_mut_ptr()) };
         if pid == 0 {
             return Ok(None);

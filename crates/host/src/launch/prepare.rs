@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything that `exec` needs, made ready before the fork: between fork and
-//! exec in a process with threads nothing may allocate or take a lock.
+//! The arguments of `exec`, prepared before the fork: between fork and exec a process with
+//! threads must not allocate or take a lock.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -12,17 +12,17 @@ use std::ptr;
 
 use super::LaunchError;
 
-/// Where a standard stream goes.
+/// The target of a standard stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Stream {
-    /// The launcher's own.
+    /// The launcher's stream.
     #[default]
     Inherit,
     /// `/dev/null`.
     Null,
-    /// A file; created and cut to nothing when it is written to.
+    /// A file; created, and truncated when written to.
     File(PathBuf),
-    /// A file that is added to; read from its start as standard input.
+    /// A file that is appended to; as standard input, read from its start.
     Append(PathBuf),
 }
 
@@ -41,14 +41,13 @@ pub struct LaunchSpec {
     pub stdout: Stream,
     /// Standard error.
     pub stderr: Stream,
-    /// Whether it gets a session (and a process group) of its own. With the
-    /// kernel's autogroup, sessions share the CPU time evenly whatever their
-    /// number of threads, and `nice` counts within one session only; a new
-    /// session also has no terminal.
+    /// Whether it gets a new session and process group. With the kernel's autogroup, sessions
+    /// share CPU time equally whatever their number of threads, and `nice` counts only within
+    /// a session. A new session has no terminal.
     pub new_session: bool,
 }
 
-/// Variables that size the thread pools of common runtimes.
+/// Variables that set the size of thread pools in common runtimes.
 const THREAD_POOLS: [&str; 6] = [
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -74,13 +73,13 @@ impl LaunchSpec {
         self
     }
 
-    /// Names the heartbeat page: [`usher_heartbeat`]'s variable.
+    /// Sets the path of the heartbeat page, in the variable of [`usher_heartbeat`].
     #[must_use]
     pub fn heartbeat(self, page: &Path) -> Self {
         self.env("USHER_HEARTBEAT", page)
     }
 
-    /// Adds Usher's OMPT tool to those that an OpenMP runtime loads.
+    /// Adds Usher's OMPT tool to the tools that an OpenMP runtime loads.
     #[must_use]
     pub fn ompt_tool(self, library: &Path) -> Self {
         let mut list = library.as_os_str().to_owned();
@@ -92,9 +91,9 @@ impl LaunchSpec {
         self.env("OMP_TOOL_LIBRARIES", list)
     }
 
-    /// Tells the common runtimes to make that many threads, where the user
-    /// has not said otherwise. Off unless asked for: a pool that was sized for
-    /// the first seats stays that size when the program gets more.
+    /// Sets the number of threads of common runtimes, unless the user has set it. Only applied
+    /// on request: a pool that was sized for the first seat keeps its size when the program
+    /// gets more CPUs.
     #[must_use]
     pub fn thread_hints(mut self, threads: usize) -> Self {
         for name in THREAD_POOLS {
@@ -105,7 +104,7 @@ impl LaunchSpec {
         self
     }
 
-    /// What a variable will be in the program.
+    /// The value that a variable will have in the program.
     fn variable(&self, name: &str) -> Option<OsString> {
         match self.env.get(OsStr::new(name)) {
             Some(change) => change.clone(),
@@ -113,10 +112,10 @@ impl LaunchSpec {
         }
     }
 
-    /// The file that `exec` will run.
+    /// The file that `exec` will execute.
     ///
     /// # Errors
-    /// No command; nothing of that name in `PATH`; not an executable file.
+    /// The command is empty, not found in `PATH`, or not an executable file.
     pub fn resolve(&self) -> Result<PathBuf, LaunchError> {
         let program = self.argv.first().ok_or(LaunchError::NoCommand)?;
         let mut refused = libc::ENOENT;
@@ -175,8 +174,8 @@ fn executable(path: &Path) -> Result<(), i32> {
     }
 }
 
-/// A [`LaunchSpec`] as `exec` takes it. Pointers point into the strings beside
-/// them, whose heap buffers do not move with the struct.
+/// A [`LaunchSpec`] in the form that `exec` takes. Pointers refer to the strings beside them,
+/// whose heap buffers do not move with the struct.
 pub(super) struct Prepared {
     pub program: OsString,
     pub paths: Vec<CString>,
@@ -184,8 +183,8 @@ pub(super) struct Prepared {
     pub new_session: bool,
     streams: [Option<OwnedFd>; 3],
     argv: Argv,
-    /// `/bin/sh`, room for the script's path, the rest of argv: for files
-    /// without `#!`, which `execvp` runs by the shell.
+    /// `/bin/sh`, a slot for the script's path, the rest of argv: for files without `#!`, which
+    /// `execvp` runs by the shell.
     shell_argv: Argv,
     envp: Argv,
 }
@@ -250,7 +249,7 @@ impl Prepared {
         })
     }
 
-    /// The descriptor for standard stream `number`, if it is not inherited.
+    /// The descriptor of standard stream `number`, if it is redirected.
     pub fn stream(&self, number: usize) -> Option<i32> {
         let fd = self.streams.get(number)?.as_ref()?;
         Some(fd.as_fd().as_raw_fd())
@@ -264,7 +263,7 @@ impl Prepared {
         self.envp.pointers.as_ptr()
     }
 
-    /// Puts the path in for `/bin/sh` to run; for the child's copy only.
+    /// Inserts the path that `/bin/sh` runs; for the child's copy only.
     pub fn shell_argv(&mut self, path: usize) -> *const *const libc::c_char {
         self.shell_argv.pointers[1] = self.paths[path].as_ptr();
         self.shell_argv.pointers.as_ptr()

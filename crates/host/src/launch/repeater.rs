@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One process that runs a command again and again.
+//! A process that runs a command repeatedly.
 //!
-//! Paper 1's protocol restarts every program until all have run often enough.
-//! Were each run a new child of the launcher, each would have to be moved into
-//! its seats anew. So the root of a repeated program is a *repeater*: a fork of
-//! the launcher that never executes anything itself. Told to, it forks a child
-//! that becomes the program, waits for it and reports; what it forks inherits
-//! its cgroups and affinity mask, and so its seats, at once.
+//! Paper 1's protocol restarts every program until all have run often enough. If each run were
+//! a new child of the launcher, each would have to be seated again. The root of a repeated
+//! program is therefore a *repeater*: a fork of the launcher that executes no other program
+//! itself. On request it forks a child that executes the program, waits for it and reports.
+//! The child inherits the repeater's cgroups and affinity mask, and thereby its seat.
 //!
-//! Protocol: a byte from the launcher starts a repetition; the repeater
-//! answers with a [`Report`]. When the launcher's end of the pipe closes, for
-//! whatever reason, the repeater kills what it runs and ends.
+//! Protocol: a byte from the launcher starts a repetition; the repeater answers with a
+//! [`Report`]. When the launcher's end of the pipe closes for any reason, the repeater kills
+//! its child and ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,41 +24,41 @@ use super::held::{Running, launch_error, one_at_a_time, pipe};
 use super::prepare::Prepared;
 use super::{Exit, LaunchError, LaunchSpec, OWN_FAILURE};
 
-/// One completed run of the command.
+/// A completed run of the command.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Repetition {
     /// How it ended.
     pub exit: Exit,
-    /// When it was ordered, in nanoseconds of `CLOCK_MONOTONIC`: it may have had
-    /// to wait for its turn.
+    /// Time of the request, in nanoseconds of `CLOCK_MONOTONIC`. The run may have started
+    /// later, as the program may have been frozen.
     pub begin_ns: u64,
-    /// When it had ended, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of its end, in nanoseconds of `CLOCK_MONOTONIC`.
     pub end_ns: u64,
 }
 
 impl Repetition {
-    /// Wall-clock seconds from order to end.
+    /// Wall-clock seconds from request to end.
     pub fn seconds(&self) -> f64 {
         self.end_ns.saturating_sub(self.begin_ns) as f64 * 1e-9
     }
 }
 
-/// A command that can be run again and again within the same seats. Dropped,
-/// it and what it runs are killed.
+/// A command that can be run repeatedly in the same seat. Dropping it kills the repeater and
+/// its child.
 #[derive(Debug)]
 pub struct Repeater {
     program: OsString,
     process: Running,
     group: bool,
-    ordered_ns: u64,
-    orders: Option<File>,
+    requested_ns: u64,
+    requests: Option<File>,
     reports: File,
 }
 
-/// What the repeater writes after a repetition, as four native 64-bit words.
+/// The repeater's report after a repetition: four native 64-bit words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Report {
-    /// Step in the high, errno in the low half; 0 where the program was executed.
+    /// Step in the high half, errno in the low half; 0 if the program was executed.
     error: u64,
     status: u64,
     end_ns: u64,
@@ -93,7 +92,7 @@ impl Report {
     }
 }
 
-/// Forks a repeater for the command; nothing is executed yet.
+/// Forks a repeater for the command, which is not executed yet.
 ///
 /// # Errors
 /// As [`super::hold`].
@@ -101,7 +100,7 @@ pub fn repeat(spec: &LaunchSpec) -> Result<Repeater, LaunchError> {
     repeat_in(spec, None)
 }
 
-/// The same; with a home, it is born inside that program's cgroups.
+/// As [`repeat`]; with a home, the repeater is created inside that program's cgroups.
 ///
 /// # Errors
 /// As [`super::hold`].
@@ -115,18 +114,19 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
         source,
     };
     one_at_a_time(|| {
-        let (hear, orders) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
-        let (reports, tell) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
-        let (hear_fd, tell_fd) = (hear.as_raw_fd(), tell.as_raw_fd());
+        let (input, requests) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let (reports, output) = pipe().map_err(|e| failed("making a pipe", e.into()))?;
+        let (input_fd, output_fd) = (input.as_raw_fd(), output.as_raw_fd());
         // SAFETY: `serve` makes plain system calls only.
-        let pid = unsafe { child::fork(home, |mask| serve(&mut prepared, mask, hear_fd, tell_fd)) };
+        let pid =
+            unsafe { child::fork(home, |mask| serve(&mut prepared, mask, input_fd, output_fd)) };
         let pid = pid.map_err(|e| failed("forking", e))?;
         Ok(Repeater {
             program: program.clone(),
             process: Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?,
             group: spec.new_session,
-            ordered_ns: 0,
-            orders: Some(orders.into()),
+            requested_ns: 0,
+            requests: Some(requests.into()),
             reports: reports.into(),
         })
     })
@@ -138,20 +138,20 @@ impl Repeater {
         self.process.pid()
     }
 
-    /// Starts a repetition; one at a time.
+    /// Starts a repetition; only one may be in progress.
     ///
     /// # Errors
     /// The repeater is gone.
     pub fn start(&mut self) -> Result<(), LaunchError> {
-        self.ordered_ns = now_ns();
-        let sent = match &mut self.orders {
-            Some(orders) => orders.write_all(b"r"),
+        self.requested_ns = now_ns();
+        let sent = match &mut self.requests {
+            Some(requests) => requests.write_all(b"r"),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         sent.map_err(|source| self.gone(source))
     }
 
-    /// Waits for the report of the repetition that was started.
+    /// Waits for the report of the current repetition.
     ///
     /// # Errors
     /// The program could not be executed; the repeater was killed.
@@ -170,12 +170,12 @@ impl Repeater {
         }
         Ok(Repetition {
             exit: Exit::new(report.status as i32, report.cpu_us as f64 * 1e-6),
-            begin_ns: self.ordered_ns,
+            begin_ns: self.requested_ns,
             end_ns: report.end_ns,
         })
     }
 
-    /// Readable when [`Self::finish`] will not wait.
+    /// A descriptor that is readable when [`Self::finish`] will not block.
     pub fn report_fd(&self) -> BorrowedFd<'_> {
         self.reports.as_fd()
     }
@@ -183,7 +183,7 @@ impl Repeater {
     fn gone(&self, source: io::Error) -> LaunchError {
         LaunchError::System {
             program: self.program.clone(),
-            doing: "talking to the process that repeats it",
+            doing: "communicating with the process that repeats it",
             source,
         }
     }
@@ -194,30 +194,30 @@ impl Drop for Repeater {
         if self.group {
             self.process.signal_group(libc::SIGKILL);
         }
-        // The repeater kills its child as it loses its pipe; killed first, it
-        // takes the child with it (PR_SET_PDEATHSIG).
-        drop(self.orders.take());
+        // Without its pipe the repeater kills its child. If the repeater is killed first, the
+        // child dies with it (PR_SET_PDEATHSIG).
+        drop(self.requests.take());
         self.process.kill_and_reap();
     }
 }
 
-fn serve(prepared: &mut Prepared, mask: &child::Mask, hear: RawFd, tell: RawFd) -> i32 {
+fn serve(prepared: &mut Prepared, mask: &child::Mask, input: RawFd, output: RawFd) -> i32 {
     let stream = |number| prepared.stream(number).unwrap_or(-1);
-    child::close_others([hear, tell, stream(0), stream(1), stream(2)]);
+    child::close_others([input, output, stream(0), stream(1), stream(2)]);
     child::reset_signals(mask);
-    // A repeater that cannot get its session would be killed with the
-    // launcher's group, so it does not go on.
+    // Without its own session the repeater would be killed together with the launcher's process
+    // group, so it ends.
     if child::enter_session(prepared).is_err() {
         return OWN_FAILURE.into();
     }
-    while child::hear(hear).is_some() {
-        let report = run_once(prepared, hear, prepared.new_session);
-        child::tell(tell, &report.to_bytes());
+    while child::read_byte(input).is_some() {
+        let report = run_once(prepared, input, prepared.new_session);
+        child::write_bytes(output, &report.to_bytes());
     }
     0
 }
 
-fn run_once(prepared: &mut Prepared, hear: RawFd, group: bool) -> Report {
+fn run_once(prepared: &mut Prepared, input: RawFd, group: bool) -> Report {
     let mut report = Report {
         error: 0,
         status: 0,
@@ -225,15 +225,15 @@ fn run_once(prepared: &mut Prepared, hear: RawFd, group: bool) -> Report {
         cpu_us: 0,
     };
     let mut ends = [-1; 2];
-    // SAFETY: pipe2 fills both numbers; the child keeps to plain system calls.
+    // SAFETY: pipe2 fills both numbers; the child only makes plain system calls.
     let pid = unsafe {
         match libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) {
-            0 => child::plain_fork(),
+            0 => child::raw_fork(),
             _ => -1,
         }
     };
     if pid == 0 {
-        // SAFETY: _exit runs nothing of the parent's.
+        // SAFETY: _exit runs no code of the parent.
         unsafe { libc::_exit(become_program(prepared, ends[1])) };
     }
     if pid < 0 {
@@ -243,20 +243,20 @@ fn run_once(prepared: &mut Prepared, hear: RawFd, group: bool) -> Report {
     }
     let mut answer = [0u8; ChildError::BYTES];
     // SAFETY: `answer` is writable for its length; the descriptors are ours.
-    let told = unsafe {
+    let received = unsafe {
         libc::close(ends[1]);
-        let n = libc::read(ends[0], answer.as_mut_ptr().cast(), answer.len());
+        let n = libc::read(ends[0], answer.as_mut_ptr().process(), answer.len());
         libc::close(ends[0]);
         n
     };
-    if told == ChildError::BYTES as isize {
+    if received == ChildError::BYTES as isize {
         let error = ChildError::from_bytes(answer);
         report.error = (error.step as u64) << 32 | u64::from(error.errno as u32);
     }
-    await_end(pid, hear, group);
+    await_end(pid, input, group);
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: both are written by the kernel; rusage is all numbers.
+    // SAFETY: the kernel writes both; rusage consists of numbers.
     let usage = unsafe {
         libc::wait4(pid, &mut status, 0, usage.as_mut_ptr());
         usage.assume_init()
@@ -267,7 +267,7 @@ fn run_once(prepared: &mut Prepared, hear: RawFd, group: bool) -> Report {
     report
 }
 
-fn become_program(prepared: &mut Prepared, tell: RawFd) -> i32 {
+fn become_program(prepared: &mut Prepared, output: RawFd) -> i32 {
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let error = match child::set_up(prepared) {
@@ -277,14 +277,14 @@ fn become_program(prepared: &mut Prepared, tell: RawFd) -> i32 {
         }
         Err(error) => error,
     };
-    child::tell(tell, &error.to_bytes());
+    child::write_bytes(output, &error.to_bytes());
     OWN_FAILURE.into()
 }
 
-/// Waits until the child has ended; kills it, and everything of its group,
-/// when the launcher is gone.
-fn await_end(pid: libc::pid_t, hear: RawFd, group: bool) {
-    // SAFETY: descriptors and process numbers of our own; `fds` is writable.
+/// Waits until the child has ended. If the launcher is gone, kills the child and its process
+/// group.
+fn await_end(pid: libc::pid_t, input: RawFd, group: bool) {
+    // SAFETY: the descriptors and process numbers are ours; `fds` is writable.
     unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd;
         let watch = |fd, events| libc::pollfd {
@@ -295,7 +295,7 @@ fn await_end(pid: libc::pid_t, hear: RawFd, group: bool) {
         if pidfd < 0 {
             return;
         }
-        let mut fds = [watch(pidfd, libc::POLLIN), watch(hear, 0)];
+        let mut fds = [watch(pidfd, libc::POLLIN), watch(input, 0)];
         loop {
             libc::poll(fds.as_mut_ptr(), 2, -1);
             if fds[0].revents != 0 {
@@ -315,7 +315,7 @@ fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `t` is writable; CLOCK_MONOTONIC is always there.
+    // SAFETY: `t` is writable; CLOCK_MONOTONIC always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

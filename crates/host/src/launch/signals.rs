@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Passing signals on to the launched program.
+//! Forwarding of signals to the launched program.
 //!
-//! A terminal sends its signals (Ctrl-C, Ctrl-Z, a changed window) to the
-//! whole foreground process group. A program in the launcher's own session is
-//! in that group and has had them already, so only those that another process
-//! sent to the launcher alone are passed on; a program with a session of its
-//! own gets all of them, and so does its process group.
+//! A terminal sends its signals (Ctrl-C, Ctrl-Z, a changed window) to the whole foreground
+//! process group. A program in the launcher's session belongs to that group and has received
+//! them already, so only signals that another process sent to the launcher are forwarded. A
+//! program with its own session gets all signals, and so does its process group.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -26,11 +25,11 @@ const FORWARDED: [i32; 9] = [
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
 ];
 
-/// Those of them that ask a program to end.
+/// The forwarded signals that request a program's end.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// Catches the launcher's signals from its making on; make it before the
-/// program is launched, so that none is lost.
+/// Catches the launcher's signals from its creation on. Create it before the program is
+/// launched, so that no signal is lost.
 #[derive(Debug)]
 pub struct Forwarder {
     signals: SignalDelivery<UnixStream, WithOrigin>,
@@ -38,10 +37,10 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Catches the signals that are passed on. Those that the launcher was
-    /// told to ignore (`nohup`, background jobs) stay ignored.
+    /// Catches the signals that are forwarded. Signals that the launcher ignores (`nohup`,
+    /// background jobs) stay ignored.
     ///
-    /// `own_session`: whether the program gets a session of its own.
+    /// `own_session`: whether the program gets a new session.
     ///
     /// # Errors
     /// When a handler cannot be set.
@@ -54,32 +53,32 @@ impl Forwarder {
         })
     }
 
-    /// Whether the program gets a session of its own.
+    /// Whether the program has its own session.
     pub fn own_session(&self) -> bool {
         self.own_session
     }
 
-    /// Whether a signal that asks a program to end has come, after the launched
-    /// program has ended: what has come since the last call is passed on to nobody.
-    pub fn asked_to_end(&mut self) -> bool {
-        self.come()
+    /// Whether a signal that requests the end of a program has arrived since the last call.
+    /// For use after the launched program has ended: the signals are not forwarded.
+    pub fn end_requested(&mut self) -> bool {
+        self.pending()
             .iter()
             .any(|origin| ENDING.contains(&origin.signal))
     }
 
-    fn come(&mut self) -> Vec<Origin> {
+    fn pending(&mut self) -> Vec<Origin> {
         self.signals.pending().collect()
     }
 
-    /// Passes on what has come since the last call. Answers whether one of it
-    /// asks a program to end.
+    /// Forwards the signals that have arrived since the last call. Returns whether one of them
+    /// requests the end of a program.
     pub fn forward(&mut self, program: &Running) -> bool {
         let mut asked = false;
-        for origin in self.come() {
+        for origin in self.pending() {
             asked |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
-                // Nobody in a session without a shell heeds a terminal's stop.
+                // In a session without a shell a terminal's stop signal has no effect.
                 true if origin.signal == SIGTSTP => program.signal_group(SIGSTOP),
                 true => program.signal_group(origin.signal),
                 false if from_terminal => {}
@@ -99,7 +98,7 @@ impl AsFd for Forwarder {
     }
 }
 
-/// Stops as the terminal asked; goes on with SIGCONT, which is passed on too.
+/// Stops as the terminal requested. SIGCONT continues, and is forwarded too.
 fn stop_self() {
     // SAFETY: raising a signal touches no memory.
     unsafe { libc::raise(libc::SIGSTOP) };
@@ -107,7 +106,7 @@ fn stop_self() {
 
 fn ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: sigaction fills `action` when it answers 0.
+    // SAFETY: sigaction fills `action` when it returns 0.
     unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN

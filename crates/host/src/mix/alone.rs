@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs' curves alone: from the profile store, or measured now.
+//! The curves of programs that run alone, from the profile store or measured now.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,32 +16,32 @@ use super::{MixEvent, MixOptions};
 use crate::engine::EngineConfig;
 use crate::error::MeasureError;
 use crate::launch::Stream;
-use crate::profile::{ProfileOptions, Subject, default_counts, profile, remember};
+use crate::profile::{ProfileOptions, ProfileTarget, default_counts, profile, store_curve};
 
-/// Cores by capacity that differ by less than this are the same.
+/// Tolerance for comparing numbers of cores by capacity.
 const SAME_CORES: f64 = 1e-6;
 
-/// What makes two programs of a mix the same.
+/// The identity of a program: programs with equal commands and variables share a curve.
 type CommandAndEnv<'a> = (&'a [std::ffi::OsString], &'a BTreeMap<String, String>);
 
-/// The curve of one program alone, and where it comes from.
+/// The curve of one program alone, and its source.
 #[derive(Debug, Clone)]
-pub(super) struct Alone {
+pub(super) struct AloneCurve {
     pub curve: Curve,
     pub source: String,
 }
 
-/// The curves of all programs of a mix, in its order; same commands are
-/// measured once. `seconds`: how long measuring may take.
+/// The curves of all programs of a mix, in its order. Programs with the same command are
+/// measured once. `seconds`: time limit of the measurements.
 pub(super) fn curves(
     mix: &MixFile,
     config: &EngineConfig,
     options: &MixOptions,
     seconds: Option<f64>,
     cancel: &AtomicBool,
-    tell: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<Vec<Alone>, MeasureError> {
-    let mut known: BTreeMap<CommandAndEnv<'_>, Alone> = BTreeMap::new();
+    on_event: &mut dyn FnMut(MixEvent<'_>),
+) -> Result<Vec<AloneCurve>, MeasureError> {
+    let mut known: BTreeMap<CommandAndEnv<'_>, AloneCurve> = BTreeMap::new();
     let mut missing: Vec<&MixProgram> = Vec::new();
     for program in &mix.programs {
         let command = (&program.argv[..], &program.env);
@@ -59,22 +59,22 @@ pub(super) fn curves(
     }
     let share = seconds.map(|seconds| seconds / missing.len().max(1) as f64);
     for program in missing {
-        let alone = measure(mix, program, config, options, share, cancel, tell)?;
+        let alone = measure(mix, program, config, options, share, cancel, on_event)?;
         known.insert((&program.argv[..], &program.env), alone);
     }
     let of = |p: &MixProgram| known.get(&(&p.argv[..], &p.env)).cloned();
     Ok(mix.programs.iter().filter_map(of).collect())
 }
 
-/// A stored curve that has every point that would be measured.
+/// The stored curve, if it has every point that would be measured.
 fn stored(
     mix: &MixFile,
     program: &MixProgram,
     config: &EngineConfig,
     options: &MixOptions,
-) -> Option<Alone> {
+) -> Option<AloneCurve> {
     let path = options.store.as_deref().filter(|_| !options.remeasure)?;
-    // A store that cannot be read is measured anew, and said so by the engine.
+    // An unreadable store is ignored here; the engine reports it.
     let store = Store::open(path).ok()?;
     let key = key_of(mix, program)?;
     let profile = store
@@ -89,7 +89,7 @@ fn stored(
     };
     let counts = default_counts(&config.topology);
     let complete = counts.iter().all(|&n| has(capacity(&config.topology, n)));
-    (complete && source == ProgressSource::Repetition).then(|| Alone {
+    (complete && source == ProgressSource::Repetition).then(|| AloneCurve {
         source: format!(
             "from the profile store, {}",
             text::count(profile.runs as usize, "run")
@@ -123,56 +123,55 @@ fn measure(
     options: &MixOptions,
     seconds_max: Option<f64>,
     cancel: &AtomicBool,
-    tell: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<Alone, MeasureError> {
-    let subject = Subject {
+    on_event: &mut dyn FnMut(MixEvent<'_>),
+) -> Result<AloneCurve, MeasureError> {
+    let target = ProfileTarget {
         name: program.name.clone(),
         spec: program.spec(&mix.dir, Stream::Null, true),
-        ok_status: program.ok_status.clone(),
+        ok_exit_codes: program.ok_exit_codes.clone(),
     };
     let how = ProfileOptions {
         repeats: options.alone_repeats.max(1),
         seconds_max,
-        patience_seconds: mix.protocol.patience_seconds,
+        timeout_seconds: mix.protocol.timeout_seconds,
         ..ProfileOptions::default()
     };
-    let mut told = |run: &crate::profile::ProfileRun| {
+    let mut on_run = |run: &crate::profile::ProfileRun| {
         let program = &program.name;
-        tell(MixEvent::Alone { program, run });
+        on_event(MixEvent::Alone { program, run });
     };
-    let mut profiled = profile(config.clone(), &subject, &how, cancel, &mut told)?;
-    // The same name for it as when the mix looks for it in the store.
-    profiled.key = key_of(mix, program).or(profiled.key);
+    let mut measured = profile(config.clone(), &target, &how, cancel, &mut on_run)?;
+    // The key under which later runs of the mix search the store.
+    measured.key = key_of(mix, program).or(measured.key);
     if let Some(store) = &options.store {
-        keep(store, config, program, &profiled, tell);
+        keep(store, config, program, &measured, on_event);
     }
-    let least = profiled.points.iter().map(|p| p.seconds.len()).min();
-    Ok(Alone {
+    let least = measured.points.iter().map(|p| p.seconds.len()).min();
+    Ok(AloneCurve {
         source: format!(
             "measured here, {} a point",
             text::count(least.unwrap_or(0), "run")
         ),
-        curve: profiled.curve,
+        curve: measured.curve,
     })
 }
 
-/// A store that cannot be written costs the next run its time, not this one
-/// its result.
+/// Stores a curve. A failure is only a warning: the next run has to measure again.
 fn keep(
     store: &Path,
     config: &EngineConfig,
     program: &MixProgram,
-    profiled: &crate::profile::Profiled,
-    tell: &mut dyn FnMut(MixEvent<'_>),
+    measured: &crate::profile::MeasuredProfile,
+    on_event: &mut dyn FnMut(MixEvent<'_>),
 ) {
-    if let Err(error) = remember(store, &config.topology, &program.name, profiled) {
+    if let Err(error) = store_curve(store, &config.topology, &program.name, measured) {
         let text = error.to_string();
-        tell(MixEvent::Warning { text: &text });
+        on_event(MixEvent::Warning { text: &text });
     }
 }
 
-/// The program as the report knows it.
-pub(super) fn facts(program: &MixProgram, alone: &Alone, topology: &Topology) -> ProgramFacts {
+/// The program as described in the report.
+pub(super) fn facts(program: &MixProgram, alone: &AloneCurve, topology: &Topology) -> ProgramFacts {
     let all = topology.capacity_of(&topology.all_cpus());
     let points = alone.curve.points().iter().filter(|p| p.cores <= all);
     let best = points.max_by(|a, b| a.rate.total_cmp(&b.rate));

@@ -2,29 +2,28 @@
 //! Mixes: several programs side by side, under several policies.
 //!
 //! # The protocol
-//! That of paper 1 (section 4.1): all programs of a round are launched, held
-//! and started together; each is restarted as soon as it ends, until every one
-//! has completed `repeats` repetitions. Then the round is over: a repetition
-//! that is still under way is killed and does not count, so every one that
-//! counts ran while all programs of the mix ran. A program's NTT is the mean
-//! time of its repetitions over its best time alone, ANTT the mean of the
-//! NTTs by weight.
+//! The protocol of paper 1, section 4.1:
 //!
-//! Policies take turns: each round runs every policy once, in an order that is
-//! turned by one place each round. Every policy runs through the same path:
-//! `linux` is the same engine with a policy that never acts, so that what an
-//! engine costs is the same for all. Name `linux` twice (`linux`, `linux#2`)
-//! for the noise of the machine (A/A), or `linux-bare` for a run without any
-//! engine.
+//! 1. All programs of a round are launched, held and started together.
+//! 2. Each is restarted as soon as it ends, until every program has completed `repeats`
+//!    repetitions. Then the round ends. Repetitions in progress are killed and do not count,
+//!    so every counted repetition ran beside all other programs of the mix.
+//! 3. A program's NTT is the mean time of its repetitions over its best time alone. ANTT is
+//!    the weighted mean of the NTTs.
+//! 4. Each round runs every policy once, in an order that is rotated by one position each
+//!    round.
 //!
-//! `casas` is given the programs' curves from the profile store, since its
-//! trials need progress that can be measured while a program runs; `usher` is,
-//! unless it is to start cold.
+//! Every policy runs in the same engine. `linux` is a policy that never acts, so that the cost
+//! of the engine is the same for all. Two arms `linux` and `linux#2` show the noise of the
+//! machine (A/A); `linux-bare` runs without an engine.
+//!
+//! `casas` gets the programs' curves from the profile store, because its trials need progress
+//! that can be measured while a program runs. `usher` gets them too, unless it is to start
+//! cold.
 //!
 //! # The file
-//! TOML. Unknown keys are refused. Programs run in the file's folder, and
-//! relative paths start from there.
-//! What may stand in it is in `docs/mix-file.md`.
+//! TOML, described in `docs/mix-file.md`. Unknown keys are rejected. Programs run in the file's
+//! directory, and relative paths start there.
 
 mod alone;
 mod file;
@@ -44,43 +43,43 @@ use usher_report::data::{
 };
 use usher_report::text;
 
-pub use file::{MixFile, MixFileError, MixProgram, MixProtocol, Place, Setup};
+pub use file::{MixFile, MixFileError, MixPosition, MixProgram, MixProtocol, Setup};
 
-use self::round::Stage;
-use self::schedule::{Arm, Extent, arms, fit, order, seconds_a_repetition};
+use self::round::RoundContext;
+use self::schedule::{Arm, RoundPlan, arms, fit, order, seconds_a_repetition};
 use crate::engine::{EngineConfig, ProfileUse};
 use crate::error::MeasureError;
 use crate::profile::ProfileRun;
 
-/// The part of the time that may go into curves.
+/// Maximum part of the time limit that is used for curves.
 const CURVES_SHARE: f64 = 0.35;
 
-/// How a mix is run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct MixOptions {
-    /// The policies, in the order in which they are shown.
+    /// The policies, in display order.
     pub policies: Vec<String>,
-    /// Rounds; `None`: as the file says.
+    /// Number of rounds; `None`: from the file.
     pub rounds: Option<u32>,
-    /// Repetitions; `None`: as the file says.
+    /// Number of repetitions; `None`: from the file.
     pub repeats: Option<u32>,
-    /// The time for everything; `None`: as the file says.
+    /// Time limit of everything; `None`: from the file.
     pub max_seconds: Option<f64>,
-    /// Which policy begins the first round, and the seed of the bootstrap.
+    /// Selects the first policy of the first round, and seeds the bootstrap.
     pub seed: u64,
-    /// The profile store: curves are taken from it and put into it.
+    /// The profile store, for reading and adding curves.
     pub store: Option<PathBuf>,
-    /// Whether curves are measured even where the store has them.
+    /// Whether curves are measured even if the store has them.
     pub remeasure: bool,
-    /// Runs a point of a curve, at most.
+    /// Maximum number of runs per point of a curve.
     pub alone_repeats: u32,
-    /// Whether `usher` is not to know the curves.
+    /// Whether `usher` starts without the curves.
     pub cold: bool,
-    /// Usher's OMPT tool, where it is there.
+    /// Usher's OMPT tool, if it is installed.
     pub ompt: Option<PathBuf>,
-    /// The command that runs this again, for the report.
+    /// The command line that repeats this run, for the report.
     pub command: String,
-    /// The date, ISO 8601, for the report.
+    /// The date in ISO 8601, for the report.
     pub date: String,
 }
 
@@ -103,103 +102,103 @@ impl Default for MixOptions {
     }
 }
 
-/// What happens meanwhile, for people who wait.
+/// Progress of a run, for display.
 #[derive(Debug)]
 pub enum MixEvent<'a> {
-    /// A command that makes inputs begins.
+    /// A setup command starts.
     Setup {
         /// The command.
         command: &'a str,
     },
     /// A run of a program alone has ended.
     Alone {
-        /// Which program.
+        /// The program.
         program: &'a str,
         /// The run.
         run: &'a ProfileRun,
     },
-    /// How much will be measured.
+    /// The measurement starts.
     Begins {
         /// Rounds of each policy.
         rounds: u32,
-        /// Repetitions of each program in each.
+        /// Repetitions of each program in each round.
         repeats: u32,
-        /// How long it is expected to take.
+        /// The expected duration.
         seconds: f64,
     },
-    /// A policy's turn begins.
+    /// A round of a policy starts.
     Round {
         /// The policy.
         policy: &'a str,
-        /// Which round, from 1.
+        /// The round, from 1.
         round: u32,
-        /// Of how many.
+        /// The number of rounds.
         rounds: u32,
     },
     /// A repetition has ended.
     Repetition {
-        /// Under which policy.
+        /// The policy.
         policy: &'a str,
-        /// Which program's.
+        /// The program.
         program: &'a str,
-        /// Which one it was, from 1.
+        /// The number of completed repetitions.
         done: u32,
-        /// How many are needed.
+        /// The required number.
         of: u32,
-        /// How long it took.
+        /// The duration.
         seconds: f64,
     },
-    /// A policy's turn is over.
+    /// A round of a policy has ended.
     RoundEnded {
         /// The policy.
         policy: &'a str,
-        /// What it gave.
+        /// Its result.
         result: &'a RoundResult,
     },
-    /// Something does not work as it should.
+    /// A problem that does not stop the run.
     Warning {
-        /// What.
+        /// Its description.
         text: &'a str,
     },
 }
 
-/// Runs a mix. `config` says where to act; its profile store and record are
-/// not used, the store is `options.store`.
+/// Runs a mix. The profile store and the record of `config` are not used; `options.store` is
+/// the store.
 ///
 /// # Errors
-/// A program is missing, fails or hangs; an unknown policy; `cancel` was set.
-/// Everything is put back and nothing is left running.
+/// A program does not exist, fails or hangs; a policy is unknown; `cancel` was set. All
+/// actions are undone and no program is left running.
 pub fn run_mix(
     mix: &MixFile,
     config: &EngineConfig,
     options: &MixOptions,
     cancel: &AtomicBool,
-    tell: &mut dyn FnMut(MixEvent<'_>),
+    on_event: &mut dyn FnMut(MixEvent<'_>),
 ) -> Result<MixResult, MeasureError> {
     let began = Instant::now();
     let arms = arms(&options.policies)?;
     setup::check_programs(mix)?;
-    setup::make_inputs(mix, cancel, tell)?;
+    setup::make_inputs(mix, cancel, on_event)?;
     setup::check_files(mix)?;
     let max_seconds = options.max_seconds.or(mix.protocol.max_seconds);
     let for_curves = max_seconds.map(|most| CURVES_SHARE * most);
-    let alone = alone::curves(mix, config, options, for_curves, cancel, tell)?;
+    let alone = alone::curves(mix, config, options, for_curves, cancel, on_event)?;
     let facts = mix.programs.iter().zip(&alone);
     let facts: Vec<_> = facts
         .map(|(program, alone)| alone::facts(program, alone, &config.topology))
         .collect();
     let best: Vec<f64> = facts.iter().filter_map(|f| f.alone_best_seconds).collect();
-    let wanted = Extent {
+    let wanted = RoundPlan {
         rounds: options.rounds.unwrap_or(mix.protocol.rounds),
         repeats: options.repeats.unwrap_or(mix.protocol.repeats),
     };
     let a_repetition = seconds_a_repetition(&best);
     let left = max_seconds.map(|most| most - began.elapsed().as_secs_f64());
-    let extent = left.map_or(wanted, |left| fit(wanted, arms.len(), a_repetition, left));
-    let runs = f64::from(extent.rounds * extent.repeats) * arms.len() as f64;
-    tell(MixEvent::Begins {
-        rounds: extent.rounds,
-        repeats: extent.repeats,
+    let plan = left.map_or(wanted, |left| fit(wanted, arms.len(), a_repetition, left));
+    let runs = f64::from(plan.rounds * plan.repeats) * arms.len() as f64;
+    on_event(MixEvent::Begins {
+        rounds: plan.rounds,
+        repeats: plan.repeats,
         seconds: runs * a_repetition,
     });
     let runner = Runner {
@@ -209,15 +208,15 @@ pub fn run_mix(
         cancel,
         facts: &facts,
         arms: &arms,
-        extent,
+        plan,
     };
-    let policies = runner.all_rounds(tell)?;
+    let policies = runner.all_rounds(on_event)?;
     let mut result = runner.result(policies, wanted);
     result.compare();
     Ok(result)
 }
 
-/// A mix under way.
+/// A mix in progress.
 struct Runner<'a> {
     mix: &'a MixFile,
     config: &'a EngineConfig,
@@ -225,22 +224,22 @@ struct Runner<'a> {
     cancel: &'a AtomicBool,
     facts: &'a [ProgramFacts],
     arms: &'a [Arm],
-    extent: Extent,
+    plan: RoundPlan,
 }
 
 impl Runner<'_> {
     fn all_rounds(
         &self,
-        tell: &mut dyn FnMut(MixEvent<'_>),
+        on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<Vec<PolicyResult>, MeasureError> {
         let scratch = tempfile::tempdir().map_err(|source| MeasureError::System {
-            doing: "making a folder for what programs say",
+            doing: "making a directory for the programs' standard error",
             source,
         })?;
         let mut policies: Vec<_> = self.arms.iter().map(empty_result).collect();
-        for round in 0..self.extent.rounds {
+        for round in 0..self.plan.rounds {
             for at in order(self.arms.len(), round, self.options.seed) {
-                let result = self.one_round(&self.arms[at], round + 1, scratch.path(), tell)?;
+                let result = self.one_round(&self.arms[at], round + 1, scratch.path(), on_event)?;
                 policies[at].rounds.push(result);
             }
         }
@@ -252,35 +251,35 @@ impl Runner<'_> {
         arm: &Arm,
         round: u32,
         scratch: &Path,
-        tell: &mut dyn FnMut(MixEvent<'_>),
+        on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<RoundResult, MeasureError> {
         let policy = &arm.name;
-        tell(MixEvent::Round {
+        on_event(MixEvent::Round {
             policy,
             round,
-            rounds: self.extent.rounds,
+            rounds: self.plan.rounds,
         });
-        let stage = Stage {
+        let context = RoundContext {
             mix: self.mix,
             facts: self.facts,
             arm,
             round,
-            repeats: self.extent.repeats,
+            repeats: self.plan.repeats,
             scratch,
             ompt: self.options.ompt.as_deref(),
             cancel: self.cancel,
             usable: self.config.topology.all_cpus(),
         };
         let config = arm.policy.as_ref().map(|policy| self.config_for(policy));
-        let result = stage.run(config, tell)?;
-        tell(MixEvent::RoundEnded {
+        let result = context.run(config, on_event)?;
+        on_event(MixEvent::RoundEnded {
             policy,
             result: &result,
         });
         Ok(result)
     }
 
-    /// Rounds teach nothing: each policy is to find the same store each time.
+    /// Rounds add no measurements, so that each policy reads the same store each time.
     fn config_for(&self, policy: &str) -> EngineConfig {
         let profiles = ProfileUse {
             store: self.options.store.clone(),
@@ -294,23 +293,23 @@ impl Runner<'_> {
         }
     }
 
-    fn result(&self, policies: Vec<PolicyResult>, wanted: Extent) -> MixResult {
+    fn result(&self, policies: Vec<PolicyResult>, wanted: RoundPlan) -> MixResult {
         let mut notes = Vec::new();
-        if self.extent != wanted {
+        if self.plan != wanted {
             notes.push(format!(
-                "{} of {} instead of {} of {}: more would not fit into the time",
-                text::count(self.extent.rounds as usize, "round"),
-                text::count(self.extent.repeats as usize, "repetition"),
+                "{} of {} instead of {} of {}: more would exceed the time limit",
+                text::count(self.plan.rounds as usize, "round"),
+                text::count(self.plan.repeats as usize, "repetition"),
                 wanted.rounds,
                 wanted.repeats
             ));
         }
         if self.options.cold {
-            notes.push("'usher' did not know the programs' curves".to_owned());
+            notes.push("'usher' started without the programs' curves".to_owned());
         }
         let sessions = match self.mix.protocol.one_session {
             true => "all in one session",
-            false => "each in a session of its own",
+            false => "each in its own session",
         };
         MixResult {
             title: self.mix.title.clone(),
@@ -318,8 +317,8 @@ impl Runner<'_> {
             machine: machine_facts(&self.config.topology, &self.config.roots),
             simulated: false,
             protocol: Protocol {
-                repeats_min: self.extent.repeats,
-                rounds: self.extent.rounds,
+                repeats_min: self.plan.repeats,
+                rounds: self.plan.rounds,
                 interleaved: true,
                 sessions: sessions.to_owned(),
                 seed: self.options.seed,
@@ -347,15 +346,15 @@ fn empty_result(arm: &Arm) -> PolicyResult {
     }
 }
 
-/// What a report says of a machine.
+/// The description of a machine for the report.
 pub fn machine_facts(topology: &Topology, roots: &Roots) -> MachineFacts {
     let system = rustix::system::uname();
     let text = |word: &std::ffi::CStr| word.to_string_lossy().into_owned();
     let autogroup = std::fs::read_to_string(roots.proc.join("sys/kernel/sched_autogroup_enabled"));
     let autogroup = match autogroup.as_deref().map(str::trim) {
-        Ok("1") => "autogroup is on: sessions share the CPU time evenly",
-        Ok(_) => "autogroup is off: threads share the CPU time evenly",
-        Err(_) => "no autogroup: threads share the CPU time evenly",
+        Ok("1") => "autogroup is on: sessions share CPU time equally",
+        Ok(_) => "autogroup is off: threads share CPU time equally",
+        Err(_) => "no autogroup: threads share CPU time equally",
     };
     let model = topology.packages.first().and_then(|p| p.model.clone());
     let pmu = Capabilities::read(roots);

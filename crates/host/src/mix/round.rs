@@ -14,64 +14,63 @@ use super::MixEvent;
 use super::file::{MixFile, MixProgram};
 use super::schedule::Arm;
 use super::timeline::{Window, left_to_the_kernel, notes, spans};
-use crate::cast::{Cast, wait_readable};
-use crate::engine::{Adopt, Engine, EngineConfig, now_ns};
+use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
 use crate::error::MeasureError;
 use crate::launch::{Repetition, Stream};
+use crate::measured::{MeasuredProcess, wait_readable};
 
-/// Every repetition is told to the policy, whatever else it can see.
+/// The policy gets every repetition, whatever other progress it can read.
 const REPETITIONS: [(ProgressSource, f64); 1] = [(ProgressSource::Repetition, 1.0)];
 
-/// What a round is run with.
-pub(super) struct Stage<'a> {
+/// The context of a round.
+pub(super) struct RoundContext<'a> {
     pub mix: &'a MixFile,
     pub facts: &'a [ProgramFacts],
     pub arm: &'a Arm,
-    /// From 1.
+    /// Number of the round, from 1.
     pub round: u32,
     pub repeats: u32,
-    /// A folder for what programs say and for heartbeat pages.
+    /// Directory for standard error and heartbeat pages.
     pub scratch: &'a Path,
     pub ompt: Option<&'a Path>,
     pub cancel: &'a AtomicBool,
     pub usable: CpuSet,
 }
 
-/// A program on stage.
-struct Player<'a> {
+/// A running program of the mix.
+struct RunningProgram<'a> {
     program: &'a MixProgram,
-    cast: Cast,
+    process: MeasuredProcess,
     seconds: Vec<f64>,
     began: Instant,
 }
 
-impl Stage<'_> {
-    /// Runs the round. The programs are launched and held first, then all are
-    /// started together; each is started again as soon as it has ended, until
-    /// every one has completed `repeats` repetitions. Repetitions under way at
-    /// that moment are killed and do not count, so that every one that counts
-    /// ran while all programs ran.
+impl RoundContext<'_> {
+    /// Runs the round. All programs are launched and held, then started together. Each is
+    /// started again as soon as it has ended, until every program has completed `repeats`
+    /// repetitions. Repetitions in progress at that time are killed and do not count. Every
+    /// counted repetition therefore ran beside all other programs.
     pub fn run(
         &self,
         config: Option<EngineConfig>,
-        tell: &mut dyn FnMut(MixEvent<'_>),
+        on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<RoundResult, MeasureError> {
         let engine = config.map(|config| self.engine(config)).transpose()?;
-        let mut players = Vec::new();
+        let mut programs = Vec::new();
         for (at, program) in self.mix.programs.iter().enumerate() {
-            players.push(self.enter(at, program, engine.as_ref())?);
+            programs.push(self.launch(at, program, engine.as_ref())?);
         }
         let start_ns = now_ns();
-        for player in &mut players {
-            player.cast.start()?;
-            player.began = Instant::now();
+        for running in &mut programs {
+            running.process.start()?;
+            running.began = Instant::now();
         }
-        self.play(&mut players, engine.as_ref(), tell)?;
+        self.run_repetitions(&mut programs, engine.as_ref(), on_event)?;
         let window = Window {
             start_ns,
             end_ns: now_ns(),
         };
-        self.result(&players, engine.as_ref(), window)
+        self.result(&programs, engine.as_ref(), window)
     }
 
     fn engine(&self, config: EngineConfig) -> Result<Engine, MeasureError> {
@@ -83,23 +82,23 @@ impl Stage<'_> {
         Ok(Engine::start(config, policy)?)
     }
 
-    fn enter<'p>(
+    fn launch<'p>(
         &self,
         at: usize,
         program: &'p MixProgram,
         engine: Option<&Engine>,
-    ) -> Result<Player<'p>, MeasureError> {
+    ) -> Result<RunningProgram<'p>, MeasureError> {
         let new_session = !self.mix.protocol.one_session;
         let mut spec = program.spec(&self.mix.dir, Stream::Null, new_session);
-        let mut adopt = Adopt::new(&program.argv).named(&program.name);
+        let mut adopt = AdoptOptions::new(&program.argv).named(&program.name);
         adopt.cwd = std::path::absolute(&self.mix.dir).ok();
         adopt.weight = program.weight;
         adopt.env = (program.env.iter())
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
-        let scene = format!("{}-{}-{at}", self.arm.name, self.round);
+        let file_stem = format!("{}-{}-{at}", self.arm.name, self.round);
         if engine.is_some() {
-            let page = self.scratch.join(format!("{scene}.heartbeat"));
+            let page = self.scratch.join(format!("{file_stem}.heartbeat"));
             Page::create(&page).map_err(|error| MeasureError::System {
                 doing: "making a heartbeat page",
                 source: std::io::Error::other(error.to_string()),
@@ -110,74 +109,78 @@ impl Stage<'_> {
             }
             adopt.heartbeat = Some(page);
         }
-        let stderr = self.scratch.join(format!("{scene}.stderr"));
-        Ok(Player {
-            cast: Cast::launch(engine.map(|engine| &**engine), spec, adopt, &stderr)?,
+        let stderr = self.scratch.join(format!("{file_stem}.stderr"));
+        Ok(RunningProgram {
+            process: MeasuredProcess::launch(engine.map(|engine| &**engine), spec, adopt, &stderr)?,
             program,
             seconds: Vec::new(),
             began: Instant::now(),
         })
     }
 
-    fn play(
+    fn run_repetitions(
         &self,
-        players: &mut [Player<'_>],
+        programs: &mut [RunningProgram<'_>],
         engine: Option<&Engine>,
-        tell: &mut dyn FnMut(MixEvent<'_>),
+        on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<(), MeasureError> {
-        let enough = |player: &Player<'_>| player.seconds.len() >= self.repeats as usize;
-        while !players.iter().all(enough) {
-            let fds: Vec<_> = players.iter().map(|p| p.cast.report_fd()).collect();
+        let enough = |running: &RunningProgram<'_>| running.seconds.len() >= self.repeats as usize;
+        while !programs.iter().all(enough) {
+            let fds: Vec<_> = programs.iter().map(|p| p.process.report_fd()).collect();
             let ended = wait_readable(&fds, self.cancel)?;
             drop(fds);
             for at in ended {
-                let player = &mut players[at];
-                let repetition = player.cast.finish()?;
-                self.check(player, &repetition)?;
-                player.seconds.push(repetition.seconds());
-                tell(MixEvent::Repetition {
+                let running = &mut programs[at];
+                let repetition = running.process.finish()?;
+                self.check(running, &repetition)?;
+                running.seconds.push(repetition.seconds());
+                on_event(MixEvent::Repetition {
                     policy: &self.arm.name,
-                    program: &player.program.name,
-                    done: player.seconds.len() as u32,
+                    program: &running.program.name,
+                    done: running.seconds.len() as u32,
                     of: self.repeats,
                     seconds: repetition.seconds(),
                 });
-                if let (Some(engine), Some(id)) = (engine, player.cast.id()) {
+                if let (Some(engine), Some(id)) = (engine, running.process.id()) {
                     engine.repeated(id, repetition.seconds(), 0)?;
                 }
-                if !players.iter().all(enough) {
-                    players[at].cast.start()?;
-                    players[at].began = Instant::now();
+                if !programs.iter().all(enough) {
+                    programs[at].process.start()?;
+                    programs[at].began = Instant::now();
                 }
             }
-            self.check_patience(players)?;
+            self.check_timeout(programs)?;
         }
         Ok(())
     }
 
-    fn check(&self, player: &Player<'_>, repetition: &Repetition) -> Result<(), MeasureError> {
-        let ok = &player.program.ok_status;
+    fn check(
+        &self,
+        running: &RunningProgram<'_>,
+        repetition: &Repetition,
+    ) -> Result<(), MeasureError> {
+        let ok = &running.program.ok_exit_codes;
         match repetition
             .exit
             .status
             .is_some_and(|status| ok.contains(&status))
         {
             true => Ok(()),
-            false => Err(MeasureError::Died {
-                name: player.program.name.clone(),
+            false => Err(MeasureError::Failed {
+                name: running.program.name.clone(),
                 exit: repetition.exit,
                 policy: self.arm.name.clone(),
-                stderr: player.cast.last_words(),
+                stderr: running.process.stderr_tail(),
             }),
         }
     }
 
-    fn check_patience(&self, players: &[Player<'_>]) -> Result<(), MeasureError> {
-        let seconds = self.mix.protocol.patience_seconds;
-        let patience = Duration::from_secs_f64(seconds);
-        match players.iter().find(|p| p.began.elapsed() > patience) {
-            Some(player) => Err(MeasureError::Hangs {
-                name: player.program.name.clone(),
+    fn check_timeout(&self, programs: &[RunningProgram<'_>]) -> Result<(), MeasureError> {
+        let seconds = self.mix.protocol.timeout_seconds;
+        let timeout = Duration::from_secs_f64(seconds);
+        match programs.iter().find(|p| p.began.elapsed() > timeout) {
+            Some(running) => Err(MeasureError::TimedOut {
+                name: running.program.name.clone(),
                 policy: self.arm.name.clone(),
                 seconds,
             }),
@@ -187,7 +190,7 @@ impl Stage<'_> {
 
     fn result(
         &self,
-        players: &[Player<'_>],
+        programs: &[RunningProgram<'_>],
         engine: Option<&Engine>,
         window: Window,
     ) -> Result<RoundResult, MeasureError> {
@@ -195,32 +198,32 @@ impl Stage<'_> {
         let log = engine.map(|engine| engine.log(0)).transpose()?;
         let log = log.map_or_else(Vec::new, |(entries, _)| entries);
         let acts = self.arm.policy.as_deref().is_some_and(|p| p != "linux");
-        let looks = acts && self.arm.policy.as_deref() != Some("equal");
-        let of = |player: &Player<'_>| {
+        let reads_progress = acts && self.arm.policy.as_deref() != Some("equal");
+        let of = |running: &RunningProgram<'_>| {
             let programs = status.iter().flat_map(|status| &status.programs);
-            let mut own = programs.filter(|p| Some(p.id) == player.cast.id());
+            let mut own = programs.filter(|p| Some(p.id) == running.process.id());
             let sampled = own.next().and_then(|p| p.progress);
             let sampled = sampled.map(|p| (p.source, p.confidence));
             // Sources are ordered, best first.
             let progress = sampled.into_iter().chain(REPETITIONS);
-            let progress = progress.min_by_key(|p| p.0).filter(|_| looks);
+            let progress = progress.min_by_key(|p| p.0).filter(|_| reads_progress);
             ProgramRound {
-                name: player.program.name.clone(),
+                name: running.program.name.clone(),
                 ntt: None,
-                seconds: player.seconds.clone(),
-                reps: player.seconds.len() as u32,
+                seconds: running.seconds.clone(),
+                reps: running.seconds.len() as u32,
                 progress_source: progress.map(|p| p.0),
                 confidence: progress.map(|p| p.1),
                 failure: None,
             }
         };
-        let mut round = RoundResult::new(self.facts, players.iter().map(of).collect());
-        let names: BTreeMap<ProgramId, String> = (players.iter())
-            .filter_map(|p| Some((p.cast.id()?, p.program.name.clone())))
+        let mut round = RoundResult::new(self.facts, programs.iter().map(of).collect());
+        let names: BTreeMap<ProgramId, String> = (programs.iter())
+            .filter_map(|p| Some((p.process.id()?, p.program.name.clone())))
             .collect();
         round.timeline = match engine {
             Some(_) => spans(&log, &names, window),
-            None => self.everywhere(window),
+            None => self.unmanaged_timeline(window),
         };
         round.notes = notes(&log, &names, window);
         round.abstained = acts && left_to_the_kernel(&log, window);
@@ -230,8 +233,8 @@ impl Stage<'_> {
         Ok(round)
     }
 
-    /// The timeline of programs that nobody manages.
-    fn everywhere(&self, window: Window) -> Vec<SeatSpan> {
+    /// The timeline of programs that run without an engine.
+    fn unmanaged_timeline(&self, window: Window) -> Vec<SeatSpan> {
         let span = |program: &MixProgram| SeatSpan {
             program: program.name.clone(),
             start_s: 0.0,

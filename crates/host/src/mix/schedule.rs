@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which arm runs when, and how much fits into the time there is.
+//! The order of the arms, and the number of rounds that fits into the time limit.
 
 use usher_report::data::Role;
 
 use crate::error::MeasureError;
 
-/// A policy as it takes part.
+/// An arm of the comparison: a policy under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Arm {
-    /// As it was asked for: `linux`, `linux#2`, `usher`.
+    /// The given name: `linux`, `linux#2`, `usher`.
     pub name: String,
-    /// Which policy that is; `None`: no engine at all.
+    /// The policy; `None`: no engine at all.
     pub policy: Option<String>,
     pub role: Role,
 }
@@ -19,8 +19,8 @@ pub(super) struct Arm {
 pub(super) const BARE: &str = "linux-bare";
 const BASELINE: &str = "linux";
 
-/// The arms of these names. The first `linux` is the baseline; others of it
-/// are the baseline again (A/A).
+/// Makes the arms with these names. The first `linux` is the baseline; further ones are
+/// repeated baselines (A/A).
 pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
     let mut arms: Vec<Arm> = Vec::new();
     for name in names {
@@ -29,7 +29,7 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
             return Err(MeasureError::Policy { name: name.clone() });
         }
         if arms.iter().any(|arm| arm.name == *name) {
-            return Err(MeasureError::Twice { name: name.clone() });
+            return Err(MeasureError::DuplicatePolicy { name: name.clone() });
         }
         let has_baseline = arms.iter().any(|arm| arm.role == Role::Baseline);
         let role = match (policy == BASELINE, has_baseline) {
@@ -51,38 +51,43 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
     }
 }
 
-/// The order of the arms in a round: turned by one place each round, so that
-/// over as many rounds as arms each has every place once; the seed says where
-/// the first round begins.
+/// The order of the arms in a round, rotated by one position each round. Over as many rounds as
+/// arms each arm has every position once. The seed selects the first arm of the first round.
 pub(super) fn order(arms: usize, round: u32, seed: u64) -> Vec<usize> {
-    let turn = (seed % arms.max(1) as u64) as usize + round as usize;
-    (0..arms).map(|at| (at + turn) % arms).collect()
+    let offset = (seed % arms.max(1) as u64) as usize + round as usize;
+    (0..arms).map(|at| (at + offset) % arms).collect()
 }
 
-/// How much is measured.
+/// The amount of measuring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct RoundPlan {
     pub rounds: u32,
     pub repeats: u32,
 }
 
-/// What of `wanted` fits into so many seconds: rounds are given up first, then
-/// repetitions, one of each being the least.
-pub(super) fn fit(wanted: Extent, arms: usize, seconds_a_repetition: f64, seconds: f64) -> Extent {
-    let cost =
-        |e: Extent| arms as f64 * f64::from(e.rounds) * f64::from(e.repeats) * seconds_a_repetition;
-    let mut extent = wanted;
-    while cost(extent) > seconds && extent.rounds > 1 {
-        extent.rounds -= 1;
+/// Reduces `wanted` to what fits into `seconds`: rounds first, then repetitions, each to at
+/// least one.
+pub(super) fn fit(
+    wanted: RoundPlan,
+    arms: usize,
+    seconds_a_repetition: f64,
+    seconds: f64,
+) -> RoundPlan {
+    let cost = |e: RoundPlan| {
+        arms as f64 * f64::from(e.rounds) * f64::from(e.repeats) * seconds_a_repetition
+    };
+    let mut plan = wanted;
+    while cost(plan) > seconds && plan.rounds > 1 {
+        plan.rounds -= 1;
     }
-    while cost(extent) > seconds && extent.repeats > 1 {
-        extent.repeats -= 1;
+    while cost(plan) > seconds && plan.repeats > 1 {
+        plan.repeats -= 1;
     }
-    extent
+    plan
 }
 
-/// Seconds in which all programs complete a repetition together: the slowest
-/// has its share of the machine, 1 / n.
+/// Seconds in which all programs complete a repetition together. The slowest program gets a
+/// share 1 / n of the machine.
 pub(super) fn seconds_a_repetition(alone_best: &[f64]) -> f64 {
     let slowest = alone_best.iter().copied().fold(0.0, f64::max);
     slowest * alone_best.len() as f64
@@ -98,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_linux_is_the_baseline_and_others_are_it_again() {
+    fn the_first_linux_is_the_baseline_and_later_ones_repeat_it() {
         let arms = named(&["usher", "linux", "linux#2", "linux-bare"]).unwrap();
         let roles: Vec<_> = arms.iter().map(|arm| arm.role).collect();
         let expected = [
@@ -110,32 +115,32 @@ mod tests {
         assert_eq!(roles, expected);
         assert_eq!(arms[2].policy.as_deref(), Some("linux"));
         assert_eq!(arms[3].policy, None);
-        let said = named(&["linux", "nice"]).unwrap_err().to_string();
+        let message = named(&["linux", "nice"]).unwrap_err().to_string();
         assert_eq!(
-            said,
+            message,
             "there is no policy 'nice': choose from linux, equal, casas, usher"
         );
         assert!(matches!(
             named(&["usher", "usher"]),
-            Err(MeasureError::Twice { .. })
+            Err(MeasureError::DuplicatePolicy { .. })
         ));
     }
 
     #[test]
-    fn every_arm_has_every_place_once() {
+    fn every_arm_has_every_position_once() {
         for seed in [0, 7, u64::MAX] {
             let orders: Vec<_> = (0..4).map(|round| order(4, round, seed)).collect();
-            for place in 0..4 {
-                let mut who: Vec<_> = orders.iter().map(|order| order[place]).collect();
-                who.sort_unstable();
-                assert_eq!(who, [0, 1, 2, 3]);
+            for position in 0..4 {
+                let mut arms: Vec<_> = orders.iter().map(|order| order[position]).collect();
+                arms.sort_unstable();
+                assert_eq!(arms, [0, 1, 2, 3]);
             }
         }
     }
 
     #[test]
-    fn rounds_are_given_up_before_repetitions() {
-        let wanted = Extent {
+    fn rounds_are_reduced_before_repetitions() {
+        let wanted = RoundPlan {
             rounds: 4,
             repeats: 3,
         };
@@ -143,21 +148,21 @@ mod tests {
         assert_eq!(fit(96.0), wanted);
         assert_eq!(
             fit(95.0),
-            Extent {
+            RoundPlan {
                 rounds: 3,
                 repeats: 3
             }
         );
         assert_eq!(
             fit(20.0),
-            Extent {
+            RoundPlan {
                 rounds: 1,
                 repeats: 2
             }
         );
         assert_eq!(
             fit(0.0),
-            Extent {
+            RoundPlan {
                 rounds: 1,
                 repeats: 1
             }

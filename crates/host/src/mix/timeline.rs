@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From an engine's log to the spans that a timeline is drawn from.
+//! Converts an engine's log into the spans of a timeline.
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, ProgramId, SeatMode};
+use usher_model::{CpuSet, Mode, ProgramId};
 use usher_report::data::{Lender, SeatSpan, SpanMode};
 
-use crate::engine::{Change, LogEntry, Place};
+use crate::engine::{Change, LogEntry, Placement};
 
 /// A round's window in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Seconds since the start; what was before counts as at the start.
+    /// Seconds since the start; earlier times count as the start.
     pub fn seconds(&self, at_ns: u64) -> f64 {
         at_ns
             .clamp(self.start_ns, self.end_ns)
@@ -25,27 +25,27 @@ impl Window {
     }
 }
 
-/// Who sat where. Nothing is made up: a program has spans from its first
-/// logged place on, and a span that ended before the window is left out.
+/// The spans of all programs. A program has spans from its first logged placement on; spans
+/// that ended before the window are left out.
 pub(super) fn spans(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
     window: Window,
 ) -> Vec<SeatSpan> {
-    let mut open: BTreeMap<ProgramId, (u64, &Place)> = BTreeMap::new();
+    let mut open: BTreeMap<ProgramId, (u64, &Placement)> = BTreeMap::new();
     let mut spans = Vec::new();
-    let mut close = |program: ProgramId, since_ns: u64, until_ns: u64, place: &Place| {
+    let mut close = |program: ProgramId, since_ns: u64, until_ns: u64, placement: &Placement| {
         let times = (window.seconds(since_ns), window.seconds(until_ns));
         if let Some(name) = names.get(&program)
             && times.1 > times.0
         {
-            spans.extend(spans_of(name, times, place, names));
+            spans.extend(spans_of(name, times, placement, names));
         }
     };
     for entry in log {
-        match &entry.what {
-            Change::Placed { program, place } => {
-                if let Some((since_ns, before)) = open.insert(*program, (entry.at_ns, place)) {
+        match &entry.change {
+            Change::Placed { program, placement } => {
+                if let Some((since_ns, before)) = open.insert(*program, (entry.at_ns, placement)) {
                     close(*program, since_ns, entry.at_ns, before);
                 }
             }
@@ -57,8 +57,8 @@ pub(super) fn spans(
             _ => {}
         }
     }
-    for (program, (since_ns, place)) in open {
-        close(program, since_ns, window.end_ns, place);
+    for (program, (since_ns, placement)) in open {
+        close(program, since_ns, window.end_ns, placement);
     }
     spans
 }
@@ -66,10 +66,10 @@ pub(super) fn spans(
 fn spans_of(
     name: &str,
     (start_s, end_s): (f64, f64),
-    place: &Place,
+    placement: &Placement,
     names: &BTreeMap<ProgramId, String>,
 ) -> Vec<SeatSpan> {
-    let mode = match (place.frozen, place.mode) {
+    let mode = match (placement.frozen, placement.mode) {
         (true, _) => SpanMode::Frozen,
         (false, mode) => SpanMode::from(mode),
     };
@@ -85,20 +85,20 @@ fn spans_of(
         let name = owner.and_then(|owner| names.get(&owner).cloned());
         name.map_or(Lender::Nobody, Lender::Program)
     };
-    let own = (!place.own.is_empty()).then(|| span(&place.own, None));
-    let borrowed = place.borrowed.iter();
+    let own = (!placement.own.is_empty()).then(|| span(&placement.own, None));
+    let borrowed = placement.borrowed.iter();
     let borrowed = borrowed.map(|(owner, cpus)| span(cpus, Some(lender(owner))));
     own.into_iter().chain(borrowed).collect()
 }
 
-/// What the policy said, by seconds since the start.
+/// The notes of the policy, by seconds since the start.
 pub(super) fn notes(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
     window: Window,
 ) -> Vec<(f64, String)> {
-    let said = |entry: &LogEntry| match &entry.what {
-        Change::Said { program, text } => {
+    let note = |entry: &LogEntry| match &entry.change {
+        Change::Note { program, text } => {
             let name = program.and_then(|id| names.get(&id));
             let text = name.map_or_else(|| text.clone(), |name| format!("{name}: {text}"));
             Some((window.seconds(entry.at_ns), text))
@@ -106,13 +106,13 @@ pub(super) fn notes(
         _ => None,
     };
     let inside = |entry: &&LogEntry| entry.at_ns <= window.end_ns;
-    log.iter().filter(inside).filter_map(said).collect()
+    log.iter().filter(inside).filter_map(note).collect()
 }
 
-/// Whether nobody was ever seated or stopped.
+/// Whether no program was seated or frozen.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
-    let acted = |entry: &LogEntry| match &entry.what {
-        Change::Placed { place, .. } => place.frozen || place.mode == SeatMode::Seated,
+    let acted = |entry: &LogEntry| match &entry.change {
+        Change::Placed { placement, .. } => placement.frozen || placement.mode == Mode::Seated,
         _ => false,
     };
     !log.iter()
@@ -123,8 +123,8 @@ pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
 mod tests {
     use super::*;
 
-    fn place(own: &str, mode: SeatMode) -> Place {
-        Place {
+    fn placement(own: &str, mode: Mode) -> Placement {
+        Placement {
             own: own.parse().unwrap(),
             borrowed: Vec::new(),
             mode,
@@ -132,18 +132,18 @@ mod tests {
         }
     }
 
-    fn placed(at_ns: u64, program: u64, place: Place) -> LogEntry {
+    fn placed(at_ns: u64, program: u64, placement: Placement) -> LogEntry {
         let program = ProgramId(program);
         LogEntry {
             at_ns,
-            what: Change::Placed { program, place },
+            change: Change::Placed { program, placement },
         }
     }
 
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn spans_reach_from_place_to_place_within_the_window() {
+    fn spans_reach_from_placement_to_placement_within_the_window() {
         let names = [
             (ProgramId(1), "a".to_owned()),
             (ProgramId(2), "b".to_owned()),
@@ -153,16 +153,16 @@ mod tests {
             start_ns: 10 * SECOND,
             end_ns: 20 * SECOND,
         };
-        let mut lending = place("0", SeatMode::Seated);
+        let mut lending = placement("0", Mode::Seated);
         lending.borrowed = vec![(Some(ProgramId(2)), "1".parse().unwrap())];
         let log = [
-            placed(9 * SECOND, 1, place("0-1", SeatMode::Shared)),
-            placed(9 * SECOND, 2, place("0-1", SeatMode::Shared)),
-            placed(12 * SECOND, 2, place("1", SeatMode::Seated)),
+            placed(9 * SECOND, 1, placement("0-1", Mode::Shared)),
+            placed(9 * SECOND, 2, placement("0-1", Mode::Shared)),
+            placed(12 * SECOND, 2, placement("1", Mode::Seated)),
             placed(15 * SECOND, 1, lending),
             LogEntry {
                 at_ns: 18 * SECOND,
-                what: Change::Departed {
+                change: Change::Departed {
                     program: ProgramId(2),
                 },
             },
@@ -179,8 +179,9 @@ mod tests {
                 )
             })
             .collect();
-        let span =
-            |who: &str, from, to, cpus: &str| (who.to_owned(), from, to, cpus.to_owned(), None);
+        let span = |program: &str, from, to, cpus: &str| {
+            (program.to_owned(), from, to, cpus.to_owned(), None)
+        };
         let borrowed = Some(Lender::Program("b".to_owned()));
         assert_eq!(
             found,

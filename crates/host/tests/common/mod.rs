@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tests of the control loop share.
+//! Helpers of the control loop's tests.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,7 @@ impl Policy for First {
     }
 }
 
-/// The CPUs that a process or thread may use: `PID` or `PID/task/TID`. `None` where it
-/// is gone.
+/// The CPUs that a process or thread may use: `PID` or `PID/task/TID`. `None` if it is gone.
 pub fn allowed(task: &str) -> Option<CpuSet> {
     allowed_in(&std::fs::read_to_string(format!("/proc/{task}/status")).ok()?)
 }
@@ -44,11 +43,11 @@ pub fn allowed_in(status: &str) -> Option<CpuSet> {
     list.trim().parse().ok()
 }
 
-/// Waits until `look` finds something.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Polls until `find` returns a value; fails after 60 s.
+pub fn until<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = find() {
             return found;
         }
         assert!(Instant::now() < deadline, "never happened: {what}");

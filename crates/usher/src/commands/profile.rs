@@ -10,7 +10,8 @@ use anyhow::Context;
 use serde_json::json;
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_host::profile::{
-    ProfileOptions, ProfileRun, Profiled, Subject, default_counts, profile, remember,
+    MeasuredProfile, ProfileOptions, ProfileRun, ProfileTarget, default_counts, profile,
+    store_curve,
 };
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
@@ -50,7 +51,7 @@ pub struct Args {
     /// Also write the curve as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Measure only; remember nothing
+    /// Measure only; store_curve nothing
     #[arg(long)]
     forget: bool,
     #[command(flatten)]
@@ -102,7 +103,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         true => Ok(()),
         false => {
             let store = runtime::store_path(args.store.path.as_deref());
-            remember(&store, &topology, &subject.name, &measured).map_err(Into::into)
+            store_curve(&store, &topology, &subject.name, &measured).map_err(Into::into)
         }
     };
     let cores = topology.cores.len() as f64;
@@ -128,7 +129,7 @@ fn unwritable(path: &Path) -> String {
 }
 
 /// Prints what was measured.
-fn show(name: &str, measured: &Profiled, out: Output) -> anyhow::Result<()> {
+fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<()> {
     let value = json!({
         "name": name,
         "curve": measured.curve,
@@ -140,14 +141,14 @@ fn show(name: &str, measured: &Profiled, out: Output) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn subject(&self) -> Subject {
+    fn subject(&self) -> ProfileTarget {
         let file = self
             .command
             .first()
             .map(Path::new)
             .and_then(Path::file_name);
         let name = file.map(|name| name.to_string_lossy().into_owned());
-        Subject {
+        ProfileTarget {
             name: self.name.clone().or(name).unwrap_or_default(),
             spec: LaunchSpec {
                 stdin: Stream::Null,
@@ -155,7 +156,7 @@ impl Args {
                 new_session: true,
                 ..LaunchSpec::new(&self.command)
             },
-            ok_status: vec![0],
+            ok_exit_codes: vec![0],
         }
     }
 }
@@ -178,7 +179,7 @@ pub fn cores(count: u32) -> String {
     words::count(count as usize, "core")
 }
 
-fn draw(path: &Path, name: &str, measured: &Profiled, cores: f64) -> anyhow::Result<()> {
+fn draw(path: &Path, name: &str, measured: &MeasuredProfile, cores: f64) -> anyhow::Result<()> {
     let figure = CurveFigure {
         title: name,
         class: "p0",
@@ -189,7 +190,7 @@ fn draw(path: &Path, name: &str, measured: &Profiled, cores: f64) -> anyhow::Res
     fs::write(path, picture).with_context(|| unwritable(path))
 }
 
-fn text(measured: &Profiled, out: Output) -> String {
+fn text(measured: &MeasuredProfile, out: Output) -> String {
     let style = measure::style(out);
     let mut text = table::profile(&measured.curve, style);
     text.push('\n');

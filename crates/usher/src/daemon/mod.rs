@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, eventfd};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use usher_act::ActConfig;
-use usher_host::engine::{Engine, EngineConfig, KeeperCommand, ProfileUse, Remake};
+use usher_host::engine::{Engine, EngineConfig, KeeperCommand, PolicyFactory, ProfileUse};
 use usher_model::Topology;
 
 use crate::commands::usable_machine;
@@ -160,7 +160,7 @@ fn start_engine(
     let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
         .with_context(|| format!("there is no policy '{}'", config.policy))?;
     let name = config.policy.clone();
-    let remake = move || {
+    let make_policy = move || {
         let topology = usable_machine().map_err(|error| failure::line(&error))?;
         let policy = usher_policy::by_name_with(&name, &topology, thresholds);
         let policy = policy.ok_or_else(|| format!("there is no policy '{name}'"))?;
@@ -178,7 +178,7 @@ fn start_engine(
         ..ProfileUse::default()
     };
     settings.record = config.record.clone();
-    settings.remake = Some(Remake::new(remake));
+    settings.policy_factory = Some(PolicyFactory::new(make_policy));
     settings.ignore = config.ignore.clone();
     settings.soft = Some(crate::commands::sched::seats(&config.runtime_dir));
     // A daemon without its loop is none.

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use usher_host::engine::{Adopt, Adopted, EngineHandle};
+use usher_host::engine::{AdoptOptions, AdoptedProgram, EngineHandle};
 use usher_model::{CpuSet, ProgramId, Regulation};
 use varlink::VarlinkService;
 
@@ -56,7 +56,12 @@ struct Service {
 }
 
 impl Service {
-    fn take_in(&self, pid: i64, adopt: Adopt, held: bool) -> Result<Adopted, Refusal> {
+    fn take_in(
+        &self,
+        pid: i64,
+        adopt: AdoptOptions,
+        held: bool,
+    ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
         let number = number.ok_or_else(|| bad("pid", format!("{pid} is no process number")))?;
@@ -69,7 +74,7 @@ impl Service {
         };
         self.shared.timings.seated(began.elapsed());
         let (engine, id, asking) = (engine.clone(), adopted.id, self.peer.uid);
-        if_undelivered(move || drop(engine.let_go(id, asking)));
+        if_undelivered(move || drop(engine.release(id, asking)));
         Ok(adopted)
     }
 
@@ -86,7 +91,7 @@ impl Service {
 
     /// That a request is of a reasonable size. What the engine checks itself
     /// (owner, weight, heartbeat page) is left to it.
-    fn check(adopt: &Adopt) -> Result<(), Refusal> {
+    fn check(adopt: &AdoptOptions) -> Result<(), Refusal> {
         let name = adopt
             .name
             .as_deref()
@@ -176,13 +181,13 @@ impl VarlinkInterface for Service {
             Ok(background) => background,
             Err(refusal) => return refusal.reply(call),
         };
-        let adopt = Adopt {
+        let adopt = AdoptOptions {
             background,
             name,
             cwd: cwd.map(PathBuf::from),
             weight: weight.unwrap_or(1.0),
             heartbeat: heartbeat.map(PathBuf::from),
-            ..Adopt::new(argv)
+            ..AdoptOptions::new(argv)
         };
         match self.take_in(pid, adopt, running != Some(true)) {
             Ok(adopted) => {
@@ -205,11 +210,11 @@ impl VarlinkInterface for Service {
             Ok(background) => background,
             Err(refusal) => return refusal.reply(call),
         };
-        let adopt = Adopt {
+        let adopt = AdoptOptions {
             background,
             name,
             weight: weight.unwrap_or(1.0),
-            ..Adopt::new(Vec::<String>::new())
+            ..AdoptOptions::new(Vec::<String>::new())
         };
         match self.take_in(pid, adopt, false) {
             Ok(adopted) => call.reply(to_int(adopted.id.0), list(adopted.seat.as_ref())),
@@ -220,7 +225,7 @@ impl VarlinkInterface for Service {
     fn detach(&self, call: &mut dyn api::Call_Detach, id: i64) -> varlink::Result<()> {
         let asking = self.peer.uid;
         let engine = &self.shared.engine;
-        match program_id(id).and_then(|id| Ok(engine.let_go(id, asking)?)) {
+        match program_id(id).and_then(|id| Ok(engine.release(id, asking)?)) {
             Ok(()) => call.reply(),
             Err(refusal) => refusal.reply(call),
         }
