@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What kernel and machine offer, and what Usher does where they do not.
+//! Features of kernel and machine, and what Usher does without them.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use crate::file;
 use crate::machine::{Roots, pressure, usable_cpus};
 use crate::text;
 
-/// One thing that may or may not be there.
+/// A feature that may or may not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capability {
     /// Its short name, as in `usher doctor --json`.
@@ -21,21 +21,21 @@ pub struct Capability {
     pub available: bool,
     /// What was found.
     pub found: String,
-    /// What Usher does with it, or without it.
+    /// The effect of its presence or absence on Usher.
     pub consequence: &'static str,
 }
 
-/// Everything that `usher doctor` tells about kernel and machine.
+/// The features of kernel and machine, as reported by `usher doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
     /// The kernel's release.
     pub kernel: String,
-    /// Each thing, in a fixed order.
+    /// The features, in a fixed order.
     pub items: Vec<Capability>,
 }
 
 impl Capabilities {
-    /// Looks at everything; nothing is changed.
+    /// Reads all features; nothing is changed.
     pub fn read(roots: &Roots) -> Self {
         let found: [fn(&Roots) -> Capability; 11] = [
             pmu, bpf, sched_ext, cgroup_v2, cpu_idle, resctrl, psi, autogroup, steal, cores,
@@ -47,7 +47,7 @@ impl Capabilities {
         }
     }
 
-    /// The item of that name.
+    /// The feature with this name.
     pub fn get(&self, name: &str) -> Option<&Capability> {
         self.items.iter().find(|item| item.name == name)
     }
@@ -80,9 +80,9 @@ fn pmu(_roots: &Roots) -> Capability {
         Err(gap) => gap.to_string(),
     };
     let uses = [
-        "programs that say nothing themselves are planned by instructions a second",
-        "programs that say nothing themselves are known by completed repetitions only, \
-         else by CPU time, which never takes seats away",
+        "programs that report no progress are planned by instructions per second",
+        "programs that report no progress are planned by completed repetitions only, \
+         or by CPU time, which never takes seats away",
     ];
     capability("pmu", opened.is_ok(), found, uses)
 }
@@ -92,7 +92,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Whether this process may load programs that trace the kernel.
+/// Whether this process may load BPF programs that trace the kernel.
 fn may_load_bpf(roots: &Roots) -> bool {
     let status = file::read(&roots.proc.join("self/status")).unwrap_or_default();
     let word = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -102,7 +102,7 @@ fn may_load_bpf(roots: &Roots) -> bool {
 }
 
 /// The inode of the initial pid namespace, `PROC_PID_INIT_INO` of the kernel's
-/// `linux/proc_ns.h`: programs in the kernel see the numbers of that one.
+/// `linux/proc_ns.h`. BPF programs see the process numbers of that namespace.
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
 fn is_numbered_by_container(roots: &Roots) -> bool {
@@ -115,16 +115,18 @@ fn bpf(roots: &Roots) -> Capability {
     let able = may_load_bpf(roots);
     let found = match (btf, able) {
         (true, true) if is_numbered_by_container(roots) => {
-            "BTF is there, and we may load programs; processes are numbered by a container here: \
-             without a cgroup of its own, a program is taken for foreground"
+            "BTF exists, and BPF programs may be loaded; processes are numbered by a container here: \
+             a program without its own cgroup is treated as foreground"
         }
-        (true, true) => "BTF is there, and we may load programs",
-        (true, false) => "BTF is there, but loading programs needs root (CAP_BPF and CAP_PERFMON)",
+        (true, true) => "BTF exists, and BPF programs may be loaded",
+        (true, false) => {
+            "BTF exists, but loading BPF programs needs root (CAP_BPF and CAP_PERFMON)"
+        }
         (false, _) => "no /sys/kernel/btf/vmlinux",
     };
     let uses = [
-        "background work is told from foreground by every request and every process, in milliseconds",
-        "background work is told from foreground by /proc, ten times a second; whose a disk's requests are is guessed",
+        "background and foreground work are distinguished for every request and process, within milliseconds",
+        "background and foreground work are distinguished by /proc, ten times a second; the owner of disk requests is guessed",
     ];
     capability("bpf", btf && able, found, uses)
 }
@@ -140,13 +142,13 @@ fn sched_ext(roots: &Roots) -> Capability {
         (Err(_), _) => "not in this kernel".to_owned(),
     };
     let uses = [
-        "seats can be kept softly by a scheduler of our own",
+        "seats can be kept softly by Usher's own scheduler",
         "seats are kept by affinity masks",
     ];
     capability("sched_ext", dir.exists() && btf, found, uses)
 }
 
-/// Where cgroup v2 is mounted, by `/proc/self/mounts`.
+/// The mount point of cgroup v2, from `/proc/self/mounts`.
 fn cgroup2_mount(roots: &Roots) -> Option<String> {
     let mounts = file::read(&roots.proc.join("self/mounts")).ok()?;
     mounts.lines().find_map(|line| {
@@ -156,7 +158,7 @@ fn cgroup2_mount(roots: &Roots) -> Option<String> {
     })
 }
 
-/// A directory of the machine, below the roots where it lies below `/sys`.
+/// A directory of the machine; directories in `/sys` are taken below the root for `/sys`.
 fn rooted(roots: &Roots, dir: &str) -> std::path::PathBuf {
     match Path::new(dir).strip_prefix("/sys") {
         Ok(below) => roots.sys.join(below),
@@ -179,8 +181,8 @@ fn cgroup_v2(roots: &Roots) -> Capability {
         ),
     };
     let uses = [
-        "programs are followed, frozen and accounted as a whole",
-        "programs are followed by process numbers: time of orphans is lost in part",
+        "programs are tracked, frozen and accounted as a whole",
+        "programs are tracked by process numbers: CPU time of orphans is lost in part",
     ];
     capability("cgroup-v2", available, found, uses)
 }
@@ -195,7 +197,7 @@ fn resctrl(roots: &Roots) -> Capability {
     };
     let uses = [
         "the share of a cache that a program fills can be limited",
-        "programs that fight over a cache are seated apart",
+        "programs that compete for a cache are seated apart",
     ];
     capability("resctrl", mounted, found, uses)
 }
@@ -207,16 +209,15 @@ fn psi(roots: &Roots) -> Capability {
         None => "no /proc/pressure".to_owned(),
     };
     let uses = [
-        "programs that wait for CPUs are noticed at once",
-        "programs that wait for CPUs are noticed by their runnable threads",
+        "programs that wait for CPUs are detected at once",
+        "programs that wait for CPUs are detected by their runnable threads",
     ];
     capability("psi", read.is_some(), found, uses)
 }
 
-/// Whether the kernel can give a group of processes what is idle and nothing
-/// else: by cgroup v1, or by v2 where the cpu controller is on for the top.
-/// Whether Usher uses it is a matter of placement: `usher doctor` reports that
-/// in a line of its own.
+/// Whether the kernel can give a group of processes only idle CPU time: with cgroup v1, or
+/// with v2 if the cpu controller is enabled at the top. Whether Usher uses it depends on the
+/// placement, which `usher doctor` reports in a separate line.
 fn cpu_idle(roots: &Roots) -> Capability {
     let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
     let v1 = mounts.lines().find_map(|line| {
@@ -234,8 +235,8 @@ fn cpu_idle(roots: &Roots) -> Capability {
         (None, None) => (false, "no cpu controller".to_owned()),
     };
     let uses = [
-        "background work in a cgroup of its own leaves a CPU at once when anybody else wants it",
-        "background work is demoted thread by thread, and by its autogroup where its session is its own",
+        "background work in its own cgroup yields a CPU at once to any other work",
+        "background work is demoted per thread, and by its autogroup if it has its own session",
     ];
     capability("cpu.idle", there, found, uses)
 }
@@ -245,7 +246,7 @@ fn autogroup(roots: &Roots) -> Capability {
     let on = file::read(&path).is_ok_and(|text| text.trim() == "1");
     let found = if on { "on" } else { "off" };
     let uses = [
-        "nice and SCHED_IDLE do not reach across sessions: cgroups are used instead",
+        "nice and SCHED_IDLE have no effect across sessions: cgroups are used instead",
         "nice and SCHED_IDLE work across sessions",
     ];
     capability("autogroup", on, found, uses)
@@ -259,7 +260,7 @@ fn steal(roots: &Roots) -> Capability {
     let found = format!("{percent:.2} % of the CPU time wanted since boot");
     let uses = [
         "this is a virtual machine with neighbours: measured rates are noisier",
-        "nothing to correct",
+        "no correction is needed",
     ];
     capability("steal", ticks.steal > 0, found, uses)
 }
@@ -268,9 +269,9 @@ fn cores(roots: &Roots) -> Capability {
     let capacities = cpu_capacities(roots);
     let unequal = capacities.iter().any(|c| Some(c) != capacities.first());
     let found = match (capacities.is_empty(), unequal) {
-        (true, _) => "the kernel does not tell capacities: all alike".to_owned(),
+        (true, _) => "the kernel reports no capacities: all cores are equal".to_owned(),
         (false, true) => "cores of different kinds".to_owned(),
-        (false, false) => "all alike".to_owned(),
+        (false, false) => "all cores are equal".to_owned(),
     };
     let uses = [
         "cores are counted by their capacity",
@@ -279,8 +280,8 @@ fn cores(roots: &Roots) -> Capability {
     capability("hybrid-cores", unequal, found, uses)
 }
 
-/// Capacities (Arm, and hybrid x86 since 6.12), else the kernel's lists of
-/// efficient and performance cores.
+/// The capacities of the usable CPUs (Arm, and hybrid x86 since 6.12). Otherwise two different
+/// values if the kernel lists efficient and performance cores.
 fn cpu_capacities(roots: &Roots) -> Vec<u64> {
     let (core, atom) = ("devices/cpu_core", "devices/cpu_atom");
     if roots.sys.join(core).exists() && roots.sys.join(atom).exists() {
@@ -306,14 +307,14 @@ fn allowed(roots: &Roots) -> Capability {
         Err(error) => (error.to_string(), false),
     };
     let uses = [
-        "every online CPU may be used",
+        "every online CPU is usable",
         "only the CPUs that this container or session may use are planned",
     ];
     capability("all-cpus", all, found, uses)
 }
 
-/// Whether an option is set in the running kernel's configuration; `None`
-/// where the configuration is nowhere to be found.
+/// Whether an option is set in the running kernel's configuration; `None` if the configuration
+/// is not found.
 pub(crate) fn kernel_config(roots: &Roots, option: &str) -> Option<bool> {
     let text = packed_config(roots).or_else(|| {
         let name = format!("config-{}", release(roots)?);
@@ -327,7 +328,7 @@ fn packed_config(roots: &Roots) -> Option<String> {
     let file = std::fs::File::open(roots.proc.join("config.gz")).ok()?;
     let mut text = String::new();
     let unpacked = flate2::read::GzDecoder::new(file);
-    // A kernel's configuration has some 300 KB.
+    // A kernel's configuration is about 300 KB.
     unpacked.take(16 << 20).read_to_string(&mut text).ok()?;
     Some(text)
 }
@@ -336,8 +337,7 @@ fn packed_config(roots: &Roots) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A machine made of these files; `/proc`, `/sys` and `/boot` below one
-    /// directory.
+    /// A machine with these files; `/proc`, `/sys` and `/boot` are below one directory.
     fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_anything_is_described_not_refused() {
+    fn a_machine_without_features_is_described() {
         let (_dir, roots) = machine(&[]);
         let all = Capabilities::read(&roots);
         for item in all.items.iter().filter(|item| item.name != "pmu") {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_everything_says_so() {
+    fn a_machine_with_all_features_is_described() {
         let mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n\
                       cgroup /mnt/cpuset cgroup rw,relatime,cpuset 0 0\n";
         let status = "Name:\tx\nTgid:\t1\nCpus_allowed_list:\t0-3\n\
@@ -412,24 +412,24 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_takes_btf_and_is_named() {
+    fn sched_ext_needs_btf_and_names_the_scheduler() {
         let state = ("sys/kernel/sched_ext/state", "enabled\n");
         let ops = ("sys/kernel/sched_ext/root/ops", "bpfland_1.1.4\n");
         let btf = ("sys/kernel/btf/vmlinux", "");
-        let told = |files: &[(&str, &str)]| {
+        let described = |files: &[(&str, &str)]| {
             let (_dir, roots) = machine(files);
-            let told = sched_ext(&roots);
-            (told.available, told.found)
+            let described = sched_ext(&roots);
+            (described.available, described.found)
         };
         let without = "state: enabled, but no /sys/kernel/btf/vmlinux";
-        assert_eq!(told(&[state, ops]), (false, without.to_owned()));
+        assert_eq!(described(&[state, ops]), (false, without.to_owned()));
         let named = "state: enabled, by the scheduler 'bpfland_1.1.4'";
-        assert_eq!(told(&[state, ops, btf]), (true, named.to_owned()));
-        assert_eq!(told(&[btf]), (false, "not in this kernel".to_owned()));
+        assert_eq!(described(&[state, ops, btf]), (true, named.to_owned()));
+        assert_eq!(described(&[btf]), (false, "not in this kernel".to_owned()));
     }
 
     #[test]
-    fn the_kernels_configuration_is_found_packed_or_plain() {
+    fn the_kernel_configuration_is_found_packed_or_plain() {
         let text = "CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_B is not set\n";
         let release = ("proc/sys/kernel/osrelease", "6.1\n");
         let (dir, roots) = machine(&[release, ("boot/config-6.1", text)]);

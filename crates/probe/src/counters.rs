@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Perf events of a program: instructions retired where there is a PMU, the
-//! software task clock by the very same code where there is none.
+//! Perf events of a program: retired instructions if there is a PMU; otherwise the same code
+//! counts the software task clock.
 //!
-//! *Launch*: one event on the stopped child before it executes the program,
-//! inherited by every thread and process it starts, enabled by its `exec`, so
-//! that neither the launcher's own instructions nor a thread's first ones are
-//! miscounted. A thread that ends adds its count to the event it inherited.
+//! *Launch*: one event on the stopped child before it executes the program. Every thread and
+//! process that the child starts inherits it, and `exec` enables it. The launcher's own
+//! instructions are therefore not counted, and no thread's first instructions are missed. A
+//! thread that ends adds its count to the event that it inherited.
 //!
-//! *Attach*: one event a thread, each inherited by what that thread starts
-//! from then on. Threads that start while the events are being opened are
-//! covered by their creator if that had its event already and are not if it
-//! had not; the kernel does not tell which. Their start time helps: who started
-//! before the first event was opened is not covered yet and gets an event, and
-//! the list is read again until nobody is left; who started later is taken to
-//! be covered. A program that is frozen meanwhile has no such threads at all.
+//! *Attach*: one event per thread, inherited by everything that the thread starts later.
 //!
-//! More events than the PMU has counters take turns: each count is scaled by
-//! the time it was enabled over the time it was counting.
+//! 1. Threads that start while the events are being opened are covered only if their creator
+//!    already had its event. The kernel does not report which case applies.
+//! 2. Threads that started before the first event was opened are not covered and get an event.
+//!    The list of threads is read again until no such thread is left.
+//! 3. Threads that started later are assumed to be covered.
+//!
+//! A program that is frozen meanwhile starts no threads.
+//!
+//! If there are more events than hardware counters, the kernel multiplexes them. Each count is
+//! scaled by the time enabled over the time counting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,13 +30,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::tree::{read_stat, tasks};
 
-/// What is counted.
+/// The event that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CounterKind {
     /// Instructions retired in user space: needs a PMU.
     Instructions,
-    /// CPU nanoseconds, from the kernel's clock: there everywhere.
+    /// CPU nanoseconds from the kernel's clock; available everywhere.
     TaskClock,
 }
 
@@ -54,27 +56,27 @@ impl CounterKind {
     }
 }
 
-/// Why there is no counter, and what is used instead.
+/// The reason why there is no counter, and the substitute.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterGap {
-    /// The machine has no PMU that counts this, as most virtual machines.
+    /// The machine has no PMU that counts this event, like most virtual machines.
     #[error(
         "this machine has no '{event}' counter (no PMU): progress comes from \
-         heartbeats, OMPT or repetitions, else from CPU time"
+         heartbeats, OMPT or repetitions, otherwise from CPU time"
     )]
     NoPmu {
-        /// Which event.
+        /// The event.
         event: &'static str,
     },
-    /// The kernel does not let this user count.
+    /// The kernel does not permit this user to count.
     #[error(
         "counting '{event}' on process {pid} is not permitted: lower \
          /proc/sys/kernel/perf_event_paranoid to 2 or give CAP_PERFMON"
     )]
     NotPermitted {
-        /// Which event.
+        /// The event.
         event: &'static str,
-        /// On which process or thread.
+        /// The process or thread.
         pid: i32,
     },
     /// The kernel was built without perf events, or a sandbox hides them.
@@ -83,17 +85,17 @@ pub enum CounterGap {
     /// The process ended before it could be counted.
     #[error("process {pid} has ended")]
     Gone {
-        /// Which.
+        /// The process.
         pid: i32,
     },
-    /// Anything else: too many open files, for one.
+    /// Another error, such as too many open files.
     #[error("opening the perf event '{event}' on process {pid}: {source}")]
     Refused {
-        /// Which event.
+        /// The event.
         event: &'static str,
-        /// On which process or thread.
+        /// The process or thread.
         pid: i32,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -119,11 +121,11 @@ pub struct PerfCounters {
 }
 
 impl PerfCounters {
-    /// Counts a child from its `exec` on, and all that it starts. To be called
-    /// while the child stands still and has not executed the program yet.
+    /// Counts a child and everything that it starts, from its `exec` on. Call it while the
+    /// child is stopped and has not executed the program yet.
     ///
     /// # Errors
-    /// Why there is no such counter.
+    /// The reason why there is no counter.
     pub fn on_exec(kind: CounterKind, child: i32) -> Result<Self, CounterGap> {
         let counter = open(kind, child, |b| b.enable_on_exec(true))?;
         Ok(Self {
@@ -132,12 +134,12 @@ impl PerfCounters {
         })
     }
 
-    /// Counts running processes from now on, and all that they start.
-    /// Processes that end meanwhile are left out.
+    /// Counts running processes and everything that they start, from now on. Processes that
+    /// end meanwhile are left out.
     ///
     /// # Errors
-    /// Why there is no such counter; [`CounterGap::Gone`] where none of the
-    /// processes is there any more.
+    /// The reason why there is no counter; [`CounterGap::Gone`] if none of the processes exists
+    /// any more.
     pub fn on_running(
         kind: CounterKind,
         proc_root: &Path,
@@ -168,18 +170,17 @@ impl PerfCounters {
         }
     }
 
-    /// What it counts.
+    /// The event that is counted.
     pub fn kind(&self) -> CounterKind {
         self.kind
     }
 
-    /// Events that are open: one after a launch, one a thread after attaching.
+    /// Number of open events: one after a launch, one per thread after attaching.
     pub fn open_events(&self) -> usize {
         self.counters.len()
     }
 
-    /// The sum so far: instructions, or nanoseconds. Scaled where the event
-    /// shared the PMU with others.
+    /// The sum so far, in instructions or nanoseconds; scaled if the event was multiplexed.
     pub fn read(&mut self) -> f64 {
         let scaled = |counter: &mut Counter| {
             let read = counter.read_count_and_time().ok()?;
@@ -204,12 +205,12 @@ fn open(
     built.map_err(|source| CounterGap::from(kind, pid, source))
 }
 
-/// Threads have a `/proc` directory of their own, though it is not listed.
+/// Whether a thread is older. Threads have their own `/proc` directory, which is not listed.
 fn started_before(proc_root: &Path, tid: i32, ticks: u64) -> bool {
     read_stat(proc_root, tid).is_ok_and(|stat| stat.start_ticks < ticks)
 }
 
-/// Now, in the unit and from the origin of `/proc/PID/stat`'s start time.
+/// The current time, in the unit and with the origin of `/proc/PID/stat`'s start time.
 fn boot_ticks() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();
@@ -222,13 +223,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_shared_the_pmu_is_scaled_up() {
+    fn a_multiplexed_counter_is_scaled_up() {
         assert_eq!(scale(100, 40, 10), 400.0);
         assert_eq!(scale(7, 5, 5), 7.0);
     }
 
     #[test]
-    fn names_what_is_missing_and_what_is_used_instead() {
+    fn errors_name_the_missing_feature_and_the_substitute() {
         let gap = |errno| {
             let error = io::Error::from_raw_os_error(errno);
             CounterGap::from(CounterKind::Instructions, 7, error).to_string()

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes wrong while looking.
+//! Errors of the probes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why something could not be read.
+/// The reason why something could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The file or the process could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file was read and is not what it should be.
-    #[error("{} does not look like {expected}", path.display())]
+    /// The file was read, but has another format.
+    #[error("{}: expected {expected}", path.display())]
     Malformed {
-        /// Which file.
+        /// Its path.
         path: PathBuf,
-        /// What was expected in it.
+        /// The expected content.
         expected: &'static str,
     },
-    /// No process has that number, or a later one does.
+    /// No process has this number, or a later process has it.
     #[error("process {pid} has ended")]
     Gone {
-        /// Which.
+        /// The process.
         pid: i32,
     },
     /// The program's heartbeat page cannot be used.
@@ -49,7 +49,7 @@ impl ProbeError {
         }
     }
 
-    /// Whether it says that the process or cgroup is no longer there.
+    /// Whether the process or cgroup no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
@@ -59,8 +59,8 @@ impl ProbeError {
     }
 }
 
-/// Files of a process that has ended give ENOENT or ESRCH, those of a removed
-/// cgroup ENODEV.
+/// Whether a file's process or cgroup is gone. Files of an ended process return ENOENT or
+/// ESRCH, files of a removed cgroup ENODEV.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading small kernel files, once or again and again.
+//! Reading of small kernel files, once or repeatedly.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ProbeError;
 
-/// Reads a whole text; bytes that are no UTF-8 are replaced.
+/// Reads a whole text file; invalid UTF-8 is replaced.
 pub(crate) fn read(path: &Path) -> Result<String, ProbeError> {
     let bytes = std::fs::read(path).map_err(|e| ProbeError::read(path, e))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -23,25 +23,24 @@ pub(crate) fn parse<T>(
     parse(&read(path)?).ok_or_else(|| ProbeError::malformed(path, expected))
 }
 
-/// A file that is kept open and read from its start each time: one system
-/// call a reading.
+/// A file that stays open and is read from its start with one system call per reading.
 #[derive(Debug)]
-pub(crate) struct Reread {
+pub(crate) struct OpenFile {
     file: File,
     path: PathBuf,
     buffer: Vec<u8>,
 }
 
-/// Longer files than this are not what `Reread` is for; the rest is cut off.
-const AT_MOST_BYTES: usize = 4096;
+/// Maximum length that is read; the rest of a longer file is ignored.
+const BYTES_MAX: usize = 4096;
 
-impl Reread {
+impl OpenFile {
     pub(crate) fn open(path: PathBuf) -> Result<Self, ProbeError> {
         let file = File::open(&path).map_err(|e| ProbeError::read(&path, e))?;
         Ok(Self {
             file,
             path,
-            buffer: vec![0; AT_MOST_BYTES],
+            buffer: vec![0; BYTES_MAX],
         })
     }
 
@@ -59,7 +58,7 @@ impl Reread {
     }
 }
 
-impl AsFd for Reread {
+impl AsFd for OpenFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

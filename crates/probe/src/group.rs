@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program in a cgroup v2 of its own: the kernel keeps the sums.
+//! A program in its own cgroup v2, which the kernel accounts.
 //!
-//! `cpu.stat` counts the whole subtree, ended members and those that were
-//! never seen included, with or without a controller. `cgroup.events` raises
-//! POLLPRI when the last process leaves.
+//! `cpu.stat` counts the whole subtree, including ended processes and processes that were
+//! never sampled, with or without a controller. `cgroup.events` raises POLLPRI when the last
+//! process leaves.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use crate::error::ProbeError;
-use crate::file::{self, Reread};
+use crate::file::{self, OpenFile};
 use crate::text;
 
 /// The open files of a program's cgroup.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct Cgroup {
     dir: PathBuf,
-    cpu: Reread,
-    pressure: Option<Reread>,
-    events: Reread,
+    cpu: OpenFile,
+    pressure: Option<OpenFile>,
+    events: OpenFile,
 }
 
-impl Group {
+impl Cgroup {
     pub(crate) fn open(dir: &Path) -> Result<Self, ProbeError> {
-        let mut events = Reread::open(dir.join("cgroup.events"))?;
-        // POLLPRI is raised for changes since the last read: there must be one.
+        let mut events = OpenFile::open(dir.join("cgroup.events"))?;
+        // POLLPRI is raised for changes since the last read, so the first read is needed.
         events.parse("a cgroup.events file", populated)?;
         Ok(Self {
-            cpu: Reread::open(dir.join("cpu.stat"))?,
-            pressure: Reread::open(dir.join("cpu.pressure")).ok(),
+            cpu: OpenFile::open(dir.join("cpu.stat"))?,
+            pressure: OpenFile::open(dir.join("cpu.pressure")).ok(),
             events,
             dir: dir.to_owned(),
         })
@@ -39,15 +39,15 @@ impl Group {
         self.cpu.parse("a cpu.stat file", text::cpu_stat_ns)
     }
 
-    /// `None` where the kernel has no pressure files, or they are turned off
-    /// (`cgroup.pressure` 0, `psi=0`).
+    /// Time that some task waited. `None` if the kernel has no pressure files, or they are
+    /// disabled (`cgroup.pressure` 0, `psi=0`).
     pub(crate) fn wait_ns(&mut self) -> Option<u64> {
         let pressure = self.pressure.as_mut()?;
         let read = pressure.parse("a pressure file", text::pressure).ok()?;
         Some(read.some_ns)
     }
 
-    /// Whether no process is left in it, or it is gone.
+    /// Whether the cgroup is empty or removed.
     pub(crate) fn has_ended(&mut self) -> Result<bool, ProbeError> {
         match self.events.parse("a cgroup.events file", populated) {
             Ok(populated) => Ok(!populated),
@@ -59,7 +59,7 @@ impl Group {
     /// Thread ids of the subtree.
     pub(crate) fn threads(&self) -> Result<BTreeSet<i32>, ProbeError> {
         let mut tids = BTreeSet::new();
-        each_group(&self.dir, &mut |dir| {
+        each_cgroup(&self.dir, &mut |dir| {
             tids.extend(numbers(&dir.join("cgroup.threads"))?);
             Ok(())
         })?;
@@ -69,7 +69,7 @@ impl Group {
     /// Process ids of the subtree.
     pub(crate) fn processes(&self) -> Result<BTreeSet<i32>, ProbeError> {
         let mut pids = BTreeSet::new();
-        each_group(&self.dir, &mut |dir| {
+        each_cgroup(&self.dir, &mut |dir| {
             pids.extend(numbers(&dir.join("cgroup.procs"))?);
             Ok(())
         })?;
@@ -77,7 +77,7 @@ impl Group {
     }
 }
 
-impl AsFd for Group {
+impl AsFd for Cgroup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -87,9 +87,8 @@ fn populated(text: &str) -> Option<bool> {
     Some(text::keyed(text, "populated")? != 0)
 }
 
-/// Calls `visit` for a cgroup and all below it; those that vanish meanwhile
-/// are left out.
-fn each_group(
+/// Calls `visit` for a cgroup and all cgroups below it, except those that are removed meanwhile.
+fn each_cgroup(
     dir: &Path,
     visit: &mut dyn FnMut(&Path) -> Result<(), ProbeError>,
 ) -> Result<(), ProbeError> {
@@ -102,7 +101,7 @@ fn each_group(
     };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            each_group(&entry.path(), visit)?;
+            each_cgroup(&entry.path(), visit)?;
         }
     }
     Ok(())

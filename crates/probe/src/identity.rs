@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What makes two runs "the same program".
+//! The identity of a program: which runs share a profile.
 //!
-//! *What is executed*: the GNU build id of an ELF file (`build-id:…`), which
-//! every distribution's build has and a rebuild changes; else a BLAKE3 hash of
-//! the file (`hash:…`): scripts, stripped binaries.
+//! *Executable*: the GNU build id of an ELF file (`build-id:…`), which every distribution's
+//! build has and a rebuild changes. Without a build id (scripts, stripped binaries), a BLAKE3
+//! hash of the file (`hash:…`).
 //!
-//! *The shape of the arguments*, one word each, joined by blanks:
+//! *Shape of the arguments*: one word per argument, joined by blanks:
 //!
 //! | argument | word |
 //! |---|---|
@@ -13,21 +13,24 @@
 //! | follows `-o`, `--out…`: an output, which exists from the second run on | `out` |
 //! | a whole number below 64: often a thread count | itself |
 //! | a larger whole number | `number:2^k`, the power of two not above it |
-//! | names a file of 64 KiB or more | `file:2^k`, the power of two not above its bytes |
-//! | names a smaller one (scripts, decks, configurations, logs), or one that is not there yet | its name without the directory |
-//! | names a directory, or anything else that is there | `dir`, `device` |
+//! | a file of 64 KiB or more | `file:2^k`, the power of two not above its bytes |
+//! | a smaller file (scripts, decks, configurations, logs), or one that does not exist yet | its name without the directory |
+//! | a directory, or another existing path | `dir`, `device` |
 //! | longer than 64 bytes, or with blanks in it | `word:` and its hash |
-//! | else | itself |
+//! | anything else | itself |
 //!
-//! So two Python scripts differ, and two encodings of files of like size with
-//! the same options do not; nor does a run that finds the log of the last one.
-//! A large file that a run leaves behind by an option of its own makes the
-//! second run another program than the first, and no later one. Before them stand the environment variables that
-//! set the number of threads or how they wait ([`THREAD_VARIABLES`]), since a
-//! run with two threads and a run with eight have different curves.
+//! The words are preceded by the environment variables that set the number of threads or how
+//! they wait ([`THREAD_VARIABLES`]), because runs with two and with eight threads have
+//! different curves.
 //!
-//! A script that is started by its own name is keyed by its own hash; found
-//! running, it is its interpreter with the script as an operand: two keys.
+//! Consequences:
+//!
+//! - Two Python scripts differ. Two encodings of files of similar size with the same options
+//!   do not differ. A run that finds the log of an earlier run does not differ.
+//! - If a run leaves a large file behind under an option not listed above, the second run has
+//!   another key than the first. All later runs have the key of the second.
+//! - A script that is started by its own name has its own hash as key. If it is found running,
+//!   the key is that of its interpreter with the script as an operand: two keys.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -47,8 +50,8 @@ use usher_model::ProgramKey;
 use crate::error::{ProbeError, is_gone};
 use crate::process::live_dir;
 
-/// Environment variables that belong to a program's identity: how many threads
-/// and ranks it starts, and whether they spin while they wait.
+/// Environment variables that belong to a program's identity: the number of threads and ranks,
+/// and whether they spin while they wait.
 pub const THREAD_VARIABLES: [&str; 18] = [
     "BLIS_NUM_THREADS",
     "GOMAXPROCS",
@@ -70,39 +73,39 @@ pub const THREAD_VARIABLES: [&str; 18] = [
     "TBB_NUM_THREADS",
 ];
 
-/// Files below this many bytes are known by their names.
+/// Files below this size are identified by name.
 const SMALL_FILE_BYTES: u64 = 64 * 1024;
-/// Words above this many bytes are kept as a hash.
+/// Words above this length are replaced by a hash.
 const LONG_WORD_BYTES: usize = 64;
-/// Bytes of an executable that are read at once for its build id.
+/// Maximum number of bytes of an executable that are read at once for its build id.
 const ELF_READ_BYTES_MAX: u64 = 1 << 20;
-/// Files up to this size are hashed whole. Of larger ones the size, and this
-/// much from the beginning and the end in equal parts, stand for the content.
+/// Files up to this size are hashed completely. For larger files the size, and this many bytes
+/// from the beginning and the end in equal parts, are hashed.
 const HASHED_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a command line or an environment that are read.
+/// Maximum number of bytes of a command line or an environment that are read.
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
-/// Arguments that make up the shape.
+/// Maximum number of arguments in the shape.
 const ARGUMENTS_MAX: usize = 4096;
-/// Whole numbers below this stand for themselves.
+/// Whole numbers below this are kept.
 const SMALL_NUMBER: u64 = 64;
 
-/// A command as it is about to run, or as a process runs it.
+/// A command that is about to run, or that a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The executable file.
     pub executable: PathBuf,
     /// The arguments, without the command's own name.
     pub arguments: Vec<OsString>,
-    /// Where relative operands start from.
+    /// The directory that relative operands refer to.
     pub directory: PathBuf,
-    /// Its environment; only [`THREAD_VARIABLES`] are looked at.
+    /// Its environment; only [`THREAD_VARIABLES`] are used.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// What a process runs.
+/// The command that a process runs.
 ///
 /// # Errors
-/// The process has ended, or belongs to somebody else.
+/// The process has ended, or belongs to another user.
 pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
     let dir = live_dir(proc_root, pid);
     let read = |name: &str| {
@@ -133,7 +136,7 @@ fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Zero-ended entries of `cmdline` or `environ`.
+/// The zero-terminated entries of `cmdline` or `environ`.
 fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     let parts = bytes.split(|&b| b == 0).map(<[u8]>::to_vec);
@@ -143,8 +146,7 @@ fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
 /// The key of a command.
 ///
 /// # Errors
-/// When the executable cannot be read. Operands that cannot be read are taken
-/// as words.
+/// When the executable cannot be read. Operands that cannot be read are treated as words.
 pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
     Ok(ProgramKey {
         executable: executable(&command.executable)?,
@@ -152,8 +154,8 @@ pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
     })
 }
 
-/// What names an executable: its build id, else a hash of its content. The
-/// work is bounded whatever the file holds: its owner may want to keep Usher busy.
+/// The identity of an executable: its build id, or a hash of its content. The work is bounded
+/// whatever the file contains, because its owner may try to keep Usher busy.
 fn executable(path: &Path) -> Result<String, ProbeError> {
     let failed = |error| ProbeError::read(path, error);
     let mut open = OpenOptions::new();
@@ -170,7 +172,7 @@ fn executable(path: &Path) -> Result<String, ProbeError> {
     })
 }
 
-/// The GNU build id of an ELF file, of which only headers and notes are read.
+/// The GNU build id of an ELF file; only headers and notes are read.
 fn build_id(file: &File) -> Option<Vec<u8>> {
     let cache = ReadCache::new(file);
     let data = Bounded(&cache);
@@ -195,8 +197,8 @@ fn id_in_notes<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(data: R) 
     None
 }
 
-/// A file of which no piece larger than [`ELF_READ_BYTES_MAX`] is read: the
-/// sizes in an ELF file are what its maker wrote there.
+/// A file reader that refuses pieces larger than [`ELF_READ_BYTES_MAX`]: the sizes in an ELF
+/// file are under the control of its creator.
 #[derive(Clone, Copy)]
 struct Bounded<R>(R);
 
@@ -225,7 +227,7 @@ fn hash_file(mut file: &File) -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     file.rewind()?;
     if size <= HASHED_BYTES_MAX {
-        // A file that grows meanwhile is not read for ever.
+        // The limit also ends the reading of a file that grows meanwhile.
         hasher.update_reader(file.take(HASHED_BYTES_MAX))?;
     } else {
         hasher.update(&size.to_le_bytes());
@@ -240,7 +242,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Sixteen digits of a hash: enough to tell the operands of one executable.
+/// Sixteen hexadecimal digits of a hash: enough to distinguish the operands of one executable.
 fn short_hash(bytes: &[u8]) -> String {
     let hash = blake3::hash(bytes);
     hex(&hash.as_bytes()[..8])
@@ -280,7 +282,7 @@ fn word(argument: &OsStr, directory: &Path) -> String {
     }
 }
 
-/// An operand that names something that is there, or could be.
+/// The word for an operand that is an existing path, or could become one.
 fn named(operand: &OsStr, directory: &Path) -> Option<String> {
     if operand.is_empty() {
         return None;
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_counts_in_the_environment_count() {
+    fn thread_counts_in_the_environment_are_part_of_the_key() {
         let dir = tempfile::tempdir().unwrap();
         let mut two = command(dir.path(), &["x"]);
         two.environment.insert("HOME".into(), "/root".into());
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elf_file_is_known_by_its_build_id_and_others_by_a_hash() {
+    fn elf_files_have_a_build_id_and_others_a_hash() {
         let dir = tempfile::tempdir().unwrap();
         let mut command = command(dir.path(), &[]);
         command.executable = "/bin/ls".into();
@@ -387,12 +389,12 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_of_a_huge_sparse_file_takes_no_longer_than_a_small_one() {
+    fn a_huge_sparse_file_is_identified_in_bounded_time() {
         let dir = tempfile::tempdir().unwrap();
         let mut command = command(dir.path(), &[]);
         command.executable = dir.path().join("big");
         let file = File::create(&command.executable).unwrap();
-        // The largest that the file system takes; hashing it whole takes hours.
+        // The largest size that the file system accepts; a complete hash would take hours.
         let sizes = [15_u64 << 40, 15 << 39, 1 << 43, 1 << 42];
         if !sizes.into_iter().any(|size| file.set_len(size).is_ok()) {
             eprintln!("skipped: this file system has no files of 4 TiB");
@@ -415,7 +417,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // The arguments appear a moment after the child has begun its program.
+        // The arguments appear shortly after the child has executed its program.
         let cmdline = format!("/proc/{pid}/cmdline");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while std::fs::read(&cmdline).unwrap().is_empty() {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readers of programs' progress and demand: perf events, cgroups, PSI,
-//! `/proc`, heartbeats; of what a program is; and of what this machine offers.
+//! Reads progress and demand of programs (perf events, cgroups, PSI, `/proc`, heartbeats), the
+//! identity of programs, and the capabilities of this machine.
 //!
 //! | | |
 //! |---|---|
 //! | [`ProgramProbe`] | one program: CPU time, waiting, threads, spinners, progress, its end |
 //! | [`PerfCounters`] | instructions (or the task clock) of a program |
-//! | [`MachineProbe`], [`usable_cpus`] | idle CPUs, steal, pressure; CPUs that may be used |
-//! | [`CpuQuotas`] | how much CPU time the cgroups of a process allow it |
-//! | [`identify`] | the key under which a program's profile is kept |
-//! | [`Capabilities`] | what kernel and machine offer, and what is done without |
+//! | [`MachineProbe`], [`usable_cpus`] | idle CPUs, steal, pressure; usable CPUs |
+//! | [`CpuQuotas`] | the CPU time that the cgroups of a process allow |
+//! | [`identify`] | the key of a program's profile |
+//! | [`Capabilities`] | features of kernel and machine, and the fallback for each missing one |
 //!
-//! This crate only reads. Files are found below roots that are arguments.
+//! This crate only reads. The roots of all paths are arguments.
 
 mod capabilities;
 mod counters;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine as a whole: which CPUs may be used, how idle each is, how much
-//! the hypervisor steals, how hard tasks press for CPUs.
+//! The machine as a whole: usable CPUs, idle share of each CPU, steal time, CPU pressure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use crate::error::ProbeError;
 use crate::file;
 use crate::text::{self, CpuTicks, Pressure};
 
-/// Where the kernel's file systems are; others than the real ones in tests.
+/// The roots of the kernel's file systems; tests use other directories.
 #[derive(Debug, Clone)]
 pub struct Roots {
     /// `/proc`.
@@ -33,8 +32,7 @@ impl Default for Roots {
     }
 }
 
-/// CPUs that are online and that this process may use: what a container's
-/// cpuset or an affinity mask leaves.
+/// CPUs that are online and that this process may use under its cpuset and affinity mask.
 ///
 /// # Errors
 /// When the kernel's lists cannot be read.
@@ -46,44 +44,44 @@ pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
     Ok(online.and(&allowed))
 }
 
-/// The machine over the time since the last look.
+/// The machine over the time since the last sample.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MachineSample {
     /// Idle share of each online CPU, 0..1.
     pub idle: BTreeMap<CpuId, f64>,
-    /// Share of the wanted CPU time that the hypervisor gave to others, 0..1.
+    /// Fraction of the wanted CPU time that the hypervisor gave to other machines, 0..1.
     pub steal_share: f64,
-    /// The part of it that programs' CPU times still contain: 0 where the
-    /// kernel takes steal off itself.
+    /// The part of it that programs' CPU times contain: 0 if the kernel subtracts steal time
+    /// itself.
     pub steal_in_cpu_time: f64,
-    /// CPU pressure of the whole machine; `None` where the kernel has no PSI.
+    /// CPU pressure of the whole machine; `None` if the kernel has no PSI.
     pub cpu_pressure: Option<Pressure>,
 }
 
-/// Looks at the machine again and again.
+/// Samples the machine.
 #[derive(Debug)]
 pub struct MachineProbe {
     proc_root: PathBuf,
-    kernel_takes_steal_off: bool,
+    kernel_subtracts_steal: bool,
     last: Option<Ticks>,
 }
 
 type Ticks = (CpuTicks, BTreeMap<CpuId, CpuTicks>);
 
 impl MachineProbe {
-    /// A probe that has not looked yet.
+    /// A probe without a sample.
     pub fn new(roots: &Roots) -> Self {
         Self {
             proc_root: roots.proc.clone(),
-            kernel_takes_steal_off: takes_steal_off(roots),
+            kernel_subtracts_steal: subtracts_steal(roots),
             last: None,
         }
     }
 
-    /// The machine since the last look; since boot at the first.
+    /// The machine since the last sample; the first time since boot.
     ///
-    /// Costs a read of `/proc/stat`, which grows with CPUs and interrupt
-    /// lines: ten times a second is plenty.
+    /// Reads `/proc/stat`, whose length grows with the number of CPUs and interrupt lines. Ten
+    /// samples a second are sufficient.
     ///
     /// # Errors
     /// When `/proc/stat` cannot be read.
@@ -102,7 +100,7 @@ impl MachineProbe {
         let sample = MachineSample {
             idle: now.1.iter().map(idle_of).collect(),
             steal_share,
-            steal_in_cpu_time: if self.kernel_takes_steal_off {
+            steal_in_cpu_time: if self.kernel_subtracts_steal {
                 0.0
             } else {
                 steal_share
@@ -137,12 +135,11 @@ fn share(part: u64, rest: u64) -> f64 {
     }
 }
 
-/// With `CONFIG_PARAVIRT_TIME_ACCOUNTING` the scheduler's clock stands still
-/// while the hypervisor runs somebody else (kernel/sched/core.c,
-/// `update_rq_clock_task`), so tasks' CPU times contain no steal. Where the
-/// configuration cannot be read it is taken to be set, as on the common
-/// distributions' kernels.
-fn takes_steal_off(roots: &Roots) -> bool {
+/// Whether the kernel subtracts steal time from tasks' CPU time. With
+/// `CONFIG_PARAVIRT_TIME_ACCOUNTING` the scheduler's clock stands still while the hypervisor
+/// runs another machine (kernel/sched/core.c, `update_rq_clock_task`). If the configuration
+/// cannot be read, the option is assumed to be set, as in the kernels of common distributions.
+fn subtracts_steal(roots: &Roots) -> bool {
     kernel_config(roots, "CONFIG_PARAVIRT_TIME_ACCOUNTING").unwrap_or(true)
 }
 
@@ -167,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn usable_is_what_is_online_and_allowed() {
+    fn usable_cpus_are_online_and_allowed() {
         let status = "Name:\tx\nTgid:\t1\nCpus_allowed_list:\t2-5\n\
                       voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n";
         let online = ("sys/devices/system/cpu/online", "0-3,5-7\n");
@@ -176,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn says_how_idle_each_cpu_was_and_how_much_was_stolen() {
+    fn samples_idle_share_and_steal() {
         let first = "cpu  100 0 0 100 0 0 0 0\ncpu0 50 0 0 50 0 0 0 0\ncpu1 50 0 0 50 0 0 0 0\n";
         let then = "cpu  180 0 0 120 0 0 0 20\ncpu0 110 0 0 50 0 0 0 20\ncpu1 70 0 0 70 0 0 0 0\n";
         let release = ("proc/sys/kernel/osrelease", "6.1\n");
@@ -195,16 +192,16 @@ mod tests {
         let idle = probe.sample().unwrap();
         assert_eq!(
             idle.steal_share, 0.0,
-            "nothing happened, nothing was stolen"
+            "no time has passed, so none was stolen"
         );
     }
 
     #[test]
-    fn a_stat_file_that_is_none_is_named() {
+    fn a_malformed_stat_file_is_named() {
         let (dir, roots) = machine(&[("proc/stat", "garbage")]);
         let error = MachineProbe::new(&roots).sample().unwrap_err().to_string();
         let path = dir.path().join("proc/stat");
-        let expected = format!("{} does not look like the machine's stat", path.display());
+        let expected = format!("{}: expected the machine's stat", path.display());
         assert_eq!(error, expected);
     }
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes of one program, and their CPU time.
 //!
-//! A program in a cgroup of its own is accounted by the kernel. Processes that
-//! leave this cgroup (they move, or systemd moves them into a scope) stay
-//! members: the caller names them, and they are followed by their numbers from
-//! then on. What they used before is in the cgroup's sum already.
+//! The kernel accounts a program in its own cgroup. Processes that leave this cgroup (they
+//! move, or systemd moves them into a scope) stay members: the caller lists them, and they are
+//! tracked by their numbers from then on. Their earlier use is already in the cgroup's sum.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,94 +11,94 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{ProcessId, ProcessTree};
+use usher_model::{Home, ProcessId};
 
 use crate::error::ProbeError;
-use crate::group::Group;
-use crate::tree::Tree;
+use crate::group::Cgroup;
+use crate::tree::ProcessTree;
 
 /// CPU time and waiting time of all members.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Totals {
+pub(crate) struct TotalTimes {
     pub cpu_ns: u64,
     pub wait_ns: Option<u64>,
 }
 
-/// Where the program's processes are.
+/// The processes of a program.
 #[derive(Debug)]
 pub(crate) enum Members {
-    /// In a cgroup of its own, but for those that have left it.
-    Group {
-        group: Box<Group>,
-        /// Whether the cgroup was empty at the last look.
+    /// In the program's own cgroup, except processes that have left it.
+    Cgroup {
+        group: Box<Cgroup>,
+        /// Whether the cgroup was empty when last checked.
         is_empty: bool,
-        leavers: Leavers,
+        leavers: LeftProcesses,
     },
-    /// Anywhere.
-    Tree(Followed),
+    /// Without a cgroup.
+    Tree(TrackedTree),
 }
 
 /// Processes that have left the program's cgroup.
 #[derive(Debug)]
-pub(crate) struct Leavers {
-    tree: Tree,
-    /// CPU time that they had when they were first seen outside.
+pub(crate) struct LeftProcesses {
+    tree: ProcessTree,
+    /// CPU time that they had when they were first found outside.
     before_ns: u64,
-    /// One of them that lives, to see it end.
+    /// A living process among them, for detecting its end.
     pidfd: Option<OwnedFd>,
 }
 
 /// A process tree and one of its living processes.
 #[derive(Debug)]
-pub(crate) struct Followed {
-    tree: Tree,
+pub(crate) struct TrackedTree {
+    tree: ProcessTree,
     pidfd: OwnedFd,
 }
 
 impl Members {
-    /// The members of the program that lives there.
+    /// The members of the program with this home.
     ///
     /// # Errors
     /// It has ended, or its cgroup cannot be read.
-    pub(crate) fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
+    pub(crate) fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
         Ok(match &home.cgroup {
-            Some(dir) => Self::Group {
-                group: Box::new(Group::open(dir)?),
+            Some(dir) => Self::Cgroup {
+                group: Box::new(Cgroup::open(dir)?),
                 is_empty: false,
-                leavers: Leavers {
-                    tree: Tree::empty(proc_root),
+                leavers: LeftProcesses {
+                    tree: ProcessTree::empty(proc_root),
                     before_ns: 0,
                     pidfd: None,
                 },
             },
-            None => Self::Tree(Followed::open(home, proc_root)?),
+            None => Self::Tree(TrackedTree::open(home, proc_root)?),
         })
     }
 
-    /// Follows these processes too; they have left the program's cgroup.
+    /// Also tracks these processes, which have left the program's cgroup.
     pub(crate) fn follow(&mut self, processes: &[ProcessId]) {
-        if let Self::Group { leavers, .. } = self {
-            // One that has ended meanwhile is in the cgroup's sum.
+        if let Self::Cgroup { leavers, .. } = self {
+            // A process that has ended meanwhile is in the cgroup's sum.
             let known = processes
                 .iter()
                 .filter_map(|&one| leavers.tree.add(one).ok());
             leavers.before_ns += known.sum::<u64>();
-            leavers.look();
+            leavers.sample();
         }
     }
 
-    pub(crate) fn totals(&mut self) -> Result<Totals, ProbeError> {
+    pub(crate) fn totals(&mut self) -> Result<TotalTimes, ProbeError> {
         Ok(match self {
-            Self::Group { group, leavers, .. } => {
-                leavers.tree.look();
-                Totals {
+            Self::Cgroup { group, leavers, .. } => {
+                leavers.tree.sample();
+                TotalTimes {
                     cpu_ns: group.cpu_ns()? + leavers.cpu_ns(),
                     wait_ns: group.wait_ns(),
                 }
             }
             Self::Tree(followed) => {
-                followed.tree.look();
-                Totals {
+                followed.tree.sample();
+                TotalTimes {
                     cpu_ns: followed.tree.cpu_ns(),
                     wait_ns: None,
                 }
@@ -109,7 +108,7 @@ impl Members {
 
     pub(crate) fn threads(&self) -> Result<BTreeSet<i32>, ProbeError> {
         match self {
-            Self::Group { group, leavers, .. } => {
+            Self::Cgroup { group, leavers, .. } => {
                 let mut threads = group.threads()?;
                 threads.extend(leavers.tree.threads());
                 Ok(threads)
@@ -120,7 +119,7 @@ impl Members {
 
     pub(crate) fn processes(&self) -> Result<BTreeSet<i32>, ProbeError> {
         match self {
-            Self::Group { group, leavers, .. } => {
+            Self::Cgroup { group, leavers, .. } => {
                 let mut processes = group.processes()?;
                 processes.extend(leavers.tree.processes());
                 Ok(processes)
@@ -132,18 +131,18 @@ impl Members {
     /// Whether the last process has ended.
     pub(crate) fn has_ended(&mut self) -> Result<bool, ProbeError> {
         match self {
-            Self::Group {
+            Self::Cgroup {
                 group,
                 is_empty,
                 leavers,
             } => {
                 *is_empty = group.has_ended()?;
-                leavers.look();
+                leavers.sample();
                 Ok(*is_empty && leavers.pidfd.is_none())
             }
             Self::Tree(followed) => {
-                followed.tree.look();
-                // One that has died stays readable.
+                followed.tree.sample();
+                // The pidfd of a dead process stays readable.
                 if has_died(&followed.pidfd)
                     && let Some(oldest) = followed.tree.oldest()
                 {
@@ -154,10 +153,10 @@ impl Members {
         }
     }
 
-    /// What to poll for the program's end, and for which event.
+    /// The descriptor and the event to poll for the program's end.
     pub(crate) fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         match self {
-            Self::Group {
+            Self::Cgroup {
                 group,
                 is_empty,
                 leavers,
@@ -170,24 +169,24 @@ impl Members {
     }
 }
 
-impl Leavers {
+impl LeftProcesses {
     fn cpu_ns(&self) -> u64 {
         self.tree.cpu_ns().saturating_sub(self.before_ns)
     }
 
-    /// Looks at all of them, and has one that lives to wait for.
-    fn look(&mut self) {
-        self.tree.look();
+    /// Samples all of them, and selects a living process to wait for.
+    fn sample(&mut self) {
+        self.tree.sample();
         if self.pidfd.as_ref().is_none_or(has_died) {
             self.pidfd = self.tree.oldest();
         }
     }
 }
 
-impl Followed {
-    /// The pidfd is opened first and the start time checked after, so that it
-    /// cannot belong to a later process of the same number.
-    fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
+impl TrackedTree {
+    /// Opens the pidfd first and checks the start time afterwards, so that the pidfd cannot
+    /// belong to a later process with the same number.
+    fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
         let pid = home.root.pid;
         let gone = ProbeError::Gone { pid };
         let Some(raw) = Pid::from_raw(pid) else {
@@ -200,7 +199,7 @@ impl Followed {
                 std::io::Error::from(other),
             ),
         })?;
-        let tree = Tree::open(proc_root, home.root)?;
+        let tree = ProcessTree::open(proc_root, home.root)?;
         Ok(Self { tree, pidfd })
     }
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about one process, read before it is managed.
 //!
-//! A process chooses its own name, and the kernel cuts the name after 15 bytes,
-//! in the middle of a letter if need be. All texts are therefore read as bytes.
+//! A process chooses its own name, and the kernel truncates the name to 15 bytes, possibly in
+//! the middle of a character. All texts are therefore read as bytes.
 //!
-//! The main thread of a process may have ended while other threads run. Files
-//! that belong to the address space (`exe`, `cwd`, `environ`, `maps`) are empty
-//! or missing in `/proc/PID` then, but readable in `/proc/PID/task/TID` of a
-//! live thread: [`live_dir`].
+//! The main thread of a process may have ended while other threads run. Files that belong to
+//! the address space (`exe`, `cwd`, `environ`, `maps`) are empty or missing in `/proc/PID`
+//! then, but readable in `/proc/PID/task/TID` of a live thread: [`live_dir`].
 
 use std::path::{Path, PathBuf};
 
@@ -40,8 +39,8 @@ pub struct ProcessFacts {
     pub has_ended: bool,
     /// Whether it is a thread of the kernel.
     pub is_kernel_thread: bool,
-    /// Its numbers, from this pid namespace to the innermost that it is in. Of a
-    /// process in a container the last one is the number that the container uses.
+    /// Its numbers, from this pid namespace to the innermost one. For a process in a container
+    /// the last number is the one that the container uses.
     pub numbers: Vec<i32>,
 }
 
@@ -76,8 +75,8 @@ impl ProcessFacts {
     }
 }
 
-/// The directory that has the files of a process's address space: its own, or
-/// that of a live thread where the main thread has ended.
+/// The directory with the files of a process's address space: its own, or that of a live thread
+/// if the main thread has ended.
 pub(crate) fn live_dir(proc_root: &Path, pid: i32) -> PathBuf {
     let dir = proc_root.join(pid.to_string());
     let main_ended = read_stat(proc_root, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
@@ -104,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that names itself, with any bytes, and waits.
+    /// A shell that sets its own name to any bytes, and waits.
     fn child_named(name: &[u8]) -> std::process::Child {
         let octal: String = name.iter().map(|byte| format!("\\{byte:03o}")).collect();
         let script = format!("printf '{octal}' > /proc/self/comm && echo named && read line");
@@ -141,8 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_main_thread_has_ended_is_read_through_a_live_thread() {
-        // The main thread ends by itself; the other one goes on.
+    fn a_process_without_its_main_thread_is_read_through_a_live_thread() {
+        // The main thread ends itself; the other thread continues.
         let script = "import ctypes,threading,time\n\
                       threading.Thread(target=lambda: time.sleep(600)).start()\n\
                       ctypes.CDLL(None).pthread_exit(None)";

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One program, looked at again and again.
+//! Samples of one program.
 //!
-//! In a cgroup a look is two small reads, on files that are kept open; what
-//! costs more (listing threads, looking for spinners) is done at a slower
-//! rate. Without a cgroup the process tree is walked.
+//! With a cgroup a sample is two small reads of open files. More expensive work (listing
+//! threads, detecting spinners) is done at a lower rate. Without a cgroup the process tree is
+//! walked.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use rustix::event::PollFlags;
-use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource};
+use usher_model::{Home, ProcessId, ProgramId, ProgramSample, Progress, ProgressSource};
 
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
 use crate::error::ProbeError;
-use crate::members::{Members, Totals};
-use crate::spin::SpinWatch;
+use crate::members::{Members, TotalTimes};
+use crate::spin::SpinDetector;
 use crate::tree::read_stat;
 
-/// How a program is to be watched.
+/// The options of a probe.
 #[derive(Debug, Clone)]
 pub struct ProbeConfig {
-    /// `/proc`, or another in tests.
+    /// `/proc`; tests use other directories.
     pub proc_root: PathBuf,
-    /// The program's heartbeat page, where it was given one.
+    /// The program's heartbeat page, if it has one.
     pub heartbeat: Option<PathBuf>,
-    /// How often, at most, threads are looked at for spinning, in nanoseconds.
-    /// They are counted as often, and sooner while their number matters most:
-    /// after the program has come, and after it has begun to wait for CPUs.
+    /// Minimum interval between checks of threads for spinning, in nanoseconds. Threads are
+    /// counted at the same interval, and more often while their number matters most: after the
+    /// program has arrived, and after it has begun to wait for CPUs.
     pub threads_every_ns: u64,
 }
 
@@ -40,18 +40,18 @@ impl Default for ProbeConfig {
     }
 }
 
-/// A program that used less than this part of one CPU is at rest.
-const AT_REST: u64 = 100;
+/// A program that uses less than 1/REST_DIVISOR of a CPU is at rest.
+const REST_DIVISOR: u64 = 100;
 
-/// The first pause between two counts of threads; each is twice the last.
+/// The first interval between counts of threads; each interval is twice the previous one.
 const COUNT_NS_MIN: u64 = 4_000_000;
-/// Pauses between the first looks for spinning, which sample the threads in
-/// between: programs that end within a second wait, too.
-const FIRST_LOOKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
-/// A program waits for CPUs when it does for more than this part of the time.
-const WAITING: u64 = 10;
+/// Intervals between the first checks for spinning, in which threads are sampled. Programs that
+/// end within a second wait, too.
+const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
+/// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time.
+const WAITING_DIVISOR: u64 = 10;
 
-/// Watches one program.
+/// The probe of one program.
 #[derive(Debug)]
 pub struct ProgramProbe {
     id: ProgramId,
@@ -59,55 +59,55 @@ pub struct ProgramProbe {
     config: ProbeConfig,
     members: Members,
     heartbeat: Option<usher_heartbeat::Page>,
-    /// Work that the page told before the arrival.
+    /// Work that the page counted before the arrival.
     work_before: u64,
-    /// CPU time of waiting that the page told at the last look.
-    waiting_told_ns: u64,
-    /// CPU time of waiting with the stolen part taken off, since arrival.
+    /// CPU time of waiting in the page at the last sample.
+    page_waiting_ns: u64,
+    /// CPU time of waiting since the arrival, without steal time.
     waiting_ns: f64,
     counters: Option<PerfCounters>,
-    spin: SpinWatch,
-    first: Totals,
-    last: Totals,
-    /// CPU time with the stolen part taken off, since arrival.
+    spin: SpinDetector,
+    first: TotalTimes,
+    last: TotalTimes,
+    /// CPU time since the arrival, without steal time.
     cpu_ns: f64,
     threads: u32,
-    /// When threads were last counted, and looked at for spinning.
-    counted: Looked,
-    watched: Looked,
+    /// The last count of threads, and the last check for spinning.
+    counted: LastCheck,
+    watched: LastCheck,
     watches: usize,
     count_pause_ns: u64,
-    /// When the last sample was taken, and whether the program waited then.
+    /// Time of the last sample, and whether the program waited then.
     waited: (u64, bool),
     progress: Option<Progress>,
     warnings: Vec<String>,
 }
 
-/// A look at something that changes only while the program runs.
+/// The last check of a property that changes only while the program runs.
 #[derive(Debug, Clone, Copy, Default)]
-struct Looked {
-    /// When, and the program's CPU time then.
+struct LastCheck {
+    /// Its time, and the program's CPU time then.
     last: Option<(u64, u64)>,
 }
 
-impl Looked {
-    /// Whether it is time to look again, at a program that ran since: one at
-    /// rest costs nothing more.
+impl LastCheck {
+    /// Whether the next check is due and the program has run since the last one. A program at
+    /// rest causes no checks.
     fn is_due(&self, at_ns: u64, cpu_ns: u64, every_ns: u64) -> bool {
         self.last.is_none_or(|(last_ns, then_ns)| {
             let passed_ns = at_ns.saturating_sub(last_ns);
-            let ran = cpu_ns.saturating_sub(then_ns) >= passed_ns / AT_REST;
+            let ran = cpu_ns.saturating_sub(then_ns) >= passed_ns / REST_DIVISOR;
             passed_ns >= every_ns && ran
         })
     }
 }
 
 impl ProgramProbe {
-    /// Starts to watch the program that lives there.
+    /// Opens a probe of the program with this home.
     ///
     /// # Errors
-    /// It has ended, its cgroup cannot be read, or its heartbeat page is none.
-    pub fn open(home: &ProcessTree, config: ProbeConfig) -> Result<Self, ProbeError> {
+    /// The program has ended, its cgroup cannot be read, or its heartbeat page is invalid.
+    pub fn open(home: &Home, config: ProbeConfig) -> Result<Self, ProbeError> {
         let mut members = Members::open(home, &config.proc_root)?;
         let heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
@@ -117,20 +117,20 @@ impl ProgramProbe {
         let mut probe = Self {
             id: home.program,
             root: home.root,
-            spin: SpinWatch::new(config.proc_root.clone()),
+            spin: SpinDetector::new(config.proc_root.clone()),
             config,
             members,
             heartbeat: None,
             work_before: 0,
-            waiting_told_ns: 0,
+            page_waiting_ns: 0,
             waiting_ns: 0.0,
             counters: None,
             first,
             last: first,
             cpu_ns: 0.0,
             threads: 0,
-            counted: Looked::default(),
-            watched: Looked::default(),
+            counted: LastCheck::default(),
+            watched: LastCheck::default(),
             watches: 0,
             count_pause_ns: COUNT_NS_MIN,
             waited: (0, false),
@@ -146,7 +146,7 @@ impl ProgramProbe {
     /// Reads progress from this page, counted from now on.
     pub fn use_heartbeat(&mut self, mut page: usher_heartbeat::Page) {
         let threads = page.threads().ok().flatten();
-        self.waiting_told_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
+        self.page_waiting_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
         self.work_before = page.work().unwrap_or(0);
         self.heartbeat = Some(page);
     }
@@ -159,7 +159,7 @@ impl ProgramProbe {
     /// Opens instruction counters on the running program.
     ///
     /// # Errors
-    /// Why there are none; the probe goes on without.
+    /// The reason why there are none; the probe works without them.
     pub fn count_instructions(&mut self) -> Result<(), CounterGap> {
         let processes = self.members.processes().unwrap_or_default();
         let kind = CounterKind::Instructions;
@@ -168,8 +168,8 @@ impl ProgramProbe {
         Ok(())
     }
 
-    /// The program now. `steal` is [`crate::MachineSample::steal_in_cpu_time`],
-    /// the part of CPU time that the hypervisor took, 0..1.
+    /// Samples the program. `steal` is [`crate::MachineSample::steal_in_cpu_time`], the
+    /// fraction of CPU time that the hypervisor took, 0..1.
     ///
     /// # Errors
     /// The program has ended and its cgroup is gone, or cannot be read.
@@ -179,8 +179,8 @@ impl ProgramProbe {
         let used_ns = now.cpu_ns.saturating_sub(before.cpu_ns);
         let kept = 1.0 - steal.clamp(0.0, 1.0);
         self.cpu_ns += used_ns as f64 * kept;
-        self.look_at_waiting(at_ns, before);
-        self.look_at_threads(at_ns);
+        self.check_waiting(at_ns, before);
+        self.check_threads(at_ns);
         self.progress = self.best_progress(kept);
         let wait_ns = match (now.wait_ns, self.first.wait_ns) {
             (Some(now), Some(first)) => Some(now.saturating_sub(first)),
@@ -206,13 +206,12 @@ impl ProgramProbe {
         self.members.has_ended()
     }
 
-    /// Follows these processes too, which have left the program's cgroup.
+    /// Also tracks these processes, which have left the program's cgroup.
     pub fn follow(&mut self, leavers: &[ProcessId]) {
         self.members.follow(leavers);
     }
 
-    /// The number of the program's oldest living process: its root, as long as
-    /// that lives.
+    /// The number of the program's oldest living process: its root while that lives.
     pub fn oldest_process(&self) -> Option<i32> {
         let pids = self.members.processes().unwrap_or_default().into_iter();
         let living = pids.filter_map(|pid| {
@@ -232,24 +231,24 @@ impl ProgramProbe {
         is_any && living.all(|stat| matches!(stat.state, 'T' | 't'))
     }
 
-    /// What to poll for the program's end, and for which event. With a cgroup
-    /// it is raised when the last process leaves (and on other changes of its
-    /// state); without, when a process ends that others may outlive. Then ask
-    /// [`ProgramProbe::has_ended`], which also arms it again.
+    /// The descriptor and the event to poll for the program's end. With a cgroup the event is
+    /// raised when the last process leaves, and on other changes of its state. Without a cgroup
+    /// it is raised when a process ends, although others may live. Then call
+    /// [`ProgramProbe::has_ended`], which also arms the event again.
     pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         self.members.poll()
     }
 
-    /// Sentences about sources that failed since the last call: each failure
-    /// is told once, and the next best source is used.
+    /// Warnings about sources that have failed since the last call. Each failure is reported
+    /// once, and the next best source is used.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Counts threads and looks at them for spinning, each when it is time.
-    fn look_at_threads(&mut self, at_ns: u64) {
+    /// Counts threads and checks them for spinning, if either is due.
+    fn check_threads(&mut self, at_ns: u64) {
         let (cpu_ns, every_ns) = (self.last.cpu_ns, self.config.threads_every_ns);
-        let watch_pause_ns = FIRST_LOOKS_NS.get(self.watches).unwrap_or(&every_ns);
+        let watch_pause_ns = FIRST_CHECKS_NS.get(self.watches).unwrap_or(&every_ns);
         let watch = self
             .watched
             .is_due(at_ns, cpu_ns, *watch_pause_ns.min(&every_ns));
@@ -257,10 +256,10 @@ impl ProgramProbe {
         if !watch && !self.counted.is_due(at_ns, cpu_ns, pause_ns) {
             return;
         }
-        let looked = Looked {
+        let check = LastCheck {
             last: Some((at_ns, cpu_ns)),
         };
-        self.counted = looked;
+        self.counted = check;
         self.count_pause_ns = pause_ns.saturating_mul(2).max(COUNT_NS_MIN);
         let tids = match self.members.threads() {
             Ok(tids) => tids,
@@ -268,30 +267,30 @@ impl ProgramProbe {
         };
         self.threads = u32::try_from(tids.len()).unwrap_or(u32::MAX);
         if watch {
-            self.watched = looked;
+            self.watched = check;
             self.watches += 1;
             if let Ok(pids) = self.members.processes() {
-                self.spin.look_for_runtimes(&pids);
+                self.spin.find_runtimes(&pids);
             }
-            self.spin.look(&tids);
+            self.spin.check(&tids);
             self.warnings.extend(self.spin.take_warning());
         }
     }
 
-    /// Threads are counted soon again when a program begins to wait.
-    fn look_at_waiting(&mut self, at_ns: u64, before: Totals) {
+    /// Has threads counted again soon if the program begins to wait.
+    fn check_waiting(&mut self, at_ns: u64, before: TotalTimes) {
         let (last_ns, did) = self.waited;
         let wait_ns = self.last.wait_ns.unwrap_or(0);
         let waited_ns = wait_ns.saturating_sub(before.wait_ns.unwrap_or(0));
-        let waits = waited_ns > at_ns.saturating_sub(last_ns) / WAITING;
+        let waits = waited_ns > at_ns.saturating_sub(last_ns) / WAITING_DIVISOR;
         if waits && !did {
             self.count_pause_ns = COUNT_NS_MIN;
         }
         self.waited = (at_ns, waits);
     }
 
-    /// The best source that has something to say. Totals of one source never
-    /// fall, but a program that starts to beat late changes its source.
+    /// The best available source of progress. The total of a source never decreases, but the
+    /// source changes when a program begins late to report heartbeats.
     fn best_progress(&mut self, kept: f64) -> Option<Progress> {
         let spins = self.spin.spinners() > 0;
         let progress = |total, source: ProgressSource| {
@@ -301,7 +300,7 @@ impl ProgramProbe {
                 confidence: source.confidence(spins),
             })
         };
-        if let Some((total, source)) = self.told(kept) {
+        if let Some((total, source)) = self.heartbeat_progress(kept) {
             return progress(total, source);
         }
         if let Some(counters) = &mut self.counters
@@ -312,9 +311,9 @@ impl ProgramProbe {
         progress(self.cpu_ns, ProgressSource::CpuTime)
     }
 
-    /// What the heartbeat page tells: units of work, else useful CPU time, of
-    /// which so much was `kept` from the hypervisor since the last look.
-    fn told(&mut self, kept: f64) -> Option<(f64, ProgressSource)> {
+    /// Progress from the heartbeat page: units of work, or useful CPU time. `kept` is the
+    /// fraction of CPU time since the last sample that was not stolen.
+    fn heartbeat_progress(&mut self, kept: f64) -> Option<(f64, ProgressSource)> {
         let page = self.heartbeat.as_mut()?;
         let work = page.work();
         let work = work.map(|work| work.saturating_sub(self.work_before));
@@ -325,23 +324,25 @@ impl ProgramProbe {
         match read {
             Ok((0, None)) => None,
             Ok((0, Some(threads))) => {
-                let told_ns = std::mem::replace(&mut self.waiting_told_ns, threads.waiting_cpu_ns);
-                let waited_ns = threads.waiting_cpu_ns.saturating_sub(told_ns);
+                let before_ns =
+                    std::mem::replace(&mut self.page_waiting_ns, threads.waiting_cpu_ns);
+                let waited_ns = threads.waiting_cpu_ns.saturating_sub(before_ns);
                 self.waiting_ns += waited_ns as f64 * kept;
                 Some((self.useful_ns(), ProgressSource::Ompt))
             }
             Ok((work, _)) => Some((work as f64, ProgressSource::Heartbeat)),
             Err(error) => {
                 self.heartbeat = None;
-                self.warnings.push(format!("{error}; going on without it"));
+                self.warnings
+                    .push(format!("{error}; the page is ignored from now on"));
                 None
             }
         }
     }
 
-    /// CPU time of the program less what its threads burnt waiting. A wait is
-    /// taken off when it ends, so the difference may fall for a moment: it is
-    /// held at its highest.
+    /// CPU time of the program minus the CPU time that its threads spent waiting. A wait is
+    /// subtracted when it ends, so the difference may decrease temporarily; the maximum so far
+    /// is returned.
     fn useful_ns(&self) -> f64 {
         let useful_ns = (self.cpu_ns - self.waiting_ns).max(0.0);
         match self.progress {
@@ -351,10 +352,10 @@ impl ProgramProbe {
     }
 }
 
-/// The process of that number, told from a later one by its start time.
+/// The process with this number, identified by its start time.
 ///
 /// # Errors
-/// There is none, or its files cannot be read.
+/// There is no such process, or its files cannot be read.
 pub fn process_id(
     proc_root: &std::path::Path,
     pid: i32,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU quotas: how much CPU time the cgroups of a process allow it.
+//! CPU quotas: the CPU time that the cgroups of a process allow.
 //!
-//! A quota applies to a cgroup and all below it, so the least one on the way
-//! from the process's cgroup to the root counts. The user's limits are among
-//! them: systemd writes them to the user's slice. cgroup v2 has `cpu.max`, v1
-//! has `cpu.cfs_quota_us` and `cpu.cfs_period_us`. In a container only the
-//! cgroups that are visible there are read.
+//! A quota applies to a cgroup and all cgroups below it. The effective quota is therefore the
+//! minimum from the process's cgroup up to the root. It includes the user's limits, which
+//! systemd writes to the user's slice. cgroup v2 has `cpu.max`, v1 has `cpu.cfs_quota_us` and
+//! `cpu.cfs_period_us`. In a container only the cgroups that are visible there are read.
 
 use std::path::{Path, PathBuf};
 
@@ -19,19 +18,19 @@ pub struct CpuQuotas {
     mounts: Vec<Mount>,
 }
 
-/// A mounted hierarchy with a CPU controller, or one that may have it.
+/// A mounted hierarchy that has or may have a CPU controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
-    /// cgroup v2.
+    /// Whether it is cgroup v2.
     unified: bool,
-    /// The cgroup that is mounted.
+    /// The mounted cgroup.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
 }
 
 impl CpuQuotas {
-    /// Finds the hierarchies that are mounted here.
+    /// Finds the mounted hierarchies.
     pub fn new(roots: &Roots) -> Self {
         let table = file::read(&roots.proc.join("self/mountinfo")).unwrap_or_default();
         Self {
@@ -40,20 +39,19 @@ impl CpuQuotas {
         }
     }
 
-    /// CPUs' worth of time that a process may use; `None` where no quota is set
-    /// or can be read.
+    /// The number of CPUs whose time a process may use; `None` if there is no readable quota.
     pub fn of(&self, pid: i32) -> Option<f64> {
         let path = self.roots.proc.join(pid.to_string()).join("cgroup");
         let cgroups = file::read(&path).ok()?;
         let quotas = self.mounts.iter().filter_map(|mount| {
             let cgroup = cgroups.lines().find_map(|line| mount.cgroup_in(line))?;
-            self.least(mount, &cgroup)
+            self.min_quota(mount, &cgroup)
         });
         quotas.min_by(f64::total_cmp)
     }
 
-    /// The least quota from a cgroup up to the root of its hierarchy.
-    fn least(&self, mount: &Mount, cgroup: &Path) -> Option<f64> {
+    /// The minimum quota from a cgroup up to the root of its hierarchy.
+    fn min_quota(&self, mount: &Mount, cgroup: &Path) -> Option<f64> {
         let below = cgroup.strip_prefix(&mount.root).ok()?;
         let point = match mount.point.strip_prefix("/sys") {
             Ok(inside) => self.roots.sys.join(inside),
@@ -109,7 +107,7 @@ fn cpu_max(text: &str) -> Option<f64> {
     ratio(words.next()?, words.next()?)
 }
 
-/// The two files of cgroup v1; a quota of -1 is none.
+/// The two files of cgroup v1; a quota of -1 means no quota.
 fn cfs_quota(quota: &str, period: &str) -> Option<f64> {
     ratio(quota.trim(), period.trim())
 }
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_quota_up_to_the_root_counts() {
+    fn the_minimum_quota_up_to_the_root_applies() {
         let machine = Machine::new("4:memory:/x\n0::/user.slice/user-1000.slice/a.scope\n");
         assert_eq!(machine.quota(), None);
         let unified = "sys/fs/cgroup/unified";
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_read_below_the_cgroup_that_is_mounted() {
+    fn cgroup_v1_is_read_below_the_mounted_cgroup() {
         let machine = Machine::new("3:cpu,cpuacct:/job/step\n0::/\n");
         let dir = "sys/fs/cgroup/cpu,cpuacct";
         let set = |path: &str, quota: &str| {
@@ -187,13 +185,13 @@ mod tests {
         assert_eq!(machine.quota(), None);
         set("", "150000\n");
         assert_eq!(machine.quota(), Some(1.5));
-        // What is outside of the mounted cgroup cannot be seen.
+        // Cgroups outside of the mounted cgroup are not visible.
         machine.write("proc/7/cgroup", "3:cpu,cpuacct:/other\n");
         assert_eq!(machine.quota(), None);
     }
 
     #[test]
-    fn texts_that_are_none_give_no_quota() {
+    fn malformed_texts_have_no_quota() {
         for text in ["", "max", "0 100000", "1 0", "-5 10", "x y", "1"] {
             assert_eq!(cpu_max(text), None, "{text}");
         }

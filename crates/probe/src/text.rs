@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's texts: cgroup files, `/proc/PID/status`, `/proc/stat`, pressure files.
+//! Parsers of the kernel's text files: cgroup files, `/proc/PID/status`, `/proc/stat`, pressure
+//! files.
 //!
-//! Each parser takes the text and gives `None` for what is no such text; none
-//! panics or overflows, whatever it is fed. Formats: `Documentation/filesystems/proc.rst`,
-//! `Documentation/accounting/psi.rst`, `Documentation/admin-guide/cgroup-v2.rst`.
+//! Each parser returns `None` for malformed text; none panics or overflows. Formats:
+//! `Documentation/filesystems/proc.rst`, `Documentation/accounting/psi.rst`,
+//! `Documentation/admin-guide/cgroup-v2.rst`.
 
 use std::collections::BTreeMap;
 
 use usher_model::{CpuId, CpuSet};
 
-/// The value of `key` in a flat keyed file ("key value" a line).
+/// The value of `key` in a flat keyed file (one "key value" per line).
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| {
         let (k, v) = line.split_once(' ')?;
@@ -23,14 +24,14 @@ pub(crate) fn cpu_stat_ns(text: &str) -> Option<u64> {
     keyed(text, "usage_usec")?.checked_mul(1000)
 }
 
-/// A pressure file: shares of the last ten seconds (0..1) and totals.
+/// A pressure file: share of the last ten seconds (0..1), and totals.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Pressure {
     /// Share of time in which some task waited, over ten seconds, 0..1.
     pub some_10s: f64,
     /// Nanoseconds in which some task waited.
     pub some_ns: u64,
-    /// Nanoseconds in which all of them did; 0 where the kernel does not say.
+    /// Nanoseconds in which all tasks waited; 0 if the kernel does not report it.
     pub full_ns: u64,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn pressure(text: &str) -> Option<Pressure> {
     })
 }
 
-/// Whose a process is and where it may run, from `/proc/PID/status`.
+/// Owner, numbers and permitted CPUs of a process, from `/proc/PID/status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub uids: [u32; 4],
@@ -64,7 +65,7 @@ pub(crate) struct Credentials {
     pub cpus_allowed: CpuSet,
 }
 
-/// Reads those lines of `/proc/PID/status`.
+/// Reads these lines of `/proc/PID/status`.
 pub(crate) fn credentials(text: &str) -> Option<Credentials> {
     fn list<T: std::str::FromStr>(text: &str, key: &str) -> Option<Vec<T>> {
         let line = |l: &str| Some(l.strip_prefix(key)?.strip_prefix(':')?.to_owned());
@@ -82,7 +83,7 @@ pub(crate) fn credentials(text: &str) -> Option<Credentials> {
     })
 }
 
-/// What Usher needs of `/proc/PID/status`.
+/// The other fields of `/proc/PID/status` that Usher uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub tgid: i32,
@@ -106,12 +107,12 @@ pub(crate) fn status(text: &str) -> Option<Status> {
     })
 }
 
-/// A task's `schedstat`: CPU time, time on a run queue, turns on a CPU.
+/// A task's `schedstat`: CPU time, time on a run queue, number of time slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SchedStat {
     pub cpu_ns: u64,
     pub queued_ns: u64,
-    pub turns: u64,
+    pub slices: u64,
 }
 
 /// Reads `/proc/PID/schedstat`.
@@ -121,11 +122,11 @@ pub(crate) fn sched_stat(text: &str) -> Option<SchedStat> {
     Some(SchedStat {
         cpu_ns: next()?,
         queued_ns: next()?,
-        turns: next()?,
+        slices: next()?,
     })
 }
 
-/// Where a CPU's time went, in clock ticks since boot.
+/// CPU time by kind, in clock ticks since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuTicks {
     pub busy: u64,
@@ -133,7 +134,7 @@ pub(crate) struct CpuTicks {
     pub steal: u64,
 }
 
-/// Reads `/proc/stat`: the sum over all CPUs, and each that is online.
+/// Reads `/proc/stat`: the sum over all CPUs, and each online CPU.
 pub(crate) fn machine_stat(text: &str) -> Option<(CpuTicks, BTreeMap<CpuId, CpuTicks>)> {
     let mut all = None;
     let mut each = BTreeMap::new();
@@ -198,18 +199,18 @@ mod tests {
             (12, 5, 7)
         );
         assert_eq!(s.cpus_allowed, CpuSet::range(0, 1));
-        assert_eq!(sched_stat("5 6 7\n").unwrap().turns, 7);
+        assert_eq!(sched_stat("5 6 7\n").unwrap().slices, 7);
     }
 
     #[test]
-    fn sums_a_cpus_time_by_kind() {
+    fn sums_cpu_time_by_kind() {
         let text = "cpu  10 1 6 20 2 3 4 5 9 9\ncpu0 4 0 2 11 1 0 2 2 0 0\ncpu11 6 1 4 9 1 3 2 3 0 0\nintr 3\n";
         let (all, each) = machine_stat(text).unwrap();
         assert_eq!((all.busy, all.idle, all.steal), (24, 22, 5));
         assert_eq!(each.keys().copied().collect::<Vec<_>>(), [0, 11]);
     }
 
-    /// Texts that look almost right: pieces of real ones in any order.
+    /// Nearly valid texts: pieces of valid texts in any order.
     fn almost() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just("usage_usec ".to_owned()),
@@ -240,13 +241,13 @@ mod tests {
         }
 
         #[test]
-        fn a_cpu_stat_gives_back_what_was_written(us in 0u64..u64::MAX / 1000, more: u64) {
+        fn a_cpu_stat_survives_a_round_trip(us in 0u64..u64::MAX / 1000, more: u64) {
             let text = format!("user_usec {more}\nusage_usec {us}\nsystem_usec {more}\n");
             prop_assert_eq!(cpu_stat_ns(&text), Some(us * 1000));
         }
 
         #[test]
-        fn a_pressure_file_gives_back_what_was_written(us in 0u64..u64::MAX / 1000, share in 0u32..=10_000) {
+        fn a_pressure_file_survives_a_round_trip(us in 0u64..u64::MAX / 1000, share in 0u32..=10_000) {
             let percent = f64::from(share) / 100.0;
             let text = format!("some avg10={percent:.2} avg60=0.00 avg300=0.00 total={us}\n");
             let p = pressure(&text).unwrap();
@@ -255,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn a_status_gives_back_what_was_written(name in "[^\n\r\\x0b\\x0c\u{85}\u{2028}\u{2029}]{0,15}", v: u64, n: u64) {
+        fn a_status_survives_a_round_trip(name in "[^\n\r\\x0b\\x0c\u{85}\u{2028}\u{2029}]{0,15}", v: u64, n: u64) {
             let text = format!("Name:\t{name}\nTgid:\t7\nCpus_allowed_list:\t0,3-5\n\
                 voluntary_ctxt_switches:\t{v}\nnonvoluntary_ctxt_switches:\t{n}\n");
             let s = status(&text).unwrap();

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program without a cgroup: its processes are followed by their numbers.
+//! A program without a cgroup: its processes are tracked by their numbers.
 //!
-//! Each look visits the known members, finds their children, and sums CPU
-//! time: own time of the living, plus what they were handed by children that
-//! they waited for (`cutime`, `cstime`). Members that ended since the last
-//! look were either waited for by their nearest living ancestor, whose handed
-//! time then rose by theirs, or not (an ignored SIGCHLD, an adoption by init);
-//! what is missing there is kept at its last known value. Lost remain: the
-//! time between the last look and the end of a member that nobody waited for,
-//! and members that are adopted by a stranger before they were ever seen. A
-//! program that starts thousands of short orphans is measured low; a cgroup
-//! has no such gap.
+//! Each sample visits the known members, finds their children, and adds up CPU time: the
+//! members' own time, plus the time of children that they have waited for (`cutime`,
+//! `cstime`). A member that has ended since the last sample is handled as follows:
 //!
-//! Resolution is the clock tick (10 ms on nearly all kernels).
+//! 1. If its nearest living ancestor waited for it, the ancestor's `cutime` and `cstime` have
+//!    risen by the member's time.
+//! 2. Otherwise (an ignored SIGCHLD, an adoption by init) the missing time is added at its last
+//!    known value.
+//!
+//! Lost time:
+//!
+//! - the time between the last sample and the end of a member that no process waited for;
+//! - members that another process adopted before they were ever sampled.
+//!
+//! A program that starts thousands of short orphans is measured too low; a cgroup has no such
+//! gap. The resolution is the clock tick (10 ms on nearly all kernels).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -24,31 +28,31 @@ use usher_model::{ProcStat, ProcessId};
 use crate::error::ProbeError;
 use crate::file;
 
-/// A process tree and what it has used.
+/// A process tree and its CPU time.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct ProcessTree {
     proc_root: PathBuf,
     ns_per_tick: u64,
-    /// The members as last seen.
+    /// The members at the last sample.
     members: BTreeMap<i32, ProcStat>,
-    /// Ticks of members that ended and were not handed to a member.
+    /// Ticks of members that ended and were not added to an ancestor.
     ended_ticks: u64,
     highest_ticks: u64,
 }
 
-impl Tree {
-    /// Follows the tree below a process.
+impl ProcessTree {
+    /// Tracks the tree below a process.
     ///
     /// # Errors
     /// The process has ended, or its number belongs to a later one.
     pub(crate) fn open(proc_root: &Path, root: ProcessId) -> Result<Self, ProbeError> {
         let mut tree = Self::empty(proc_root);
         tree.add(root)?;
-        tree.look();
+        tree.sample();
         Ok(tree)
     }
 
-    /// Follows nothing yet.
+    /// Tracks no process yet.
     pub(crate) fn empty(proc_root: &Path) -> Self {
         Self {
             proc_root: proc_root.to_owned(),
@@ -59,8 +63,8 @@ impl Tree {
         }
     }
 
-    /// Follows one more process and what is below it. Returns its CPU time so
-    /// far in nanoseconds; 0 where it is followed already.
+    /// Tracks one more process and its descendants. Returns its CPU time so far in nanoseconds;
+    /// 0 if it is tracked already.
     ///
     /// # Errors
     /// The process has ended, or its number belongs to a later one.
@@ -76,27 +80,26 @@ impl Tree {
         })
     }
 
-    /// Brings the members up to date.
-    pub(crate) fn look(&mut self) {
-        let seen = self.living();
-        self.keep_what_ended(&seen);
-        self.members = seen;
+    /// Samples the members.
+    pub(crate) fn sample(&mut self) {
+        let living = self.living();
+        self.keep_ended(&living);
+        self.members = living;
         let now: u64 = self.members.values().map(total).sum();
         self.highest_ticks = self.highest_ticks.max(now + self.ended_ticks);
     }
 
-    /// CPU time so far in nanoseconds; never falls.
+    /// CPU time so far in nanoseconds; never decreases.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.highest_ticks.saturating_mul(self.ns_per_tick)
     }
 
-    /// A zombie counts as ended: it will not run again.
+    /// Whether all members have ended. A zombie counts as ended: it will not run again.
     pub(crate) fn has_ended(&self) -> bool {
         self.members.values().all(ProcStat::is_dead)
     }
 
-    /// A pidfd of the member that has run longest; `None` where all have
-    /// ended by now.
+    /// A pidfd of the member that has run longest; `None` if all have ended.
     pub(crate) fn oldest(&self) -> Option<OwnedFd> {
         let living = self.members.iter().filter(|(_, stat)| !stat.is_dead());
         let mut by_age: Vec<_> = living.map(|(&pid, stat)| (stat.start_ticks, pid)).collect();
@@ -122,7 +125,7 @@ impl Tree {
         self.members.iter().flat_map(tasks).collect()
     }
 
-    /// The members that still run and all descendants of theirs.
+    /// The members that still run, and all their descendants.
     fn living(&self) -> BTreeMap<i32, ProcStat> {
         let mut found = BTreeMap::new();
         let mut known: Vec<(i32, Option<u64>)> = self
@@ -151,13 +154,13 @@ impl Tree {
         found
     }
 
-    /// Adds to `ended_ticks` what the members now missing had used, less what
-    /// their nearest living ancestor was handed since.
-    fn keep_what_ended(&mut self, seen: &BTreeMap<i32, ProcStat>) {
+    /// Adds to `ended_ticks` the time of members that are now missing, minus the rise of their
+    /// nearest living ancestor's time for children.
+    fn keep_ended(&mut self, living: &BTreeMap<i32, ProcStat>) {
         let mut missing: BTreeMap<Option<i32>, u64> = BTreeMap::new();
         for (pid, stat) in &self.members {
-            if !seen.contains_key(pid) {
-                let ancestor = self.living_ancestor(stat.parent, seen);
+            if !living.contains_key(pid) {
+                let ancestor = self.living_ancestor(stat.parent, living);
                 *missing.entry(ancestor).or_default() += total(stat);
             }
         }
@@ -166,7 +169,7 @@ impl Tree {
                 let pid = ancestor?;
                 members.get(&pid).map(|stat| stat.children_ticks)
             };
-            let rise = match (handed(&self.members), handed(seen)) {
+            let rise = match (handed(&self.members), handed(living)) {
                 (Some(before), Some(now)) => now.saturating_sub(before),
                 _ => 0,
             };
@@ -174,11 +177,11 @@ impl Tree {
         }
     }
 
-    fn living_ancestor(&self, mut pid: i32, seen: &BTreeMap<i32, ProcStat>) -> Option<i32> {
-        // A chain longer than there are members would be a circle, which only
-        // reused numbers could make.
+    fn living_ancestor(&self, mut pid: i32, living: &BTreeMap<i32, ProcStat>) -> Option<i32> {
+        // A chain longer than the number of members would be a cycle, which only reused
+        // numbers could cause.
         for _ in 0..=self.members.len() {
-            if seen.contains_key(&pid) {
+            if living.contains_key(&pid) {
                 return Some(pid);
             }
             pid = self.members.get(&pid)?.parent;
@@ -199,7 +202,7 @@ pub(crate) fn read_stat(proc_root: &Path, pid: i32) -> Result<ProcStat, ProbeErr
     }
 }
 
-/// Thread ids of a process; none where it has ended.
+/// Thread ids of a process; empty if it has ended.
 pub(crate) fn tasks(proc_root: &Path, pid: i32) -> Vec<i32> {
     numbered(&proc_root.join(pid.to_string()).join("task"))
 }
@@ -211,8 +214,7 @@ fn numbered(dir: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Children by `task/TID/children`, which kernels with `CONFIG_PROC_CHILDREN`
-/// have.
+/// The children from `task/TID/children`, which kernels with `CONFIG_PROC_CHILDREN` have.
 fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
     let task = proc_root.join(pid.to_string()).join("task");
     let lists = tasks(proc_root, pid)
@@ -226,8 +228,7 @@ fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// All processes by their parent, where the kernel has no `children` files;
-/// `None` where it has.
+/// All processes by parent, if the kernel has no `children` files; `None` if it has.
 fn children_by_scan(
     proc_root: &Path,
     known: &[(i32, Option<u64>)],
@@ -253,7 +254,7 @@ fn children_by_scan(
 mod tests {
     use super::*;
 
-    /// A made-up /proc.
+    /// An artificial /proc.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -276,19 +277,19 @@ mod tests {
             self
         }
 
-        fn tree(&self, pid: i32) -> Tree {
+        fn tree(&self, pid: i32) -> ProcessTree {
             let start_ticks = pid as u64;
-            Tree::open(self.0.path(), ProcessId { pid, start_ticks }).unwrap()
+            ProcessTree::open(self.0.path(), ProcessId { pid, start_ticks }).unwrap()
         }
     }
 
-    fn ticks(tree: &mut Tree) -> u64 {
-        tree.look();
+    fn ticks(tree: &mut ProcessTree) -> u64 {
+        tree.sample();
         tree.cpu_ns() / tree.ns_per_tick
     }
 
     #[test]
-    fn sums_the_tree_and_leaves_strangers_out() {
+    fn sums_the_tree_without_other_processes() {
         let machine = Machine::new();
         machine.process(10, 1, 5, 2).process(11, 10, 7, 0);
         machine.process(12, 11, 1, 0).process(20, 1, 1000, 0);
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_was_waited_for_is_counted_once() {
+    fn a_reaped_child_is_counted_once() {
         let machine = Machine::new();
         machine.process(10, 1, 5, 0).process(11, 10, 7, 0);
         let mut tree = machine.tree(10);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_nobody_waited_for_keeps_its_last_value() {
+    fn a_child_without_a_waiting_parent_keeps_its_last_value() {
         let machine = Machine::new();
         machine
             .process(10, 1, 5, 0)
@@ -336,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_used_again_is_another_process() {
+    fn a_reused_number_is_another_process() {
         let machine = Machine::new();
         machine.process(10, 1, 5, 0);
         let gone = ProcessId {
             pid: 10,
             start_ticks: 3,
         };
-        let error = Tree::open(machine.0.path(), gone).unwrap_err();
+        let error = ProcessTree::open(machine.0.path(), gone).unwrap_err();
         assert_eq!(error.to_string(), "process 10 has ended");
     }
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where threads are when they burn CPU time: in the program, or in a runtime
-//! that waits for others.
+//! Samples of where threads spend CPU time: in the program, or in a runtime that waits.
 //!
-//! A thread that spins in user space looks in every counter of the kernel like
-//! one that computes: no system call, no switch but at the tick. What tells
-//! them apart is *where* it spins. For a second the software task clock, which
-//! every machine has, samples the thread's instruction pointer four hundred
-//! times a second of CPU time; an address inside an MPI or OpenMP runtime's
-//! library is a wait, since those libraries compute nothing of their own.
+//! In every counter of the kernel, a thread that spins in user space is identical to a thread
+//! that computes: no system call, and no switch except at the tick. The difference is the code
+//! that it executes. For about a second the software task clock, which every machine has,
+//! samples the thread's instruction pointer four hundred times per second of CPU time. An
+//! address inside the library of an MPI or OpenMP runtime is a wait, since these libraries do
+//! no computation of their own.
 //!
-//! Not seen: runtimes linked statically into the program, spin loops of the
-//! program's own, and processes that this user may not trace.
+//! Not detected: statically linked runtimes, spin loops of the program itself, and processes
+//! that this user may not trace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,16 +21,16 @@ use crate::counters::{CounterGap, CounterKind};
 use crate::file;
 use crate::process::live_dir;
 
-/// Nanoseconds of a thread's CPU time between two samples.
+/// CPU time of a thread between two samples.
 const PERIOD_NS: u64 = 2_500_000;
-/// Bytes of a ring buffer: 512 samples, more than a second's.
+/// Size of a ring buffer: 512 samples, more than one second needs.
 const BUFFER_BYTES: usize = 8192;
-/// Threads sampled at a time; a program of more is judged by these.
-const AT_MOST_THREADS: usize = 32;
+/// Maximum number of threads sampled at a time; they represent the whole program.
+const THREADS_MAX: usize = 32;
 
-/// The MPI library, of any maker's.
+/// The MPI library of any implementation.
 const MPI_ITSELF: &str = "libmpi";
-/// MPI libraries and their transports, which poll until a message comes.
+/// MPI libraries and their transports, which poll until a message arrives.
 const MPI: [&str; 11] = [
     "libfabric",
     MPI_ITSELF,
@@ -45,28 +44,27 @@ const MPI: [&str; 11] = [
     "libuct",
     "mca_",
 ];
-/// OpenMP runtimes, which spin for a while and then sleep unless told not to.
+/// OpenMP runtimes, which spin for a while and then sleep unless configured otherwise.
 const OPENMP: [&str; 3] = ["libgomp", "libiomp5", "libomp"];
 
-/// The OpenMP runtime that settles at its start, by the CPUs that it finds, how
-/// long it spins before it sleeps, and does not yield meanwhile. LLVM's and
-/// Intel's yield.
+/// The OpenMP runtime that fixes at its start, by the number of CPUs found, how long it spins
+/// before it sleeps, and does not yield meanwhile. LLVM's and Intel's runtimes yield.
 const GNU_OPENMP: &str = "libgomp";
 
-/// Where a thread's samples fell.
+/// The number of a thread's samples by location.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct SampleCounts {
     /// All samples in user space.
     pub samples: u32,
-    /// Those in an MPI library.
+    /// Samples in an MPI library.
     pub mpi: u32,
-    /// Those in an OpenMP runtime.
+    /// Samples in an OpenMP runtime.
     pub openmp: u32,
-    /// Those in a runtime that settled at its start how to wait.
-    pub settled: u32,
+    /// Samples in a runtime that fixes its way of waiting at its start.
+    pub fixed: u32,
 }
 
-/// Samples that are being taken.
+/// Sampling in progress.
 pub(crate) struct WaitSampler {
     samplers: BTreeMap<i32, Sampler>,
 }
@@ -79,10 +77,10 @@ impl std::fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Starts to sample threads; those that have ended are left out.
+    /// Starts to sample threads; ended threads are left out.
     pub(crate) fn start(tids: &BTreeSet<i32>) -> Result<Self, CounterGap> {
         let mut samplers = BTreeMap::new();
-        for &tid in tids.iter().take(AT_MOST_THREADS) {
+        for &tid in tids.iter().take(THREADS_MAX) {
             match sampler(tid) {
                 Ok(sampler) => drop(samplers.insert(tid, sampler)),
                 Err(CounterGap::Gone { .. }) => {}
@@ -92,22 +90,22 @@ impl WaitSampler {
         Ok(Self { samplers })
     }
 
-    /// Ends the sampling and says where each thread was.
-    pub(crate) fn finish(self, proc_root: &Path) -> BTreeMap<i32, Places> {
-        let places = |(tid, mut sampler): (i32, Sampler)| {
+    /// Ends the sampling and returns the locations of each thread's samples.
+    pub(crate) fn finish(self, proc_root: &Path) -> BTreeMap<i32, SampleCounts> {
+        let counts = |(tid, mut sampler): (i32, Sampler)| {
             let maps = proc_root.join(tid.to_string()).join("maps");
             let maps = Maps::parse(&file::read(&maps).ok()?);
-            let mut places = Places::default();
+            let mut counts = SampleCounts::default();
             while let Some(ip) = next_ip(&mut sampler) {
-                places.count(maps.library(ip));
+                counts.count(maps.library(ip));
             }
-            Some((tid, places))
+            Some((tid, counts))
         };
-        self.samplers.into_iter().filter_map(places).collect()
+        self.samplers.into_iter().filter_map(counts).collect()
     }
 }
 
-impl Places {
+impl SampleCounts {
     fn count(&mut self, library: Option<&str>) {
         let begins = |with: &[&str]| {
             library.is_some_and(|name| with.iter().any(|prefix| name.starts_with(prefix)))
@@ -115,14 +113,14 @@ impl Places {
         self.samples += 1;
         self.mpi += u32::from(begins(&MPI));
         self.openmp += u32::from(begins(&OPENMP));
-        self.settled += u32::from(begins(&[MPI_ITSELF, GNU_OPENMP]));
+        self.fixed += u32::from(begins(&[MPI_ITSELF, GNU_OPENMP]));
     }
 }
 
-/// Whether a process has loaded a runtime that settles at its start, by the
-/// CPUs that it finds, how its threads wait; `None` where that cannot be read.
-/// `OMP_WAIT_POLICY=passive` in its environment rules GNU OpenMP out.
-pub(crate) fn settles_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
+/// Whether a process has loaded a runtime that fixes at its start, by the number of CPUs found,
+/// how its threads wait; `None` if that cannot be read. GNU OpenMP does not count with
+/// `OMP_WAIT_POLICY=passive` in the environment.
+pub(crate) fn fixes_waiting_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
     let dir = live_dir(proc_root, pid);
     let maps = Maps::parse(&file::read(&dir.join("maps")).ok()?);
     let loaded = |prefix: &&str| {
@@ -135,7 +133,7 @@ pub(crate) fn settles_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
         let is_passive = |entry: &str| entry.eq_ignore_ascii_case("OMP_WAIT_POLICY=passive");
         environment.split('\0').any(is_passive)
     };
-    // Of MPI itself, not its transports, which others use too.
+    // Only MPI itself, not its transports, which other programs use too.
     Some(loaded(&MPI_ITSELF) || loaded(&GNU_OPENMP) && !passive())
 }
 
@@ -152,7 +150,7 @@ fn sampler(tid: i32) -> Result<Sampler, CounterGap> {
     counter.sampled(BUFFER_BYTES).map_err(gap)
 }
 
-/// The next sampled address; records of other kinds are passed over.
+/// The next sampled address; records of other kinds are skipped.
 fn next_ip(sampler: &mut Sampler) -> Option<u64> {
     loop {
         let record = sampler.next_record()?;
@@ -162,7 +160,7 @@ fn next_ip(sampler: &mut Sampler) -> Option<u64> {
     }
 }
 
-/// The executable mappings of a process: end of each by its start.
+/// The executable mappings of a process: by start address, the end and the file name.
 #[derive(Debug, Default)]
 struct Maps {
     by_start: BTreeMap<u64, (u64, String)>,
@@ -187,7 +185,7 @@ impl Maps {
         }
     }
 
-    /// The file name of the mapping that an address lies in.
+    /// The file name of the mapping that contains an address.
     fn library(&self, address: u64) -> Option<&str> {
         let (_, (end, name)) = self.by_start.range(..=address).next_back()?;
         (address < *end).then_some(name.as_str())
@@ -208,21 +206,21 @@ mod tests {
         c000-d000 r-xp 00000000 00:00 0\n";
 
     #[test]
-    fn samples_fall_into_libraries() {
+    fn samples_are_counted_by_library() {
         let maps = Maps::parse(MAPS);
-        let mut places = Places::default();
+        let mut counts = SampleCounts::default();
         for ip in [
             0x0fff, 0x1000, 0x1fff, 0x2000, 0x7000, 0x8fff, 0x9000, 0xa010, 0xc000,
         ] {
-            places.count(maps.library(ip));
+            counts.count(maps.library(ip));
         }
-        let expected = Places {
+        let expected = SampleCounts {
             samples: 9,
             mpi: 2,
             openmp: 1,
-            settled: 1,
+            fixed: 1,
         };
-        assert_eq!(places, expected);
+        assert_eq!(counts, expected);
     }
 
     proptest! {

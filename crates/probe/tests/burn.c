@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A program whose CPU time is known.
+ * A program with a known CPU time.
  *
  *     burn compute THREADS CHILDREN MS
  *
- * starts THREADS more threads, waits for a byte on its standard input, and
- * then burns MS milliseconds of CPU time in each thread and in each of CHILDREN
- * child processes, which it waits for. `yield` for `compute` gives the CPU away
- * all the time; `poll` spins in spin_in_library(), which a library brings.
- * With MS 0 it burns until it is killed.
+ * Starts THREADS more threads, waits for a byte on its standard input, and then
+ * uses MS milliseconds of CPU time in each thread and in each of CHILDREN child
+ * processes, which it waits for. With `yield` in place of `compute` it yields the
+ * CPU all the time; with `poll` it spins in spin_in_library(), which is in a
+ * library. With MS 0 it runs until it is killed.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

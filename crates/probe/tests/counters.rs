@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Perf events on real processes, against the kernel's own account of their
-//! CPU time.
+//! Perf events on real processes, compared with the kernel's own accounting of their CPU time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -14,9 +13,9 @@ use common::{Burning, build, until, wait4};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use usher_probe::{CounterGap, CounterKind, PerfCounters};
 
-/// A child that stands still before it executes `burn`.
+/// A child that is stopped before it executes `burn`.
 fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
-    // The shell burns time before the exec: it must not be counted.
+    // The shell uses CPU time before the exec, which must not be counted.
     let script = format!(
         "i=0; while [ $i -lt 600000 ]; do i=$((i+1)); done; kill -STOP $$; exec {} {arguments}",
         burn.display()
@@ -33,14 +32,14 @@ fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
     (child, pid)
 }
 
-/// Whether that is the CPU time that was burnt. The task clock goes on while
-/// the hypervisor or an interrupt has the CPU, so it may show more.
+/// Whether the count matches the CPU time that was used. The task clock continues while the
+/// hypervisor or an interrupt has the CPU, so it may exceed that time.
 fn counts(counted_ns: f64, burnt: Duration) -> bool {
     (0.95..1.5).contains(&(counted_ns / burnt.as_nanos() as f64))
 }
 
 #[test]
-fn from_exec_on_threads_and_children_are_counted_and_the_launcher_is_not() {
+fn counting_starts_at_exec_with_threads_and_children() {
     let dir = tempfile::tempdir().unwrap();
     let burn = build(dir.path());
     let (mut child, pid) = stopped(&burn, "compute 3 2 100");
@@ -51,7 +50,7 @@ fn from_exec_on_threads_and_children_are_counted_and_the_launcher_is_not() {
     use std::io::Write;
     child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     let all = wait4(pid.as_raw_nonzero().get());
-    // Three threads and two children, a tenth of a second each.
+    // Three threads and two children with 0.1 s each.
     let burnt = Duration::from_millis(500);
     let counted = counters.read();
     assert!(counts(counted, burnt), "{counted} of {all:?}");
@@ -59,7 +58,7 @@ fn from_exec_on_threads_and_children_are_counted_and_the_launcher_is_not() {
 }
 
 #[test]
-fn attaching_counts_every_thread_there_is_and_what_they_start() {
+fn attaching_counts_existing_threads_and_their_children() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "4", "2", "100"]);
     let pids = BTreeSet::from([program.pid()]);
@@ -75,10 +74,10 @@ fn attaching_counts_every_thread_there_is_and_what_they_start() {
 }
 
 #[test]
-fn what_cannot_be_counted_has_a_name() {
+fn counter_errors_are_typed() {
     let own = std::process::id() as i32;
     match PerfCounters::on_exec(CounterKind::Instructions, own) {
-        Ok(_) => usher_skip::skip!("this machine has a PMU"),
+        Ok(_) => eprintln!("not tested here: a missing PMU: this machine has one"),
         Err(gap) => {
             let expected = matches!(
                 gap,
@@ -104,14 +103,14 @@ fn what_cannot_be_counted_has_a_name() {
 }
 
 #[test]
-fn instructions_agree_with_the_task_clock_where_there_is_a_pmu() {
+fn instructions_agree_with_the_task_clock() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "2", "0", "100"]);
     let pids = BTreeSet::from([program.pid()]);
     let open = |kind| PerfCounters::on_running(kind, Path::new("/proc"), &pids);
     let mut clock = open(CounterKind::TaskClock).unwrap();
     match open(CounterKind::Instructions) {
-        Err(gap) => usher_skip::skip!("{gap}"),
+        Err(gap) => eprintln!("not tested here: {gap}"),
         Ok(mut instructions) => {
             program.go();
             program.cpu_time();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Watching real programs, in a cgroup and without.
+//! Samples of real programs, with and without a cgroup.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use common::{Burning, build, close, until};
 use rustix::event::{PollFd, Timespec, poll};
-use usher_model::{ProcessTree, ProgramId, ProgressSource};
+use usher_model::{Home, ProgramId, ProgressSource};
 use usher_probe::{ProbeConfig, ProgramProbe, process_id};
 
-/// A cgroup of this test's own, removed when dropped.
-struct Group(PathBuf);
+/// A cgroup of this test, removed on drop.
+struct TestCgroup(PathBuf);
 
-impl Group {
-    /// `None`, with a word on stderr, where none can be made.
+impl TestCgroup {
+    /// Creates it; prints a skip and returns `None` if that fails.
     fn make(name: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find_map(|line| {
@@ -41,7 +41,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for TestCgroup {
     fn drop(&mut self) {
         let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
         let gone = || !self.0.exists() || std::fs::remove_dir(&self.0).is_ok();
@@ -49,8 +49,8 @@ impl Drop for Group {
     }
 }
 
-fn home(pid: i32, cgroup: Option<&Group>) -> ProcessTree {
-    ProcessTree {
+fn home(pid: i32, cgroup: Option<&TestCgroup>) -> Home {
+    Home {
         program: ProgramId(7),
         root: process_id(Path::new("/proc"), pid).unwrap(),
         cgroup: cgroup.map(|group| group.0.clone()),
@@ -58,9 +58,9 @@ fn home(pid: i32, cgroup: Option<&Group>) -> ProcessTree {
 }
 
 #[test]
-fn a_cgroup_tells_the_cpu_time_of_threads_and_children_and_the_end() {
+fn a_cgroup_accounts_threads_children_and_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(group) = Group::make("end") else {
+    let Some(group) = TestCgroup::make("end") else {
         return;
     };
     let mut program = Burning::start(&build(dir.path()), &["compute", "3", "2", "100"]);
@@ -85,7 +85,7 @@ fn a_cgroup_tells_the_cpu_time_of_threads_and_children_and_the_end() {
 fn the_end_can_be_polled_for() {
     let dir = tempfile::tempdir().unwrap();
     let burn = build(dir.path());
-    let group = Group::make("poll");
+    let group = TestCgroup::make("poll");
     for cgroup in [group.as_ref(), None] {
         let mut program = Burning::start(&burn, &["compute", "1", "0", "20"]);
         if let Some(group) = cgroup {
@@ -111,7 +111,7 @@ fn the_end_can_be_polled_for() {
 
 #[test]
 fn a_removed_cgroup_is_an_end_and_a_typed_error() {
-    let Some(group) = Group::make("removed") else {
+    let Some(group) = TestCgroup::make("removed") else {
         return;
     };
     let home = home(std::process::id() as i32, Some(&group));
@@ -124,7 +124,7 @@ fn a_removed_cgroup_is_an_end_and_a_typed_error() {
 }
 
 #[test]
-fn without_a_cgroup_the_tree_tells_nearly_as_much() {
+fn without_a_cgroup_the_tree_is_nearly_as_accurate() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "3", "2", "200"]);
     let home = home(program.pid(), None);
@@ -139,18 +139,18 @@ fn without_a_cgroup_the_tree_tells_nearly_as_much() {
         last = now;
         probe.has_ended().unwrap()
     });
-    // The zombie still tells: nobody has waited for it yet.
+    // No process has waited for the zombie yet, so its time can still be read.
     let last = probe.sample(u64::MAX, 0.0).unwrap();
     let known = program.cpu_time();
-    // In whole clock ticks a process, and a child that is reaped between two
-    // reads may be seen both alive and in its parent's sum: "nearly".
+    // The resolution is a clock tick per process, and a child that is reaped between two reads
+    // may be counted both alive and in its parent's sum.
     let ratio = last.cpu_ns as f64 / known.as_nanos() as f64;
     assert!((0.7..1.35).contains(&ratio), "{last:?} {known:?}");
     assert_eq!(last.wait_ns, None);
 }
 
 #[test]
-fn without_a_cgroup_those_that_outlive_the_first_process_are_waited_for() {
+fn without_a_cgroup_the_end_of_the_last_process_is_awaited() {
     let mut root = std::process::Command::new("sh")
         .args(["-c", "sleep 1000 & echo $!; read line"])
         .stdin(std::process::Stdio::piped())
@@ -163,26 +163,26 @@ fn without_a_cgroup_those_that_outlive_the_first_process_are_waited_for() {
     let child = rustix::process::Pid::from_raw(line.trim().parse().unwrap()).unwrap();
     let home = home(root.id() as i32, None);
     let mut probe = ProgramProbe::open(&home, ProbeConfig::default()).unwrap();
-    let is_told = |probe: &ProgramProbe| {
+    let is_raised = |probe: &ProgramProbe| {
         let (fd, events) = probe.poll();
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, events)];
         let now = rustix::event::Timespec::default();
         rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
     };
-    assert!(!probe.has_ended().unwrap() && !is_told(&probe));
+    assert!(!probe.has_ended().unwrap() && !is_raised(&probe));
     drop(root.stdin.take());
     root.wait().unwrap();
-    assert!(is_told(&probe));
-    // Told once; whoever polls now sleeps until the child ends.
+    assert!(is_raised(&probe));
+    // Raised once; a poll now sleeps until the child ends.
     assert!(!probe.has_ended().unwrap());
-    assert!(!is_told(&probe));
+    assert!(!is_raised(&probe));
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-    until("the child's end to be told", || is_told(&probe));
+    until("the child's end is signalled", || is_raised(&probe));
     assert!(probe.has_ended().unwrap());
 }
 
 #[test]
-fn those_that_come_later_are_counted_before_the_next_look_for_spinning() {
+fn later_threads_are_counted_before_the_next_check_for_spinning() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "2", "2", "0"]);
     let home = home(program.pid(), None);
@@ -201,10 +201,10 @@ fn those_that_come_later_are_counted_before_the_next_look_for_spinning() {
 }
 
 #[test]
-fn stolen_time_is_taken_off() {
+fn stolen_time_is_subtracted() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "0", "0", "100"]);
-    let group = Group::make("steal");
+    let group = TestCgroup::make("steal");
     if let Some(group) = &group {
         group.add(program.pid());
     }
@@ -220,25 +220,24 @@ fn stolen_time_is_taken_off() {
     );
 }
 
-/// Looks at a program once a (made-up) second in which it used so much CPU
-/// time, until `enough` of the number of looks and the spinners seen.
-fn look_until(probe: &mut ProgramProbe, each_ns: u64, enough: impl Fn(u32, u32) -> bool) {
-    let (mut cpu_ns, mut looks) = (0, 0);
-    until("enough was seen", || {
-        // A look is due once a second: this one only reads the CPU time.
-        let at_ns = u64::from(looks) * 1_000_000_000;
+/// Samples a program once per (artificial) second in which it used `each_ns` of CPU time, until
+/// `enough` returns true for the number of samples and of spinners.
+fn sample_until(probe: &mut ProgramProbe, each_ns: u64, enough: impl Fn(u32, u32) -> bool) {
+    let (mut cpu_ns, mut samples) = (0, 0);
+    until("enough samples were taken", || {
+        // Checks for spinning are due once a second: this sample only reads the CPU time.
+        let at_ns = u64::from(samples) * 1_000_000_000;
         let sample = probe.sample(at_ns, 0.0).unwrap();
         if sample.cpu_ns < cpu_ns + each_ns {
             return false;
         }
-        (cpu_ns, looks) = (sample.cpu_ns, looks + 1);
+        (cpu_ns, samples) = (sample.cpu_ns, samples + 1);
         let sample = probe.sample(at_ns + 1_000_000_000, 0.0).unwrap();
-        enough(looks, sample.spinners)
+        enough(samples, sample.spinners)
     });
 }
 
-/// A program whose two burning threads share one CPU, and its probe; its main
-/// thread waits.
+/// A program whose two busy threads share one CPU, and its probe. Its main thread waits.
 fn on_one_cpu(program: &Path, how: &str) -> (Burning, ProgramProbe) {
     let mut program = Burning::start(program, &[how, "2", "0", "0"]);
     let mut cpus = rustix::thread::CpuSet::new();
@@ -259,16 +258,16 @@ fn on_one_cpu(program: &Path, how: &str) -> (Burning, ProgramProbe) {
 fn yielding_threads_are_spinners() {
     let dir = tempfile::tempdir().unwrap();
     let (_program, mut probe) = on_one_cpu(&build(dir.path()), "yield");
-    look_until(&mut probe, 20_000_000, |_, spinners| spinners == 2);
+    sample_until(&mut probe, 20_000_000, |_, spinners| spinners == 2);
 }
 
 #[test]
-fn computing_threads_are_no_spinners() {
+fn computing_threads_are_not_spinners() {
     let dir = tempfile::tempdir().unwrap();
     let (_program, mut probe) = on_one_cpu(&build(dir.path()), "compute");
-    look_until(&mut probe, 400_000_000, |looks, spinners| {
+    sample_until(&mut probe, 400_000_000, |samples, spinners| {
         assert_eq!(spinners, 0);
-        looks == 4
+        samples == 4
     });
 }
 
@@ -278,9 +277,9 @@ fn threads_that_poll_in_an_mpi_library_are_spinners() {
     build(dir.path());
     let (_program, mut probe) = on_one_cpu(&dir.path().join("poll"), "poll");
     let seen = std::cell::Cell::new(0);
-    look_until(&mut probe, 400_000_000, |looks, spinners| {
+    sample_until(&mut probe, 400_000_000, |samples, spinners| {
         seen.set(spinners);
-        spinners == 2 || looks == 8
+        spinners == 2 || samples == 8
     });
     match probe.take_warnings().as_slice() {
         [] => assert_eq!(seen.get(), 2),
@@ -289,7 +288,7 @@ fn threads_that_poll_in_an_mpi_library_are_spinners() {
 }
 
 #[test]
-fn heartbeats_come_first_and_a_broken_page_is_told_once() {
+fn heartbeats_have_priority_and_a_broken_page_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut program = Burning::start(&build(dir.path()), &["compute", "0", "0", "20"]);
     let page = usher_heartbeat::Page::create(&dir.path().join("page")).unwrap();
@@ -310,7 +309,7 @@ fn heartbeats_come_first_and_a_broken_page_is_told_once() {
     slot.release();
     heart.beat(5);
     assert_eq!(source(&mut probe), (ProgressSource::Heartbeat, 5.0, 1.0));
-    // Taken in again, as after its daemon's death: what was done is past.
+    // Managed again, as after the death of the daemon: earlier work does not count.
     let mut again = ProgramProbe::open(&home, config.clone()).unwrap();
     heart.beat(2);
     assert_eq!(source(&mut again), (ProgressSource::Heartbeat, 2.0, 1.0));

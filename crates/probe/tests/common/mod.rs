@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real processes whose CPU time is known (`burn.c`).
+//! Real processes with a known CPU time (`burn.c`).
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds `burn.c` into a directory; `poll` with a library that passes for MPI.
+/// Builds `burn.c` into a directory; `poll` with a library whose name is that of an MPI library.
 pub fn build(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/burn.c");
     let cc = |arguments: &[&str]| {
@@ -36,8 +36,8 @@ pub struct Burning {
 }
 
 impl Burning {
-    /// Starts it in a session of its own, so that autogroup keeps it apart from
-    /// the other tests; it waits, threads and all, for [`Burning::go`].
+    /// Starts it in a new session, so that autogroup separates it from the other tests. It
+    /// waits with all its threads for [`Burning::go`].
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -63,8 +63,8 @@ impl Burning {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     }
 
-    /// Waits for its end; says the CPU time of it and of all that it waited
-    /// for, by the kernel's account (`wait4`).
+    /// Waits for its end; returns the CPU time of the program and of all processes that it
+    /// waited for, as the kernel accounts it (`wait4`).
     pub fn cpu_time(&mut self) -> Duration {
         wait4(self.pid())
     }
@@ -72,19 +72,19 @@ impl Burning {
 
 impl Drop for Burning {
     fn drop(&mut self) {
-        // The group is the program's own; it may have ended already.
+        // The group belongs to the program; it may have ended already.
         let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
         let _ = self.child.wait();
     }
 }
 
-/// Waits for a child's end and says what it used.
+/// Waits for a child's end and returns its CPU time.
 pub fn wait4(pid: i32) -> Duration {
-    // SAFETY: rusage is plain numbers, for which zero is a value.
+    // SAFETY: rusage consists of plain numbers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: both places are ours and live through the call.
+    // SAFETY: both locations are ours and live through the call.
     let waited = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
     assert_eq!(
         (waited, status),
@@ -107,7 +107,7 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a measured time is a known one, within 5 % and two clock ticks.
+/// Whether a measured time is equal to a known one within 5 % and two clock ticks.
 pub fn close(measured_ns: f64, known: Duration) -> bool {
     let known_ns = known.as_nanos() as f64;
     (measured_ns - known_ns).abs() <= 0.05 * known_ns + 20e6
