@@ -69,7 +69,7 @@ impl Bench {
         run_mix(&self.mix(text), &self.config(), options, &never, on_event)
     }
 
-    /// Processes whose command line contains this bench's directory.
+    /// Processes with this bench's directory in their command line.
     fn survivors(&self) -> Vec<String> {
         let marker = self.dir.path().to_str().unwrap().to_owned();
         let own = std::process::id().to_string();

@@ -70,7 +70,7 @@ fn state(dir: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// The threads of a process whose main thread has ended.
+/// The threads of a process, without its ended main thread.
 fn live_threads(pid: i32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tids = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Network: a pair of interfaces between two namespaces, which exist as long as this
-//! program.
+//! Network: a pair of interfaces between two namespaces, which exist until this
+//! program ends.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

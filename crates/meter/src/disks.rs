@@ -33,7 +33,7 @@ pub(crate) enum Via {
     Loop,
 }
 
-/// The disks counted so far, the disks below them, and their names.
+/// The known disks, the disks below them, and their names.
 #[derive(Debug)]
 pub(crate) struct Disks {
     proc: PathBuf,
@@ -78,7 +78,7 @@ impl Disks {
         self.lower.keys().copied().collect()
     }
 
-    /// The lowest disk below this one, if there is any; of several the first.
+    /// The lowest disk below this disk, if there is any; of several the first.
     pub fn bottom(&self, disk: DiskId) -> Option<DiskId> {
         let mut at = disk;
         // The depth of a stack without cycles is at most the number of disks.

@@ -67,7 +67,7 @@ pub(crate) struct Fallback {
     ignored: Usage,
     processes: BTreeMap<i32, Counted>,
     machine: Option<MachineTicks>,
-    /// CPU time of other owners that exceeded the machine's busy time so far; subtracted later.
+    /// CPU time of other owners in excess of the machine's busy time; subtracted later.
     unmatched_ns: u64,
     disk_lines: Option<BTreeMap<DiskId, DiskLine>>,
     link_lines: Option<BTreeMap<String, LinkLine>>,
@@ -416,7 +416,7 @@ impl Fallback {
 
 impl Managed {
     /// Its processes. Without a cgroup these are the descendants, including former
-    /// descendants whose parent has ended.
+    /// descendants after their parent's end.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
             Some(cgroup) => proc_tree::members(cgroup),

@@ -129,7 +129,7 @@ pub(crate) struct RqScan {
     pub imbalances: u64,
     pub vacant_since_ns: u64,
     pub vacant_cpus: u32,
-    /// Number of CPUs whose run queue is known.
+    /// Number of known run queues.
     pub queues: u32,
     pub scans: u64,
     pub scans_ns: u64,

@@ -22,7 +22,7 @@ const FOREIGN: u32 = 1 << 31;
 /// The interface of sockets without a known route.
 pub(crate) const UNKNOWN: LinkId = LinkId(0);
 
-/// The interfaces seen so far.
+/// The known interfaces.
 #[derive(Debug)]
 pub(crate) struct Links {
     sys: PathBuf,

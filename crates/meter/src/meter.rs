@@ -156,7 +156,7 @@ impl Meter {
         }
     }
 
-    /// The names of the devices seen so far.
+    /// The names of the known devices.
     pub fn names(&self) -> DeviceNames {
         match &self.backend {
             Backend::Bpf(observer) => observer.names(),

@@ -24,7 +24,7 @@ struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
-/// The cost of a BPF program since it was loaded, for as long as the kernel measured it
+/// The cost of a BPF program since it was loaded, in the time that the kernel measured it
 /// (`kernel.bpf_stats_enabled`, or [`keep_account`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCost {
@@ -183,7 +183,8 @@ fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
 /// use BPF.
 const ADDED_TRACE_POINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
-/// Disables programs whose trace points this kernel lacks; returns the trace points.
+/// Disables programs that need trace points which this kernel lacks; returns these trace
+/// points.
 fn leave_out_missing(open: &mut OpenObject) -> Vec<String> {
     let mut missing = Vec::new();
     for mut program in open.progs_mut() {

@@ -11,7 +11,7 @@ use crate::error::MeterError;
 use crate::layout::Layout;
 
 /// Maximum number of entries per system call. No bucket of the kernel's hash tables, which
-/// have more buckets than entries, holds nearly as many.
+/// have more buckets than entries, holds nearly that number.
 const BATCH: usize = 128;
 
 /// A hash map, and buffers for its content.

@@ -80,7 +80,7 @@ impl MachineProbe {
 
     /// The machine since the last sample; the first time since boot.
     ///
-    /// Reads `/proc/stat`, whose length grows with the number of CPUs and interrupt lines. Ten
+    /// Reads `/proc/stat`; its length grows with the number of CPUs and interrupt lines. Ten
     /// samples a second are sufficient.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub struct ProcessFacts {
     /// Whether it is a thread of the kernel.
     pub is_kernel_thread: bool,
     /// Its numbers, from this pid namespace to the innermost one. For a process in a container
-    /// the last number is the one that the container uses.
+    /// the last number is that used in the container.
     pub numbers: Vec<i32>,
 }
 

@@ -341,8 +341,8 @@ impl ProgramProbe {
     }
 
     /// CPU time of the program minus the CPU time that its threads spent waiting. A wait is
-    /// subtracted when it ends, so the difference may decrease temporarily; the maximum so far
-    /// is returned.
+    /// subtracted when it ends, so the difference may decrease temporarily; the maximum is
+    /// returned.
     fn useful_ns(&self) -> f64 {
         let useful_ns = (self.cpu_ns - self.waiting_ns).max(0.0);
         match self.progress {

@@ -39,7 +39,7 @@ impl CpuQuotas {
         }
     }
 
-    /// The number of CPUs whose time a process may use; `None` if there is no readable quota.
+    /// The CPU time per wall time that a process may use; `None` if there is no readable quota.
     pub fn of(&self, pid: i32) -> Option<f64> {
         let path = self.roots.proc.join(pid.to_string()).join("cgroup");
         let cgroups = file::read(&path).ok()?;

@@ -58,7 +58,7 @@ const WAIT_SHARE: f64 = 0.01;
 /// Number of samples outside of runtimes after which a program is assumed not to wait there.
 /// Most programs begin with a phase of one thread.
 const FREE_SAMPLES: u32 = 300;
-/// Maximum number of processes whose runtimes are searched at a time, newest first.
+/// Maximum number of processes that are searched for runtimes at a time, newest first.
 const PROCESSES_MAX: usize = 8;
 
 /// Detects busy waiting of a program's threads.

@@ -63,7 +63,7 @@ impl ProcessTree {
         }
     }
 
-    /// Tracks one more process and its descendants. Returns its CPU time so far in nanoseconds;
+    /// Tracks one more process and its descendants. Returns its present CPU time in nanoseconds;
     /// 0 if it is tracked already.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl ProcessTree {
         self.highest_ticks = self.highest_ticks.max(now + self.ended_ticks);
     }
 
-    /// CPU time so far in nanoseconds; never decreases.
+    /// Total CPU time in nanoseconds; never decreases.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.highest_ticks.saturating_mul(self.ns_per_tick)
     }

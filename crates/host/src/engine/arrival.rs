@@ -32,7 +32,7 @@ pub(super) struct ArrivingProgram {
     pub uid: u32,
     pub command: String,
     pub heartbeat: Option<Page>,
-    /// The user who made the request.
+    /// The requesting user.
     pub asking: u32,
     pub key: Option<ProgramKey>,
     /// The program; the loop sets its number.

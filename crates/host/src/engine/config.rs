@@ -31,12 +31,12 @@ pub struct EngineConfig {
     pub profiles: ProfileUse,
     /// File to record observations and decisions to, for a replay.
     pub record: Option<PathBuf>,
-    /// Names of always-on services, in addition to the default ones. Their use does not count
+    /// Names of always-on services, in addition to the default list. Their use does not count
     /// as foreground.
     pub ignore: Vec<String>,
     /// A scheduler that may keep seats, if the policy permits it.
     pub soft: Option<Arc<dyn SoftSeats>>,
-    /// The process that undoes everything when this one dies.
+    /// The process that undoes everything when this process dies.
     pub keeper: Option<KeeperCommand>,
     /// Makes a topology and a policy when CPUs come online that `topology` does not contain;
     /// `None`: such CPUs are not used.
@@ -133,7 +133,7 @@ pub struct KeeperCommand {
 pub struct AdoptOptions {
     /// Its display name; `None`: the command's file name.
     pub name: Option<String>,
-    /// Its command line, as far as known.
+    /// Its command line; may be empty.
     pub argv: Vec<OsString>,
     /// Its working directory; operands are relative to it.
     pub cwd: Option<PathBuf>,
@@ -229,7 +229,7 @@ pub enum EngineError {
         pid: i32,
         /// Its owner.
         owner: u32,
-        /// The user who made the request.
+        /// The requesting user.
         asking: u32,
     },
     /// The process is a kernel thread.

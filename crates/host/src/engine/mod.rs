@@ -187,7 +187,7 @@ impl EngineHandle {
     /// Manages a process that waits before its `exec` of `adopt.argv`. Returns when it is
     /// seated.
     ///
-    /// `asking`: the user who makes the request.
+    /// `asking`: the requesting user.
     ///
     /// # Errors
     /// The process does not exist, belongs to another user, or is managed already.

@@ -52,7 +52,7 @@ pub(super) struct ProfileUpdate {
     pub waits: WaitBehaviour,
 }
 
-/// How a program's threads wait, as far as observed.
+/// The observed waiting of a program's threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WaitBehaviour {
     /// Threads that busy-wait.

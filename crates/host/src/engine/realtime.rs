@@ -2,7 +2,7 @@
 //! Real-time class for the loop's thread, so that it runs as soon as it wakes.
 //!
 //! The loop matters most when every CPU is busy. An ordinary thread waits for a CPU then, and
-//! a program whose cores are lent would wait for its core as long as the loop waits. A turn
+//! a program with lent cores would wait for them until the loop has run. A turn
 //! of the loop takes well under a millisecond, so it may preempt ordinary threads.
 
 use rustix::io::Errno;

@@ -32,7 +32,7 @@ pub(super) enum Topic {
     Cpus,
     /// The keeper process.
     Keeper,
-    /// One program, for as long as it is managed.
+    /// One program, until its management ends.
     Program(ProgramId),
     /// Threads and processes that a program created after it was seated.
     Refresh(ProgramId),

@@ -107,7 +107,7 @@ impl RequestSender {
 }
 
 impl RequestReceiver {
-    /// The requests received so far, in order.
+    /// The pending requests, in order.
     pub fn take(&self) -> Vec<Request> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wakeup, &mut count);

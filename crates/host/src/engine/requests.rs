@@ -309,8 +309,8 @@ impl RealWorld {
         self.depart(id)
     }
 
-    /// Handles the end of a program. An empty cgroup is not the end of a program whose
-    /// processes have moved to other cgroups.
+    /// Handles the end of a program. An empty cgroup is not the end if processes have moved to
+    /// other cgroups.
     pub fn check_ended(&mut self, id: ProgramId) {
         let Some(member) = self.state.members.get_mut(&id) else {
             return;

@@ -49,7 +49,7 @@ pub struct TimedNote {
     /// The note.
     #[serde(flatten)]
     pub note: Note,
-    /// Whether it holds for as long as the program is managed, whatever the plan.
+    /// Whether it holds while the program is managed, whatever the plan.
     #[serde(default)]
     pub lasting: bool,
 }

@@ -64,7 +64,7 @@ pub(super) struct RealWorld {
     /// A scheduler that may keep seats.
     pub soft: Option<Arc<dyn SoftSeats>>,
     pub recorder: Option<Recorder<BufWriter<File>>>,
-    /// Services whose use does not count as foreground, in addition to the default ones.
+    /// Services that do not count as foreground, in addition to the default list.
     pub ignore: Vec<String>,
     /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
@@ -75,7 +75,7 @@ pub(super) struct RealWorld {
 #[derive(Default)]
 pub(super) struct State {
     pub members: BTreeMap<ProgramId, ManagedProgram>,
-    /// Programs with a prepared home whose process does not exist yet.
+    /// Programs with a prepared home but without a process yet.
     pub prepared: BTreeSet<ProgramId>,
     pub last_id: u64,
     pub started_ns: u64,
@@ -95,7 +95,7 @@ pub(super) struct State {
     pub events: Vec<Event>,
     /// Requests that wait for the first decision about their program.
     pub arriving: Vec<(AdoptedProgram, Reply<AdoptedProgram>)>,
-    /// Ended programs whose last repetition may still be reported.
+    /// Ended programs; their last repetition may still be reported.
     pub ended: VecDeque<EndedProgram>,
     pub plan: Plan,
     pub background: Background,
@@ -360,8 +360,8 @@ impl RealWorld {
         }
     }
 
-    /// Continues to restore masks and priorities of released programs, whose new threads may
-    /// still inherit the old ones.
+    /// Continues to restore masks and priorities of released programs: their new threads may
+    /// still inherit the old values.
     fn continue_scans(&mut self) {
         let is_due = self.state.scanned_ns + SCAN_NS <= now_ns();
         if !is_due || !self.actuator.is_scanning() {
@@ -373,8 +373,8 @@ impl RealWorld {
         self.state.scanned_ns = now_ns();
     }
 
-    /// Sleeps until a descriptor is ready or the deadline passes. Returns the programs whose
-    /// descriptors are ready.
+    /// Sleeps until a descriptor is ready or the deadline passes. Returns the programs
+    /// with a ready descriptor.
     fn sleep_until(&mut self, deadline_ns: Option<u64>) -> Vec<ProgramId> {
         let housekeeping_ns = self.state.housekeeping_ns + HOUSEKEEPING_NS;
         let housekeeping_ns = (!self.state.members.is_empty()).then_some(housekeeping_ns);

@@ -19,9 +19,9 @@ use super::child::{self, ChildError, STEP_EXEC};
 use super::prepare::Prepared;
 use super::{Exit, Forwarder, LaunchError, LaunchSpec, OWN_FAILURE};
 
-/// Serialises forks. A child holds copies of the pipes of all children forked before it. With
-/// an order among them, the last child notices the launcher's death first, then the one
-/// before it, and so on.
+/// Serialises forks. A child holds copies of the pipes of all children forked before it. The
+/// order makes the last child notice the launcher's death first, then its predecessor, and so
+/// on.
 static ONE_FORK: Mutex<()> = Mutex::new(());
 
 /// Runs `fork` while no other thread creates pipes for a child or forks.
@@ -287,7 +287,7 @@ impl Running {
         self.wait_forwarding_with(signals, || {})
     }
 
-    /// As [`Self::wait_forwarding`]; calls `asked` for each signal that requests the program's
+    /// As [`Self::wait_forwarding`]; calls `on_end` for each signal that requests the program's
     /// end.
     ///
     /// # Errors
@@ -295,7 +295,7 @@ impl Running {
     pub fn wait_forwarding_with(
         &mut self,
         signals: &mut Forwarder,
-        mut asked: impl FnMut(),
+        mut on_end: impl FnMut(),
     ) -> io::Result<Exit> {
         loop {
             let mut fds = [
@@ -309,7 +309,7 @@ impl Running {
                 Err(error) => return Err(error.into()),
             }
             if signals.forward(self) {
-                asked();
+                on_end();
             }
             if let Some(exit) = self.try_wait()? {
                 return Ok(exit);

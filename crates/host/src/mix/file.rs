@@ -113,7 +113,7 @@ pub enum MixFileError {
         path: String,
         /// The line, from 1.
         line: usize,
-        /// The program and the key, as far as known.
+        /// The program and the key, if known.
         position: MixPosition,
         /// The error.
         reason: String,

@@ -19,8 +19,8 @@ pub(super) struct Arm {
 pub(super) const BARE: &str = "linux-bare";
 const BASELINE: &str = "linux";
 
-/// Makes the arms with these names. The first `linux` is the baseline; further ones are
-/// repeated baselines (A/A).
+/// Makes the arms with these names. The first `linux` is the baseline; further arms
+/// `linux#N` repeat it (A/A).
 pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
     let mut arms: Vec<Arm> = Vec::new();
     for name in names {
@@ -51,7 +51,7 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
     }
 }
 
-/// The order of the arms in a round, rotated by one position each round. Over as many rounds as
+/// The order of the arms in a round, rotated by one position each round. In N rounds of N
 /// arms each arm has every position once. The seed selects the first arm of the first round.
 pub(super) fn order(arms: usize, round: u32, seed: u64) -> Vec<usize> {
     let offset = (seed % arms.max(1) as u64) as usize + round as usize;

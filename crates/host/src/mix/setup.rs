@@ -72,7 +72,7 @@ fn check_output(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs the setup commands whose outputs do not exist.
+/// Runs the setup commands with missing outputs.
 pub(super) fn make_inputs(
     mix: &MixFile,
     cancel: &AtomicBool,

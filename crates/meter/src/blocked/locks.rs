@@ -6,8 +6,8 @@
 //! not identify their holder:
 //!
 //! - a lock of an open file description has no process (pid -1);
-//! - a lock taken with `flock` may be held by a process other than the one that took it
-//!   (children, after the parent has ended).
+//! - a lock taken with `flock` may be held by another process than its taker (children, after
+//!   the parent has ended).
 //!
 //! For these the holder is a process that lists the lock at one of its descriptors
 //! (`/proc/PID/fdinfo`).

@@ -23,7 +23,7 @@ int BPF_PROG(process_forks, struct task_struct *parent,
 }
 
 /*
- * Removes a process whose number may be reused from now on.
+ * Removes a process; its number may be reused from now on.
  *
  * The number may be reused as soon as the process is reaped, one grace period
  * before this. If the kernel cycles through all process numbers in that period

@@ -27,8 +27,8 @@
  * Limit: kernels without KALLSYMS_ALL do not expose the address of a run queue.
  * The programs take it from the threads that the task iterator visits (the queue
  * that the thread last ran on). On a host all run queues are known after one
- * iteration, because the kernel has threads for each CPU. In a container, whose
- * iterator visits only the container's threads, only the queues of CPUs that
+ * iteration, because the kernel has threads for each CPU. In a container the
+ * iterator visits only the container's threads; only the queues of CPUs that
  * these threads have run on are known.
  */
 #include "notify.h"

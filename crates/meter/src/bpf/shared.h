@@ -136,7 +136,7 @@ struct rq_scan {
 	__u32 vacant_cpus;
 	/* Nonzero: user space has been notified of the present vacancy. */
 	__u32 vacancy_notified;
-	/* Number of CPUs whose run queue is known; upper bound of their numbers. */
+	/* Number of known run queues; upper bound of their CPU numbers. */
 	__u32 queues;
 	__u32 cpus;
 	/* Number of scans, and their total run time. */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Baseline for examples/meter_cost, not part of the library: accounting of CPU
- * time at every context switch, and an empty program whose cost is subtracted.
+ * time at every context switch, and an empty program for subtracting the hook's
+ * own cost.
  */
 #include "owner.h"
 

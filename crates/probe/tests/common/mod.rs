@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds `burn.c` into a directory; `poll` with a library whose name is that of an MPI library.
+/// Builds `burn.c` into a directory; `poll` with a library named like an MPI library.
 pub fn build(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/burn.c");
     let cc = |arguments: &[&str]| {
