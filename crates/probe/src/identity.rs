@@ -91,7 +91,7 @@ const SMALL_NUMBER: u64 = 64;
 
 /// A command that is about to run, or that a process runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct ProgramCommand {
     /// The executable file.
     pub executable: PathBuf,
     /// The arguments, without the command's own name.
@@ -106,7 +106,7 @@ pub struct Command {
 ///
 /// # Errors
 /// The process has ended, or belongs to another user.
-pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
+pub fn command_of(proc_root: &Path, pid: i32) -> Result<ProgramCommand, ProbeError> {
     let dir = live_dir(proc_root, pid);
     let read = |name: &str| {
         let path = dir.join(name);
@@ -121,7 +121,7 @@ pub fn command_of(proc_root: &Path, pid: i32) -> Result<Command, ProbeError> {
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         Some((text(name), text(&value[1..])))
     };
-    Ok(Command {
+    Ok(ProgramCommand {
         executable: dir.join("exe"),
         arguments: entries(&read("cmdline")?).skip(1).collect(),
         directory: dir.join("cwd"),
@@ -147,7 +147,7 @@ fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
 ///
 /// # Errors
 /// When the executable cannot be read. Operands that cannot be read are treated as words.
-pub fn identify(command: &Command) -> Result<ProgramKey, ProbeError> {
+pub fn identify(command: &ProgramCommand) -> Result<ProgramKey, ProbeError> {
     Ok(ProgramKey {
         executable: executable(&command.executable)?,
         arguments: shape(command),
@@ -248,7 +248,7 @@ fn short_hash(bytes: &[u8]) -> String {
     hex(&hash.as_bytes()[..8])
 }
 
-fn shape(command: &Command) -> String {
+fn shape(command: &ProgramCommand) -> String {
     let variables = THREAD_VARIABLES.iter().filter_map(|&name| {
         let value = command.environment.get(OsStr::new(name))?;
         Some(format!("{name}={}", plain(value)))
@@ -318,8 +318,8 @@ fn plain(word: &OsStr) -> String {
 mod tests {
     use super::*;
 
-    fn command(dir: &Path, arguments: &[&str]) -> Command {
-        Command {
+    fn command(dir: &Path, arguments: &[&str]) -> ProgramCommand {
+        ProgramCommand {
             executable: "/proc/self/exe".into(),
             arguments: arguments.iter().map(OsString::from).collect(),
             directory: dir.to_owned(),

@@ -32,7 +32,7 @@ mod waits;
 pub use capabilities::{Capabilities, Capability};
 pub use counters::{CounterGap, CounterKind, PerfCounters};
 pub use error::ProbeError;
-pub use identity::{Command, THREAD_VARIABLES, command_of, identify};
+pub use identity::{ProgramCommand, THREAD_VARIABLES, command_of, identify};
 pub use machine::{MachineProbe, MachineSample, Roots, usable_cpus};
 pub use process::ProcessFacts;
 pub use program::{ProbeConfig, ProgramProbe, process_id};

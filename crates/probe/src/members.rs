@@ -15,7 +15,7 @@ use usher_model::{Home, ProcessId};
 
 use crate::error::ProbeError;
 use crate::group::Cgroup;
-use crate::tree::ProcessTree;
+use crate::tree::TrackedProcesses;
 
 /// CPU time and waiting time of all members.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,13 +35,13 @@ pub(crate) enum Members {
         leavers: LeftProcesses,
     },
     /// Without a cgroup.
-    Tree(TrackedTree),
+    Tree(TreeMembers),
 }
 
 /// Processes that have left the program's cgroup.
 #[derive(Debug)]
 pub(crate) struct LeftProcesses {
-    tree: ProcessTree,
+    tree: TrackedProcesses,
     /// CPU time that they had when they were first found outside.
     before_ns: u64,
     /// A living process among them, for detecting its end.
@@ -50,8 +50,8 @@ pub(crate) struct LeftProcesses {
 
 /// A process tree and one of its living processes.
 #[derive(Debug)]
-pub(crate) struct TrackedTree {
-    tree: ProcessTree,
+pub(crate) struct TreeMembers {
+    tree: TrackedProcesses,
     pidfd: OwnedFd,
 }
 
@@ -66,12 +66,12 @@ impl Members {
                 group: Box::new(Cgroup::open(dir)?),
                 is_empty: false,
                 leavers: LeftProcesses {
-                    tree: ProcessTree::empty(proc_root),
+                    tree: TrackedProcesses::empty(proc_root),
                     before_ns: 0,
                     pidfd: None,
                 },
             },
-            None => Self::Tree(TrackedTree::open(home, proc_root)?),
+            None => Self::Tree(TreeMembers::open(home, proc_root)?),
         })
     }
 
@@ -183,7 +183,7 @@ impl LeftProcesses {
     }
 }
 
-impl TrackedTree {
+impl TreeMembers {
     /// Opens the pidfd first and checks the start time afterwards, so that the pidfd cannot
     /// belong to a later process with the same number.
     fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
@@ -199,7 +199,7 @@ impl TrackedTree {
                 std::io::Error::from(other),
             ),
         })?;
-        let tree = ProcessTree::open(proc_root, home.root)?;
+        let tree = TrackedProcesses::open(proc_root, home.root)?;
         Ok(Self { tree, pidfd })
     }
 }

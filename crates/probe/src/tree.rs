@@ -30,7 +30,7 @@ use crate::file;
 
 /// A process tree and its CPU time.
 #[derive(Debug)]
-pub(crate) struct ProcessTree {
+pub(crate) struct TrackedProcesses {
     proc_root: PathBuf,
     ns_per_tick: u64,
     /// The members at the last sample.
@@ -40,7 +40,7 @@ pub(crate) struct ProcessTree {
     highest_ticks: u64,
 }
 
-impl ProcessTree {
+impl TrackedProcesses {
     /// Tracks the tree below a process.
     ///
     /// # Errors
@@ -277,13 +277,13 @@ mod tests {
             self
         }
 
-        fn tree(&self, pid: i32) -> ProcessTree {
+        fn tree(&self, pid: i32) -> TrackedProcesses {
             let start_ticks = pid as u64;
-            ProcessTree::open(self.0.path(), ProcessId { pid, start_ticks }).unwrap()
+            TrackedProcesses::open(self.0.path(), ProcessId { pid, start_ticks }).unwrap()
         }
     }
 
-    fn ticks(tree: &mut ProcessTree) -> u64 {
+    fn ticks(tree: &mut TrackedProcesses) -> u64 {
         tree.sample();
         tree.cpu_ns() / tree.ns_per_tick
     }
@@ -344,7 +344,7 @@ mod tests {
             pid: 10,
             start_ticks: 3,
         };
-        let error = ProcessTree::open(machine.0.path(), gone).unwrap_err();
+        let error = TrackedProcesses::open(machine.0.path(), gone).unwrap_err();
         assert_eq!(error.to_string(), "process 10 has ended");
     }
 }

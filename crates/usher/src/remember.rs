@@ -9,8 +9,8 @@ use anyhow::Context;
 use usher_host::launch::{Exit, LaunchSpec};
 use usher_host::profile::SINGLE_RUN_ERROR;
 use usher_model::{CurvePoint, ProgressSource};
-use usher_probe::{Command, MachineProbe, Roots};
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
+use usher_probe::{MachineProbe, ProgramCommand, Roots};
+use usher_store::{MachineKey, Measured, Measurement, Store};
 
 use crate::commands::usable_machine;
 use crate::{failure, runtime};
@@ -76,7 +76,7 @@ impl Run {
             let file = executable.file_name()?;
             Some(file.to_string_lossy().into_owned())
         });
-        let key = usher_probe::identify(&Command {
+        let key = usher_probe::identify(&ProgramCommand {
             executable: directory.join(executable),
             arguments: spec.argv.iter().skip(1).cloned().collect(),
             directory,
@@ -93,7 +93,7 @@ impl Run {
         let measurement = Measurement {
             name: name.unwrap_or_default(),
             at_s: now.map_or(0, |now| now.as_secs().try_into().unwrap_or(i64::MAX)),
-            points: vec![MeasuredPoint {
+            points: vec![Measured {
                 point,
                 source: ProgressSource::Repetition,
             }],

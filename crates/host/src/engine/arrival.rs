@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use usher_heartbeat::Page;
 use usher_model::{CpuSet, ProcessId, Program, ProgramId, ProgramKey, ProgressSource};
-use usher_probe::{Command, ProcessFacts, command_of, identify};
+use usher_probe::{ProcessFacts, ProgramCommand, command_of, identify};
 
 use super::config::{AdoptOptions, EngineError};
 use super::profiles::Profiles;
@@ -194,7 +194,7 @@ impl ProcessInfo {
 }
 
 /// The command that the process runs or is about to run; `None` if it cannot be determined.
-fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Option<Command> {
+fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Option<ProgramCommand> {
     let running = command_of(proc_root, pid);
     if !held {
         return running.ok();
@@ -211,7 +211,7 @@ fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Opti
     let path = environment.get(&OsString::from("PATH")).cloned();
     spec.env = [("PATH".into(), path)].into();
     let found = spec.resolve().ok()?;
-    Some(Command {
+    Some(ProgramCommand {
         executable: directory.join(found),
         arguments: adopt.argv.iter().skip(1).cloned().collect(),
         directory,
@@ -220,7 +220,7 @@ fn command(proc_root: &Path, pid: i32, adopt: &AdoptOptions, held: bool) -> Opti
 }
 
 /// The command line for display.
-fn command_line(argv: &[OsString], command: Option<&Command>) -> String {
+fn command_line(argv: &[OsString], command: Option<&ProgramCommand>) -> String {
     let given = argv.iter().map(|word| word.to_string_lossy());
     let mut text = given.collect::<Vec<_>>().join(" ");
     if let (true, Some(command)) = (argv.is_empty(), command) {

@@ -29,7 +29,7 @@ pub enum Change {
         /// The program.
         program: ProgramId,
         /// Its placement.
-        placement: Placement,
+        placement: ProgramPlacement,
     },
     /// A program ended or was released.
     Departed {
@@ -52,7 +52,7 @@ pub enum Change {
 
 /// The CPUs that a program runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
+pub struct ProgramPlacement {
     /// Its own CPUs, or the CPUs that it shares.
     pub own: CpuSet,
     /// Borrowed CPUs with their owners; `None`: no program owns them.

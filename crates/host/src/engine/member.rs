@@ -8,7 +8,7 @@ use usher_model::{
 };
 
 use super::learn::{PlacementInterval, QUIET_CPUS};
-use super::log::Placement;
+use super::log::ProgramPlacement;
 use super::profiles::WaitBehaviour;
 use super::status::ProgramStatus;
 use super::watch::Watch;
@@ -41,7 +41,7 @@ pub(super) struct ManagedProgram {
     /// Time of the freeze, while it is frozen.
     pub frozen_ns: Option<u64>,
     /// The last logged placement.
-    pub placement: Option<Placement>,
+    pub placement: Option<ProgramPlacement>,
     pub interval: PlacementInterval,
     /// Its last sample, and the time and CPU time of the sample before.
     pub last: Option<(u64, ProgramSample)>,
@@ -139,14 +139,14 @@ impl ManagedProgram {
     }
 
     /// Its placement under the plan.
-    pub fn placement(&self, plan: &Plan, usable: &CpuSet) -> Placement {
+    pub fn placement(&self, plan: &Plan, usable: &CpuSet) -> ProgramPlacement {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
         let reach = self.reach(usable);
         let own = borrowed
             .iter()
             .fold(reach, |own, (_, cpus)| own.minus(cpus));
-        Placement {
+        ProgramPlacement {
             own,
             borrowed,
             mode: match self.seat {

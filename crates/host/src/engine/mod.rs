@@ -39,7 +39,7 @@ pub use config::{
     AdoptOptions, AdoptedProgram, EngineConfig, EngineError, KeeperCommand, PolicyFactory,
     ProfileUse,
 };
-pub use log::{Change, LogEntry, Placement};
+pub use log::{Change, LogEntry, ProgramPlacement};
 pub use realtime::set_realtime_class;
 pub use soft_seats::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};

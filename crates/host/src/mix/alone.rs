@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_probe::{Command, identify};
+use usher_probe::{ProgramCommand, identify};
 use usher_report::data::ProgramFacts;
 use usher_report::text;
 use usher_store::{MachineKey, Store};
@@ -107,7 +107,7 @@ fn key_of(mix: &MixFile, program: &MixProgram) -> Option<ProgramKey> {
     let directory = std::path::absolute(&mix.dir).ok()?;
     let environment = std::env::vars_os()
         .chain((program.env.iter()).map(|(name, value)| (name.into(), value.into())));
-    let command = Command {
+    let command = ProgramCommand {
         executable: directory.join(spec.resolve().ok()?),
         arguments: program.argv.iter().skip(1).cloned().collect(),
         environment: environment.collect(),

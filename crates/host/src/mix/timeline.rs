@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, Mode, ProgramId};
 use usher_report::data::{Lender, SeatSpan, SpanMode};
 
-use crate::engine::{Change, LogEntry, Placement};
+use crate::engine::{Change, LogEntry, ProgramPlacement};
 
 /// A round's window in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
@@ -32,16 +32,17 @@ pub(super) fn spans(
     names: &BTreeMap<ProgramId, String>,
     window: Window,
 ) -> Vec<SeatSpan> {
-    let mut open: BTreeMap<ProgramId, (u64, &Placement)> = BTreeMap::new();
+    let mut open: BTreeMap<ProgramId, (u64, &ProgramPlacement)> = BTreeMap::new();
     let mut spans = Vec::new();
-    let mut close = |program: ProgramId, since_ns: u64, until_ns: u64, placement: &Placement| {
-        let times = (window.seconds(since_ns), window.seconds(until_ns));
-        if let Some(name) = names.get(&program)
-            && times.1 > times.0
-        {
-            spans.extend(spans_of(name, times, placement, names));
-        }
-    };
+    let mut close =
+        |program: ProgramId, since_ns: u64, until_ns: u64, placement: &ProgramPlacement| {
+            let times = (window.seconds(since_ns), window.seconds(until_ns));
+            if let Some(name) = names.get(&program)
+                && times.1 > times.0
+            {
+                spans.extend(spans_of(name, times, placement, names));
+            }
+        };
     for entry in log {
         match &entry.change {
             Change::Placed { program, placement } => {
@@ -66,7 +67,7 @@ pub(super) fn spans(
 fn spans_of(
     name: &str,
     (start_s, end_s): (f64, f64),
-    placement: &Placement,
+    placement: &ProgramPlacement,
     names: &BTreeMap<ProgramId, String>,
 ) -> Vec<SeatSpan> {
     let mode = match (placement.frozen, placement.mode) {
@@ -123,8 +124,8 @@ pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
 mod tests {
     use super::*;
 
-    fn placement(own: &str, mode: Mode) -> Placement {
-        Placement {
+    fn placement(own: &str, mode: Mode) -> ProgramPlacement {
+        ProgramPlacement {
             own: own.parse().unwrap(),
             borrowed: Vec::new(),
             mode,
@@ -132,7 +133,7 @@ mod tests {
         }
     }
 
-    fn placed(at_ns: u64, program: u64, placement: Placement) -> LogEntry {
+    fn placed(at_ns: u64, program: u64, placement: ProgramPlacement) -> LogEntry {
         let program = ProgramId(program);
         LogEntry {
             at_ns,
