@@ -14,7 +14,7 @@ use common::{First, allowed, until};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProgramStatus};
-use usher_host::launch::{LaunchSpec, Running, Stream};
+use usher_host::launch::{ChildProcess, LaunchSpec, Stream};
 use usher_model::CpuSet;
 use usher_topology::{Source, load};
 
@@ -46,7 +46,7 @@ impl Bench {
         self.engine.status().unwrap().programs
     }
 
-    fn launch(&self, words: &[&str]) -> Running {
+    fn launch(&self, words: &[&str]) -> ChildProcess {
         let spec = LaunchSpec {
             stdout: Stream::Null,
             stderr: Stream::Null,

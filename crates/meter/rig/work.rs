@@ -7,11 +7,11 @@ use crate::{ready, report, wait};
 
 /// CPU time of this process (`RUSAGE_SELF`) or of its dead children, in microseconds, as the
 /// kernel accounts it.
-fn used_us(who: i32) -> u64 {
+fn used_us(target: i32) -> u64 {
     // SAFETY: a zeroed rusage is valid, and getrusage fills it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(who, &mut usage);
+        libc::getrusage(target, &mut usage);
         usage
     };
     let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use usher_act::{ActConfig, ActError, Rescue};
 use usher_host::launch::{
-    Exit, Forwarder, LaunchError, LaunchSpec, Running, Starting, Stream, hold,
+    ChildProcess, Exit, Forwarder, LaunchError, LaunchSpec, StartingChild, Stream, hold,
 };
 use usher_model::{ProgramId, Regulation};
 
@@ -161,7 +161,7 @@ fn alone(wish: &Wish, signals: &mut Forwarder) -> Outcome {
     Ok(exit.code())
 }
 
-fn wait(mut running: Running, signals: &mut Forwarder) -> Outcome {
+fn wait(mut running: ChildProcess, signals: &mut Forwarder) -> Outcome {
     let exit = running.wait_forwarding(signals);
     Ok(exit.context("waiting for the program")?.code())
 }
@@ -391,9 +391,9 @@ impl Minder {
     /// needs its launcher as soon as daemon and keeper are dead.
     fn wait_for_exec(
         &mut self,
-        starting: Starting,
+        starting: StartingChild,
         signals: &mut Forwarder,
-    ) -> anyhow::Result<Running> {
+    ) -> anyhow::Result<ChildProcess> {
         while !self.poll(starting.as_fd(), signals)? {
             self.handle_signals_and_daemon_loss(starting.running(), signals);
         }
@@ -401,7 +401,7 @@ impl Minder {
     }
 
     /// Waits until the program has ended; answers its exit status.
-    fn wait(mut self, mut running: Running, signals: &mut Forwarder) -> Outcome {
+    fn wait(mut self, mut running: ChildProcess, signals: &mut Forwarder) -> Outcome {
         loop {
             self.poll(running.pidfd(), signals)?;
             if let Some(exit) = running.try_wait().context("waiting for the program")? {
@@ -416,7 +416,7 @@ impl Minder {
 
     /// Forwards signals. When the daemon has ended, undoes its changes and looks for
     /// another daemon.
-    fn handle_signals_and_daemon_loss(&mut self, running: &Running, signals: &mut Forwarder) {
+    fn handle_signals_and_daemon_loss(&mut self, running: &ChildProcess, signals: &mut Forwarder) {
         if signals.forward(running) && self.newcomer.background.is_some() {
             self.let_go();
         }

@@ -155,13 +155,13 @@ fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     let mut spans = Vec::new();
     let mut since = None;
     for entry in log {
-        let Change::Placed { program, place } = &entry.change else {
+        let Change::Placed { program, placement } = &entry.change else {
             continue;
         };
         if *program != ProgramId(2) {
             continue;
         }
-        let (at, lent) = (entry.at_ns.cast_signed(), !place.borrowed.is_empty());
+        let (at, lent) = (entry.at_ns.cast_signed(), !placement.borrowed.is_empty());
         match (since, lent) {
             (None, true) => since = Some(at),
             (Some(start), false) => {

@@ -142,9 +142,9 @@ impl Background {
     /// Samples the meter. Reads CPU times too, unless it is too early or a notification
     /// demands a quick answer.
     pub fn sample(&mut self, at_ns: u64) -> Option<Metering> {
-        let hurry = std::mem::take(&mut self.notified);
-        let patience_ns = if hurry { CPU_OVERDUE_NS } else { 0 };
-        let thorough = self.cpu_due_ns + patience_ns <= at_ns;
+        let is_urgent = std::mem::take(&mut self.notified);
+        let overdue_ns = if is_urgent { CPU_OVERDUE_NS } else { 0 };
+        let thorough = self.cpu_due_ns + overdue_ns <= at_ns;
         self.sampled_ns = at_ns;
         let begun_ns = thread_cpu_ns();
         let metering = self.meter.as_mut()?.sample(at_ns, thorough);

@@ -40,7 +40,7 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
 pub struct HeldChild {
     program: OsString,
     /// `None` once the child has been started.
-    running: Option<Running>,
+    running: Option<ChildProcess>,
     go: Option<File>,
     answer: Option<File>,
 }
@@ -79,7 +79,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
             })
         };
         let pid = pid.map_err(|e| failed("forking", e))?;
-        let running = Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?;
+        let running = ChildProcess::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?;
         Ok(HeldChild {
             program: program.clone(),
             running: Some(running),
@@ -117,14 +117,14 @@ fn wait_and_exec(
 impl HeldChild {
     /// The child's process number.
     pub fn pid(&self) -> i32 {
-        self.running.as_ref().map_or(0, Running::pid)
+        self.running.as_ref().map_or(0, ChildProcess::pid)
     }
 
     /// Lets it execute the program; returns when it has.
     ///
     /// # Errors
     /// `exec` failed; the child is gone then.
-    pub fn release(self) -> Result<Running, LaunchError> {
+    pub fn release(self) -> Result<ChildProcess, LaunchError> {
         self.start()?.finish()
     }
 
@@ -152,7 +152,7 @@ impl HeldChild {
 #[derive(Debug)]
 pub struct StartingChild {
     program: OsString,
-    running: Running,
+    running: ChildProcess,
     answer: File,
 }
 
@@ -164,7 +164,7 @@ impl AsFd for StartingChild {
 
 impl StartingChild {
     /// The child.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &ChildProcess {
         &self.running
     }
 
@@ -172,7 +172,7 @@ impl StartingChild {
     ///
     /// # Errors
     /// `exec` failed; the child is gone then.
-    pub fn finish(mut self) -> Result<Running, LaunchError> {
+    pub fn finish(mut self) -> Result<ChildProcess, LaunchError> {
         let mut bytes = [0; ChildError::BYTES];
         match self.answer.read_exact(&mut bytes) {
             // The pipe is closed by a successful exec, or by the child's death.
@@ -214,7 +214,7 @@ const STOP_CHECK_INTERVAL: Timespec = Timespec {
 
 /// A child process. Dropping it does not end the child.
 #[derive(Debug)]
-pub struct Running {
+pub struct ChildProcess {
     pid: Pid,
     pidfd: OwnedFd,
     ended: Option<Exit>,
@@ -222,7 +222,7 @@ pub struct Running {
     was_stopped: bool,
 }
 
-impl Running {
+impl ChildProcess {
     pub(super) fn new(pid: i32) -> Result<Self, Errno> {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
         Ok(Self {

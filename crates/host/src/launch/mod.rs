@@ -22,7 +22,7 @@ mod signals;
 
 pub use child::ignore_file_size_signal;
 pub use exit::{Exit, LaunchError, OWN_FAILURE};
-pub use held::{HeldChild, Running, StartingChild, hold, hold_in};
+pub use held::{ChildProcess, HeldChild, StartingChild, hold, hold_in};
 pub use prepare::{LaunchSpec, Stream};
 pub use repeater::{Repeater, Repetition, repeat, repeat_in};
 pub use signals::Forwarder;

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use usher_act::PreparedHome;
 
 use super::child::{self, ChildError, STEP_FORK};
-use super::held::{Running, launch_error, one_at_a_time, pipe};
+use super::held::{ChildProcess, launch_error, one_at_a_time, pipe};
 use super::prepare::Prepared;
 use super::{Exit, LaunchError, LaunchSpec, OWN_FAILURE};
 
@@ -48,7 +48,7 @@ impl Repetition {
 #[derive(Debug)]
 pub struct Repeater {
     program: OsString,
-    process: Running,
+    process: ChildProcess,
     group: bool,
     requested_ns: u64,
     requests: Option<File>,
@@ -123,7 +123,7 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
         let pid = pid.map_err(|e| failed("forking", e))?;
         Ok(Repeater {
             program: program.clone(),
-            process: Running::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?,
+            process: ChildProcess::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?,
             group: spec.new_session,
             requested_ns: 0,
             requests: Some(requests.into()),

@@ -19,7 +19,7 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
-use super::Running;
+use super::ChildProcess;
 
 const FORWARDED: [i32; 9] = [
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
@@ -72,10 +72,10 @@ impl Forwarder {
 
     /// Forwards the signals that have arrived since the last call. Returns whether one of them
     /// requests the end of a program.
-    pub fn forward(&mut self, program: &Running) -> bool {
-        let mut asked = false;
+    pub fn forward(&mut self, program: &ChildProcess) -> bool {
+        let mut end_requested = false;
         for origin in self.pending() {
-            asked |= ENDING.contains(&origin.signal);
+            end_requested |= ENDING.contains(&origin.signal);
             let from_terminal = matches!(origin.cause, Cause::Kernel);
             match self.own_session {
                 // In a session without a shell a terminal's stop signal has no effect.
@@ -88,7 +88,7 @@ impl Forwarder {
                 stop_self();
             }
         }
-        asked
+        end_requested
     }
 }
 
