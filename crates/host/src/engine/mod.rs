@@ -54,7 +54,7 @@ use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
 use self::arrival::ArrivingProgram;
 use self::log::Log;
 use self::profiles::Profiles;
-use self::request_channel::{Request, RequestSender, requests};
+use self::request_channel::{Request, RequestSender, request_channel};
 use self::world::{RealWorld, State};
 use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
 
@@ -96,14 +96,14 @@ impl Engine {
         let actuator = Actuator::open(config.act.clone())?;
         let instance_dir = actuator.instance_dir().to_owned();
         let keeper = start_keeper(&config, &instance_dir)?;
-        let (requests, requests) = request_channel().map_err(EngineError::Start)?;
+        let (sender, receiver) = request_channel().map_err(EngineError::Start)?;
         let world = RealWorld {
             machine: MachineProbe::new(&config.roots),
             quotas: CpuQuotas::new(&config.roots),
             policy: policy.name(),
             actuator,
             keeper,
-            requests,
+            requests: receiver,
             profiles: profiles.clone(),
             soft: config.soft,
             recorder,
@@ -132,7 +132,7 @@ impl Engine {
             .map_err(EngineError::Start)?;
         Ok(Self {
             handle: EngineHandle {
-                requests,
+                requests: sender,
                 profiles,
                 roots: config.roots,
             },
@@ -197,8 +197,8 @@ impl EngineHandle {
         adopt: AdoptOptions,
         asking: u32,
     ) -> Result<AdoptedProgram, EngineError> {
-        let arriving_program = self.inspect(pid, adopt, true, asking)?;
-        self.submit(None, arriving_program)
+        let arriving = self.inspect(pid, adopt, true, asking)?;
+        self.submit(None, arriving)
     }
 
     /// Manages a running program: this process and all its descendants. Returns when it is
@@ -212,8 +212,8 @@ impl EngineHandle {
         adopt: AdoptOptions,
         asking: u32,
     ) -> Result<AdoptedProgram, EngineError> {
-        let arriving_program = self.inspect(pid, adopt, false, asking)?;
-        self.submit(None, arriving_program)
+        let arriving = self.inspect(pid, adopt, false, asking)?;
+        self.submit(None, arriving)
     }
 
     /// Launches a program as a child of this process, in its cgroups from its first
@@ -335,7 +335,7 @@ impl EngineHandle {
         let inspected =
             spawned.and_then(|(pid, child)| Ok((self.inspect(pid, adopt, true, own)?, child)));
         match inspected {
-            Ok((arriving_program, child)) => Ok((child, self.submit(Some(id), arriving_program)?)),
+            Ok((arriving, child)) => Ok((child, self.submit(Some(id), arriving)?)),
             Err(error) => {
                 self.requests.send(Request::Abandon(id));
                 Err(error)
@@ -356,12 +356,12 @@ impl EngineHandle {
     fn submit(
         &self,
         prepared: Option<ProgramId>,
-        arriving_program: ArrivingProgram,
+        arriving: ArrivingProgram,
     ) -> Result<AdoptedProgram, EngineError> {
-        let arriving_program = Box::new(arriving_program);
+        let arriving = Box::new(arriving);
         self.requests.call(|reply| Request::Adopt {
             prepared,
-            arriving_program,
+            arriving,
             reply,
         })
     }

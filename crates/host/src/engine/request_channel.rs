@@ -31,7 +31,7 @@ pub(super) enum Request {
     /// policy has decided and its actions are done.
     Adopt {
         prepared: Option<ProgramId>,
-        arriving_program: Box<ArrivingProgram>,
+        arriving: Box<ArrivingProgram>,
         reply: Reply<AdoptedProgram>,
     },
     Repeated {

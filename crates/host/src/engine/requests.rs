@@ -30,9 +30,9 @@ impl RealWorld {
             Request::Abandon(id) => self.abandon(id),
             Request::Adopt {
                 prepared,
-                arriving_program,
+                arriving,
                 reply,
-            } => self.adopt(prepared, *arriving_program, reply),
+            } => self.adopt(prepared, *arriving, reply),
             Request::Repeated {
                 id,
                 seconds,
@@ -84,10 +84,10 @@ impl RealWorld {
     fn adopt(
         &mut self,
         prepared: Option<ProgramId>,
-        arriving_program: ArrivingProgram,
+        arriving: ArrivingProgram,
         reply: Reply<AdoptedProgram>,
     ) {
-        match self.admit(prepared, arriving_program) {
+        match self.admit(prepared, arriving) {
             Ok(adopted) => self.state.arriving.push((adopted, reply)),
             Err(error) => drop(reply.send(Err(error))),
         }
@@ -96,23 +96,23 @@ impl RealWorld {
     fn admit(
         &mut self,
         prepared: Option<ProgramId>,
-        mut arriving_program: ArrivingProgram,
+        mut arriving: ArrivingProgram,
     ) -> Result<AdoptedProgram, EngineError> {
-        if let Err(error) = self.check_quota(arriving_program.asking) {
+        if let Err(error) = self.check_quota(arriving.asking) {
             prepared.into_iter().for_each(|id| self.abandon(id));
             return Err(error);
         }
         let id = prepared.unwrap_or_else(|| self.next_id());
-        let work = work_of(&arriving_program.program);
-        if arriving_program.asking != 0 {
-            self.actuator.restrict_to(id, arriving_program.asking);
+        let work = work_of(&arriving.program);
+        if arriving.asking != 0 {
+            self.actuator.restrict_to(id, arriving.asking);
         }
         // A running program stays in its cgroup; a launched program may get its own.
-        let ready = match arriving_program.held && prepared.is_none() {
-            true => self.actuator.prepare_held(id, arriving_program.root, work),
+        let ready = match arriving.held && prepared.is_none() {
+            true => self.actuator.prepare_held(id, arriving.root, work),
             false => Ok(()),
         };
-        let admitted = ready.and_then(|()| self.actuator.admit(id, arriving_program.root, work));
+        let admitted = ready.and_then(|()| self.actuator.admit(id, arriving.root, work));
         if admitted.is_err() {
             self.abandon(id);
         }
@@ -121,17 +121,17 @@ impl RealWorld {
             ActError::Managed { pid, program: id } => EngineError::Managed { pid, id },
             other => other.into(),
         })?;
-        let (heartbeat, held) = (arriving_program.heartbeat.take(), arriving_program.held);
+        let (heartbeat, held) = (arriving.heartbeat.take(), arriving.held);
         match Watch::open(&home, &self.roots.proc, heartbeat, held) {
             Ok(mut watch) => {
                 let adopted = AdoptedProgram {
                     id,
                     home: home.clone(),
-                    key: arriving_program.key.clone(),
+                    key: arriving.key.clone(),
                     seat: None,
                     warnings: watch.take_warnings(),
                 };
-                self.arrive(arriving_program, home, watch);
+                self.arrive(arriving, home, watch);
                 self.report_placement(id);
                 Ok(adopted)
             }
@@ -178,8 +178,8 @@ impl RealWorld {
         self.keep_note(now_ns(), note, true);
     }
 
-    fn arrive(&mut self, arriving_program: ArrivingProgram, home: Home, watch: Watch) {
-        if arriving_program.program.background.is_none() {
+    fn arrive(&mut self, arriving: ArrivingProgram, home: Home, watch: Watch) {
+        if arriving.program.background.is_none() {
             self.drop_general_notes();
         }
         if self.state.members.is_empty() {
@@ -195,26 +195,26 @@ impl RealWorld {
         let whole = self.actuator.initial_cpus(home.program).cloned();
         let bound_to = match pins {
             Some(_) => whole,
-            None => arriving_program.program.bound_to,
+            None => arriving.program.bound_to,
         };
         let program = Program {
             id: home.program,
             bound_to: bound_to.filter(bound),
             pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
-            cpu_quota: self.quotas.of(arriving_program.root.pid),
+            cpu_quota: self.quotas.of(arriving.root.pid),
             // By its cgroup's freezer; without it the program would get signals.
             stops_unseen: self.actuator.freezes_unseen(home.program),
-            ..arriving_program.program
+            ..arriving.program
         };
         let at_ns = now_ns();
         let mut member = ManagedProgram {
             interval: PlacementInterval::new(at_ns, 0.0),
             program: program.clone(),
             home,
-            uid: arriving_program.uid,
-            command: arriving_program.command,
-            key: arriving_program.key,
-            misleading: arriving_program.misleading,
+            uid: arriving.uid,
+            command: arriving.command,
+            key: arriving.key,
+            misleading: arriving.misleading,
             watch,
             arrived_ns: at_ns,
             seat: None,
