@@ -278,7 +278,7 @@ pub(super) fn exec(prepared: &mut Prepared) -> ChildError {
 pub(super) fn write_bytes(fd: RawFd, bytes: &[u8]) {
     loop {
         // SAFETY: the slice is readable for its length.
-        let n = unsafe { libc::write(fd, bytes.as_ptr().process(), bytes.len()) };
+        let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
         // Writes below PIPE_BUF are atomic.
         if n >= 0 || ChildError::last(0).errno != libc::EINTR {
             return;
@@ -291,7 +291,7 @@ pub(super) fn read_byte(fd: RawFd) -> Option<u8> {
     let mut byte = 0u8;
     loop {
         // SAFETY: one byte is writable.
-        let n = unsafe { libc::read(fd, (&raw mut byte).process(), 1) };
+        let n = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
         match n {
             1 => return Some(byte),
             n if n < 0 && ChildError::last(0).errno == libc::EINTR => {}

@@ -245,7 +245,7 @@ fn run_once(prepared: &mut Prepared, input: RawFd, group: bool) -> Report {
     // SAFETY: `answer` is writable for its length; the descriptors are ours.
     let received = unsafe {
         libc::close(ends[1]);
-        let n = libc::read(ends[0], answer.as_mut_ptr().process(), answer.len());
+        let n = libc::read(ends[0], answer.as_mut_ptr().cast(), answer.len());
         libc::close(ends[0]);
         n
     };
