@@ -5,8 +5,8 @@
 //! | | |
 //! |---|---|
 //! | [`Meter`] | takes samples; notifies when foreground and background use the same device |
-//! | [`held_up`] | finds foreground processes that wait for a background program |
-//! | [`keep_account`] | has the kernel measure the cost of the BPF programs |
+//! | [`find_blocked`] | finds foreground processes that wait for a background program |
+//! | [`enable_bpf_stats`] | has the kernel measure the cost of the BPF programs |
 //!
 //! BPF programs in the kernel (`bpf/`) count. This crate loads them, configures which
 //! programs are background, and reads their maps. Where BPF is refused, the meter falls
@@ -31,8 +31,8 @@ mod programs;
 mod table;
 mod text;
 
-pub use blocked::held_up;
+pub use blocked::find_blocked;
 pub use config::{MeterConfig, SERVICES};
 pub use error::MeterError;
 pub use meter::{DeviceNames, Meter, NotifyOn, OwnerClass, ProcessShare};
-pub use programs::{ProgramCost, keep_account};
+pub use programs::{ProgramCost, enable_bpf_stats};

@@ -130,7 +130,7 @@ impl Meter {
     /// Disks and links are always read, which takes microseconds. CPU time, waits and idle
     /// time are read only if `thorough`, which takes time proportional to the number of
     /// threads; [`Metering::cpu_read_ns`] is the time of that reading. The sample does not
-    /// contain blocked processes; see [`held_up`](crate::held_up).
+    /// contain blocked processes; see [`find_blocked`](crate::find_blocked).
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
         match &mut self.backend {
             Backend::Bpf(observer) => observer.sample(at_ns, thorough),
@@ -173,7 +173,7 @@ impl Meter {
         }
     }
 
-    /// The cost of the BPF programs; see [`keep_account`](crate::keep_account).
+    /// The cost of the BPF programs; see [`enable_bpf_stats`](crate::enable_bpf_stats).
     pub fn costs(&self) -> Vec<ProgramCost> {
         match &self.backend {
             Backend::Bpf(observer) => observer.costs(),

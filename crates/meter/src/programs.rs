@@ -25,7 +25,7 @@ struct Aligned<T: ?Sized>(T);
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
 /// The cost of a BPF program since it was loaded, in the time that the kernel measured it
-/// (`kernel.bpf_stats_enabled`, or [`keep_account`]).
+/// (`kernel.bpf_stats_enabled`, or [`enable_bpf_stats`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCost {
     /// Its name.
@@ -41,7 +41,7 @@ pub struct ProgramCost {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn keep_account() -> Result<std::os::fd::OwnedFd, MeterError> {
+pub fn enable_bpf_stats() -> Result<std::os::fd::OwnedFd, MeterError> {
     use std::os::fd::FromRawFd;
     // SAFETY: takes a number and returns a descriptor.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };

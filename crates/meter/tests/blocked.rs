@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{Program, wait_until};
-use usher_meter::held_up;
+use usher_meter::find_blocked;
 use usher_model::{HeldUp, ProgramId};
 
 const PROGRAM: ProgramId = ProgramId(3);
@@ -22,16 +22,16 @@ fn stop(pid: i32) {
 }
 
 /// The report that the process is blocked by a background process, if there is one.
-fn find_blocked(pid: i32, background: &[i32]) -> Option<HeldUp> {
+fn blocking_of(pid: i32, background: &[i32]) -> Option<HeldUp> {
     let holder = |pid: i32| background.contains(&pid).then_some(PROGRAM);
-    let found = held_up(Path::new("/proc"), &holder);
+    let found = find_blocked(Path::new("/proc"), &holder);
     found.into_iter().find(|held| held.pid == pid)
 }
 
 fn blocked(pid: i32, background: &[i32]) -> HeldUp {
     let mut held = None;
     wait_until("the process to be seen waiting", || {
-        held = find_blocked(pid, background);
+        held = blocking_of(pid, background);
         held.is_some()
     });
     held.unwrap()
@@ -82,7 +82,7 @@ fn a_lock_of_a_stopped_process_blocks() {
     let held = blocked(fg.pid(), &[bg.pid()]);
     assert_eq!(held.by, PROGRAM);
     assert_eq!(held.what, format!("a lock on {path}"));
-    assert_eq!(find_blocked(fg.pid(), &[fg.pid()]), None);
+    assert_eq!(blocking_of(fg.pid(), &[fg.pid()]), None);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_pipe_that_only_a_stopped_process_writes_blocks() {
         "{}",
         both.what
     );
-    assert_eq!(find_blocked(fg_pid, &[bg_pid]), None);
+    assert_eq!(blocking_of(fg_pid, &[bg_pid]), None);
     drop(write);
     assert_eq!(blocked(fg_pid, &[bg_pid]).by, PROGRAM);
     kill(bg);

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use procfs::FromRead;
 use procfs::process::Stat;
-use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass, held_up};
+use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass, find_blocked};
 use usher_model::{
     Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
 };
@@ -292,7 +292,7 @@ impl RealWorld {
         let begun_ns = thread_cpu_ns();
         let blocked = match holders.is_empty() {
             true => Vec::new(),
-            false => held_up(proc, &|pid| holders.get(&pid).copied()),
+            false => find_blocked(proc, &|pid| holders.get(&pid).copied()),
         };
         let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
         let pause_ns = match blocked.is_empty() {

@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use switch::{SwitchHook, SwitchKind};
-use usher_meter::{Meter, MeterConfig, ProgramCost, keep_account};
+use usher_meter::{Meter, MeterConfig, ProgramCost, enable_bpf_stats};
 use usher_model::{MeterSource, ProcessId, ProgramId};
 
 const PASSES: u32 = 10_000;
@@ -185,7 +185,7 @@ fn pin() -> io::Result<()> {
 /// Mean cost of each program, as the kernel measures it, under a light load of every kind
 /// that it counts.
 fn programs() -> Result<Value, Any> {
-    let account = keep_account()?;
+    let account = enable_bpf_stats()?;
     let mut meter = by_bpf()?;
     exercise(&mut meter)?;
     let mut costs = meter.costs();

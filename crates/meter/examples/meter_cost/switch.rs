@@ -59,7 +59,7 @@ impl SwitchHook {
         })
     }
 
-    /// Its cost; see [`keep_account`](usher_meter::keep_account).
+    /// Its cost; see [`enable_bpf_stats`](usher_meter::enable_bpf_stats).
     pub fn cost(&self) -> Option<ProgramCost> {
         let info = ProgInfoIter::default().find(|info| info.id == self.id)?;
         Some(ProgramCost {

@@ -47,7 +47,7 @@ fn lock(line: &str) -> Option<Lock> {
 }
 
 /// Processes outside the programs that wait for a lock which a program holds.
-pub(super) fn held_up(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<HeldUp> {
+pub(super) fn find_blocked(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<HeldUp> {
     let text = text::read(&proc.join("locks")).unwrap_or_default();
     let locks: Vec<Lock> = text.lines().filter_map(lock).collect();
     let waiting = locks.iter().filter(|lock| lock.waits);
@@ -133,7 +133,7 @@ mod tests {
             "lock:\t1: FLOCK  ADVISORY  READ 99 fe:00:80 0 EOF\n",
         );
         let programs = BTreeMap::from([(10, ProgramId(1)), (11, ProgramId(2))]);
-        let found = held_up(dir.path(), &programs);
+        let found = find_blocked(dir.path(), &programs);
         let found: Vec<(u64, i32)> = found.iter().map(|held| (held.by.0, held.pid)).collect();
         assert_eq!(found, [(1, 20), (1, 21), (2, 22), (2, 23)]);
     }

@@ -43,7 +43,7 @@ use ends::OpenEnds;
 /// Reads a small file for each thread on the machine, and the descriptors of every process
 /// if some thread waits for a pipe or a socket. Call it after background work has been
 /// stopped for a while, not with every sample.
-pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<HeldUp> {
+pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<HeldUp> {
     let pids = proc_tree::pids(proc);
     let programs: BTreeMap<i32, ProgramId> = pids
         .iter()
@@ -56,7 +56,7 @@ pub fn held_up(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<He
         .into_iter()
         .filter(|pid| !programs.contains_key(pid))
         .collect();
-    let mut found = locks::held_up(proc, &programs);
+    let mut found = locks::find_blocked(proc, &programs);
     found.extend(by_descriptor(proc, &programs, &others));
     found.sort_by(|a, b| (a.pid, a.by, &a.what).cmp(&(b.pid, b.by, &b.what)));
     found.dedup();
