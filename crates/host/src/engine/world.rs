@@ -167,7 +167,7 @@ impl World for RealWorld {
         self.state.cpus_changed = false;
         self.find_blocked(at_ns);
         if let Some(metering) = &mut metering {
-            metering.held_up = self.state.background.waiters();
+            metering.held_up = self.state.background.blocked();
         }
         Observation {
             programs,
