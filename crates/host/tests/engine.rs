@@ -264,7 +264,7 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
     let before = allowed_to(i32::try_from(std::process::id()).unwrap());
     let (first, adopted) = launch();
     if adopted.home.cgroup.is_none() {
-        eprintln!("skipped: launched programs get no cgroup of their own here");
+        usher_skip::skip!("launched programs get no cgroup of their own here");
         return;
     }
     assert_eq!(
@@ -355,7 +355,7 @@ fn unmanageable_processes_are_rejected_in_one_line() {
         Ok(name) if name.trim() == "kthreadd" => {
             assert!(refused(2, ROOT).contains("kernel thread"));
         }
-        _ => eprintln!("not tested here: kernel threads: none is visible"),
+        _ => usher_skip::skip!("kernel threads: none is visible"),
     }
     let weightless = AdoptOptions {
         weight: f64::NAN,
@@ -518,7 +518,7 @@ fn cpus_that_go_offline_are_noticed() {
     let bench = Bench::new();
     let all = bench.topology.all_cpus();
     if all.len() < 2 {
-        eprintln!("not tested here: CPUs going offline: there is only one CPU");
+        usher_skip::skip!("CPUs going offline: there is only one CPU");
         return;
     }
     let online = bench.path("sys/devices/system/cpu/online");
@@ -554,7 +554,7 @@ fn cpus_that_come_online_after_the_start_are_used() {
     let bench = Bench::new();
     let all = bench.topology.all_cpus();
     let (Some(first), true) = (all.first(), all.len() > 1) else {
-        eprintln!("skipped: there is only one CPU");
+        usher_skip::skip!("there is only one CPU");
         return;
     };
     let known = CpuSet::single(first);

@@ -61,7 +61,7 @@ fn direct_reads_are_counted_to_the_sector() {
     let after = meter.sample(now_ns(), false);
     assert_eq!(sectors, 50 * 8);
     if after.background[&PROGRAM].disks.is_empty() {
-        eprintln!("not tested here: disks: the tests' files are on none");
+        usher_skip::skip!("disks: the tests' files are on none");
         return;
     }
     let (before, now) = (background_disks(&before), background_disks(&after));
@@ -99,8 +99,8 @@ fn writeback_is_not_a_request() {
         services.map(all).sum::<u64>() + background_disks(metering).async_sectors
     };
     if after.background[&PROGRAM].disks.is_empty() && after.ignored.disks.is_empty() {
-        eprintln!("not tested here: write-back: the tests' files lie on no disk");
-        eprintln!("not tested here: write-back: the tests' files are on no disk");
+        usher_skip::skip!("write-back: the tests' files lie on no disk");
+        usher_skip::skip!("write-back: the tests' files are on no disk");
     }
     assert!(written(&after) - written(&before) >= sectors);
     let own = background_disks(&after).sync_sectors - background_disks(&before).sync_sectors;
@@ -120,7 +120,7 @@ impl Loop {
                 Some(Self(device.trim().to_owned()))
             }
             other => {
-                eprintln!("not tested here: loop devices: {other:?}");
+                usher_skip::skip!("loop devices: {other:?}");
                 None
             }
         }
@@ -159,7 +159,7 @@ fn use_of_a_loop_device_is_use_of_the_disk_below() {
         .partition(|(disk, _)| device.0.ends_with(&names[disk]));
     assert_eq!(loops[0].1.sync_sectors, sectors, "{disks:?}");
     match under.as_slice() {
-        [] => eprintln!("not tested here: loop devices: the tests' files are on no disk"),
+        [] => usher_skip::skip!("loop devices: the tests' files are on no disk"),
         [(_, uses)] => assert_eq!(
             (uses.sync_sectors, uses.last_ns),
             (sectors, loops[0].1.last_ns)
@@ -225,7 +225,7 @@ fn has_networks(what: &str) -> bool {
     let able = std::process::Command::new("ip").arg("-V").output().is_ok();
     let able = able && rustix::process::geteuid().is_root();
     if !able {
-        eprintln!("not tested here: {what}: needs `ip` and root");
+        usher_skip::skip!("{what}: needs `ip` and root");
     }
     able
 }
@@ -266,7 +266,7 @@ fn foreground_use_of_a_device_used_by_background_notifies() {
     };
     let mut meter = Meter::open(&config);
     if meter.notify_fd().is_none() {
-        eprintln!("not tested here: notification: {:?}", meter.reasons());
+        usher_skip::skip!("notification: {:?}", meter.reasons());
         return;
     }
     let (_dir, path) = file();
@@ -279,7 +279,7 @@ fn foreground_use_of_a_device_used_by_background_notifies() {
     sample(&mut meter);
     bg.number();
     if sample(&mut meter).background[&PROGRAM].disks.is_empty() {
-        eprintln!("not tested here: notification: the tests' files are on no disk");
+        usher_skip::skip!("notification: the tests' files are on no disk");
         return;
     }
     fg.number();

@@ -149,7 +149,7 @@ mod tests {
             .args(["-c", script])
             .spawn();
         let Ok(mut child) = python else {
-            eprintln!("skipped: there is no python3");
+            usher_skip::skip!("there is no python3");
             return;
         };
         let (proc, pid) = (Path::new("/proc"), child.id() as i32);
