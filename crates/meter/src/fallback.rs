@@ -170,13 +170,13 @@ impl Fallback {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             rq_imbalances: 0,
-            vacancy: None,
+            idle_cpus: None,
             foreground: self.foreground.clone(),
             ignored: self.ignored.clone(),
             background: background
                 .map(|(program, managed)| (*program, managed.usage.clone()))
                 .collect(),
-            held_up: Vec::new(),
+            blocked: Vec::new(),
         }
     }
 

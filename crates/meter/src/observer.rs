@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use usher_model::{DiskId, DiskUse, LinkId, LinkUse, MeterSource, Metering, ProcStat};
-use usher_model::{ProcessId, ProgramId, Resource, Usage, Vacancy};
+use usher_model::{IdleCpus, ProcessId, ProgramId, Resource, Usage};
 
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
@@ -236,17 +236,17 @@ impl Observer {
         self.kernel.loaded.scan_refused.is_none() && self.rq_scan.queues >= self.cpus
     }
 
-    fn vacancy(&self) -> Option<Vacancy> {
+    fn idle_cpus(&self) -> Option<IdleCpus> {
         let RqScan {
             vacant_since_ns,
             vacant_cpus,
             background_only_since_ns,
             ..
         } = self.rq_scan;
-        self.scans_all_queues().then_some(Vacancy {
+        self.scans_all_queues().then_some(IdleCpus {
             since_ns: Some(vacant_since_ns).filter(|ns| *ns != 0),
             cpus: vacant_cpus,
-            alone_ns: Some(background_only_since_ns).filter(|ns| *ns != 0),
+            background_only_since_ns: Some(background_only_since_ns).filter(|ns| *ns != 0),
         })
     }
 
@@ -268,13 +268,13 @@ impl Observer {
             idle_ns: self.idle_ns,
             cpu_read_ns: self.cpu_read_ns,
             rq_imbalances: self.rq_scan.imbalances,
-            vacancy: self.vacancy(),
+            idle_cpus: self.idle_cpus(),
             foreground: self.usage(FOREGROUND),
             ignored: self.usage(IGNORED),
             background: background
                 .map(|(program, managed)| (*program, self.usage(managed.owner)))
                 .collect(),
-            held_up: Vec::new(),
+            blocked: Vec::new(),
         }
     }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Program, wait_until};
 use usher_meter::find_blocked;
-use usher_model::{HeldUp, ProgramId};
+use usher_model::{BlockedProcess, ProgramId};
 
 const PROGRAM: ProgramId = ProgramId(3);
 
@@ -22,13 +22,13 @@ fn stop(pid: i32) {
 }
 
 /// The report that the process is blocked by a background process, if there is one.
-fn blocking_of(pid: i32, background: &[i32]) -> Option<HeldUp> {
+fn blocking_of(pid: i32, background: &[i32]) -> Option<BlockedProcess> {
     let holder = |pid: i32| background.contains(&pid).then_some(PROGRAM);
     let found = find_blocked(Path::new("/proc"), &holder);
     found.into_iter().find(|held| held.pid == pid)
 }
 
-fn blocked(pid: i32, background: &[i32]) -> HeldUp {
+fn blocked(pid: i32, background: &[i32]) -> BlockedProcess {
     let mut held = None;
     wait_until("the process to be seen waiting", || {
         held = blocking_of(pid, background);
@@ -80,8 +80,8 @@ fn a_lock_of_a_stopped_process_blocks() {
     stop(bg.pid());
     let fg = Program::start(&["flock", path], None);
     let held = blocked(fg.pid(), &[bg.pid()]);
-    assert_eq!(held.by, PROGRAM);
-    assert_eq!(held.what, format!("a lock on {path}"));
+    assert_eq!(held.blocked_by, PROGRAM);
+    assert_eq!(held.waits_for, format!("a lock on {path}"));
     assert_eq!(blocking_of(fg.pid(), &[fg.pid()]), None);
 }
 
@@ -99,13 +99,13 @@ fn a_pipe_that_only_a_stopped_process_writes_blocks() {
     // While this process has an end too, it could write.
     let both = blocked(fg_pid, &[bg_pid, own]);
     assert!(
-        both.what.starts_with("a pipe held by process"),
+        both.waits_for.starts_with("a pipe held by process"),
         "{}",
-        both.what
+        both.waits_for
     );
     assert_eq!(blocking_of(fg_pid, &[bg_pid]), None);
     drop(write);
-    assert_eq!(blocked(fg_pid, &[bg_pid]).by, PROGRAM);
+    assert_eq!(blocked(fg_pid, &[bg_pid]).blocked_by, PROGRAM);
     kill(bg);
     kill(fg);
 }
@@ -122,7 +122,10 @@ fn a_full_pipe_that_only_a_stopped_process_reads_blocks() {
         .spawn()
         .unwrap();
     stop(bg.id() as i32);
-    assert_eq!(blocked(fg.id() as i32, &[bg.id() as i32]).by, PROGRAM);
+    assert_eq!(
+        blocked(fg.id() as i32, &[bg.id() as i32]).blocked_by,
+        PROGRAM
+    );
     kill(bg);
     kill(fg);
 }
@@ -140,7 +143,7 @@ fn a_socket_with_a_stopped_peer_blocks() {
     let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
     stop(bg_pid);
     let held = blocked(fg_pid, &[bg_pid]);
-    assert_eq!(held.what, format!("a socket held by process {bg_pid}"));
+    assert_eq!(held.waits_for, format!("a socket held by process {bg_pid}"));
     near_too.write_all(b"x").unwrap();
     kill(fg);
     kill(bg);

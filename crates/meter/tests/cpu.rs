@@ -302,7 +302,7 @@ fn an_imbalance_beside_background_work_is_reported() {
     let first = sample(&mut meter);
     let (&shared, others) = allowed.split_first().unwrap();
     // A CPU outside the affinity mask may be idle, and then there is no imbalance.
-    if others.is_empty() || first.vacancy.is_none() || first.cpus as usize != allowed.len() {
+    if others.is_empty() || first.idle_cpus.is_none() || first.cpus as usize != allowed.len() {
         let reasons = meter.reasons();
         usher_skip::skip!("imbalances: CPUs {allowed:?}, {reasons:?}");
         return;
@@ -350,7 +350,7 @@ fn an_imbalance_beside_background_work_is_reported() {
     });
     wait_until("the notification of a vacant CPU", || is_notified(&meter));
     wait_until("a vacancy", || {
-        let vacancy = sample(&mut meter).vacancy;
+        let vacancy = sample(&mut meter).idle_cpus;
         vacancy.is_some_and(|vacancy| vacancy.since_ns.is_some())
     });
     let costs = meter.costs();

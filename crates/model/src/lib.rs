@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's values: what is observed, decided and done, and the machine it is
-//! done on.
+//! Plain values shared by all of Usher: observations, decisions, actions, and the machine's
+//! topology.
 //!
-//! Nothing here reads or changes anything: no file, no clock, no thread. Every
-//! other crate speaks in these types, and `policy` knows nothing else.
+//! This crate reads no file, no clock and starts no thread. All other crates exchange these types,
+//! and crate `policy` depends on no other crate of Usher.
 
 pub mod action;
+pub mod background_state;
 pub mod cpuset;
 pub mod curve;
-pub mod home;
 pub mod metering;
 mod nesting;
 pub mod observation;
 pub mod plan;
+pub mod process_tree;
 pub mod procstat;
 pub mod program;
 mod restrict;
-pub mod standing;
 mod suggest;
 pub mod topology;
 
 pub use action::{Action, Demotion, Event, FailedAction};
+pub use background_state::{BackgroundState, Contention};
 pub use cpuset::{CpuId, CpuSet, ParseCpuSetError};
 pub use curve::{Curve, CurveError, CurvePoint};
-pub use home::{Home, ProcessId};
 pub use metering::{
-    DiskId, DiskUse, HeldUp, LinkId, LinkUse, MeterSource, Metering, Resource, Usage, Vacancy,
+    BlockedProcess, DiskId, DiskUse, IdleCpus, LinkId, LinkUse, MeterSource, Metering, Resource,
+    Usage,
 };
-pub use nesting::too_deep;
+pub use nesting::nesting_error;
 pub use observation::{Observation, PLAN_CONFIDENCE_MIN, ProgramSample, Progress, ProgressSource};
-pub use plan::{Decision, Loan, Look, Mode, Note, Plan, Seat};
+pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
+pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
-pub use standing::{Contention, Standing};
 pub use suggest::with_suggestion;
 pub use topology::{
-    Cache, Core, CoreId, Cpu, Domain, DomainId, NodeId, NumaNode, Package, PackageId, Topology,
-    TopologyError,
+    Cache, Core, CoreId, Cpu, Domain, DomainId, InconsistentTopology, NodeId, NumaNode, Package,
+    PackageId, Topology,
 };

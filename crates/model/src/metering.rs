@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who used what of the machine: foreground, background, and what counts as
+//! Use of the machine's resources by foreground work, background work, and processes that count as
 //! neither.
 //!
-//! All figures are totals since metering began and never fall, so that what was
-//! used between two looks is a difference. Times are of the observations' clock.
+//! All figures are totals since metering began and never decrease: the use between two samples is
+//! their difference. Times are on the observations' clock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::ProgramId;
 
-/// A disk, by its numbers in the kernel: the whole disk, not a partition.
+/// A whole disk (not a partition), by its device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct DiskId {
-    /// The driver's number.
+    /// Major number: the driver.
     pub major: u32,
-    /// The disk's own.
+    /// Minor number: the disk.
     pub minor: u32,
 }
 
@@ -45,7 +45,7 @@ impl TryFrom<String> for DiskId {
                 minor: minor.parse().ok()?,
             })
         });
-        numbers.ok_or_else(|| format!("'{text}' is no disk: two numbers with ':' are due"))
+        numbers.ok_or_else(|| format!("'{text}' is not a disk number: expected MAJOR:MINOR"))
     }
 }
 
@@ -59,11 +59,11 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// Something that background work can take from foreground work.
+/// A resource that foreground and background work can contend for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
-    /// The CPUs, all together.
+    /// All CPUs together.
     Cpu,
     /// One disk.
     Disk(DiskId),
@@ -84,119 +84,115 @@ impl fmt::Display for Resource {
 /// Use of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
-    /// Requests that a thread submitted for itself: reads, direct and
-    /// synchronous writes.
+    /// Requests that a thread submitted for itself: reads, direct and synchronous writes.
     pub requests: u64,
-    /// Sectors of 512 bytes of these.
+    /// Sectors of 512 bytes in these requests.
     pub sync_sectors: u64,
-    /// Sectors written back later on its behalf, as far as that is known: some
-    /// are charged to the kernel's own threads, and so to nobody.
+    /// Sectors that the kernel wrote back later on behalf of the owner, where known. Some writeback
+    /// is charged to kernel threads and appears in no owner's figures.
     pub async_sectors: u64,
-    /// When the last request was submitted; `None`: none yet.
+    /// Time of the last request; `None`: no request yet.
     pub last_ns: Option<u64>,
 }
 
-/// Use of one network interface, by the route of the socket.
+/// Use of one network interface, attributed by the route of the socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkUse {
-    /// Calls that sent something.
+    /// Calls that sent data.
     pub sends: u64,
-    /// Bytes that they handed over.
+    /// Bytes that these calls passed to the socket.
     pub sent_bytes: u64,
-    /// Calls that received something.
+    /// Calls that received data.
     pub receives: u64,
-    /// Bytes that they took.
+    /// Bytes that these calls returned.
     pub received_bytes: u64,
-    /// Packets that the kernel sent for these sockets: data, acknowledgements,
-    /// the opening of connections. 0 where they are not known.
+    /// Packets that the kernel sent for these sockets: data, acknowledgements, connection set-up. 0
+    /// where unknown.
     #[serde(default)]
     pub packets: u64,
-    /// When the last of these calls was made, or packets sent; `None`: none yet.
+    /// Time of the last of these calls or packets; `None`: none yet.
     pub last_ns: Option<u64>,
 }
 
-/// What one party has used.
+/// Resources that one accounting owner has used.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time in nanoseconds, ended processes included.
+    /// CPU time in nanoseconds, including processes that have ended.
     pub cpu_ns: u64,
-    /// Nanoseconds that threads waited, able to run, for a CPU: the sum over
-    /// threads.
+    /// Nanoseconds for which runnable threads waited for a CPU, summed over threads.
     pub wait_ns: u64,
-    /// Disks, those that were used at all.
+    /// Disks that were used at all.
     pub disks: BTreeMap<DiskId, DiskUse>,
-    /// Network interfaces, likewise.
+    /// Network interfaces that were used at all.
     pub links: BTreeMap<LinkId, LinkUse>,
 }
 
-/// Where the figures come from.
+/// Source of the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeterSource {
-    /// BPF programs at the kernel's trace points: every process, however short
-    /// its life, every disk and interface.
+    /// BPF programs at kernel tracepoints: every process, however short-lived, every disk and every
+    /// interface.
     Bpf,
-    /// `/proc`: processes that live between two looks count as foreground unless
-    /// they are in a background program's cgroup, which disk a program uses is
-    /// guessed from how busy disks are, and all use of interfaces counts as
-    /// foreground.
+    /// `/proc`, which has three limits. A process that starts and ends between two samples counts
+    /// as foreground, unless it is in a background program's cgroup. The disk that a program uses
+    /// is inferred from the disks' utilisation. All use of interfaces counts as foreground.
     Proc,
 }
 
-/// A foreground process that cannot go on before a background program does.
+/// A foreground process that waits for something that a background program holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldUp {
-    /// The background program that holds what is waited for.
-    pub by: ProgramId,
-    /// The process that waits.
+pub struct BlockedProcess {
+    /// The background program that holds it.
+    pub blocked_by: ProgramId,
+    /// The waiting process.
     pub pid: i32,
-    /// For what, in words: "a lock on /var/lib/dpkg/lock".
-    pub what: String,
+    /// What the process waits for, as text: "a lock on /var/lib/dpkg/lock".
+    pub waits_for: String,
 }
 
-/// CPUs that have nothing to do, as a timer in the kernel sees them every few
-/// milliseconds. While a background program waits for one, CPUs that run nothing but
-/// others' background work count, too.
+/// Idle CPUs, as a timer in the kernel sees them every few milliseconds. While a background program
+/// waits for a CPU, CPUs that run only background work of other users count as idle too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Vacancy {
-    /// Since when one or more have been idle, not always the same; `None`: all are
+pub struct IdleCpus {
+    /// Time since which at least one CPU has been idle, not always the same; `None`: all CPUs are
     /// busy.
     pub since_ns: Option<u64>,
-    /// How many were idle at least, all that time.
+    /// Least number of idle CPUs during that time.
     pub cpus: u32,
-    /// Since when none has run anything but background work, of anybody's; `None`:
-    /// some do.
+    /// Time since which no CPU has run anything but background work, of any user; `None`: some CPU
+    /// runs foreground work.
     #[serde(default)]
-    pub alone_ns: Option<u64>,
+    pub background_only_since_ns: Option<u64>,
 }
 
-/// One look at the meter.
+/// One sample of the meter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metering {
-    /// Where the figures come from.
+    /// Source of the figures.
     pub source: MeterSource,
-    /// CPUs online: how many.
+    /// Number of CPUs online.
     pub cpus: u32,
-    /// Nanoseconds in which CPUs had nothing to do: the sum over CPUs.
+    /// Idle time in nanoseconds, summed over CPUs.
     pub idle_ns: u64,
-    /// When CPU times and waits were last read: they cost more than the rest
-    /// and may be older than the observation.
+    /// Time of the last reading of CPU times and waits. Reading them is more expensive than the
+    /// rest, so they may be older than the observation.
     pub cpu_read_ns: u64,
-    /// Number of run-queue imbalances found so far: two or more ordinary threads shared a CPU
-    /// while another CPU ran only background work.
+    /// Number of times that two or more runnable threads queued on one CPU while another CPU ran
+    /// only background work (run-queue imbalance).
     #[serde(default)]
     pub rq_imbalances: u64,
-    /// CPUs that are idle just now; `None` where nobody watches for that.
+    /// CPUs that are idle now; `None` where no timer watches for them.
     #[serde(default)]
-    pub vacancy: Option<Vacancy>,
-    /// Everybody who is not background and not ignored.
+    pub idle_cpus: Option<IdleCpus>,
+    /// All processes that are neither background nor ignored.
     pub foreground: Usage,
-    /// Always-on services and the kernel's own threads.
+    /// Always-on services and kernel threads.
     pub ignored: Usage,
     /// The background programs.
     pub background: BTreeMap<ProgramId, Usage>,
-    /// Foreground processes that a stopped background program keeps waiting.
-    pub held_up: Vec<HeldUp>,
+    /// Foreground processes that wait for a stopped background program.
+    pub blocked: Vec<BlockedProcess>,
 }
 
 #[cfg(test)]
@@ -204,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_is_written_as_json_and_read_again() {
+    fn a_sample_survives_json() {
         let disk = DiskId {
             major: 254,
             minor: 16,
@@ -214,25 +210,25 @@ mod tests {
             links: BTreeMap::from([(LinkId(3), LinkUse::default())]),
             ..Usage::default()
         };
-        let look = Metering {
+        let sample = Metering {
             source: MeterSource::Bpf,
             cpus: 2,
             idle_ns: 1,
             cpu_read_ns: 2,
             rq_imbalances: 3,
-            vacancy: Some(Vacancy {
+            idle_cpus: Some(IdleCpus {
                 since_ns: Some(4),
                 cpus: 2,
-                alone_ns: Some(3),
+                background_only_since_ns: Some(3),
             }),
             foreground: usage.clone(),
             ignored: Usage::default(),
             background: BTreeMap::from([(ProgramId(1), usage)]),
-            held_up: vec![],
+            blocked: vec![],
         };
-        let text = serde_json::to_string(&look).unwrap();
+        let text = serde_json::to_string(&sample).unwrap();
         assert!(text.contains(r#""254:16":"#), "{text}");
-        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), look);
+        assert_eq!(serde_json::from_str::<Metering>(&text).unwrap(), sample);
         assert!(serde_json::from_str::<DiskId>(r#""254""#).is_err());
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_model::{Home, ProcessId};
+use usher_model::{ProcessId, ProcessTree};
 
 use crate::error::ProbeError;
 use crate::group::Cgroup;
@@ -60,7 +60,7 @@ impl Members {
     ///
     /// # Errors
     /// It has ended, or its cgroup cannot be read.
-    pub(crate) fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
+    pub(crate) fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
         Ok(match &home.cgroup {
             Some(dir) => Self::Cgroup {
                 group: Box::new(Cgroup::open(dir)?),
@@ -186,7 +186,7 @@ impl LeftProcesses {
 impl TreeMembers {
     /// Opens the pidfd first and checks the start time afterwards, so that the pidfd cannot
     /// belong to a later process with the same number.
-    fn open(home: &Home, proc_root: &Path) -> Result<Self, ProbeError> {
+    fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
         let pid = home.root.pid;
         let gone = ProbeError::Gone { pid };
         let Some(raw) = Pid::from_raw(pid) else {

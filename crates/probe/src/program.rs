@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use rustix::event::PollFlags;
-use usher_model::{Home, ProcessId, ProgramId, ProgramSample, Progress, ProgressSource};
+use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, ProgressSource};
 
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
 use crate::error::ProbeError;
@@ -107,7 +107,7 @@ impl ProgramProbe {
     ///
     /// # Errors
     /// The program has ended, its cgroup cannot be read, or its heartbeat page is invalid.
-    pub fn open(home: &Home, config: ProbeConfig) -> Result<Self, ProbeError> {
+    pub fn open(home: &ProcessTree, config: ProbeConfig) -> Result<Self, ProbeError> {
         let mut members = Members::open(home, &config.proc_root)?;
         let heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),

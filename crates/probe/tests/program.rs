@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Burning, build, close, until};
 use rustix::event::{PollFd, Timespec, poll};
-use usher_model::{Home, ProgramId, ProgressSource};
+use usher_model::{ProcessTree, ProgramId, ProgressSource};
 use usher_probe::{ProbeConfig, ProgramProbe, process_id};
 
 /// A cgroup of this test, removed on drop.
@@ -49,8 +49,8 @@ impl Drop for TestCgroup {
     }
 }
 
-fn home(pid: i32, cgroup: Option<&TestCgroup>) -> Home {
-    Home {
+fn home(pid: i32, cgroup: Option<&TestCgroup>) -> ProcessTree {
+    ProcessTree {
         program: ProgramId(7),
         root: process_id(Path::new("/proc"), pid).unwrap(),
         cgroup: cgroup.map(|group| group.0.clone()),

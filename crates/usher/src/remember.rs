@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use usher_host::launch::{Exit, LaunchSpec};
-use usher_host::profile::SINGLE_RUN_ERROR;
+use usher_host::profile::ERROR_OF_ONE;
 use usher_model::{CurvePoint, ProgressSource};
 use usher_probe::{MachineProbe, ProgramCommand, Roots};
-use usher_store::{MachineKey, Measured, Measurement, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
 use crate::commands::usable_machine;
 use crate::{failure, runtime};
@@ -86,14 +86,14 @@ impl Run {
         let point = CurvePoint {
             cores: topology.capacity_of(&topology.all_cpus()),
             rate: 1.0 / seconds,
-            relative_error: SINGLE_RUN_ERROR,
+            relative_error: ERROR_OF_ONE,
             busy_cpus: Some(busy_cpus),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let measurement = Measurement {
             name: name.unwrap_or_default(),
             at_s: now.map_or(0, |now| now.as_secs().try_into().unwrap_or(i64::MAX)),
-            points: vec![Measured {
+            points: vec![MeasuredPoint {
                 point,
                 source: ProgressSource::Repetition,
             }],

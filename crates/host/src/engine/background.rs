@@ -13,7 +13,8 @@ use procfs::FromRead;
 use procfs::process::Stat;
 use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass, find_blocked};
 use usher_model::{
-    Decision, HeldUp, Home, Look, Metering, ProgramId, Regulation, Resource, Standing,
+    BackgroundState, BlockedProcess, Decision, Metering, ProcessTree, ProgramId, Regulation,
+    Resource, SampleScope,
 };
 
 use super::status::BackgroundStatus;
@@ -48,16 +49,16 @@ const BLOCKED_SOON_NS: u64 = 100_000_000;
 pub(super) struct Background {
     meter: Option<Meter>,
     /// The scope of the next sample, as decided by the policy.
-    look: Look,
+    scope: SampleScope,
     /// Whether the next sample is due.
     pub due: bool,
     /// The meter has sent a notification: contention on a device, a run-queue imbalance or a
     /// vacant CPU.
     pub notified: bool,
-    pub standings: BTreeMap<ProgramId, Standing>,
+    pub states: BTreeMap<ProgramId, BackgroundState>,
     /// Earliest time of the next reading of CPU times.
     cpu_due_ns: u64,
-    blocked: Vec<HeldUp>,
+    blocked: Vec<BlockedProcess>,
     /// Earliest time of the next search for blocked processes.
     blocked_due_ns: u64,
     /// Time of the last sample.
@@ -68,7 +69,7 @@ pub(super) struct Background {
 
 impl Background {
     /// Meters one more program; opens the meter for the first one.
-    pub fn add_program(&mut self, config: &MeterConfig, home: &Home) -> Vec<String> {
+    pub fn add_program(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
         let first = self.meter.is_none();
         let meter = self.meter.get_or_insert_with(|| Meter::open(config));
         let managed = meter.manage(home.program, home.cgroup.as_deref(), home.root);
@@ -80,8 +81,8 @@ impl Background {
 
     /// Removes a program; closes the meter after the last one.
     pub fn remove_program(&mut self, id: ProgramId, is_last: bool) {
-        self.standings.remove(&id);
-        self.blocked.retain(|one| one.by != id);
+        self.states.remove(&id);
+        self.blocked.retain(|one| one.blocked_by != id);
         if is_last {
             self.meter = None;
         } else if let Some(meter) = &mut self.meter {
@@ -91,14 +92,17 @@ impl Background {
 
     /// Stores a decision of the policy, and sets the events that notify.
     pub fn decided(&mut self, decision: &Decision) {
-        self.look = decision.look;
-        for standing in decision.standings.iter().flatten() {
-            let why = standing.why.as_ref().map(|why| self.with_device_names(why));
-            let standing = Standing {
-                why,
-                ..standing.clone()
+        self.scope = decision.scope;
+        for state in decision.background_states.iter().flatten() {
+            let reason_text = state
+                .reason_text
+                .as_ref()
+                .map(|why| self.with_device_names(why));
+            let state = BackgroundState {
+                reason_text,
+                ..state.clone()
             };
-            self.standings.insert(standing.program, standing);
+            self.states.insert(state.program, state);
         }
         let events = NotifyOn {
             imbalances: self.is_some_under_usher(|_| true),
@@ -109,22 +113,22 @@ impl Background {
         }
     }
 
-    fn is_some_under_usher(&self, that: impl Fn(&Standing) -> bool) -> bool {
-        let mut standings = self.standings.values();
-        standings.any(|one| one.regulation == Regulation::Usher && that(one))
+    fn is_some_under_usher(&self, that: impl Fn(&BackgroundState) -> bool) -> bool {
+        let mut states = self.states.values();
+        states.any(|one| one.regulation == Regulation::Usher && that(one))
     }
 
     /// Whether some stopped program may continue when a CPU becomes idle.
     fn waits_for_cpus(&self) -> bool {
         self.is_some_under_usher(|one| {
-            let cause = one.cause.as_ref();
-            !one.running && cause.is_some_and(|cause| cause.resource == Resource::Cpu)
+            let reason = one.reason.as_ref();
+            !one.running && reason.is_some_and(|reason| reason.resource == Resource::Cpu)
         })
     }
 
     /// Whether the next sample covers every program.
     pub fn wants_all(&self) -> bool {
-        self.look == Look::All && (self.due || !self.notified)
+        self.scope == SampleScope::All && (self.due || !self.notified)
     }
 
     /// A descriptor that is readable while a notification is pending.
@@ -156,7 +160,7 @@ impl Background {
     }
 
     /// Foreground processes blocked by a stopped program, as of the last search.
-    pub fn blocked(&self) -> Vec<HeldUp> {
+    pub fn blocked(&self) -> Vec<BlockedProcess> {
         self.blocked.clone()
     }
 
@@ -226,7 +230,7 @@ fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
 
 impl RealWorld {
     /// Registers a background program with the meter.
-    pub(super) fn meter_program(&mut self, home: &Home) {
+    pub(super) fn meter_program(&mut self, home: &ProcessTree) {
         let mut config = MeterConfig {
             proc: self.roots.proc.clone(),
             sys: self.roots.sys.clone(),
@@ -247,13 +251,11 @@ impl RealWorld {
         let member = self.state.members.get(&id)?;
         let regulation = member.program.background?;
         let background = &mut self.state.background;
-        let standing = background.standings.get(&id).cloned();
-        let since_ns = standing
+        let state = background.states.get(&id).cloned();
+        let since_ns = state.as_ref().map_or(member.arrived_ns, |one| one.since_ns);
+        let resource = state
             .as_ref()
-            .map_or(member.arrived_ns, |one| one.since_ns);
-        let resource = standing
-            .as_ref()
-            .and_then(|one| Some(one.cause.as_ref()?.resource));
+            .and_then(|one| Some(one.reason.as_ref()?.resource));
         let is_stopped = member.frozen;
         Some(BackgroundStatus {
             regulation,
@@ -263,7 +265,7 @@ impl RealWorld {
                 .filter(|_| is_stopped)
                 .and_then(|resource| background.top_process(resource)),
             lacking: self.actuator.why_not_demoted(id).to_vec(),
-            standing,
+            state,
         })
     }
 
@@ -275,7 +277,11 @@ impl RealWorld {
             return;
         }
         let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + STOPPED_NS_MIN <= at_ns);
-        let held_before: BTreeSet<_> = background.blocked.iter().map(|one| one.by).collect();
+        let held_before: BTreeSet<_> = background
+            .blocked
+            .iter()
+            .map(|one| one.blocked_by)
+            .collect();
         let members = self.state.members.values();
         let suspects = members.filter(|member| {
             member.program.background.is_some()

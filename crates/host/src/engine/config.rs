@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use usher_act::{ActConfig, ActError};
 use usher_control::RecordError;
-use usher_model::{CpuSet, Home, ProgramId, ProgramKey, Regulation, Topology};
+use usher_model::{CpuSet, ProcessTree, ProgramId, ProgramKey, Regulation, Topology};
 
 use usher_policy::Policy;
 use usher_probe::{ProbeError, Roots};
@@ -190,7 +190,7 @@ pub struct AdoptedProgram {
     /// Its number.
     pub id: ProgramId,
     /// Its processes and cgroup.
-    pub home: Home,
+    pub home: ProcessTree,
     /// Its key in the profile store, if it could be derived.
     pub key: Option<ProgramKey>,
     /// The CPUs of its seat; `None`: the kernel places it.

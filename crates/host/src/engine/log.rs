@@ -2,7 +2,7 @@
 //! The log of placements over time, from which timelines are drawn.
 
 use serde::{Deserialize, Serialize};
-use usher_model::{CpuSet, Mode, ProgramId};
+use usher_model::{CpuSet, ProgramId, SeatMode};
 
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct ProgramPlacement {
     /// Borrowed CPUs with their owners; `None`: no program owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
     /// Seated, shared or in turn.
-    pub mode: Mode,
+    pub mode: SeatMode,
     /// Whether it is frozen.
     pub frozen: bool,
 }

@@ -2,7 +2,7 @@
 //! The control loop on the real machine.
 //!
 //! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program and
-//! the profile store, and runs [`usher_control::Loop`] on a thread of its own. All other code
+//! the profile store, and runs [`usher_control::ControlLoop`] on a thread of its own. All other code
 //! (the daemon's connections, `usher mix`, `usher profile`) sends requests through an
 //! [`EngineHandle`]. A request wakes the loop at once.
 //!
@@ -46,7 +46,7 @@ pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
 use usher_act::{ActError, Actuator, PreparedHome, Work};
-use usher_control::{Loop, Record, Recorder};
+use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
 use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
@@ -377,7 +377,7 @@ fn begin_record(
     policy: &str,
     topology: &Topology,
 ) -> Result<Recorder<std::io::BufWriter<std::fs::File>>, EngineError> {
-    let head = Record {
+    let head = RecordHead {
         policy: policy.to_owned(),
         topology: topology.clone(),
     };
@@ -425,7 +425,7 @@ fn run_until_stopped(
     panicked: &AtomicBool,
 ) -> Vec<ActError> {
     let realtime = realtime::set_realtime_class();
-    let mut control = Loop::new(policy, world);
+    let mut control = ControlLoop::new(policy, world);
     let ended = catch_unwind(AssertUnwindSafe(|| {
         if let Err(errno) = realtime {
             control.world().warn_of_delays(errno);

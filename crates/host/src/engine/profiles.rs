@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
-use usher_store::{MachineKey, Measured, Measurement, Profile, Store, StoreError};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
 use super::learn::ProfileSample;
@@ -214,11 +214,11 @@ impl StoreHandle {
     }
 }
 
-fn measured(sample: &ProfileSample) -> Vec<Measured> {
+fn measured(sample: &ProfileSample) -> Vec<MeasuredPoint> {
     let repetition = (ProgressSource::Repetition, sample.repetition);
     let points = std::iter::once(repetition).chain(sample.by_source);
     points
-        .map(|(source, point)| Measured { point, source })
+        .map(|(source, point)| MeasuredPoint { point, source })
         .collect()
 }
 

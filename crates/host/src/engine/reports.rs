@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{Decision, Mode, Note, Plan, ProgramId};
+use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
 use super::log::Change;
 use super::status::TimedNote;
@@ -136,7 +136,7 @@ impl RealWorld {
 }
 
 /// The mode of each program of a plan.
-fn modes(plan: &Plan) -> BTreeMap<ProgramId, Mode> {
+fn modes(plan: &Plan) -> BTreeMap<ProgramId, SeatMode> {
     let seats = plan.seats.iter();
     seats.map(|seat| (seat.program, seat.mode)).collect()
 }

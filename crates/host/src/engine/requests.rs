@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use usher_act::{ActError, PreparedHome, Work};
-use usher_model::{CpuSet, Event, Home, Note, ProcessId, Program, ProgramId, ProgramKey};
+use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::arrival::ArrivingProgram;
 use super::config::{AdoptedProgram, EngineError};
@@ -178,7 +178,7 @@ impl RealWorld {
         self.keep_note(now_ns(), note, true);
     }
 
-    fn arrive(&mut self, arriving: ArrivingProgram, home: Home, watch: Watch) {
+    fn arrive(&mut self, arriving: ArrivingProgram, home: ProcessTree, watch: Watch) {
         if arriving.program.background.is_none() {
             self.drop_general_notes();
         }

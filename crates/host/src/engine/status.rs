@@ -3,7 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use usher_act::Description;
-use usher_model::{CpuSet, Curve, Mode, Note, Plan, ProgramId, Progress, Regulation, Standing};
+use usher_model::{
+    BackgroundState, CpuSet, Curve, Note, Plan, ProgramId, Progress, Regulation, SeatMode,
+};
 
 /// The state of an engine at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,7 +84,7 @@ pub struct ProgramStatus {
     /// Indices of the last-level-cache domains of its seat.
     pub domains: Vec<usize>,
     /// `None` until the policy has decided about it.
-    pub mode: Option<Mode>,
+    pub mode: Option<SeatMode>,
     /// Whether Usher has frozen it.
     pub frozen: bool,
     /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.
@@ -125,7 +127,7 @@ pub struct BackgroundStatus {
     /// The policy.
     pub regulation: Regulation,
     /// Its state; `None` before the first decision.
-    pub standing: Option<Standing>,
+    pub state: Option<BackgroundState>,
     /// Seconds since its state last changed.
     pub since_seconds: f64,
     /// The resource that it was last stopped for, by the machine's name.

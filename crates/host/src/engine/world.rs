@@ -117,7 +117,7 @@ pub(super) struct State {
     pub needs_replan: bool,
     pub stopping: bool,
     /// Whether the policy permits soft seats.
-    pub softly: bool,
+    pub soft_seats: bool,
     /// The scheduler that keeps the seats ([`SoftSeats::running`]).
     pub kept_by: Option<u64>,
 }
@@ -167,7 +167,7 @@ impl World for RealWorld {
         self.state.cpus_changed = false;
         self.find_blocked(at_ns);
         if let Some(metering) = &mut metering {
-            metering.held_up = self.state.background.blocked();
+            metering.blocked = self.state.background.blocked();
         }
         Observation {
             programs,
@@ -218,8 +218,8 @@ impl World for RealWorld {
         }
         let at_ns = now_ns();
         self.state.background.decided(decision);
-        if let Some(softly) = decision.softly {
-            self.state.softly = softly;
+        if let Some(soft_seats) = decision.soft_seats {
+            self.state.soft_seats = soft_seats;
         }
         self.follow_scheduler();
         if let Some(plan) = &decision.plan {

@@ -218,7 +218,7 @@ impl MixFile {
     /// A key is unknown, missing or invalid.
     pub fn parse(path: &Path, text: &str) -> Result<Self, MixFileError> {
         let source = MixSource { path, text };
-        if let Some(reason) = usher_model::too_deep(text) {
+        if let Some(reason) = usher_model::nesting_error(text) {
             return Err(source.parse_error(&serde::de::Error::custom(reason)));
         }
         let raw: RawMix = toml::from_str(text).map_err(|error| source.parse_error(&error))?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_model::{CpuSet, Mode, ProgramId};
+use usher_model::{CpuSet, ProgramId, SeatMode};
 use usher_report::data::{Lender, SeatSpan, SpanMode};
 
 use crate::engine::{Change, LogEntry, ProgramPlacement};
@@ -113,7 +113,7 @@ pub(super) fn notes(
 /// Whether no program was seated or frozen.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
     let acted = |entry: &LogEntry| match &entry.change {
-        Change::Placed { placement, .. } => placement.frozen || placement.mode == Mode::Seated,
+        Change::Placed { placement, .. } => placement.frozen || placement.mode == SeatMode::Seated,
         _ => false,
     };
     !log.iter()
@@ -124,7 +124,7 @@ pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
 mod tests {
     use super::*;
 
-    fn placement(own: &str, mode: Mode) -> ProgramPlacement {
+    fn placement(own: &str, mode: SeatMode) -> ProgramPlacement {
         ProgramPlacement {
             own: own.parse().unwrap(),
             borrowed: Vec::new(),
@@ -154,12 +154,12 @@ mod tests {
             start_ns: 10 * SECOND,
             end_ns: 20 * SECOND,
         };
-        let mut lending = placement("0", Mode::Seated);
+        let mut lending = placement("0", SeatMode::Seated);
         lending.borrowed = vec![(Some(ProgramId(2)), "1".parse().unwrap())];
         let log = [
-            placed(9 * SECOND, 1, placement("0-1", Mode::Shared)),
-            placed(9 * SECOND, 2, placement("0-1", Mode::Shared)),
-            placed(12 * SECOND, 2, placement("1", Mode::Seated)),
+            placed(9 * SECOND, 1, placement("0-1", SeatMode::Shared)),
+            placed(9 * SECOND, 2, placement("0-1", SeatMode::Shared)),
+            placed(12 * SECOND, 2, placement("1", SeatMode::Seated)),
             placed(15 * SECOND, 1, lending),
             LogEntry {
                 at_ns: 18 * SECOND,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use usher_model::{HeldUp, ProgramId};
+use usher_model::{BlockedProcess, ProgramId};
 
 use super::line;
 use crate::{files, text};
@@ -47,7 +47,10 @@ fn lock(line: &str) -> Option<Lock> {
 }
 
 /// Processes outside the programs that wait for a lock which a program holds.
-pub(super) fn find_blocked(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> Vec<HeldUp> {
+pub(super) fn find_blocked(
+    proc: &Path,
+    programs: &BTreeMap<i32, ProgramId>,
+) -> Vec<BlockedProcess> {
     let text = text::read(&proc.join("locks")).unwrap_or_default();
     let locks: Vec<Lock> = text.lines().filter_map(lock).collect();
     let waiting = locks.iter().filter(|lock| lock.waits);
@@ -57,10 +60,10 @@ pub(super) fn find_blocked(proc: &Path, programs: &BTreeMap<i32, ProgramId>) -> 
             let held = locks
                 .iter()
                 .find(|lock| !lock.waits && lock.id == waiter.id)?;
-            Some(HeldUp {
-                by: holder(proc, held, programs)?,
+            Some(BlockedProcess {
+                blocked_by: holder(proc, held, programs)?,
                 pid: waiter.pid,
-                what: format!("a lock on {}", name(proc, waiter)),
+                waits_for: format!("a lock on {}", name(proc, waiter)),
             })
         })
         .collect()
@@ -134,7 +137,10 @@ mod tests {
         );
         let programs = BTreeMap::from([(10, ProgramId(1)), (11, ProgramId(2))]);
         let found = find_blocked(dir.path(), &programs);
-        let found: Vec<(u64, i32)> = found.iter().map(|held| (held.by.0, held.pid)).collect();
+        let found: Vec<(u64, i32)> = found
+            .iter()
+            .map(|held| (held.blocked_by.0, held.pid))
+            .collect();
         assert_eq!(found, [(1, 20), (1, 21), (2, 22), (2, 23)]);
     }
 

@@ -29,7 +29,7 @@ mod unix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use usher_model::{HeldUp, ProgramId};
+use usher_model::{BlockedProcess, ProgramId};
 
 use crate::proc_tree;
 use crate::text;
@@ -43,7 +43,7 @@ use ends::OpenEnds;
 /// Reads a small file for each thread on the machine, and the descriptors of every process
 /// if some thread waits for a pipe or a socket. Call it after background work has been
 /// stopped for a while, not with every sample.
-pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<HeldUp> {
+pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> Vec<BlockedProcess> {
     let pids = proc_tree::pids(proc);
     let programs: BTreeMap<i32, ProgramId> = pids
         .iter()
@@ -58,7 +58,9 @@ pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> V
         .collect();
     let mut found = locks::find_blocked(proc, &programs);
     found.extend(by_descriptor(proc, &programs, &others));
-    found.sort_by(|a, b| (a.pid, a.by, &a.what).cmp(&(b.pid, b.by, &b.what)));
+    found.sort_by(|a, b| {
+        (a.pid, a.blocked_by, &a.waits_for).cmp(&(b.pid, b.blocked_by, &b.waits_for))
+    });
     found.dedup();
     found
 }
@@ -68,7 +70,7 @@ fn by_descriptor(
     proc: &Path,
     programs: &BTreeMap<i32, ProgramId>,
     others: &BTreeSet<i32>,
-) -> Vec<HeldUp> {
+) -> Vec<BlockedProcess> {
     let mut ends = OpenEnds::new(proc);
     let mut found = Vec::new();
     for &pid in others {
@@ -84,11 +86,11 @@ fn by_descriptor(
                 continue;
             };
             if let Some(by) = background_alone(&holders.pids, programs) {
-                let what = format!("{} held by process {}", holders.what, by.0);
-                found.push(HeldUp {
-                    by: by.1,
+                let waits_for = format!("{} held by process {}", holders.what, by.0);
+                found.push(BlockedProcess {
+                    blocked_by: by.1,
                     pid,
-                    what,
+                    waits_for,
                 });
             }
         }

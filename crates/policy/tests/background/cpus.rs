@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs: what waiting costs, and what the paper's test cannot see.
+//! CPUs: the cost of waits, and cases that the paper's test cannot detect.
 
 use usher_model::*;
 
 use crate::compare::compare;
 use crate::world::*;
 
-/// So many foreground threads, on for that long and off for that long, beside
-/// so many background threads.
+/// Foreground threads that alternate between running and pausing, beside background threads.
 fn beside(
     cpus: u32,
     threads: u32,
@@ -29,8 +28,8 @@ fn beside(
     world
 }
 
-/// A look at a machine with those figures, at whose first a program arrives.
-fn a_look(at_ns: u64, metering: &Metering) -> Observation {
+/// An observation with these figures; a program arrives with the first.
+fn observation_of(at_ns: u64, metering: &Metering) -> Observation {
     let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
     Observation {
         at_ns,
@@ -45,7 +44,7 @@ fn a_look(at_ns: u64, metering: &Metering) -> Observation {
 const ALWAYS: (u64, u64) = (1_000_000, 0);
 
 #[test]
-fn one_thread_beside_48_is_seen_by_its_waits_and_not_by_the_papers_test() {
+fn waits_reveal_one_thread_beside_48_that_the_papers_test_misses() {
     let make = |by| move || beside(48, 1, 0.3, ALWAYS, 48, by);
     let ours = compare(make(Regulation::Usher), 30 * S);
     assert!(ours.delay <= 0.015, "{ours:?}");
@@ -57,7 +56,7 @@ fn one_thread_beside_48_is_seen_by_its_waits_and_not_by_the_papers_test() {
 }
 
 #[test]
-fn where_the_kernel_does_its_part_nothing_is_stopped() {
+fn without_waits_nothing_is_stopped() {
     for (cpus, threads) in [(2, 1), (4, 3), (48, 1)] {
         let make = || beside(cpus, threads, 0.005, ALWAYS, cpus, Regulation::Usher);
         let came = compare(make, 30 * S);
@@ -67,7 +66,7 @@ fn where_the_kernel_does_its_part_nothing_is_stopped() {
 }
 
 #[test]
-fn who_comes_and_goes_each_second_leaves_the_pauses() {
+fn background_work_uses_the_pauses_of_an_alternating_foreground() {
     let make = || beside(2, 2, 0.02, (1000, 1000), 2, Regulation::Usher);
     let came = compare(make, 60 * S);
     assert!(came.delay <= 0.012, "{came:?}");
@@ -75,7 +74,7 @@ fn who_comes_and_goes_each_second_leaves_the_pauses() {
 }
 
 #[test]
-fn a_foreground_that_leaves_nothing_is_left_alone() {
+fn a_foreground_without_idle_cpus_is_not_disturbed() {
     let mut world = beside(2, 8, 0.1, ALWAYS, 2, Regulation::Usher);
     let mut policy = regulated(2);
     world.run(&mut policy, S);
@@ -96,20 +95,20 @@ fn a_foreground_that_leaves_nothing_is_left_alone() {
 }
 
 #[test]
-fn waits_beside_idle_cpus_are_nobodys_fault() {
-    // Eight threads, of which two at a time may run: waits, and half is idle.
+fn waits_beside_idle_cpus_are_not_charged() {
+    // Eight threads, of which two may run at a time: threads wait while half of the CPUs are idle.
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
     let mut frozen = 0;
-    for look in 0..400u64 {
-        let at_ns = look * 50 * MS;
+    for index in 0..400u64 {
+        let at_ns = index * 50 * MS;
         metering.cpu_read_ns = at_ns;
         metering.idle_ns = at_ns * 3 / 2;
         metering.foreground.cpu_ns = at_ns * 2;
         metering.foreground.wait_ns = at_ns * 6;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns / 2;
-        let observation = a_look(at_ns, &metering);
+        let observation = observation_of(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let freezes = |a: &&Action| matches!(a, Action::Freeze { .. });
         frozen += decision.actions.iter().filter(freezes).count();
@@ -118,95 +117,96 @@ fn waits_beside_idle_cpus_are_nobodys_fault() {
 }
 
 #[test]
-fn background_work_makes_room_where_threads_crowd_until_a_cpu_is_idle() {
+fn an_imbalance_stops_background_work_until_a_cpu_is_idle() {
     let mut metering = no_metering(4);
     let mut policy = regulated(4);
-    let mut look = |at_ms: u64, crowds: u64| {
+    let mut decide = |at_ms: u64, rq_imbalances: u64| {
         let at_ns = at_ms * MS;
         metering.cpu_read_ns = at_ns;
-        metering.rq_imbalances = crowds;
+        metering.rq_imbalances = rq_imbalances;
         metering.idle_ns = at_ns;
         metering.foreground.cpu_ns = at_ns;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = at_ns.min(60 * MS) * 2;
-        let observation = a_look(at_ns, &metering);
+        let observation = observation_of(at_ns, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let has = |wanted: fn(&Action) -> bool| decision.actions.iter().any(wanted);
         let stops = has(|action| matches!(action, Action::Freeze { .. }));
         let goes_on = has(|action| matches!(action, Action::Thaw { .. }));
         (stops, goes_on)
     };
-    // Crowds of the time before it came are nobody's business.
+    // Imbalances from before the program arrived do not count.
     for at_ms in [0, 20, 40] {
-        assert!(!look(at_ms, 3).0);
+        assert!(!decide(at_ms, 3).0);
     }
-    assert!(look(60, 4).0);
-    assert!(look(80, 4).1, "a CPU was idle since");
+    assert!(decide(60, 4).0);
+    assert!(decide(80, 4).1, "a CPU was idle since");
 }
 
 #[test]
-fn a_cpu_that_is_seen_idle_is_used_without_a_look_at_all_threads() {
-    let vacancy = |since_ms: Option<u64>, cpus: u32| {
-        Some(Vacancy {
+fn an_idle_cpu_is_used_without_reading_cpu_times() {
+    let idle_cpus = |since_ms: Option<u64>, cpus: u32| {
+        Some(IdleCpus {
             since_ns: since_ms.map(|ms| ms * MS),
             cpus,
-            alone_ns: None,
+            background_only_since_ns: None,
         })
     };
     let mut metering = no_metering(2);
     let mut policy = regulated(2);
-    let mut look = |at_ms: u64, crowds: u64, vacancy: Option<Vacancy>| {
+    let mut decide = |at_ms: u64, rq_imbalances: u64, idle_cpus: Option<IdleCpus>| {
         // CPU times are read until 20 ms, and not again.
         let read_ns = at_ms.min(20) * MS;
         metering.cpu_read_ns = read_ns;
-        metering.rq_imbalances = crowds;
-        metering.vacancy = vacancy;
+        metering.rq_imbalances = rq_imbalances;
+        metering.idle_cpus = idle_cpus;
         let usage = metering.background.entry(ProgramId(1)).or_default();
         usage.cpu_ns = read_ns * 2;
-        let observation = a_look(at_ms * MS, &metering);
+        let observation = observation_of(at_ms * MS, &metering);
         let decision = usher_policy::Policy::decide(&mut policy, &observation);
         let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
         let wake_ms = decision.wake_after_ns.map(|ns| ns / MS);
         (decision.actions.iter().any(goes_on), wake_ms)
     };
-    look(0, 0, vacancy(None, 0));
-    look(20, 1, vacancy(None, 0));
+    decide(0, 0, idle_cpus(None, 0));
+    decide(20, 1, idle_cpus(None, 0));
     assert_eq!(
-        look(40, 1, vacancy(None, 0)),
+        decide(40, 1, idle_cpus(None, 0)),
         (false, Some(100)),
         "all busy"
     );
     assert_eq!(
-        look(50, 1, vacancy(Some(45), 1)),
+        decide(50, 1, idle_cpus(Some(45), 1)),
         (false, Some(20)),
         "too short"
     );
-    assert!(look(61, 1, vacancy(Some(45), 1)).0);
+    assert!(decide(61, 1, idle_cpus(Some(45), 1)).0);
 }
 
 #[test]
-fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
+fn a_debt_does_not_stop_work_on_cpus_without_foreground() {
     for watched in [true, false] {
         let mut metering = no_metering(2);
         let mut policy = regulated(2);
         let mut goes_on_ms = None;
         for at_ms in (0..2000).step_by(10) {
             let at_ns = at_ms * MS;
-            // Three foreground threads on two CPUs, of which one waits for background
-            // work, until they have ended after a second.
+            // Three foreground threads on two CPUs, of which one waits for background work, until
+            // they end after a second.
             let busy_ns = at_ns.min(S);
             metering.cpu_read_ns = at_ns - at_ns % (20 * MS);
             metering.idle_ns = metering.cpu_read_ns.saturating_sub(S) * 2;
             metering.foreground.cpu_ns = metering.cpu_read_ns.min(S) * 3 / 2;
             metering.foreground.wait_ns = metering.cpu_read_ns.min(S) * 3 / 2;
-            metering.vacancy = watched.then_some(Vacancy {
+            metering.idle_cpus = watched.then_some(IdleCpus {
                 since_ns: (busy_ns < at_ns).then_some(S),
                 cpus: if busy_ns < at_ns { 2 } else { 0 },
-                alone_ns: (busy_ns < at_ns).then_some(S),
+                background_only_since_ns: (busy_ns < at_ns).then_some(S),
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns.min(100 * MS) / 2;
-            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let decision =
+                usher_policy::Policy::decide(&mut policy, &observation_of(at_ns, &metering));
             let goes_on = |action: &Action| matches!(action, Action::Thaw { .. });
             if at_ns > S && decision.actions.iter().any(goes_on) {
                 goes_on_ms.get_or_insert(at_ms - 1000);
@@ -221,25 +221,26 @@ fn a_debt_keeps_nobody_off_cpus_that_no_foreground_uses() {
 }
 
 #[test]
-fn nobody_is_stopped_for_the_sake_of_a_foreground_that_has_gone() {
+fn a_departed_foreground_causes_no_stop() {
     for gone in [true, false] {
         let mut metering = no_metering(2);
         let mut policy = regulated(2);
         let mut stops = 0;
         for at_ms in [0, 500, 520] {
             let at_ns = at_ms * MS;
-            // Read half a second apart; the foreground ended 20 ms before the second.
+            // Read half a second apart; the foreground ended 20 ms before the second reading.
             metering.cpu_read_ns = at_ns.min(500 * MS);
             metering.foreground.cpu_ns = metering.cpu_read_ns;
             metering.foreground.wait_ns = metering.cpu_read_ns;
-            metering.vacancy = Some(Vacancy {
+            metering.idle_cpus = Some(IdleCpus {
                 since_ns: None,
                 cpus: 0,
-                alone_ns: (gone && at_ms > 0).then_some(480 * MS),
+                background_only_since_ns: (gone && at_ms > 0).then_some(480 * MS),
             });
             let usage = metering.background.entry(ProgramId(1)).or_default();
             usage.cpu_ns = metering.cpu_read_ns;
-            let decision = usher_policy::Policy::decide(&mut policy, &a_look(at_ns, &metering));
+            let decision =
+                usher_policy::Policy::decide(&mut policy, &observation_of(at_ns, &metering));
             let freezes = |action: &&Action| matches!(action, Action::Freeze { .. });
             stops += decision.actions.iter().filter(freezes).count();
         }

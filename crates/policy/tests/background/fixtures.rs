@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine, a program, a meter: to start with.
+//! A machine, a program and a meter with default values.
 
 use std::collections::BTreeMap;
 
@@ -70,10 +70,10 @@ pub fn no_metering(cpus: u32) -> Metering {
         idle_ns: 0,
         cpu_read_ns: 0,
         rq_imbalances: 0,
-        vacancy: None,
+        idle_cpus: None,
         foreground: Usage::default(),
         ignored: Usage::default(),
         background: BTreeMap::new(),
-        held_up: vec![],
+        blocked: vec![],
     }
 }
