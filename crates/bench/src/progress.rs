@@ -114,7 +114,7 @@ fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
     for path in paths {
         let mix = MixFile::read(&path)?;
         for setup in mix.setup.iter().filter(|s| {
-            s.creates
+            s.unless_exists
                 .as_ref()
                 .is_some_and(|c| !mix.dir.join(c).exists())
         }) {
