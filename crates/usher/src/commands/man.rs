@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher man`: the manual pages, made from the same text as `--help`.
 
+mod sections;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,9 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use crate::cli;
 use crate::failure::Outcome;
 use crate::output::Output;
+
+/// The heading of the examples in a text of `--help`.
+const EXAMPLES: &str = "Examples:\n";
 
 /// Writes the manual pages into a directory
 #[derive(Debug, clap::Args)]
@@ -76,13 +81,45 @@ fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
     if subcommands(command).next().is_some() {
         man.render_subcommands_section(&mut page)?;
     }
-    if let Some(text) = command.get_after_help() {
-        after_help(&text.to_string()).to_writer(&mut page)?;
+    let spaced = name.replace('-', " ");
+    let text = text_below(command);
+    if !text.contains("Exit status: ") {
+        sections::exit_status(&spaced).to_writer(&mut page)?;
+    }
+    sections::environment(command, &spaced).to_writer(&mut page)?;
+    sections::files(command, &spaced).to_writer(&mut page)?;
+    if !text.is_empty() {
+        after_help(&text).to_writer(&mut page)?;
+    }
+    if !text.contains(EXAMPLES) {
+        sections::examples(&spaced, &all_examples()).to_writer(&mut page)?;
     }
     if command.get_version().is_some() {
         man.render_version_section(&mut page)?;
     }
     Ok(page)
+}
+
+/// The text below the options, of `--help` where `-h` has none. The first commands to run, which
+/// `usher --help` shows, are examples.
+fn text_below(command: &clap::Command) -> String {
+    let text = command.get_after_help().or(command.get_after_long_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    text.replace("Start here:\n", EXAMPLES)
+}
+
+/// The example lines of all commands.
+fn all_examples() -> Vec<String> {
+    fn collect(command: &clap::Command, lines: &mut Vec<String>) {
+        let text = text_below(command);
+        if let Some((_, examples)) = text.split_once(EXAMPLES) {
+            lines.extend(examples.lines().map(|line| line.trim_start().to_owned()));
+        }
+        subcommands(command).for_each(|sub| collect(sub, lines));
+    }
+    let mut lines = Vec::new();
+    collect(&cli::command(), &mut lines);
+    lines
 }
 
 fn synopsis(command: &clap::Command) -> Roff {
