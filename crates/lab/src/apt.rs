@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packages from suites of Debian's that this machine does not use, without
-//! its own lists, its sources or its packages being touched.
+//! Packages from Debian suites that this machine does not use, without changes to its package
+//! lists, sources or installed packages.
 //!
-//! apt runs with a configuration and lists of its own in a scratch directory.
-//! What says how archives are reached (proxies, certificates, checks of dates)
-//! is taken over from the system's configuration; hooks and pins are not. The
-//! archive is the one that the system itself uses.
+//! apt runs with its own configuration and lists in a scratch directory. Settings for the access to
+//! archives (proxies, certificates, date checks) are copied from the system's configuration; hooks
+//! and pins are not. The archive is the one that the system uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,16 +14,16 @@ use tempfile::TempDir;
 
 use crate::LabError;
 
-/// What Debian signs its archive with; the system's sources may name another.
+/// Keyring of Debian's archive, unless the system's sources name another.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// apt with lists of its own.
+/// apt with separate package lists.
 #[derive(Debug)]
 pub(crate) struct Apt {
     dir: TempDir,
 }
 
-/// A package that is to be had.
+/// An available package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub name: String,
@@ -36,7 +35,7 @@ impl Apt {
     /// Fetches the lists of these suites into the directory.
     ///
     /// # Errors
-    /// When there is no apt, or its archive does not hold the suites.
+    /// apt is missing, or its archive does not contain the suites.
     pub fn with_suites(suites: &[&str], dir: TempDir) -> Result<Self, LabError> {
         let apt = Self { dir };
         let archive = system_archive()?;
@@ -79,9 +78,9 @@ impl Apt {
         command
     }
 
-    /// Packages whose names begin and end so, each in its newest version.
+    /// Packages with this prefix and suffix, each in its newest version.
     pub fn packages(&self, prefix: &str, suffix: &str) -> Result<Vec<Package>, LabError> {
-        let doing = format!("asking apt for packages {prefix}*{suffix}");
+        let doing = format!("querying apt for packages {prefix}*{suffix}");
         let names = run(&doing, self.command("apt-cache").args(["pkgnames", prefix]))?;
         let names: Vec<&str> = names
             .lines()
@@ -91,7 +90,7 @@ impl Apt {
             return Ok(Vec::new());
         }
         let mut show = self.command("apt-cache");
-        // Names that nothing but other packages mention have nothing to show.
+        // apt-cache show fails for names that occur only as dependencies.
         let shown = show
             .args(["--no-all-versions", "show"])
             .args(names)
@@ -115,15 +114,15 @@ impl Apt {
         unpack_all(&archives, into)
     }
 
-    /// Downloads a package of one of the suites with what it needs and this
-    /// system does not have, and unpacks all of it below a directory.
+    /// Downloads a package of one of the suites with all dependencies that this system lacks, and
+    /// unpacks them below a directory.
     pub fn unpack_with_needs(
         &self,
         package: &str,
         suite: &str,
         into: &Path,
     ) -> Result<(), LabError> {
-        let doing = format!("downloading {package} of {suite} and what it needs");
+        let doing = format!("downloading {package} of {suite} and its dependencies");
         let mut install = self.command("apt-get");
         install.args(["-t", suite]);
         install.args(["-qq", "--yes", "--no-install-recommends", "--download-only"]);
@@ -146,26 +145,25 @@ fn unpack_all(archives: &Path, into: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The archive from which this machine gets its packages.
+/// The archive of this machine's packages.
 ///
 /// # Errors
-/// When apt is missing or names no archive of Debian's.
+/// apt is missing or has no Debian archive.
 pub(crate) fn system_archive() -> Result<String, LabError> {
-    // Without fetching them: lists may not have been fetched here yet.
+    // Without fetching: the lists may not have been fetched on this machine yet.
     let lists = run(
-        "asking apt which archive this machine uses",
+        "querying apt for this machine's archive",
         Command::new("apt-get").args(["update", "--print-uris"]),
     )?;
     let found = archive(&lists, &debian_release()?).map(str::to_owned);
     found.ok_or_else(|| LabError::Missing {
-        what: "apt names no archive with a component main".to_owned(),
-        remedy: "give this machine Debian sources (/etc/apt/sources.list.d)".to_owned(),
+        what: "apt has no archive with a component main".to_owned(),
+        remedy: "add Debian sources to this machine (/etc/apt/sources.list.d)".to_owned(),
     })
 }
 
-/// The archive of the lists of packages of main of this release, else of the
-/// first suite that is none of updates. The first word of a line is
-/// `'ARCHIVE/dists/SUITE/main/…'`.
+/// The archive of main of this release, else of the first suite that is not an update suite. The
+/// first word of a line is `'ARCHIVE/dists/SUITE/main/…'`.
 fn archive<'a>(lists: &'a str, release: &str) -> Option<&'a str> {
     let suites = lists.lines().filter_map(|line| {
         let uri = line.strip_prefix('\'')?.split('\'').next()?;
@@ -179,7 +177,7 @@ fn archive<'a>(lists: &'a str, release: &str) -> Option<&'a str> {
         .map(|(_, archive)| archive)
 }
 
-/// The code name of the Debian that this is.
+/// The code name of the host's Debian release.
 pub(crate) fn debian_release() -> Result<String, LabError> {
     let path = Path::new("/etc/os-release");
     let text = fs::read_to_string(path).map_err(LabError::file("reading", path))?;
@@ -188,13 +186,14 @@ pub(crate) fn debian_release() -> Result<String, LabError> {
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(|name| name.trim_matches('"').to_owned())
         .ok_or_else(|| LabError::Missing {
-            what: format!("{} names no Debian release", path.display()),
-            remedy: "the lab takes its kernels from Debian's archive; run it on Debian".to_owned(),
+            what: format!("{} contains no Debian release", path.display()),
+            remedy: "the lab fetches its kernels from Debian's archive; run it on Debian"
+                .to_owned(),
         })
 }
 
-/// How archives are reached, as the system has it, and everything else in
-/// directories of our own.
+/// The system's settings for the access to archives, with all directories replaced by those of the
+/// scratch directory.
 fn configuration(dir: &Path, system: &str) -> String {
     let reaching = system
         .lines()
@@ -226,7 +225,7 @@ fn sources(archive: &str, suites: &[&str], keyring: bool) -> String {
     format!("Types: deb\nURIs: {archive}\nSuites: {suites}\nComponents: main\n{signed}")
 }
 
-/// Packages as `apt-cache show` tells them.
+/// Parses the output of `apt-cache show`.
 fn stanzas(text: &str) -> Vec<Package> {
     let field = |stanza: &str, name: &str| {
         let line = stanza
@@ -244,7 +243,7 @@ fn stanzas(text: &str) -> Vec<Package> {
     text.split("\n\n").filter_map(package).collect()
 }
 
-/// Runs a program to its end; what it wrote to standard output.
+/// Runs a program to its end and returns its standard output.
 pub(crate) fn run(doing: &str, command: &mut Command) -> Result<String, LabError> {
     let output = command
         .env("LC_ALL", "C.UTF-8")
@@ -257,17 +256,17 @@ pub(crate) fn run(doing: &str, command: &mut Command) -> Result<String, LabError
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said: Vec<&str> = said
+    let message = String::from_utf8_lossy(&output.stderr);
+    let message: Vec<&str> = message
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
     Err(LabError::Tool {
         doing: doing.to_owned(),
-        said: match said.is_empty() {
+        message: match message.is_empty() {
             true => output.status.to_string(),
-            false => said.join("; "),
+            false => message.join("; "),
         },
     })
 }
@@ -277,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_archive_is_the_one_of_main() {
+    fn archive_is_the_one_of_main() {
         let lists = "'a:/0/dists/others/main/binary-amd64/Packages.xz' x 0 \n\
                      'a:/1/dists/stable/InRelease' x 0 \n\
                      'a:/2/dists/stable-security/main/binary-amd64/Packages.xz' x 0 \n\
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_taken_over_and_hooks_are_not() {
+    fn access_settings_are_copied_and_hooks_are_not() {
         let system = "APT::Update::Post-Invoke:: \"rm x\";\nAcquire::http::Proxy \"p\";\n\
                       Acquire::IndexTargets::deb::DEP-11 \"\";\nDir::State::Lists \"l\";\n";
         let text = configuration(Path::new("/x"), system);
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_read() {
+    fn parses_packages() {
         let text = "Package: a\nVersion: 1\nSize: 12\nDescription: b\n Size: 3\n\nPackage: c\n";
         let a = Package {
             name: "a".to_owned(),
@@ -315,11 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_one_line() {
+    fn failure_is_one_line() {
         let mut command = Command::new("sh");
         let command = command.args(["-c", "echo a >&2; echo; echo b >&2; exit 3"]);
-        let said = run("trying", command).unwrap_err().to_string();
-        assert_eq!(said, "trying: a; b");
+        let message = run("trying", command).unwrap_err().to_string();
+        assert_eq!(message, "trying: a; b");
         let mut command = Command::new("false");
         assert_eq!(
             run("trying", &mut command).unwrap_err().to_string(),

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The folder in which fetched kernels and emulators stay.
+//! The cache of fetched kernels and emulators.
 //!
-//! Each lies in a directory that appears complete, by a rename, and is never
-//! changed after. Fetching holds a lock, so that of two runs at once the
-//! second waits and then finds what the first fetched.
+//! Each entry is a directory that appears complete, by a rename, and never changes afterwards.
+//! Fetching holds a lock: a second run waits and then uses the entry of the first.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -16,32 +15,31 @@ use tempfile::TempDir;
 
 use crate::LabError;
 
-/// What is not finished begins so.
+/// Prefix of unfinished entries.
 const UNFINISHED: &[u8] = b".unfinished-";
 
-/// The folder of fetched things.
+/// The cache folder.
 #[derive(Debug, Clone)]
-pub struct Cache {
+pub struct LabCache {
     root: PathBuf,
 }
 
-/// Held while something is fetched.
+/// The lock held while an entry is fetched.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "it is held, not used")] File);
 
-impl Cache {
-    /// The folder, made when it is not there: the one given, or that of the
-    /// user (`$XDG_CACHE_HOME/usher/lab`, else `~/.cache/usher/lab`).
+impl LabCache {
+    /// Opens or creates the folder: the given one, or the user's (`$XDG_CACHE_HOME/usher/lab`, else
+    /// `~/.cache/usher/lab`).
     ///
     /// # Errors
-    /// When there is none and none can be made.
+    /// No folder is given or known, or it cannot be created.
     pub fn open(given: Option<&Path>) -> Result<Self, LabError> {
         let root = match given {
             Some(path) => path.to_owned(),
             None => users().ok_or_else(|| LabError::Missing {
-                what: "neither XDG_CACHE_HOME nor HOME says where fetched kernels may stay"
-                    .to_owned(),
-                remedy: "name a folder with --cache".to_owned(),
+                what: "no cache folder is known: neither XDG_CACHE_HOME nor HOME is set".to_owned(),
+                remedy: "give a folder with --cache".to_owned(),
             })?,
         };
         fs::create_dir_all(&root).map_err(LabError::file("making the folder", &root))?;
@@ -49,17 +47,17 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The directory of one thing, whether or not it is there.
+    /// The directory of an entry, which may not exist.
     pub(crate) fn entry(&self, kind: &str, name: &str) -> PathBuf {
         self.root.join(kind).join(name)
     }
 
-    /// Names of everything of a kind.
+    /// Names of all entries of a kind.
     pub(crate) fn entries(&self, kind: &str) -> Result<Vec<String>, LabError> {
         let dir = self.root.join(kind);
         let entries = match fs::read_dir(&dir) {
@@ -74,7 +72,7 @@ impl Cache {
         Ok(names)
     }
 
-    /// Waits until nobody else fetches, and keeps others from it.
+    /// Takes the lock; waits while another run holds it.
     pub(crate) fn lock(&self) -> Result<Lock, LabError> {
         let path = self.root.join("lock");
         let file = File::options()
@@ -99,8 +97,8 @@ impl Cache {
         Ok(Lock(file))
     }
 
-    /// Removes what killed runs left unfinished; under the lock nobody else is
-    /// about to finish it.
+    /// Removes unfinished entries of killed runs. The lock guarantees that no other run is still
+    /// filling them.
     fn sweep(&self) {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         for entry in
@@ -110,16 +108,16 @@ impl Cache {
         }
     }
 
-    /// A directory for what is not finished, gone when it is dropped.
+    /// A directory for an unfinished entry, removed on drop.
     pub(crate) fn scratch(&self) -> Result<TempDir, LabError> {
         let prefix = String::from_utf8_lossy(UNFINISHED);
         tempfile::Builder::new()
             .prefix(&*prefix)
             .tempdir_in(&self.root)
-            .map_err(LabError::file("making a directory in", &self.root))
+            .map_err(LabError::file("creating a directory in", &self.root))
     }
 
-    /// The directory of that name; filled now, while others wait, where it is not there.
+    /// The directory of an entry. If it does not exist it is filled, while other runs wait.
     pub(crate) fn get_or_add(
         &self,
         kind: &str,
@@ -137,7 +135,7 @@ impl Cache {
         }
     }
 
-    /// Fills a directory and makes it appear, complete, under its name.
+    /// Fills a directory and renames it to its final name.
     pub(crate) fn add(
         &self,
         _lock: &Lock,
@@ -172,9 +170,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_there_and_what_fails_leaves_nothing() {
+    fn complete_entries_appear_and_failed_ones_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(Some(&dir.path().join("a/b"))).unwrap();
+        let cache = LabCache::open(Some(&dir.path().join("a/b"))).unwrap();
         let lock = cache.lock().unwrap();
         let write = |path: &Path| fs::write(path.join("x"), "1").map_err(LabError::file("", path));
         let entry = cache.add(&lock, "kernels", "1.2", write).unwrap();
@@ -187,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time() {
+    fn lock_excludes_other_runs() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(Some(dir.path())).unwrap();
+        let cache = LabCache::open(Some(dir.path())).unwrap();
         let held = cache.lock().unwrap();
         let other = File::open(cache.root().join("lock")).unwrap();
         let attempt = || rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);

@@ -13,10 +13,10 @@ use serde_json::json;
 use usher_model::CpuSet;
 
 use crate::kernels::{self, Kernel, Wanted};
-use crate::vm::{Clock, End, Idle, Outcome, Streams, Vm};
-use crate::{Cache, interrupts::Interrupts};
+use crate::vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
+use crate::{LabCache, interrupts::Interrupts};
 
-/// Lines of the console that are shown when a guest has died.
+/// Number of console lines shown when a guest has died.
 const CONSOLE_LINES: usize = 40;
 
 /// Runs a command under a kernel with sched_ext on a machine of any topology.
@@ -51,42 +51,42 @@ Examples:
   lab/vm --kernel list"
 )]
 struct Args {
-    /// The machine, as `usher topo --from` reads it; what shares a cache becomes a die
+    /// The machine, as for `usher topo --from`; CPUs that share a cache become a die
     #[arg(
         long,
         value_name = "DESCRIPTION",
         default_value = "package:2 core:2 pu:2"
     )]
     topology: String,
-    /// A series (7.2), a release, newest or oldest of those that are here; or list
+    /// A series (7.2), a release, or the newest or oldest available; or list
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
-    /// Count time in instructions, of 1 ns each or NS, a power of two (needs QEMU 10, which
-    /// is fetched where it is not installed)
+    /// Count time in instructions, of 1 ns each or NS, a power of two (needs QEMU 10, which is
+    /// fetched if it is not installed)
     #[arg(long, value_name = "NS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     virtual_time: Option<u32>,
-    /// With --virtual-time: let idle time take its time, where else it passes at once
+    /// With --virtual-time: idle time passes in real time instead of at once
     #[arg(long, requires = "virtual_time")]
     idle_waits: bool,
     /// CPUs that are offline when the command starts
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus_off: CpuSet,
-    /// Memory in MiB; taken from the host as it is used
+    /// Memory in MiB, allocated on the host as it is used
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: usize,
-    /// A directory of the host's that the command may write in, beside the current one
+    /// A host directory that the command may write in, besides the current one
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
-    /// A directory in which it may write what is forgotten, beside /tmp and /var/tmp
+    /// A directory with discarded writes, besides /tmp and /var/tmp
     #[arg(long, value_name = "DIR")]
     scratch: Vec<PathBuf>,
-    /// A variable for the command, beside those that are set here
+    /// A variable for the command, in addition to the environment
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// When to give up, from the guest's start
+    /// Time limit, from the guest's start
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// More words for the kernel's command line
+    /// Additional words for the kernel's command line
     #[arg(
         long,
         value_name = "WORDS",
@@ -94,13 +94,13 @@ struct Args {
         allow_hyphen_values = true
     )]
     append: String,
-    /// Keep all that appears on the guest's console
+    /// Write the guest's console output to a file
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
-    /// Write how it ended, and what it took, as JSON
+    /// Write the result and the times as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Where kernels stay [default: $XDG_CACHE_HOME/usher/lab]
+    /// The cache of kernels [default: $XDG_CACHE_HOME/usher/lab]
     #[arg(
         long,
         value_name = "DIR",
@@ -108,13 +108,13 @@ struct Args {
         hide_env_values = true
     )]
     cache: Option<PathBuf>,
-    /// Fetch all that guests need, and run nothing
+    /// Fetch everything that guests need, without running a command
     #[arg(long, conflicts_with = "command")]
     prepare: bool,
-    /// As --prepare, and look for newer kernels
+    /// As --prepare, and check for newer kernels
     #[arg(long, conflicts_with = "command")]
     update: bool,
-    /// Answer --kernel list in JSON
+    /// Print --kernel list as JSON
     #[arg(long)]
     json: bool,
     /// The command and its arguments
@@ -129,7 +129,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "NAME=VALUE is due".to_owned())
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -144,7 +144,7 @@ pub fn main() -> ExitCode {
     };
     match perform(&args) {
         Ok(status) => ExitCode::from(status),
-        Err(error) if nobody_reads(&error) => ExitCode::SUCCESS,
+        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("lab: {error:#}");
             ExitCode::from(crate::OWN_FAILURE)
@@ -152,8 +152,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether all that is wrong is that a reader went away (`lab/vm … | head`).
-fn nobody_reads(error: &anyhow::Error) -> bool {
+/// Returns whether the error is only a closed standard output (`lab/vm … | head`).
+fn is_closed_output(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<io::Error>());
@@ -161,7 +161,7 @@ fn nobody_reads(error: &anyhow::Error) -> bool {
 }
 
 fn perform(args: &Args) -> anyhow::Result<u8> {
-    let cache = || Cache::open(args.cache.as_deref());
+    let cache = || LabCache::open(args.cache.as_deref());
     if args.prepare || args.update {
         let kernels = kernels::prepare(&cache()?, args.update)?;
         crate::emulator::Emulator::find(&cache()?, true)?;
@@ -179,7 +179,7 @@ fn perform(args: &Args) -> anyhow::Result<u8> {
     run(args)
 }
 
-/// What is here, and what could be.
+/// Prints the cached and the available kernels.
 fn list(here: &[Kernel], offered: Option<Vec<String>>, json: bool) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     if json {
@@ -247,15 +247,15 @@ fn run(args: &Args) -> anyhow::Result<u8> {
     if let Some(file) = report {
         serde_json::to_writer_pretty(file, &outcome).context("writing the report")?;
     }
-    complain(&outcome, args.timeout);
+    report_end(&outcome, args.timeout);
     match outcome.end {
         End::Interrupted => Ok((128 + interrupts.last()) as u8),
         _ => Ok(outcome.status()),
     }
 }
 
-/// Says what the exit status alone does not.
-fn complain(outcome: &Outcome, timeout_s: u64) {
+/// Prints the reason of an end that the exit status alone does not explain.
+fn report_end(outcome: &GuestOutcome, timeout_s: u64) {
     let kernel = &outcome.kernel;
     match &outcome.end {
         End::Exited { .. } | End::Interrupted => return,
@@ -263,7 +263,7 @@ fn complain(outcome: &Outcome, timeout_s: u64) {
         End::Died => eprintln!("lab: the guest with kernel {kernel} died; its console:"),
         End::TimedOut => {
             eprintln!(
-                "lab: the guest with kernel {kernel} was not done in {timeout_s} s; its console:"
+                "lab: the guest with kernel {kernel} exceeded the time limit of {timeout_s} s; its console:"
             );
         }
     }
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_definition_is_valid() {
         Args::command().debug_assert();
     }
 

@@ -1,37 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast the guest's time stamp counter counts.
+//! Frequency of the guest's time stamp counter.
 //!
-//! A guest that finds that out for itself compares counters while the host may
-//! keep it from running at any moment: on a busy host its clock then runs five
-//! times too fast or too slow. The host knows: an emulated counter is the
-//! host's own, and in virtual time it counts nanoseconds.
+//! A guest that measures the frequency itself compares counters while the host may interrupt it at
+//! any time. On a busy host its clock is then wrong by a factor of up to five. The host knows the
+//! frequency: an emulated counter is the host's own, and in virtual time it counts nanoseconds.
 
 use std::time::{Duration, Instant};
 
 use crate::vm::Clock;
 
-/// In virtual time.
+/// Frequency in virtual time.
 const VIRTUAL_KHZ: u64 = 1_000_000;
-/// Between the two looks: errors of a microsecond are then 0.002 %.
-const APART: Duration = Duration::from_millis(50);
-/// Looks, of which the least disturbed counts.
-const LOOKS: usize = 32;
+/// Time between two samples: errors of a microsecond are then 0.002 %.
+const SAMPLE_DISTANCE: Duration = Duration::from_millis(50);
+/// Number of samples; the least disturbed is used.
+const SAMPLES: usize = 32;
 
-/// Thousands of ticks a second.
+/// Frequency in kHz.
 pub(crate) fn tsc_khz(clock: Clock) -> u64 {
     if clock != Clock::Host {
         return VIRTUAL_KHZ;
     }
-    let (begun, first) = look();
-    std::thread::sleep(APART);
-    let (ended, last) = look();
+    let (begun, first) = sample();
+    std::thread::sleep(SAMPLE_DISTANCE);
+    let (ended, last) = sample();
     let ticks = u128::from(last.wrapping_sub(first));
     let khz = ticks * 1_000_000 / (ended - begun).as_nanos().max(1);
     u64::try_from(khz).unwrap_or(VIRTUAL_KHZ)
 }
 
-/// The time, and the counter at that time.
-fn look() -> (Instant, u64) {
+/// A sample of the time and the counter.
+fn sample() -> (Instant, u64) {
     let once = || {
         let before = Instant::now();
         let counter = counter();
@@ -39,7 +38,7 @@ fn look() -> (Instant, u64) {
         (took, before + took / 2, counter)
     };
     let mut best = once();
-    for _ in 1..LOOKS {
+    for _ in 1..SAMPLES {
         best = best.min(once());
     }
     (best.1, best.2)
@@ -47,12 +46,12 @@ fn look() -> (Instant, u64) {
 
 #[cfg(target_arch = "x86_64")]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and no Linux forbids
-    // it to a program that has not asked for that.
+    // SAFETY: every x86-64 processor has the instruction, and Linux permits it unless the process
+    // has disabled it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// No guest is started on other machines.
+/// Guests do not run on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 fn counter() -> u64 {
     0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which QEMU, and what it is told.
+//! Selection and arguments of QEMU and virtiofsd.
 //!
-//! Everything below was found by trial; docs/lab.md has the reasons.
+//! The arguments were determined by experiment; docs/lab.md gives the reasons.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -12,14 +12,14 @@ use usher_model::CpuSet;
 
 use crate::LabError;
 use crate::apt::{Apt, debian_release, run};
-use crate::cache::Cache;
+use crate::cache::LabCache;
 use crate::clock::tsc_khz;
 use crate::shape::Shape;
 use crate::vm::{Clock, Idle};
 
-/// The first QEMU whose `-icount` interleaves CPUs well.
+/// The first QEMU with a good interleaving of CPUs under `-icount`.
 const VIRTUAL_TIME_LEAST: u32 = 10;
-/// Where distributions put virtiofsd, which is not in `PATH`.
+/// Paths of virtiofsd, which distributions install outside of `PATH`.
 const VIRTIOFSD: [(&str, Share); 3] = [
     ("/usr/lib/qemu/virtiofsd", Share::InC),
     ("/usr/libexec/virtiofsd", Share::InRust),
@@ -28,22 +28,21 @@ const VIRTIOFSD: [(&str, Share); 3] = [
 /// The package of the emulator, and its program.
 const PACKAGE: &str = "qemu-system-x86";
 const PROGRAM: &str = "qemu-system-x86_64";
-/// What it lies under in the cache.
+/// Kind of the emulator in the cache.
 const KIND: &str = "emulators";
 
-/// A QEMU.
+/// An installed or fetched QEMU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Emulator {
     program: PathBuf,
     version: u32,
-    /// Where it was unpacked, when it is not the system's.
+    /// Where it was unpacked; `None` for the system's.
     root: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// The system's, or for virtual time, where that is too old, one that is
-    /// fetched.
-    pub fn find(cache: &Cache, virtual_time: bool) -> Result<Self, LabError> {
+    /// The system's QEMU, or a fetched one if the system's is too old for virtual time.
+    pub fn find(cache: &LabCache, virtual_time: bool) -> Result<Self, LabError> {
         let system = Self::of(PathBuf::from(PROGRAM), None).map_err(|_| LabError::Missing {
             what: format!("{PROGRAM} cannot be run"),
             remedy: "install what the lab needs: scripts/setup lab".to_owned(),
@@ -61,24 +60,24 @@ impl Emulator {
             version: 0,
             root,
         };
-        let said = run(
-            "asking QEMU for its version",
+        let message = run(
+            "querying QEMU's version",
             emulator.command().arg("--version"),
         )?;
-        let number = said
+        let number = message
             .split("version ")
             .nth(1)
             .and_then(|rest| rest.split('.').next());
         let number = number.and_then(|number| number.parse().ok());
         emulator.version = number.ok_or_else(|| LabError::Tool {
-            doing: "asking QEMU for its version".to_owned(),
-            said,
+            doing: "querying QEMU's version".to_owned(),
+            message,
         })?;
         Ok(emulator)
     }
 
-    /// A newer one than the system's, from the backports of its release.
-    fn fetched(cache: &Cache) -> Result<PathBuf, LabError> {
+    /// A newer QEMU than the system's, from the backports of its release.
+    fn fetched(cache: &LabCache) -> Result<PathBuf, LabError> {
         let name = format!("qemu-{VIRTUAL_TIME_LEAST}");
         cache.get_or_add(KIND, &name, |into| {
             let release = debian_release()?;
@@ -101,7 +100,7 @@ impl Emulator {
         })
     }
 
-    /// The program, without arguments.
+    /// The program without arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(root) = &self.root {
@@ -116,20 +115,20 @@ impl Emulator {
     }
 }
 
-/// The program that shares files with the guest: there are two.
+/// The two implementations of the file server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
-    /// QEMU's own, up to version 7.
+    /// The C implementation of QEMU up to version 7.
     InC,
-    /// Its successor.
+    /// Its successor in Rust.
     InRust,
 }
 
-/// virtiofsd, told to share everything at a listening socket.
+/// virtiofsd, configured to share all files at a listening socket.
 pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     let found = VIRTIOFSD.iter().find(|(path, _)| Path::new(path).exists());
     let (path, kind) = found.ok_or_else(|| LabError::Missing {
-        what: "virtiofsd is not there".to_owned(),
+        what: "virtiofsd is not installed".to_owned(),
         remedy: "install what the lab needs: scripts/setup lab".to_owned(),
     })?;
     let mut command = Command::new(path);
@@ -152,7 +151,7 @@ pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     Ok(command)
 }
 
-/// What the guest is.
+/// Properties of a guest.
 #[derive(Debug)]
 pub(crate) struct Guest<'a> {
     pub shape: &'a Shape,
@@ -161,11 +160,11 @@ pub(crate) struct Guest<'a> {
     pub clock: Clock,
     /// The program that the guest's kernel starts.
     pub init: &'a Path,
-    /// More words for the kernel.
+    /// Additional words for the kernel.
     pub append: &'a str,
 }
 
-/// How it is spoken to.
+/// Connections to a guest.
 #[derive(Debug)]
 pub(crate) struct Wires<'a> {
     /// Abstract address of virtiofsd's socket.
@@ -181,17 +180,17 @@ impl Guest<'_> {
     pub fn arguments(&self, wires: &Wires) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
-        // With a thread a CPU the guest dies when its kernel patches itself.
+        // With one thread per CPU the guest dies when its kernel patches its code.
         say(&["-accel", "tcg,thread=single"]);
         if let Clock::Instructions { ns, idle } = self.clock {
             let sleep = if idle == Idle::Waits { "on" } else { "off" };
             let shift = ns.trailing_zeros();
             say(&["-icount", &format!("shift={shift},sleep={sleep}")]);
         }
-        // The usual firmware asks for CPUID leaf 1F with whatever happens to be
-        // in ECX; where there are dies, QEMU 10 aborts on that.
+        // The default firmware queries CPUID leaf 1F with an undefined ECX; if there are dies, QEMU
+        // 10 aborts on that.
         say(&["-bios", "qboot.rom"]);
-        // Intel's leaves 4, B and 1F tell threads, dies and caches right.
+        // Intel's leaves 4, B and 1F describe threads, dies and caches correctly.
         say(&[
             "-machine",
             "q35",
@@ -245,13 +244,13 @@ impl Guest<'_> {
         format!("{cpus},sockets={packages},dies={dies},cores={cores},threads={threads}")
     }
 
-    /// Memory of a node; virtiofsd needs to see it.
+    /// Memory of a node; it must be visible to virtiofsd.
     fn memory(&self, node: usize) -> String {
         let size = self.memory_mib / self.shape.nodes.len();
         format!("memory-backend-memfd,id=memory{node},size={size}M,share=on")
     }
 
-    /// The words for the kernel.
+    /// The kernel's command line.
     fn words(&self) -> String {
         format!(
             "root=host rootfstype=virtiofs rw init={} console=ttyS0 quiet panic=-1 \

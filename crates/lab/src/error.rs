@@ -1,59 +1,59 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong before a guest runs its command.
+//! Errors before a guest runs its command.
 
 use std::io;
 use std::path::PathBuf;
 
-/// One line: what was being done, to what, why it failed, what to do.
+/// One line: the operation, its object, the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// No machine, or none that a guest can be.
+    /// Not a machine, or not one that a guest can have.
     #[error("the topology '{text}' cannot be a guest's: {reason}")]
     Shape {
-        /// As it was given.
+        /// The topology as given.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A description that does not describe.
+    /// An invalid description.
     #[error(transparent)]
-    Topology(#[from] usher_topology::TopologyError),
-    /// A request that makes no sense for this guest.
+    Topology(#[from] usher_topology::TopologyReadError),
+    /// A request that this guest cannot satisfy.
     #[error("{0}")]
     Request(String),
-    /// A program or file that the lab needs is not there.
+    /// A required program or file is missing.
     #[error("{what}; {remedy}")]
     Missing {
-        /// What is not there.
+        /// The missing item.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// No such kernel to be had.
+    /// A kernel is not available.
     #[error("no kernel {wanted}: {reason}")]
     Kernel {
-        /// As it was asked for.
+        /// The requested kernel.
         wanted: String,
-        /// Why there is none.
+        /// The reason.
         reason: String,
     },
-    /// Another program did not do what it was to do.
-    #[error("{doing}: {said}")]
+    /// Another program failed.
+    #[error("{doing}: {message}")]
     Tool {
-        /// What it was run for.
+        /// The purpose of the program.
         doing: String,
-        /// What it said, or how it ended.
-        said: String,
+        /// Its message, or how it ended.
+        message: String,
     },
-    /// The guest was there and would not run the command.
+    /// The guest has started but could not run the command.
     #[error("the guest: {0}")]
     Guest(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done, to what.
+        /// The operation and its object.
         doing: String,
-        /// Why it failed.
+        /// The reason.
         source: io::Error,
     },
 }

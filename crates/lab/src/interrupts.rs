@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Signals that end programs, as something that can be waited for beside a
-//! guest: so that the guest ends first.
+//! Termination signals as a file descriptor that can be polled together with a guest, which lets
+//! the guest end first.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::LabError;
 
-/// Taken over from their defaults for good.
+/// Termination signals, handled instead of their defaults for the rest of the process.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     wake: UnixStream,
@@ -19,13 +19,13 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Takes the signals over.
+    /// Installs the handlers.
     pub fn new() -> Result<Self, LabError> {
         let register = || {
             let (wake, sender) = UnixStream::pair()?;
             let last = Arc::new(AtomicUsize::new(0));
             for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-                // First which, then that.
+                // The handler stores the number before it makes the descriptor readable.
                 let number = usize::try_from(signal).unwrap_or_default();
                 signal_hook::flag::register_usize(signal, Arc::clone(&last), number)?;
                 signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
@@ -35,12 +35,12 @@ impl Interrupts {
         register().map_err(LabError::io("asking for signals"))
     }
 
-    /// Readable once one has come.
+    /// A descriptor that is readable after a signal.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// The one that has come last.
+    /// The last signal.
     pub fn last(&self) -> usize {
         self.last.load(Ordering::SeqCst)
     }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels with sched_ext, fetched from Debian.
 //!
-//! Debian's own stable kernels have no sched_ext; those of the suites below
-//! do. Which versions they hold changes from week to week, and packages of
-//! older ones disappear in part, so nothing here names a version: apt is asked,
-//! and of each series (6.18, 7.2) the newest release counts whose packages are
-//! all there. Guests need the flavour for virtual machines, which has virtio
-//! file systems and consoles built in and starts without an initramfs.
+//! Debian's stable kernels have no sched_ext; those of the suites below do. The versions in these
+//! suites change weekly, and some packages of older versions disappear. Therefore no version is
+//! hard-coded: apt is queried, and the newest release of each series (6.18, 7.2) with complete
+//! packages is used. Guests need the flavour for virtual machines, which has virtio file systems
+//! and consoles built in and starts without an initramfs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,39 +17,39 @@ use serde::Serialize;
 
 use crate::LabError;
 use crate::apt::{Apt, Package};
-use crate::cache::{Cache, Lock};
+use crate::cache::{LabCache, Lock};
 
-/// Suites whose kernels have sched_ext.
+/// Suites with sched_ext kernels.
 const SUITES: [&str; 2] = ["trixie-backports", "sid"];
-/// What the flavour's packages end in.
+/// Suffix of the flavour's packages.
 const FLAVOUR: &str = "-cloud-amd64";
-/// Packages that make up a kernel today; up to 6.18 it was the first alone.
+/// Packages of a kernel; up to 6.18 a kernel is only the first.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-base-",
     "linux-binary-",
     "linux-modules-",
 ];
-/// An image smaller than this is no kernel but the sum of the other parts.
+/// Minimum size of an image; a smaller package only depends on the other parts.
 const IMAGE_BYTES_LEAST: u64 = 1 << 20;
-/// Options without which a kernel is of no use here.
+/// Required kernel options.
 const OPTIONS: [&str; 2] = ["CONFIG_SCHED_CLASS_EXT=y", "CONFIG_DEBUG_INFO_BTF=y"];
-/// What they lie under in the cache.
+/// Kind of the kernels in the cache.
 const KIND: &str = "kernels";
-/// What kernels of stable releases lie under, which are not tested on otherwise.
+/// Kind of the kernels of stable releases, which are not in the test matrix.
 const STOCK_KIND: &str = "stock-kernels";
 
-/// A kernel that is here.
+/// A cached kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kernel {
-    /// As `uname -r` says it.
+    /// The output of `uname -r`.
     pub release: String,
-    /// Where its files are.
+    /// The directory of its files.
     pub dir: PathBuf,
 }
 
 impl Kernel {
-    /// Its series: `7.2` of `7.2.13+deb14-cloud-amd64`.
+    /// Its series: `7.2` for `7.2.13+deb14-cloud-amd64`.
     pub fn series(&self) -> String {
         series(&self.release).to_string()
     }
@@ -71,12 +70,12 @@ impl Kernel {
     }
 }
 
-/// Which kernel is asked for.
+/// Selection of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// The newest that is here.
+    /// The newest cached kernel.
     Newest,
-    /// The oldest that is here.
+    /// The oldest cached kernel.
     Oldest,
     /// The newest release of a series (`7.2`), or one release.
     Named(String),
@@ -94,7 +93,7 @@ impl FromStr for Wanted {
             "newest" => Ok(Self::Newest),
             "oldest" => Ok(Self::Oldest),
             _ if numbered && plain => Ok(Self::Named(text.to_owned())),
-            _ => Err("a series such as 7.2, a release, newest, oldest or list is due".to_owned()),
+            _ => Err("expected a series such as 7.2, a release, newest, oldest or list".to_owned()),
         }
     }
 }
@@ -109,19 +108,19 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// A kernel that the archive holds.
+/// A kernel in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Offer {
     release: String,
-    /// With versions, as apt takes them.
+    /// Packages with versions, in apt's syntax.
     packages: Vec<String>,
 }
 
-/// The kernels that are here, oldest first.
+/// The cached kernels, oldest first.
 ///
 /// # Errors
-/// When the folder cannot be read.
-pub fn here(cache: &Cache) -> Result<Vec<Kernel>, LabError> {
+/// The folder cannot be read.
+pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
     let names = cache.entries(KIND)?.into_iter();
     let mut kernels: Vec<Kernel> = names
         .map(|release| Kernel {
@@ -133,12 +132,12 @@ pub fn here(cache: &Cache) -> Result<Vec<Kernel>, LabError> {
     Ok(kernels)
 }
 
-/// The kernel asked for; fetched when it is not here, and with it, where none
-/// is here at all, the others that are tested on.
+/// The selected kernel. If it is not cached it is fetched; if no kernel is cached, the whole test
+/// matrix is fetched.
 ///
 /// # Errors
-/// When it is neither here nor to be had.
-pub fn find(cache: &Cache, wanted: &Wanted) -> Result<Kernel, LabError> {
+/// The kernel is neither cached nor available.
+pub fn find(cache: &LabCache, wanted: &Wanted) -> Result<Kernel, LabError> {
     if let Some(kernel) = pick(here(cache)?, wanted) {
         return Ok(kernel);
     }
@@ -162,12 +161,12 @@ pub fn find(cache: &Cache, wanted: &Wanted) -> Result<Kernel, LabError> {
     )
 }
 
-/// Has the kernels that are tested on: two series or more. With `update`,
-/// those that the archive holds now.
+/// Fetches the test matrix: two series or more. With `update`, the kernels that the archive
+/// contains now.
 ///
 /// # Errors
-/// When there are none to be had.
-pub fn prepare(cache: &Cache, update: bool) -> Result<Vec<Kernel>, LabError> {
+/// No kernel is available.
+pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> {
     let enough = |kernels: &[Kernel]| {
         let first = kernels.first().map(Kernel::series);
         !update && kernels.iter().any(|kernel| Some(kernel.series()) != first)
@@ -188,12 +187,12 @@ pub fn prepare(cache: &Cache, update: bool) -> Result<Vec<Kernel>, LabError> {
     }
 }
 
-/// The newest kernel of a stable release itself (`bookworm`, `trixie`), which may lack
-/// sched_ext; fetched when it is not in the cache.
+/// The newest kernel of a stable release (`bookworm`, `trixie`), which may lack sched_ext; fetched
+/// if it is not in the cache.
 ///
 /// # Errors
-/// When the archive does not offer it.
-pub(crate) fn stock(cache: &Cache, suite: &str) -> Result<Kernel, LabError> {
+/// The archive does not contain it.
+pub(crate) fn stock(cache: &LabCache, suite: &str) -> Result<Kernel, LabError> {
     let dir = cache.get_or_add(STOCK_KIND, suite, |into| {
         eprintln!("lab: fetching the kernel of {suite}");
         let apt = Apt::with_suites(&[suite], cache.scratch()?)?;
@@ -204,7 +203,7 @@ pub(crate) fn stock(cache: &Cache, suite: &str) -> Result<Kernel, LabError> {
         let image = images.into_iter().max_by_key(|one| version(&release(one)));
         let image = image.ok_or_else(|| LabError::Kernel {
             wanted: suite.to_owned(),
-            reason: format!("the archive offers no package {}*{FLAVOUR}", PARTS[0]),
+            reason: format!("the archive contains no package {}*{FLAVOUR}", PARTS[0]),
         })?;
         let scratch = cache.scratch()?;
         apt.unpack(
@@ -220,11 +219,11 @@ pub(crate) fn stock(cache: &Cache, suite: &str) -> Result<Kernel, LabError> {
     Ok(Kernel { release, dir })
 }
 
-/// Releases that the archive holds complete, oldest first.
+/// Complete releases in the archive, oldest first.
 ///
 /// # Errors
-/// When the archive cannot be asked.
-pub fn offered(cache: &Cache) -> Result<Vec<String>, LabError> {
+/// The archive cannot be queried.
+pub fn offered(cache: &LabCache) -> Result<Vec<String>, LabError> {
     let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
     Ok(offers(&apt)?
         .into_iter()
@@ -236,7 +235,9 @@ fn none(wanted: &Wanted, offers: &[Offer]) -> LabError {
     let suites = SUITES.join(" and ");
     let names: Vec<&str> = offers.iter().map(|offer| offer.release.as_str()).collect();
     let reason = match names.is_empty() {
-        true => format!("Debian's {suites} hold no complete kernel for virtual machines today"),
+        true => {
+            format!("Debian's {suites} currently contain no complete kernel for virtual machines")
+        }
         false => format!("{suites} hold {}", names.join(", ")),
     };
     LabError::Kernel {
@@ -254,13 +255,14 @@ fn pick(kernels: Vec<Kernel>, wanted: &Wanted) -> Option<Kernel> {
     }
 }
 
-/// `7.2` and `7.2.13` and `7.2.13+deb14-cloud-amd64` are names of the last.
+/// Returns whether a name matches a release: `7.2`, `7.2.13` and the full name match
+/// `7.2.13+deb14-cloud-amd64`.
 fn is_named(release: &str, name: &str) -> bool {
     let rest = release.strip_prefix(name);
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The archive's complete kernels, oldest first.
+/// The complete kernels of the archive, oldest first.
 fn offers(apt: &Apt) -> Result<Vec<Offer>, LabError> {
     let mut parts = BTreeMap::new();
     for prefix in PARTS {
@@ -295,8 +297,7 @@ fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
     offers
 }
 
-/// The kernels to test on: the newest release of the oldest series and of the
-/// two newest.
+/// The test matrix: the newest release of the oldest series and of the two newest series.
 fn matrix(offers: &[Offer]) -> Vec<&Offer> {
     let newest: BTreeMap<Series, &Offer> = offers.iter().map(|o| (series(&o.release), o)).collect();
     let newest: Vec<&Offer> = newest.into_values().collect();
@@ -308,11 +309,16 @@ fn matrix(offers: &[Offer]) -> Vec<&Offer> {
         .collect()
 }
 
-fn fetch_all(cache: &Cache, lock: &Lock, apt: &Apt, offers: Vec<&Offer>) -> Result<(), LabError> {
+fn fetch_all(
+    cache: &LabCache,
+    lock: &Lock,
+    apt: &Apt,
+    offers: Vec<&Offer>,
+) -> Result<(), LabError> {
     let mut last = Ok(());
     for offer in offers {
         if let Err(error) = fetch(cache, lock, apt, offer) {
-            // The others may do.
+            // Continue: the other kernels may suffice.
             eprintln!("lab: {error}");
             last = Err(error);
         }
@@ -323,7 +329,7 @@ fn fetch_all(cache: &Cache, lock: &Lock, apt: &Apt, offers: Vec<&Offer>) -> Resu
     }
 }
 
-fn fetch(cache: &Cache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel, LabError> {
+fn fetch(cache: &LabCache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel, LabError> {
     let release = &offer.release;
     let dir = cache.entry(KIND, release);
     if !dir.exists() {
@@ -340,8 +346,8 @@ fn fetch(cache: &Cache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel,
     })
 }
 
-/// Brings what the packages hold, whose layout has changed over time, into
-/// ours, and checks that it was built with these options.
+/// Copies the files from the unpacked packages, whose layout varies with the version, and checks
+/// the kernel's options.
 fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Result<(), LabError> {
     let refuse = |reason: String| LabError::Kernel {
         wanted: release.to_owned(),
@@ -350,7 +356,7 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     let take = |name: &str, places: &[String]| {
         let mut found = places.iter().map(|place| unpacked.join(place));
         let from = found.find(|path| path.exists());
-        let from = from.ok_or_else(|| refuse(format!("its packages hold no {name}")))?;
+        let from = from.ok_or_else(|| refuse(format!("its packages contain no {name}")))?;
         let to = into.join(name);
         fs::rename(&from, &to).map_err(LabError::file("moving", from))
     };
@@ -388,7 +394,7 @@ fn series(release: &str) -> Series {
     Series(numbers[0], numbers[1])
 }
 
-/// Its numbers, by which releases are ordered, and then its name.
+/// Sort key of a release: its numbers, then its name.
 fn version(release: &str) -> ([u32; 3], String) {
     let end = release
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -412,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_a_version_and_a_release_name_a_kernel() {
+    fn series_version_and_release_name_a_kernel() {
         let kernels = [
             "6.18.9+deb13-x",
             "7.2.9+deb13-x",
@@ -442,7 +448,7 @@ mod tests {
     #[test]
     fn releases_are_ordered_by_number() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(Some(dir.path())).unwrap();
+        let cache = LabCache::open(Some(dir.path())).unwrap();
         for release in ["7.2.9-x", "7.2.13-x", "6.18.1-x"] {
             fs::create_dir_all(cache.entry(KIND, release)).unwrap();
         }
@@ -470,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_counts_when_all_its_parts_are_there() {
+    fn kernel_needs_all_its_parts() {
         let [image, base, binary, modules] = PARTS;
         let offers = offers_of(&[
             (image, "6.18.1-x", 50 << 20),
@@ -488,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn tested_on_are_the_oldest_series_and_the_two_newest() {
+    fn test_matrix_is_the_oldest_and_the_two_newest_series() {
         let releases = |given: &[&str]| {
             let offers: Vec<_> = given.iter().map(|r| (PARTS[0], *r, 50 << 20)).collect();
             let offers = offers_of(&offers);
@@ -505,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn both_layouts_of_packages_are_arranged_and_checked() {
+    fn both_package_layouts_are_supported_and_checked() {
         let good = "CONFIG_SCHED_CLASS_EXT=y\nCONFIG_DEBUG_INFO_BTF=y\n";
         let arranged = |files: &[(&str, &str)]| {
             let dir = tempfile::tempdir().unwrap();
@@ -545,12 +551,12 @@ mod tests {
             ("boot/vmlinuz-7.2-x", ""),
             ("boot/config-7.2-x", "CONFIG_DEBUG_INFO_BTF=y"),
         ];
-        let said = arranged(&without).unwrap_err();
+        let message = arranged(&without).unwrap_err();
         assert_eq!(
-            said,
+            message,
             "no kernel 7.2-x: it was built without CONFIG_SCHED_CLASS_EXT=y"
         );
-        let said = arranged(&in_boot[..1]).unwrap_err();
-        assert_eq!(said, "no kernel 7.2-x: its packages hold no config");
+        let message = arranged(&in_boot[..1]).unwrap_err();
+        assert_eq!(message, "no kernel 7.2-x: its packages contain no config");
     }
 }

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lab: runs a command under another kernel on another machine.
 //!
-//! The machine is described in one line (`package:4 die:2 core:6 pu:1`), built
-//! by QEMU in software, and run with a kernel of Debian's that has sched_ext.
-//! The command sees the host's files and a Linux system of its own: processes,
-//! cgroups, CPUs that can be taken offline, BPF. What it writes comes back, and
-//! its exit status. docs/lab.md says what such a machine is good for, and what
-//! it is not.
+//! The machine is described in one line (`package:4 die:2 core:6 pu:1`), emulated by QEMU, and runs
+//! a Debian kernel with sched_ext. The command has the host's files and a separate Linux system:
+//! processes, cgroups, CPUs that can be taken offline, BPF. Its output and exit status are passed
+//! on. docs/lab.md states the uses and limits of such a machine.
 //!
-//! - `shape`: which described machines can be built;
-//! - `kernels`, `apt`, `cache`: where kernels come from and stay; `packages`: other
-//!   programs of Debian's, for guests;
-//! - `emulator`: QEMU and virtiofsd, and what they are told;
-//! - `clock`: how fast a guest's counters count;
-//! - `session`: one guest, from its start to its end, from outside;
-//! - `guest`: the same from inside, where this program is the first one;
-//! - `job`: what the two sides say to each other;
-//! - `systemd`: guests that run Debian with systemd from a disk of their own;
+//! - `shape`: machines that can be emulated;
+//! - `kernels`, `apt`, `cache`: source and storage of kernels; `packages`: other Debian programs
+//!   for guests;
+//! - `emulator`: QEMU and virtiofsd with their arguments;
+//! - `clock`: frequency of a guest's counters;
+//! - `session`: one guest from start to end, on the host's side;
+//! - `guest`: the same inside the guest, where this program is init;
+//! - `job`: messages between the two sides;
+//! - `systemd`: guests that run Debian with systemd from their own disk;
 //! - `cli`: the command `usher-lab`.
 //!
-//! A program that runs guests is also what their kernels start first, so its
-//! `main` begins with [`become_guest`].
+//! A program that runs guests is also the init program of their kernels; its `main` must begin with
+//! [`become_guest`].
 
 mod apt;
 mod cache;
@@ -38,24 +36,24 @@ mod shape;
 pub mod systemd;
 mod vm;
 
-pub use cache::Cache;
+pub use cache::LabCache;
 pub use error::LabError;
 pub use shape::{CPUS_MAX, Shape};
-pub use vm::{Clock, End, Idle, Outcome, Streams, Vm};
+pub use vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
 
-/// The lab itself failed, or the guest did; as `env` and `timeout` have it.
+/// Exit status: the lab or the guest failed; as of `env` and `timeout`.
 pub const OWN_FAILURE: u8 = 125;
-/// The command cannot be run.
+/// Exit status: the command cannot be run.
 pub const NOT_RUNNABLE: u8 = 126;
-/// The command is not there.
+/// Exit status: the command does not exist.
 pub const NOT_FOUND: u8 = 127;
-/// Time was up.
+/// Exit status: the time limit was exceeded.
 pub const TIMED_OUT: u8 = 124;
 
-/// Takes over where this process is the first one of a guest, and never comes
-/// back then; does nothing anywhere else.
+/// Runs as init if this process is the first of a guest, and then does not return; otherwise does
+/// nothing.
 pub fn become_guest() {
     if guest::is_first() {
-        guest::live();
+        guest::run_init();
     }
 }

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of Debian's that guests run and that this system has not installed: fetched
-//! and unpacked beside the kernels. The system's packages stay as they are.
+//! Debian programs that guests run and that this system lacks: fetched and unpacked beside the
+//! kernels. The system's packages do not change.
 
 use std::path::PathBuf;
 
 use crate::LabError;
 use crate::apt::{Apt, debian_release};
-use crate::cache::Cache;
+use crate::cache::LabCache;
 
-/// What they lie under in the cache.
+/// Kind of packages in the cache.
 const KIND: &str = "packages";
 
-/// The folder into which a package of this system's release was unpacked, with what it
-/// needs and the system has not got; fetched when it is not here.
+/// The folder with an unpacked package of this system's release and those of its dependencies that
+/// the system lacks; fetched if it is not cached.
 ///
 /// # Errors
-/// When it is not to be had.
-pub fn unpacked(cache: &Cache, package: &str) -> Result<PathBuf, LabError> {
+/// The package is not available.
+pub fn unpacked(cache: &LabCache, package: &str) -> Result<PathBuf, LabError> {
     cache.get_or_add(KIND, package, |into| {
         let release = debian_release()?;
         eprintln!("lab: fetching {package} of {release}");
@@ -30,9 +30,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_here_is_not_fetched() {
+    fn cached_packages_are_not_fetched() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::open(Some(dir.path())).unwrap();
+        let cache = LabCache::open(Some(dir.path())).unwrap();
         let entry = cache.entry(KIND, "erlang-base");
         std::fs::create_dir_all(&entry).unwrap();
         assert_eq!(unpacked(&cache, "erlang-base").unwrap(), entry);

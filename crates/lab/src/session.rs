@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One guest from its start to its end, as the host sees it.
+//! One guest from start to end, on the host's side.
 //!
 //! ```text
 //!   this process ── ports (socket pairs) ── QEMU ── virtiofsd ── files
 //! ```
 //!
-//! The guest says over its control port when it is ready and how the command
-//! ended; then nothing of it is needed any more and QEMU is killed. When the
-//! port closes without that, the guest has died. QEMU and virtiofsd are killed
-//! by the kernel when this process is (PR_SET_PDEATHSIG), so that nothing of a
-//! guest outlives who started it, by SIGKILL either. No file is made: sockets
-//! are pairs, or have an abstract name.
+//! The guest reports over its control port that it is ready, and how the command ended; QEMU is
+//! then killed. If the port closes without a report, the guest has died. The kernel kills QEMU and
+//! virtiofsd when this process ends (PR_SET_PDEATHSIG), even by SIGKILL. No files are created:
+//! sockets are pairs, or have an abstract name.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -30,33 +28,33 @@ use crate::emulator::{Emulator, Guest, Wires, virtiofsd};
 use crate::job::{CONTROL, ERR, Job, OUT, Report};
 use crate::vm::{End, Streams};
 
-/// What is read at a time.
+/// Size of a read.
 const CHUNK_BYTES: usize = 64 << 10;
-/// What is kept of the console.
+/// Size of the kept tail of the console.
 const CONSOLE_BYTES: usize = 64 << 10;
 
-/// How long a guest may take, from its start.
+/// Time limits of a guest, from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// To be ready.
+    /// Until it is ready.
     pub boot: Duration,
-    /// To its end.
+    /// Until its end.
     pub whole: Duration,
 }
 
-/// How a guest ended, and when it did what.
+/// The end of a guest with its times.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub end: End,
-    /// The kernel, as it named itself, once it was ready.
+    /// The kernel's release, once the guest was ready.
     pub release: Option<String>,
     pub boot: Duration,
     pub ran: Duration,
-    /// The last that it wrote to its console.
+    /// The tail of its console output.
     pub console: String,
 }
 
-/// A child that is killed when nobody holds it any more.
+/// A child that is killed on drop.
 pub(crate) struct Killed(Child);
 
 impl Drop for Killed {
@@ -66,7 +64,7 @@ impl Drop for Killed {
     }
 }
 
-/// The guest's side of a connection to it.
+/// One side of the connections to a guest.
 struct Ends {
     out: UnixStream,
     err: UnixStream,
@@ -78,14 +76,14 @@ struct Session<'a, 'b> {
     ours: Ends,
     streams: &'a mut Streams<'b>,
     console: Vec<u8>,
-    /// What the guest has said and not yet finished.
+    /// The unfinished last line of the guest.
     line: Vec<u8>,
     begun: Instant,
     ready: Option<(String, Instant)>,
     end: Option<End>,
 }
 
-/// Starts a guest, gives it the job and sees it to its end.
+/// Starts a guest, gives it the job and follows it to its end.
 pub(crate) fn run(
     emulator: &Emulator,
     guest: &Guest,
@@ -146,7 +144,7 @@ fn unique_name() -> String {
     format!("usher-lab-{}-{number}-{nanos}", std::process::id())
 }
 
-/// virtiofsd, which waits for QEMU at the socket of that name.
+/// Starts virtiofsd, which waits for QEMU at the socket of this name.
 fn share(name: &str, console: &UnixStream) -> Result<Killed, LabError> {
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixListener::bind_addr(&address));
@@ -178,8 +176,8 @@ fn start(
     spawn(&mut command, kept, &theirs.console).map_err(LabError::io("starting QEMU"))
 }
 
-/// Starts a child that keeps these descriptors, talks to the console, is not
-/// reached by the terminal's signals and dies with this thread.
+/// Starts a child that keeps these descriptors, has the console as its standard streams, gets no
+/// signals from the terminal, and dies with this thread.
 pub(crate) fn spawn(
     command: &mut Command,
     kept: Vec<RawFd>,
@@ -192,8 +190,8 @@ pub(crate) fn spawn(
         .stderr(talk(console.as_fd())?)
         .process_group(0);
     let parent = rustix::process::getpid();
-    // SAFETY: only async-signal-safe system calls; the descriptors are open, as
-    // the caller holds them until the child is started.
+    // SAFETY: only async-signal-safe system calls; the caller keeps the descriptors open until the
+    // child has started.
     unsafe {
         command.pre_exec(move || {
             for fd in &kept {
@@ -202,7 +200,7 @@ pub(crate) fn spawn(
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             match rustix::process::getppid() == Some(parent) {
                 true => Ok(()),
-                // It has died already.
+                // The parent has already died.
                 false => Err(io::ErrorKind::BrokenPipe.into()),
             }
         })
@@ -211,13 +209,13 @@ pub(crate) fn spawn(
 }
 
 impl Session<'_, '_> {
-    /// The guest reads it when it is up.
+    /// Sends the job; the guest reads it when it is up.
     fn hand_over(&mut self, job: &Job) -> Result<(), LabError> {
         let line = serde_json::to_string(job).unwrap_or_default();
         let length = line.len();
         let mut control = &self.ours.control;
         let set = |size| rustix::net::sockopt::set_socket_send_buffer_size(control, size);
-        // All of it is taken now; nobody waits here for a guest.
+        // The buffer takes the whole job; the write does not wait for the guest.
         set(2 * length + CHUNK_BYTES)
             .map_err(|why| LabError::io("growing a buffer")(why.into()))?;
         control
@@ -230,7 +228,7 @@ impl Session<'_, '_> {
             )))
     }
 
-    /// Carries everything to where it belongs until the guest is at its end.
+    /// Forwards all data until the guest has ended.
     fn follow(&mut self, limits: &Limits) -> Result<End, LabError> {
         loop {
             let now = Instant::now();
@@ -259,8 +257,8 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Which of output, complaints, control, console and interruption have
-    /// something to be read.
+    /// Waits for input. Returns which of standard output, standard error, control, console and
+    /// interrupt are readable.
     fn wait(&self, most: Duration, interrupt: Option<BorrowedFd>) -> Result<[bool; 5], LabError> {
         let Ends {
             out,
@@ -294,7 +292,7 @@ impl Session<'_, '_> {
         };
         let new = &chunk[..read.unwrap_or(0)];
         if let Some(copy) = &mut self.streams.console {
-            // A console that nobody keeps is no failure of the guest.
+            // A failure to copy the console is not a failure of the guest.
             let _ = copy.write_all(new);
         }
         self.console.extend_from_slice(new);
@@ -309,14 +307,14 @@ impl Session<'_, '_> {
             let mut chunk = [0; CHUNK_BYTES];
             let mut from: &UnixStream = from;
             let bytes = if ready { from.read(&mut chunk) } else { Ok(0) };
-            let bytes = bytes.map_err(LabError::io("reading what the guest writes"))?;
+            let bytes = bytes.map_err(LabError::io("reading the guest's output"))?;
             let passed = to.write_all(&chunk[..bytes]).and_then(|()| to.flush());
-            passed.map_err(LabError::io("passing on what the guest writes"))?;
+            passed.map_err(LabError::io("forwarding the guest's output"))?;
         }
         Ok(())
     }
 
-    /// Hears what the guest says; whether it can say more.
+    /// Reads messages of the guest. Returns whether more can follow.
     fn listen(&mut self) -> Result<bool, LabError> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = match (&self.ours.control).read(&mut chunk) {
@@ -329,9 +327,8 @@ impl Session<'_, '_> {
         self.line.extend_from_slice(&chunk[..bytes]);
         while let Some(at) = self.line.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.line.drain(..=at).collect();
-            let report: Report = serde_json::from_slice(&line).map_err(|why| {
-                LabError::Guest(format!("it says what nobody understands: {why}"))
-            })?;
+            let report: Report = serde_json::from_slice(&line)
+                .map_err(|why| LabError::Guest(format!("it sent an invalid message: {why}")))?;
             self.note(report);
         }
         Ok(true)
@@ -345,7 +342,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Everything that was written before the end.
+    /// Forwards everything that was written before the end.
     fn drain(&mut self) -> Result<(), LabError> {
         loop {
             let ready = self.wait(Duration::ZERO, None)?;

@@ -1,43 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A described machine as the emulator can build it.
+//! Converts a described machine to one that the emulator can build.
 //!
-//! QEMU builds regular machines only: so many packages, in each so many dies,
-//! in each so many cores, in each so many hardware threads, numbered in that
-//! order. Its one shared cache is an L3, and each die has one. So whatever a
-//! description makes a domain (an L3, a NUMA node) becomes a die of the guest,
-//! and a machine that would need another cut is refused.
+//! QEMU builds only regular machines: equal numbers of dies per package, cores per die and hardware
+//! threads per core, numbered in this order. Its only shared cache is an L3, one per die. Every
+//! domain of a description (by an L3 or a NUMA node) therefore becomes a die of the guest; other
+//! machines are rejected.
 
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;
 
 use crate::LabError;
 
-/// The most CPUs of a guest: what an interrupt controller without x2APIC
+/// Maximum number of CPUs of a guest: the limit of an interrupt controller without x2APIC
 /// addresses.
 pub const CPUS_MAX: usize = 255;
 
-/// A regular machine, large to small.
+/// A regular machine, from large to small units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
-    /// Packages of the machine.
+    /// Number of packages.
     pub packages: usize,
-    /// Dies of a package; the cores of a die share an L3.
+    /// Dies per package; the cores of a die share an L3.
     pub dies: usize,
-    /// Cores of a die.
+    /// Cores per die.
     pub cores: usize,
-    /// Hardware threads of a core.
+    /// Hardware threads per core.
     pub threads: usize,
     /// The CPUs of each NUMA node.
     pub nodes: Vec<CpuSet>,
 }
 
 impl Shape {
-    /// The machine that one line describes: `package:4 die:2 core:6 pu:1`.
+    /// Parses a one-line description: `package:4 die:2 core:6 pu:1`.
     ///
     /// # Errors
-    /// One line that names the description and what is wrong with it.
+    /// One line with the description and the reason.
     pub fn parse(description: &str) -> Result<Self, LabError> {
-        // What is no description is said to be none, not taken for a file.
+        // Text that is no description is reported as such, and not taken as a file name.
         let source = match Source::parse(description)? {
             Source::Synthetic(text) => Source::Synthetic(text),
             _ => {
@@ -79,18 +78,18 @@ impl Shape {
         })
     }
 
-    /// Logical CPUs of the whole machine.
+    /// Number of logical CPUs.
     pub fn cpus(&self) -> usize {
         self.packages * self.dies * self.cores * self.threads
     }
 }
 
-/// Dies of a package: as many as it has domains.
+/// Dies per package: the number of its domains.
 fn dies(machine: &Topology) -> Result<usize, String> {
     let domains = machine.packages.iter().map(|p| p.domains.len());
     let dies = domains.clone().next().unwrap_or(1);
     if domains.clone().any(|others| others != dies) {
-        return Err("its packages are not alike".to_owned());
+        return Err("its packages are not equal".to_owned());
     }
     for package in &machine.packages {
         let described = package.dies.len();
@@ -104,12 +103,12 @@ fn dies(machine: &Topology) -> Result<usize, String> {
     Ok(dies)
 }
 
-/// How many CPUs each of the parts has, which must be the same for all, and
-/// the CPUs numbered from the first part to the last.
+/// Number of CPUs per part. The number must be equal for all parts, and the CPUs numbered from the
+/// first part to the last.
 fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String> {
     let size = parts.first().map_or(0, |first| first.len());
     if parts.iter().any(|part| part.len() != size) || size * parts.len() != cpus {
-        return Err(format!("its {name} are not alike"));
+        return Err(format!("its {name} are not equal"));
     }
     let ordered = parts.iter().enumerate().all(|(at, part)| {
         let first = (at * size) as u32;
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_a_cache_becomes_a_die() {
+    fn cpus_that_share_a_cache_become_a_die() {
         assert_eq!(shape("package:4 die:2 core:6 pu:1"), [4, 2, 6, 1, 1]);
         assert_eq!(shape("package:2 l3:2 core:2 pu:2"), [2, 2, 2, 2, 1]);
         assert_eq!(shape("package:1 numa:2 core:4"), [1, 2, 4, 1, 2]);
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_cannot_be_built() {
+    fn rejects_machines_that_cannot_be_built() {
         for (text, reason) in [
             ("package:256", "256 CPUs, a guest has at most 255"),
             ("package:1 die:2 l3:2 core:2", "ask for die:4 alone"),
@@ -164,14 +163,14 @@ mod tests {
                 "package:2 core:2 pu:2(indexes=0,4,1,5,2,6,3,7)",
                 "not numbered in order",
             ),
-            ("core:0", "the level 'core:0' asks for none"),
+            ("core:0", "the number of level 'core:0' is 0"),
             ("/", "not a description"),
             ("/nowhere", "no such file"),
-            ("", "names no level"),
+            ("", "contains no level"),
         ] {
-            let said = Shape::parse(text).unwrap_err().to_string();
-            assert!(said.contains(reason), "{text}: {said}");
-            assert!(!said.contains('\n'), "{said}");
+            let message = Shape::parse(text).unwrap_err().to_string();
+            assert!(message.contains(reason), "{text}: {message}");
+            assert!(!message.contains('\n'), "{message}");
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest to be: what it is made of, and running a command in it.
+//! Configuration of a guest, and running a command in it.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -10,29 +10,28 @@ use serde::Serialize;
 use usher_model::CpuSet;
 
 use crate::LabError;
-use crate::cache::Cache;
+use crate::cache::LabCache;
 use crate::emulator::{Emulator, Guest};
 use crate::job::Job;
 use crate::kernels::{self, Kernel, Wanted};
 use crate::session::{self, Ended};
 use crate::shape::Shape;
 
-/// Memory of a guest unless told, and the least that boots.
+/// Default memory of a guest, and the minimum that boots.
 const MEMORY_MIB: usize = 4096;
 const MEMORY_MIB_LEAST: usize = 512;
-/// How long a command may take unless told.
+/// Default time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a guest may take until it runs one, and more for each of its CPUs:
-/// twenty times what it takes.
+/// Time limit of a guest's boot, and its extension per CPU: twenty times the usual duration.
 const BOOT_WITHIN: Duration = Duration::from_secs(120);
 const BOOT_WITHIN_EACH_CPU: Duration = Duration::from_secs(10);
-/// Directories in which a guest may write what nobody keeps.
+/// Default directories with discarded writes.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
-/// The longest that an instruction may take; QEMU counts in powers of two.
+/// Maximum time of an instruction; QEMU counts in powers of two.
 const INSTRUCTION_NS_MAX: u32 = 256;
-/// The module with which the host's files and scratch lie in one directory.
+/// The module that joins the host's files and scratch memory in one directory.
 const OVERLAY: &str = "fs/overlayfs/overlay";
-/// Variables that speak of things that a guest has not got.
+/// Variables about things that do not exist in a guest.
 const NOT_PASSED_ON: [&str; 6] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "JOURNAL_STREAM",
@@ -42,114 +41,114 @@ const NOT_PASSED_ON: [&str; 6] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// A guest to be.
+/// The configuration of a guest.
 #[derive(Debug, Clone)]
 pub struct Vm {
     /// The machine.
     pub shape: Shape,
     /// The kernel.
     pub kernel: Wanted,
-    /// What its clock goes by.
+    /// The source of its clock.
     pub clock: Clock,
     /// CPUs that are offline when the command starts.
     pub cpus_off: CpuSet,
     /// Memory, in MiB.
     pub memory_mib: usize,
-    /// Directories that the command may write in, beside the current one.
+    /// Directories that the command may write in, besides the current one.
     pub writable: Vec<PathBuf>,
-    /// Directories in which it may write what nobody keeps, beside /tmp.
+    /// Directories with discarded writes, besides /tmp.
     pub scratch: Vec<PathBuf>,
     /// Variables set or changed for the command.
     pub environment: Vec<(String, String)>,
-    /// From the start to the end.
+    /// Time limit from start to end.
     pub timeout: Duration,
-    /// More words for the kernel.
+    /// Additional words for the kernel.
     pub append: String,
-    /// Where kernels stay; the user's folder unless told.
+    /// The cache of kernels; default: the user's folder.
     pub cache: Option<PathBuf>,
 }
 
-/// What a guest's clock goes by.
+/// The source of a guest's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// The host's.
+    /// The host's clock.
     Host,
-    /// The instructions that it executes, whatever the host does meanwhile.
+    /// The executed instructions, independent of the host's load.
     Instructions {
-        /// How long one takes: a power of two up to 256.
+        /// Time per instruction: a power of two up to 256.
         ns: u32,
-        /// What happens when no CPU has anything to do.
+        /// How idle time passes.
         idle: Idle,
     },
 }
 
-/// How time passes that nobody uses.
+/// How time passes while all CPUs are idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// At once: the clock goes on to when somebody wakes up. Then waiting for
-    /// the host's files takes any time.
+    /// At once: the clock advances to the next wakeup. The duration of waits for the host's files
+    /// is then arbitrary.
     Skipped,
     /// As on the host.
     Waits,
 }
 
-/// Where a guest's output goes.
+/// Destinations of a guest's output.
 pub struct Streams<'a> {
-    /// What the command writes.
+    /// Standard output of the command.
     pub out: &'a mut dyn Write,
-    /// What it complains.
+    /// Standard error of the command.
     pub err: &'a mut dyn Write,
-    /// All that appears on the machine's console, where somebody wants it.
+    /// Console output, if wanted.
     pub console: Option<&'a mut dyn Write>,
-    /// Readable when the guest is to be ended at once.
+    /// Readable to end the guest at once.
     pub interrupt: Option<BorrowedFd<'a>>,
 }
 
-/// How it ended.
+/// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub enum End {
     /// The command has ended.
     Exited {
-        /// Its exit status; 128+N where signal N ended it.
+        /// Its exit status; 128+N for signal N.
         status: u8,
     },
-    /// The guest was up and could not do what it was to do.
+    /// The guest was up but could not run the job.
     Refused {
-        /// 126 or 127 for a command that cannot be run or is not there.
+        /// 126 or 127 for a command that cannot be run or does not exist.
         status: u8,
-        /// One line.
+        /// The reason in one line.
         reason: String,
     },
     /// The guest died.
     Died,
-    /// Time was up.
+    /// The time limit was exceeded.
     TimedOut,
-    /// The caller wanted no more of it.
+    /// The caller ended it.
     Interrupted,
 }
 
-/// What came of it.
+/// Result of a guest.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct GuestOutcome {
     /// How it ended.
     #[serde(flatten)]
     pub end: End,
     /// The kernel.
     pub kernel: String,
-    /// How many guests were started: 2 where the first did not come up.
+    /// Number of started guests: 2 if the first did not come up.
     pub boots: u32,
-    /// From the start until the command ran.
+    /// Time from the start until the command ran.
     pub boot_ms: u64,
-    /// From there to the end.
+    /// Time from there to the end.
     pub ran_ms: u64,
-    /// The last that appeared on the console.
+    /// The tail of the console output.
     #[serde(skip)]
     pub console: String,
 }
 
-impl Outcome {
-    /// The command's exit status, or the one that says why there is none.
+impl GuestOutcome {
+    /// The command's exit status, or the status that gives the reason for its absence.
     pub fn status(&self) -> u8 {
         match self.end {
             End::Exited { status } | End::Refused { status, .. } => status,
@@ -160,11 +159,10 @@ impl Outcome {
 }
 
 impl Vm {
-    /// A guest of this description (`package:2 core:4`), with the newest
-    /// kernel that is here.
+    /// A guest of this description (`package:2 core:4`) with the newest cached kernel.
     ///
     /// # Errors
-    /// When no guest can be such a machine.
+    /// A guest cannot have this machine.
     pub fn new(topology: &str) -> Result<Self, LabError> {
         Ok(Self {
             shape: Shape::parse(topology)?,
@@ -184,10 +182,10 @@ impl Vm {
     /// Runs a command. A guest that does not come up is started once more.
     ///
     /// # Errors
-    /// When the guest could not be started; how one that was ended is no error.
-    pub fn run(&self, argv: &[String], streams: &mut Streams) -> Result<Outcome, LabError> {
+    /// The guest could not be started. A guest that was ended is not an error.
+    pub fn run(&self, argv: &[String], streams: &mut Streams) -> Result<GuestOutcome, LabError> {
         self.check()?;
-        let cache = Cache::open(self.cache.as_deref())?;
+        let cache = LabCache::open(self.cache.as_deref())?;
         let kernel = kernels::find(&cache, &self.kernel)?;
         let emulator = Emulator::find(&cache, self.clock != Clock::Host)?;
         let job = self.job(argv, &kernel)?;
@@ -220,20 +218,20 @@ impl Vm {
         Ok(outcome(ended, &kernel, boots))
     }
 
-    /// Has all that such a guest needs, and starts none: what is missing is fetched
-    /// where it can be. The release of its kernel.
+    /// Checks that everything for such a guest is present, and fetches missing parts if possible,
+    /// without starting it. Returns the kernel's release.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// The missing part and the remedy.
     pub fn ready(&self) -> Result<String, LabError> {
         self.check()?;
-        let cache = Cache::open(self.cache.as_deref())?;
+        let cache = LabCache::open(self.cache.as_deref())?;
         let kernel = kernels::find(&cache, &self.kernel)?;
         Emulator::find(&cache, self.clock != Clock::Host)?;
         Ok(kernel.release)
     }
 
-    /// Refuses what makes no sense, before anything is fetched or started.
+    /// Rejects invalid requests before anything is fetched or started.
     fn check(&self) -> Result<(), LabError> {
         let cpus = self.shape.cpus();
         let all = CpuSet::range(0, cpus as u32 - 1);
@@ -251,13 +249,13 @@ impl Vm {
             && !(ns.is_power_of_two() && ns <= INSTRUCTION_NS_MAX)
         {
             return refuse(format!(
-                "an instruction cannot take {ns} ns: a power of two up to {INSTRUCTION_NS_MAX} is due"
+                "an instruction cannot take {ns} ns: expected a power of two up to {INSTRUCTION_NS_MAX}"
             ));
         }
         let least = MEMORY_MIB_LEAST.max(64 * self.shape.nodes.len());
         if self.memory_mib < least {
             return refuse(format!(
-                "{} MiB are too little: {least} are due",
+                "{} MiB are too little: the minimum is {least}",
                 self.memory_mib
             ));
         }
@@ -282,7 +280,7 @@ impl Vm {
             std::env::current_dir().map_err(LabError::io("finding the current directory"))?;
         let mut writable = vec![directory.clone()];
         writable.extend(absolute(&self.writable)?);
-        // All of the host would be writable, by mistake.
+        // Otherwise the whole host would be writable by mistake.
         writable.retain(|dir| dir != Path::new("/"));
         let mut scratch: Vec<PathBuf> = SCRATCH.iter().map(PathBuf::from).collect();
         scratch.extend(absolute(&self.scratch)?);
@@ -307,7 +305,7 @@ fn absolute(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, LabError> {
     dirs.iter().map(resolve).collect()
 }
 
-/// This program, as the guest's kernel is to find it.
+/// The path of this program for the guest's kernel.
 fn own_program() -> Result<PathBuf, LabError> {
     let path = std::env::current_exe().map_err(LabError::io("finding this program"))?;
     match path
@@ -316,15 +314,15 @@ fn own_program() -> Result<PathBuf, LabError> {
     {
         true => Ok(path),
         false => Err(LabError::Request(format!(
-            "a guest's kernel cannot start {}: the path holds a space",
+            "a guest's kernel cannot start {}: the path contains a space",
             path.display()
         ))),
     }
 }
 
-fn outcome(ended: Ended, kernel: &Kernel, boots: u32) -> Outcome {
+fn outcome(ended: Ended, kernel: &Kernel, boots: u32) -> GuestOutcome {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    Outcome {
+    GuestOutcome {
         end: ended.end,
         kernel: ended.release.unwrap_or_else(|| kernel.release.clone()),
         boots,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What makes no sense is refused in one line, before anything is fetched or
-//! started.
+//! Invalid requests are rejected in one line, before anything is fetched or started.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -18,7 +17,7 @@ fn lab(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn rejects_invalid_requests_with_name() {
     for (options, told) in [
         (
             &["--topology", "package:2 core"][..],
@@ -51,7 +50,7 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_shows_examples() {
     let output = lab(&["--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lab as its users meet it: every test boots a guest, a small one.
-//! `make test` runs these.
+//! Tests of the lab from a user's view; each test boots a small guest. `make test` runs them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -9,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a loaded machine.
+/// Time limit of all steps on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const SMALL: &[&str] = &["--topology", "core:2", "--memory", "1024"];
 
@@ -23,15 +22,14 @@ fn lab(options: &[&str], command: &[&str]) -> Command {
     lab
 }
 
-/// Runs a command in a guest; once more where the guest died, as it may on a
-/// starved host.
+/// Runs a command in a guest; once more if the guest died, as it may on an overloaded host.
 fn run(options: &[&str], command: &[&str]) -> Output {
     let output = lab(options, command).output().unwrap();
     if output.status.code() != Some(125) {
         return output;
     }
     eprintln!(
-        "the guest died and is started once more:\n{}",
+        "the guest died; starting it once more:\n{}",
         stderr(&output)
     );
     lab(options, command).output().unwrap()
@@ -56,10 +54,9 @@ fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// What a shell sees there, with what it writes on both streams, where that
-/// goes, and how it ends.
+/// Checks the files, both output streams and the exit status of a shell in a guest.
 #[test]
-fn a_command_runs_on_the_hosts_files_in_a_system_of_its_own() {
+fn command_runs_on_the_hosts_files_in_a_separate_system() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let kept = tempfile::tempdir().unwrap();
     fs::write(kept.path().join("given"), "given").unwrap();
@@ -107,7 +104,7 @@ fn a_command_runs_on_the_hosts_files_in_a_system_of_its_own() {
 }
 
 #[test]
-fn commands_that_cannot_be_run_and_signals_are_told_apart() {
+fn distinguishes_unrunnable_commands_and_signals() {
     let missing = run(&[], &["/no/such/program"]);
     assert_eq!(missing.status.code(), Some(127));
     assert!(
@@ -120,8 +117,8 @@ fn commands_that_cannot_be_run_and_signals_are_told_apart() {
 }
 
 #[test]
-fn a_guest_that_died_shows_its_console() {
-    // Before it dies, it writes: more than a pipe holds, so that the first of it is on its way.
+fn guest_that_died_shows_its_console() {
+    // Before it dies it writes more than a pipe holds, thus the start of the output is on its way.
     let script = "echo written; head -c 200000 /dev/zero; echo c >/proc/sysrq-trigger";
     let report = tempfile::NamedTempFile::new().unwrap();
     let file = report.path().to_str().unwrap();
@@ -137,19 +134,19 @@ fn a_guest_that_died_shows_its_console() {
 }
 
 #[test]
-fn time_is_bounded() {
+fn command_is_ended_at_the_time_limit() {
     let output = lab(&["--timeout", "1"], &["sleep", "1000"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(124));
     assert!(
-        stderr(&output).contains("not done in 1 s"),
+        stderr(&output).contains("exceeded the time limit of 1 s"),
         "{}",
         stderr(&output)
     );
 }
 
-/// The processes below one.
+/// The child processes of a process.
 fn children(pid: u32) -> Vec<String> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     list.split_whitespace().map(str::to_owned).collect()
@@ -161,7 +158,7 @@ fn gone(pid: &str) -> bool {
         .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// A guest whose command runs, and the processes that make it up.
+/// A guest with a running command, and its processes.
 fn started() -> (Child, Vec<String>) {
     let mut lab = lab(&[], &["sh", "-c", "echo up; sleep 1000"]);
     let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
@@ -176,7 +173,7 @@ fn started() -> (Child, Vec<String>) {
 }
 
 #[test]
-fn nothing_of_a_guest_outlives_its_caller() {
+fn processes_of_a_guest_end_with_its_caller() {
     for (signal, status) in [(libc::SIGTERM, Some(143)), (libc::SIGKILL, None)] {
         let (mut lab, below) = started();
         // SAFETY: the process is our child and has not been waited for.
@@ -188,9 +185,9 @@ fn nothing_of_a_guest_outlives_its_caller() {
     }
 }
 
-/// Where nobody computes, time passes at once: ten minutes here.
+/// Idle time passes at once: ten minutes here.
 #[test]
-fn virtual_time_does_not_wait() {
+fn virtual_time_skips_idle_time() {
     let script = "read before rest </proc/uptime; sleep 600; read after rest </proc/uptime; \
                   echo ${before%.*} ${after%.*}";
     let options = ["--virtual-time", "--timeout", "300"];

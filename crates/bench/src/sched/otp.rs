@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use usher_lab::Cache;
+use usher_lab::LabCache;
 
 use super::lab::cache;
 use super::told::Load;
@@ -27,7 +27,7 @@ pub struct Erlang {
 impl Erlang {
     /// From the lab's cache, where it is fetched to when it is not there.
     pub fn fetched() -> Result<Self> {
-        let cache = Cache::open(cache().as_deref())?;
+        let cache = LabCache::open(cache().as_deref())?;
         let root = usher_lab::packages::unpacked(&cache, PACKAGE)?;
         let home = root.join("usr/lib/erlang");
         let entries = fs::read_dir(&home).with_context(|| format!("reading {}", home.display()))?;

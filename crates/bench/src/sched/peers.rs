@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use usher_lab::Cache;
+use usher_lab::LabCache;
 
 use super::lab;
 use super::rival::{Peer, Rival};
@@ -20,7 +20,7 @@ const CLANG: &str = "clang-19";
 /// # Errors
 /// One line that says which cannot be built, and what cargo said last.
 pub fn built() -> Result<Vec<Rival>> {
-    let cache = Cache::open(lab::cache().as_deref())?;
+    let cache = LabCache::open(lab::cache().as_deref())?;
     let peer = |&(name, version): &(&str, &str)| {
         Ok(Rival::Peer(Peer {
             name: name.to_owned(),

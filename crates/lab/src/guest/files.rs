@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of the host's files the command sees, and where it may write.
+//! The host's files as the command sees them, and the writable directories.
 //!
-//! The root is the host's, read-only. Directories that may be written in are
-//! taken hold of while everything can still be reached, and put back over the
-//! rest at the end. Scratch directories are the host's with a layer of memory
-//! above: everything can be read and written, and nothing of that reaches the
+//! The root is the host's, read-only. Writable directories are opened while everything is still
+//! reachable, and mounted over the rest at the end. Scratch directories are the host's with a layer
+//! of memory above: all of their content is readable and writable, and writes do not reach the
 //! host.
 
 use std::fs::{self, File, Permissions};
@@ -19,12 +18,12 @@ use rustix::mount::{self, MountFlags, MoveMountFlags, OpenTreeFlags};
 use super::{Refusal, machine};
 use crate::job::Job;
 
-/// `finit_module`: the file is compressed.
+/// Flag of `finit_module`: the file is compressed.
 const COMPRESSED: i32 = 4;
-/// Where the layers of memory are.
+/// The directory of the memory layers.
 const LAYERS: &str = "/run/usher-lab";
 
-/// Arranges the files as the job asks.
+/// Mounts the files as the job requests.
 pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
     let held = job
         .writable
@@ -49,7 +48,7 @@ pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
         .try_for_each(|(dir, tree)| put_back(dir, &tree))
 }
 
-/// A directory as it is now, whatever is mounted above it later.
+/// A handle of a directory, independent of later mounts above it.
 fn hold(dir: &Path) -> Result<OwnedFd, Refusal> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -67,7 +66,7 @@ fn put_back(dir: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
     mount::move_mount(tree, "", CWD, dir, flags).map_err(|why| Refusal::because(doing(), why))
 }
 
-/// Loads the module of overlays, where it is one.
+/// Loads the overlay module, unless it is built in.
 fn load(module: Option<&Path>) -> Result<(), Refusal> {
     let Some(path) = module else { return Ok(()) };
     let doing = || format!("loading {}", path.display());
@@ -80,14 +79,14 @@ fn load(module: Option<&Path>) -> Result<(), Refusal> {
     }
 }
 
-/// Lays memory over a directory.
+/// Mounts memory over a directory.
 fn lay_over(dir: &Path, layer: &Path) -> Result<(), Refusal> {
     let doing = || format!("laying memory over {}", dir.display());
     let prepare = || {
         let [upper, work] = ["upper", "work"].map(|part| layer.join(part));
         fs::create_dir_all(&upper)?;
         fs::create_dir_all(&work)?;
-        // The layer's owner and permissions are the directory's.
+        // The layer has the directory's owner and permissions.
         let below = fs::metadata(dir)?;
         std::os::unix::fs::chown(&upper, Some(below.uid()), Some(below.gid()))?;
         fs::set_permissions(&upper, Permissions::from_mode(below.mode()))?;

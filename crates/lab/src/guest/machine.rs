@@ -13,7 +13,7 @@ use super::Refusal;
 use crate::job::Job;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Controllers that are on for the top, as on a machine with a session manager.
+/// Controllers enabled at the root, as on a machine with a session manager.
 const CONTROLLERS: &str = "+cpuset +cpu +io +memory +pids";
 const CPUS: &str = "/sys/devices/system/cpu";
 
@@ -31,7 +31,7 @@ pub(super) fn mount(
         .map_err(|why| Refusal::because(doing(), why))
 }
 
-/// What has to be there before anything can be asked for.
+/// Mounts the file systems that every further step needs.
 pub(super) fn mount_first() -> Result<(), Refusal> {
     for (place, kind) in [("/proc", "proc"), ("/sys", "sysfs"), ("/dev", "devtmpfs")] {
         mount(kind, place, kind, "")?;
@@ -39,7 +39,7 @@ pub(super) fn mount_first() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The kernel, as it names itself.
+/// The kernel's release.
 pub(super) fn release() -> String {
     rustix::system::uname()
         .release()
@@ -47,7 +47,7 @@ pub(super) fn release() -> String {
         .into_owned()
 }
 
-/// Brings up everything that a command may ask the kernel for.
+/// Sets up everything that a command may need from the kernel.
 pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
     for (place, kind, data) in [
         ("/dev/pts", "devpts", "mode=620,ptmxmode=666"),
@@ -109,7 +109,7 @@ fn take_offline(cpus: &CpuSet) -> Result<(), Refusal> {
 fn loopback() -> std::io::Result<()> {
     use std::os::fd::AsRawFd;
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: an all-zero ifreq is a valid one, of plain numbers.
+    // SAFETY: an all-zero ifreq is valid, as it consists of plain numbers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The first program of a guest: sets the machine up as a command expects to
-//! find one, runs it, and tells the host how it ended.
+//! Init program of a guest: sets up the machine, runs the command, and reports its end to the host.
 //!
-//! It is the same program that started the emulator, run by the guest's kernel
-//! from the host's files; so there is nothing to build into an image and
-//! nothing that could be older than the other side.
+//! It is the same program that started the emulator, executed by the guest's kernel from the host's
+//! files. No image has to be built, and both sides always have the same version.
 
 mod files;
 mod machine;
@@ -19,14 +17,13 @@ use rustix::system::RebootCommand;
 
 use crate::job::{CONTROL, ERR, Job, OUT, Report};
 
-/// The word on the kernel's command line by which the program knows that it
-/// is the first one of a guest.
+/// The word on the kernel's command line that identifies a guest's init process.
 pub(crate) const WORD: &str = "usher-lab-guest";
-/// How long the kernel may take to find its ports, and between two looks.
+/// Time limit for the kernel to find its ports, and the polling interval.
 const PORTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A job that cannot be done: with which status, and why.
+/// A job that cannot be done: exit status and reason.
 #[derive(Debug)]
 struct Refusal(u8, String);
 
@@ -34,25 +31,25 @@ impl Refusal {
     fn because(doing: impl std::fmt::Display, why: impl Into<std::io::Error>) -> Self {
         Self(
             crate::OWN_FAILURE,
-            format!("{doing}: {}", said(&why.into())),
+            format!("{doing}: {}", system_message(&why.into())),
         )
     }
 }
 
-/// What the system said, without Rust's " (os error 13)".
-fn said(why: &std::io::Error) -> String {
+/// The system's message without Rust's " (os error 13)".
+fn system_message(why: &std::io::Error) -> String {
     let text = why.to_string();
     text.split(" (os error ").next().unwrap_or(&text).to_owned()
 }
 
-/// Where the host listens.
+/// The ports to the host.
 struct Ports {
     out: File,
     err: File,
     control: File,
 }
 
-/// Whether this process is the first program of a guest.
+/// Returns whether this process is the init process of a guest.
 pub(crate) fn is_first() -> bool {
     std::process::id() == 1
         && std::env::args_os()
@@ -60,17 +57,17 @@ pub(crate) fn is_first() -> bool {
             .is_some_and(|word| word == WORD)
 }
 
-/// The life of the guest.
-pub(crate) fn live() -> ! {
+/// Runs the guest.
+pub(crate) fn run_init() -> ! {
     let ports = machine::mount_first().and_then(|()| ports());
     match ports {
         Ok(ports) => serve(ports),
-        // The console is all there is to complain to.
+        // The console is the only place for messages.
         Err(Refusal(_, reason)) => eprintln!("lab: guest: {reason}"),
     }
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
-    // The first program must not end.
+    // The init process must not end.
     loop {
         std::thread::park();
     }
@@ -81,14 +78,14 @@ fn serve(mut ports: Ports) {
         Ok(status) => Report::Ended { status },
         Err(Refusal(status, reason)) => Report::Refused { status, reason },
     };
-    // Whatever the command wrote is with the host before it hears of its end.
+    // The host must have all output of the command before the report of its end.
     rustix::fs::sync();
-    tell(&mut ports.control, &report);
+    send_report(&mut ports.control, &report);
 }
 
 fn work(ports: &mut Ports) -> Result<u8, Refusal> {
     let mut line = String::new();
-    let reading = "reading what to do";
+    let reading = "reading the job";
     let mut control = BufReader::new(&ports.control);
     control
         .read_line(&mut line)
@@ -97,11 +94,11 @@ fn work(ports: &mut Ports) -> Result<u8, Refusal> {
     files::arrange(&job)?;
     machine::arrange(&job)?;
     let release = machine::release();
-    tell(&mut ports.control, &Report::Ready { release });
+    send_report(&mut ports.control, &Report::Ready { release });
     pump::run(&job, &mut ports.out, &mut ports.err)
 }
 
-fn tell(control: &mut File, report: &Report) {
+fn send_report(control: &mut File, report: &Report) {
     if let Ok(line) = serde_json::to_string(report)
         && let Err(why) = control.write_all(format!("{line}\n").as_bytes())
     {

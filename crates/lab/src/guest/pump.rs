@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the command, carries what it writes to the host, and reaps whatever
-//! dies meanwhile, as a first program must.
+//! Runs the command, forwards its output to the host, and reaps all dead processes, as an init
+//! process must.
 //!
-//! The command writes into pipes and not into the ports themselves: a port can
-//! be open once only, and programs open /dev/stderr anew.
+//! The command writes into pipes and not into the ports: a port can be opened only once, and
+//! programs reopen /dev/stderr.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,19 +19,19 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use super::Refusal;
 use crate::job::Job;
 
-/// What is carried at a time, and how often in a row: as much as a pipe holds
-/// at most, so that one who writes without end holds up nobody.
+/// Size of a transfer, and number of transfers in a row: at most the capacity of a pipe, thus a
+/// continuous writer does not delay other work.
 const CHUNK_BYTES: usize = 32 << 10;
 const CHUNKS: usize = 32;
 
-/// A pipe from the command and the port that it is carried to.
+/// A pipe from the command with its port.
 struct Stream<'a> {
     from: File,
     to: &'a mut File,
     open: bool,
 }
 
-/// Runs the command to its end: its exit status.
+/// Runs the command to its end and returns its exit status.
 pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
     let io = |doing: &'static str| move |why: io::Error| Refusal::because(doing, why);
     let (mut death, deaths) = UnixStream::pair().map_err(io("making a socket"))?;
@@ -56,12 +56,12 @@ pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refus
     loop {
         wait(&streams, &death).map_err(io("waiting for the command"))?;
         let _ = death.read(&mut [0; 64]);
-        // First who died, then what was written before that.
+        // Reap first, then forward the output written before the death.
         let ended = reap(command);
         for stream in &mut streams {
             stream
                 .carry()
-                .map_err(io("carrying what the command wrote"))?;
+                .map_err(io("forwarding the command's output"))?;
         }
         if let Some(status) = ended {
             return Ok(status);
@@ -97,7 +97,7 @@ fn start(job: &Job) -> Result<(Pid, File, File), Refusal> {
             ErrorKind::NotFound => crate::NOT_FOUND,
             _ => crate::NOT_RUNNABLE,
         };
-        let why = super::said(&why);
+        let why = super::system_message(&why);
         Refusal(
             status,
             format!("running {program} in {}: {why}", job.directory.display()),
@@ -137,7 +137,7 @@ fn wait(streams: &[Stream], death: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Reaps everybody who is dead; the command's exit status, if it is among them.
+/// Reaps all dead processes. Returns the command's exit status if it is among them.
 fn reap(command: Pid) -> Option<u8> {
     let mut ended = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -157,7 +157,7 @@ fn exit_status(status: WaitStatus) -> u8 {
 }
 
 impl Stream<'_> {
-    /// Carries what is there.
+    /// Forwards the available data.
     fn carry(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK_BYTES];
         for _ in 0..CHUNKS {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::LabError;
 use crate::apt::{run, system_archive};
-use crate::cache::Cache;
+use crate::cache::LabCache;
 
 /// The script that builds a disk.
 const SCRIPT: &str = include_str!("make-image.sh");
@@ -48,7 +48,7 @@ impl fmt::Display for Suite {
     }
 }
 
-/// Why no guest with systemd can run on this host; `None` where one can.
+/// The reason why guests with systemd cannot run on this host; `None` if they can.
 pub fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some("the host is no x86-64 machine".to_owned());
@@ -61,11 +61,11 @@ pub fn missing() -> Option<String> {
     Some(format!("{tool} cannot be run; run scripts/setup lab"))
 }
 
-/// Builds the disk of a release where the cache lacks it. Returns the disk's path.
+/// Builds the disk of a release if it is not cached. Returns the disk's path.
 ///
 /// # Errors
-/// When a tool is missing or the archive cannot be reached.
-pub fn prepare(cache: &Cache, suite: Suite) -> Result<PathBuf, LabError> {
+/// A tool is missing, or the archive is not reachable.
+pub fn prepare(cache: &LabCache, suite: Suite) -> Result<PathBuf, LabError> {
     if let Some(what) = missing() {
         let remedy = "no guest with systemd can run here".to_owned();
         return Err(LabError::Missing { what, remedy });

@@ -13,24 +13,24 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::image::{self, Suite};
 use super::product::{Disk, LAST_LINE};
 use crate::LabError;
-use crate::cache::Cache;
+use crate::cache::LabCache;
 use crate::emulator::Emulator;
 use crate::kernels::{self, Kernel, Wanted};
 use crate::session::{Killed, spawn};
 use crate::shape::Shape;
-use crate::vm::{End, Outcome};
+use crate::vm::{End, GuestOutcome};
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// The tail of the console that is kept.
+/// Size of the kept tail of the console.
 const CONSOLE_BYTES: usize = 64 << 10;
 const MEMORY_MIB: usize = 2048;
 
 /// A guest with systemd and its job.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    /// The release that it runs.
+    /// The release.
     pub suite: Suite,
-    /// Its kernel.
+    /// The kernel.
     pub kernel: GuestKernel,
     /// The machine.
     pub shape: Shape,
@@ -47,9 +47,9 @@ pub struct Guest {
 /// A kernel of a guest with systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestKernel {
-    /// One with sched_ext, as other guests use it.
+    /// A kernel with sched_ext, as of other guests.
     SchedExt(Wanted),
-    /// The one that the release itself contains.
+    /// The kernel of the release.
     Stock,
 }
 
@@ -59,8 +59,8 @@ impl Guest {
     ///
     /// # Errors
     /// When the guest cannot be started.
-    pub fn run(&self, output: &mut dyn Write) -> Result<Outcome, LabError> {
-        let cache = Cache::open(self.cache.as_deref())?;
+    pub fn run(&self, output: &mut dyn Write) -> Result<GuestOutcome, LabError> {
+        let cache = LabCache::open(self.cache.as_deref())?;
         let disk = image::prepare(&cache, self.suite)?;
         let kernel = match &self.kernel {
             GuestKernel::SchedExt(wanted) => kernels::find(&cache, wanted)?,
@@ -77,7 +77,7 @@ impl Guest {
         let kept = vec![their_console.as_raw_fd(), their_port.as_raw_fd()];
         let qemu =
             spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
-        // What remains open here would hide the end of QEMU.
+        // Open copies here would hide the end of QEMU.
         drop((command, their_port, their_console));
         let mut watch = Watch {
             _qemu: qemu,
@@ -145,7 +145,7 @@ fn wire(command: &mut Command, console: &UnixStream, port: &UnixStream) {
         .args(["-serial", "chardev:port"]);
 }
 
-/// A guest that runs.
+/// A running guest.
 struct Watch<'a> {
     _qemu: Killed,
     port: UnixStream,
@@ -216,11 +216,11 @@ impl Watch<'_> {
         Ok(None)
     }
 
-    fn outcome(self, end: End, begun: Instant, kernel: String) -> Outcome {
+    fn outcome(self, end: End, begun: Instant, kernel: String) -> GuestOutcome {
         let now = Instant::now();
         let up = self.first_output.unwrap_or(now);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Outcome {
+        GuestOutcome {
             end,
             kernel,
             boots: 1,

@@ -73,7 +73,7 @@ fn script_of(job: &[String]) -> String {
     )
 }
 
-/// A word as a shell reads it.
+/// A word, quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::{self, Wanted};
-use usher_lab::{Cache, Clock, End, Idle, Outcome, Streams, Vm};
+use usher_lab::{Clock, End, GuestOutcome, Idle, LabCache, Streams, Vm};
 
 use crate::MACHINE;
 
@@ -110,7 +110,7 @@ pub fn all() -> Vec<Trial> {
 
 /// Every kernel that is here on every machine.
 fn long() -> Vec<Boot> {
-    let cache = Cache::open(
+    let cache = LabCache::open(
         std::env::var_os("USHER_LAB_CACHE")
             .as_deref()
             .map(AsRef::as_ref),
@@ -172,7 +172,7 @@ fn trial(boot: Boot) -> Trial {
         let outcome = match run(&boot)? {
             // A starved host can bring a guest to its end; a fault of ours
             // does so again.
-            Outcome {
+            GuestOutcome {
                 end: End::Died,
                 console,
                 ..
@@ -195,7 +195,7 @@ fn trial(boot: Boot) -> Trial {
     })
 }
 
-fn run(boot: &Boot) -> Result<Outcome, Failed> {
+fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
     let mut vm = Vm::new(boot.machine)?;
     vm.kernel = boot.kernel.clone();
     vm.timeout = if boot.checks == STRESS {
