@@ -1,27 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plain parts to a [`Topology`], by set arithmetic alone.
+//! Assembles separate facts into a [`Topology`], by set arithmetic alone.
 //!
-//! The parts come from descriptions of every quality: levels may be missing,
-//! overlap, or disagree. Whatever they say, the result is a machine that holds
-//! together, because each CPU is given to exactly one core, each core to one
-//! domain, and each domain to one package; larger sets are unions of smaller
-//! ones and never taken over from the parts.
+//! The facts come from descriptions of any quality: levels may be missing, overlap or contradict
+//! one another. The result is a consistent machine for any input, because each CPU is assigned to
+//! exactly one core, each core to one domain, and each domain to one package. Larger sets are
+//! unions of smaller ones and are never copied from the facts.
 //!
-//! *Cores* are hwloc's; a CPU that is in none is a core of its own.
+//! *Cores* are hwloc's; a CPU without a core becomes a core of its own.
 //!
-//! *Domains* group the cores with the same farthest cache. Where that cache is
-//! an L3 or larger, it makes a domain even for a single core; an L2 only where
-//! at least two cores share it, since a private L2 says nothing about who
-//! shares what beyond it. Cores without such a cache are grouped by the
-//! smallest die, NUMA node or package that holds them, else by machine. A
-//! group that spans packages (an error of the description: no cache does) is
-//! split between them; one may span dies, as the L3 of a tiled package does.
+//! *Domains* group the cores with the same last cache. An L3 or larger cache forms a domain even
+//! for a single core. An L2 forms a domain only if at least two cores share it, because a private
+//! L2 gives no information about sharing beyond it. Cores without such a cache are grouped by the
+//! smallest die, NUMA node or package that contains them, otherwise by machine. A group that spans
+//! packages is an error of the description, because no cache does; it is split between the
+//! packages. A group may span dies, as the L3 of a tiled package does.
 //!
-//! *NUMA nodes* own the CPUs that are nearer to them than to any other node,
-//! as in the kernel, where each CPU belongs to exactly one node; a node that
-//! owns none is memory without CPUs. The nodes local to a domain are the
-//! owners of its CPUs, most CPUs first, then the memory-only nodes in the
-//! neighbourhood; memory that is equally near to everything is nobody's.
+//! *NUMA nodes* own the CPUs that are nearer to them than to any other node, as in the kernel,
+//! where each CPU belongs to exactly one node. A node that owns no CPUs is memory only. The nodes
+//! local to a domain are the owners of its CPUs, most CPUs first, then the neighbouring memory-only
+//! nodes. Memory that is equally near to all CPUs is local to no domain.
 
 use std::collections::BTreeMap;
 
@@ -34,17 +31,17 @@ use crate::capacity;
 /// A machine as separate facts, each about a set of CPUs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Parts {
-    /// Where it comes from.
+    /// Origin of the description.
     pub name: String,
-    /// The logical CPUs, in the order of the hardware.
+    /// The logical CPUs in hardware order.
     pub pus: Vec<CpuId>,
-    /// The cores, in the order of the hardware.
+    /// The cores in hardware order.
     pub cores: Vec<CpuSet>,
     /// Data and unified caches from level 2 up.
     pub caches: Vec<(Cache, CpuSet)>,
     /// The dies.
     pub dies: Vec<CpuSet>,
-    /// The packages, with the processor's name.
+    /// The packages with the processor's name.
     pub packages: Vec<(CpuSet, Option<String>)>,
     /// The NUMA nodes.
     pub nodes: Vec<Node>,
@@ -52,38 +49,38 @@ pub(crate) struct Parts {
     pub kinds: Vec<Kind>,
 }
 
-/// A NUMA node as hwloc sees it.
+/// A NUMA node as reported by hwloc.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub os: u32,
-    /// The CPUs that it is near to; several nodes may be near to one CPU.
+    /// The CPUs near to the node; several nodes may be near to one CPU.
     pub near: CpuSet,
     pub bytes: u64,
 }
 
-/// A kind of core, with what the system says about it.
+/// A kind of core with its attributes from the system.
 #[derive(Debug, Clone)]
 pub(crate) struct Kind {
     pub cpus: CpuSet,
     pub infos: BTreeMap<String, String>,
 }
 
-/// What the cores of one domain have in common.
+/// The common resource of the cores of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Bond {
-    /// The cache with that index in [`Parts::caches`].
+    /// The cache with this index in [`Parts::caches`].
     Cache(usize),
-    /// The die, node or package with that index in the list of places.
+    /// The die, node or package with this index in the list of places.
     Place(usize),
-    /// Nothing smaller than the machine.
+    /// The whole machine.
     Machine,
 }
 
-/// For each CPU number, the index of the set that has it.
+/// For each CPU number, the index of the set that contains it.
 struct Owners(Vec<Option<usize>>);
 
 impl Owners {
-    /// Where sets overlap, the last one has the CPU.
+    /// Where sets overlap, the last one contains the CPU.
     fn new<'a>(sets: impl IntoIterator<Item = (usize, &'a CpuSet)>) -> Self {
         let mut owners = Vec::new();
         for (index, set) in sets {
@@ -103,7 +100,7 @@ impl Owners {
     }
 }
 
-/// Groups in the order in which their members first come up.
+/// Indices of keys, in the order of their first occurrence.
 struct Groups<K>(BTreeMap<K, usize>);
 
 impl<K: Ord> Groups<K> {
@@ -117,7 +114,7 @@ impl<K: Ord> Groups<K> {
     }
 }
 
-/// Puts the parts together.
+/// Assembles the facts.
 pub(crate) fn topology(mut parts: Parts) -> Topology {
     parts.nodes.sort_by_key(|node| node.os);
     let sets = cores(&parts);
@@ -157,14 +154,14 @@ pub(crate) fn topology(mut parts: Parts) -> Topology {
     }
 }
 
-/// The CPUs of each core; no CPU twice, none left out.
+/// The CPUs of each core, without duplicates or omissions.
 fn cores(parts: &Parts) -> Vec<CpuSet> {
     let all: CpuSet = parts.pus.iter().copied().collect();
     let owners = Owners::new(parts.cores.iter().enumerate());
     let mut groups = Groups::new();
     let mut sets: Vec<CpuSet> = Vec::new();
     for &cpu in &parts.pus {
-        // A CPU without a core is one by itself: its key is its number.
+        // The key of a CPU without a core is its own number.
         let key = owners.of(cpu).map_or((1, cpu as usize), |core| (0, core));
         let core = groups.index(key);
         if core == sets.len() {
@@ -176,7 +173,7 @@ fn cores(parts: &Parts) -> Vec<CpuSet> {
     sets
 }
 
-/// By the first of its CPUs, which set each core is in.
+/// For each core, the set that contains its first CPU.
 fn core_owner<'a>(owners: &'a Owners, cores: &'a [CpuSet]) -> impl Iterator<Item = Option<usize>> {
     cores
         .iter()
@@ -216,10 +213,10 @@ fn bonds(parts: &Parts, cores: &[CpuSet]) -> Vec<Bond> {
         .collect()
 }
 
-/// The packages that have cores, in the order of the hardware.
+/// The packages with cores, in hardware order.
 struct Packages {
     of_core: Vec<PackageId>,
-    /// Index in [`Parts::packages`]; none for cores that are in no package.
+    /// Index in [`Parts::packages`]; `None` for cores without a package.
     source: Vec<Option<usize>>,
 }
 
@@ -256,7 +253,7 @@ impl Packages {
     }
 }
 
-/// The set in pieces by owner, in the order of their smallest CPUs.
+/// Splits a set by owner; the pieces are ordered by their smallest CPUs.
 fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
     let mut groups = Groups::new();
     let mut pieces: Vec<CpuSet> = Vec::new();
@@ -270,7 +267,7 @@ fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
     pieces
 }
 
-/// The capacity of each core: its fastest CPU's, relative to the machine's.
+/// The capacity of each core: that of its fastest CPU, relative to the machine's fastest.
 fn capacities(parts: &Parts, cores: &[CpuSet]) -> Vec<f64> {
     let of_kind = capacity::of_kinds(&parts.kinds);
     let owners = Owners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());
@@ -317,7 +314,8 @@ fn cpus(cores: &[Core]) -> Vec<Cpu> {
     cpus
 }
 
-/// Each CPU's own node: the one near to the fewest CPUs, the first of equals.
+/// The node of each CPU: of the nodes near to it, the node near to the fewest CPUs; ties go to
+/// the first.
 fn node_owners(nodes: &[Node]) -> Owners {
     let mut widest_first: Vec<(usize, &CpuSet)> =
         nodes.iter().map(|node| &node.near).enumerate().collect();
@@ -378,7 +376,7 @@ mod tests {
         prop::collection::vec(cpu_set(), 0..6)
     }
 
-    /// Parts that contradict one another in every way.
+    /// Contradictory facts of all kinds.
     fn parts() -> impl Strategy<Value = Parts> {
         let caches = prop::collection::vec((2u8..5, cpu_set()), 0..6);
         let packages = prop::collection::vec((cpu_set(), any::<Option<String>>()), 0..4);
@@ -417,7 +415,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_parts_say_the_machine_holds_together(parts in parts()) {
+        fn any_facts_give_a_consistent_machine(parts in parts()) {
             let all: CpuSet = parts.pus.iter().copied().collect();
             let machine = topology(parts);
             prop_assert_eq!(machine.check(), Ok(()));
@@ -456,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_farthest_shared_cache_makes_the_domain() {
+    fn last_shared_cache_forms_the_domain() {
         let cores = ["0", "1", "2", "3"];
         let l2 = [(2, "0-1"), (2, "2-3")];
         assert_eq!(described(&cores, &l2, &["0-3"]), ["0-1", "2-3"]);
@@ -465,12 +463,12 @@ mod tests {
     }
 
     #[test]
-    fn a_private_l2_is_no_domain_but_a_private_l3_is() {
+    fn private_l2_is_no_domain_but_private_l3_is() {
         let cores = ["0", "1", "2"];
         let private = |level| [(level, "0"), (level, "1"), (level, "2")];
         assert_eq!(described(&cores, &private(2), &["0-2"]), ["0-2"]);
         assert_eq!(described(&cores, &private(3), &["0-2"]), ["0", "1", "2"]);
-        // Hardware threads of one core do not make its L2 shared.
+        // The hardware threads of one core do not count as sharing its L2.
         assert_eq!(
             described(&["0-1", "2-3"], &[(2, "0-1"), (2, "2-3")], &["0-3"]),
             ["0-3"]
@@ -478,15 +476,15 @@ mod tests {
     }
 
     #[test]
-    fn cores_without_a_shared_cache_beside_those_with_one_are_a_domain() {
-        // Low-power cores of a tiled package: an L2 of their own, no L3.
+    fn cores_without_a_shared_cache_form_a_domain_beside_others() {
+        // Low-power cores of a tiled package: private L2, no L3.
         let cores = ["0-1", "2-3", "4", "5", "6"];
         let caches = [(3, "0-3"), (2, "4-5"), (2, "6")];
         assert_eq!(described(&cores, &caches, &["0-6"]), ["0-3", "4-5", "6"]);
     }
 
     #[test]
-    fn a_cache_that_claims_to_span_packages_is_split() {
+    fn cache_that_spans_packages_is_split() {
         let cores = ["0", "1", "2", "3"];
         assert_eq!(
             described(&cores, &[(3, "0-3")], &["0,2", "1,3"]),

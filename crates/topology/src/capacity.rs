@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast a core is beside the fastest of its machine.
+//! Speed of a core relative to the fastest core of the machine.
 //!
-//! hwloc sorts CPUs into kinds and attaches what the system says about each.
-//! The first of these that every kind has, and that tells them apart, decides:
+//! hwloc groups CPUs into kinds and attaches the system's attributes to each. The first of these
+//! attributes that all kinds have, with different values, determines the capacity:
 //!
-//! 1. `LinuxCapacity`: the kernel's own figure (`cpu_capacity` in sysfs, up to
-//!    1024; Arm, and Intel hybrids since Linux 6.12);
-//! 2. `FrequencyMaxMHz`, else `FrequencyBaseMHz`, times the work per cycle of
-//!    the core's type;
+//! 1. `LinuxCapacity`: the kernel's figure (`cpu_capacity` in sysfs, up to 1024; Arm, and Intel
+//!    hybrids since Linux 6.12);
+//! 2. `FrequencyMaxMHz`, else `FrequencyBaseMHz`, times the work per cycle of the core's type;
 //! 3. the work per cycle of the core's type (`CoreType`) alone.
 //!
-//! A figure that is the same for all kinds says nothing: kernels before 6.12
-//! give performance and efficient cores of Intel hybrids a capacity of 1024
-//! alike. Where no figure tells the kinds apart, all cores count as equal.
+//! An attribute with equal values for all kinds is skipped: kernels before 6.12 give performance
+//! and efficient cores of Intel hybrids the same capacity of 1024. If no attribute distinguishes
+//! the kinds, all cores have equal capacity.
 
 use std::fs;
 use std::path::Path;
@@ -21,13 +20,12 @@ use usher_model::CpuSet;
 
 use crate::assemble::Kind;
 
-/// Work per cycle of an Intel efficient core beside a performance core: the
-/// kernel's ratio for Alder Lake (78,741 kHz a performance level against
-/// 100,000; `HYBRID_SCALING_FACTOR_ADL` in Linux's
-/// drivers/cpufreq/intel_pstate.c; Meteor Lake has 80,000).
+/// Work per cycle of an Intel efficient core relative to a performance core: the kernel's ratio for
+/// Alder Lake (78,741 kHz per performance level against 100,000; `HYBRID_SCALING_FACTOR_ADL` in
+/// Linux's drivers/cpufreq/intel_pstate.c; Meteor Lake has 80,000).
 const INTEL_ATOM_WORK_PER_CYCLE: f64 = 0.787;
 
-/// The least capacity given to a core, so that it counts for something.
+/// Minimum capacity of a core; it prevents a capacity of 0.
 const CAPACITY_MIN: f64 = 0.01;
 
 /// The capacity of each kind relative to the fastest, in (0, 1].
@@ -50,9 +48,9 @@ pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
         .collect()
 }
 
-/// Adds the core types of an Intel hybrid, which Linux tells by the CPUs of its
-/// two kinds of performance counters, and hwloc 2.9 only by moving a thread to
-/// every CPU. A kind that has CPUs of both types is split.
+/// Adds the core types of an Intel hybrid. Linux exposes them as the CPUs of its two kinds of
+/// performance counters; hwloc 2.9 can determine them only by moving a thread to every CPU. A kind
+/// with CPUs of both types is split.
 pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec<Kind> {
     let types = [("IntelCore", "cpu_core"), ("IntelAtom", "cpu_atom")];
     let lists: Vec<(&str, CpuSet)> = types
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_figure_comes_first() {
+    fn kernel_capacity_takes_precedence() {
         let kinds = [
             kind(&[("LinuxCapacity", "446"), ("FrequencyMaxMHz", "1800")]),
             kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "1900")]),
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intel_hybrid_is_rated_by_frequency_and_type() {
+    fn intel_hybrid_is_rated_by_frequency_and_type() {
         let kinds = [
             kind(&[("CoreType", "IntelAtom"), ("FrequencyMaxMHz", "3900")]),
             kind(&[("CoreType", "IntelCore"), ("FrequencyMaxMHz", "5200")]),
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_is_the_same_for_all_says_nothing() {
+    fn attribute_equal_for_all_kinds_is_skipped() {
         let kinds = [
             kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "2000")]),
             kind(&[("LinuxCapacity", "1024"), ("FrequencyMaxMHz", "4000")]),
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_one_kind_lacks_is_not_compared() {
+    fn attribute_missing_for_one_kind_is_skipped() {
         let kinds = [
             kind(&[("FrequencyMaxMHz", "2000"), ("FrequencyBaseMHz", "1000")]),
             kind(&[("FrequencyBaseMHz", "2000")]),
@@ -181,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_counts_as_unknown() {
+    fn invalid_values_count_as_unknown() {
         for value in ["", "0", "-3", "nan", "inf", "fast"] {
             let kinds = [
                 kind(&[("LinuxCapacity", value)]),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! hwloc's objects as plain parts: sets of CPUs with a few attributes.
+//! Converts hwloc's objects to plain facts: sets of CPUs with a few attributes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,15 +16,14 @@ use usher_model::{Cache, CpuId, CpuSet};
 use crate::assemble::{Kind, Node, Parts};
 use crate::capacity;
 
-/// Loads what the builder describes and takes its parts; `root` is where its
-/// `/sys` is, if it has one.
+/// Loads the machine that the builder describes and returns its facts; `root` is the root of its
+/// `/sys`, if it has one.
 ///
-/// CPUs that a cpuset keeps from this process are part of the machine; those
-/// that are offline are not. hwloc is asked not to move this thread from CPU
-/// to CPU in order to look at each (it can do without on Linux).
+/// CPUs outside this process's cpuset are included; offline CPUs are not. A flag prevents hwloc
+/// from moving this thread to every CPU, which is not needed on Linux.
 ///
 /// # Errors
-/// One line without context: hwloc's reason, or a CPU number beyond reason.
+/// One line without context: hwloc's reason, or a CPU number above the limit.
 pub(crate) fn load(
     builder: TopologyBuilder,
     name: String,
@@ -33,7 +32,7 @@ pub(crate) fn load(
     let flags = BuildFlags::INCLUDE_DISALLOWED | BuildFlags::DONT_CHANGE_BINDING;
     let hwloc = builder
         .with_flags(flags)
-        .map_err(|why| format!("hwloc refuses its flags: {why}"))?
+        .map_err(|why| format!("hwloc rejects its flags: {why}"))?
         .build()
         .map_err(|why| {
             let reason = why.errno.map(|errno| errno.to_string());
@@ -128,7 +127,7 @@ fn kinds(hwloc: &Hwloc, all: &CpuSet) -> Vec<Kind> {
         .collect()
 }
 
-/// The processor's name, on the package or on the machine.
+/// The processor's name, from the package or the machine.
 fn model_of(hwloc: &Hwloc, package: &TopologyObject) -> Option<String> {
     let named = |object: &TopologyObject| object.info("CPUModel").map(text);
     named(package)
@@ -154,7 +153,7 @@ fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
     }
 }
 
-/// The object's CPUs, of those that the machine has.
+/// The object's CPUs that the machine has.
 fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
     object
         .cpuset()
@@ -162,7 +161,7 @@ fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
 }
 
 fn cpus_in(set: &hwlocality::cpu::cpuset::CpuSet, all: &CpuSet) -> CpuSet {
-    // An hwloc bitmap may be infinite; the machine's last CPU bounds it.
+    // An hwloc bitmap may be infinite; the machine's last CPU limits it.
     let last = all.last().map_or(0, |cpu| cpu as usize);
     let bitmap: &Bitmap = set.as_ref();
     bitmap

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines as data: hwloc's view of a computer as a
-//! [`Topology`](usher_model::Topology), and a drawing of it.
+//! Machines as data: hwloc's description of a computer as a [`Topology`](usher_model::Topology),
+//! and its drawing.
 //!
-//! A machine comes from one of four places ([`Source`]): this machine, an XML
-//! file written by hwloc, a directory that holds a copy of another machine's
-//! `/sys`, or one line of hwloc's synthetic syntax. [`load`] reads any of them.
+//! A machine has one of four sources ([`Source`]): this machine, an XML file written by hwloc, a
+//! directory with a copy of another machine's `/sys`, or one line of hwloc's synthetic syntax.
+//! [`load`] reads any of them.
 //!
-//! - `source`: what a source is, how people write it, and [`load`];
-//! - `synthetic`: what a one-line description may ask for;
-//! - `sandbox`: hwloc's parsers run on foreign input in a child process;
-//! - `discover`: hwloc's objects as plain parts;
-//! - `assemble`: plain parts to a `Topology`, by set arithmetic alone;
-//! - `capacity`: how fast a core is beside the fastest;
-//! - `usable`: the CPUs that are online and that this process may use;
-//! - `draw`: the picture.
+//! - `source`: sources, their syntax, and [`load`];
+//! - `synthetic`: limits and checks of one-line descriptions;
+//! - `sandbox`: runs hwloc's parsers on foreign input in a child process;
+//! - `discover`: converts hwloc's objects to plain facts;
+//! - `assemble`: assembles facts into a `Topology`, by set arithmetic alone;
+//! - `capacity`: speed of a core relative to the fastest;
+//! - `usable`: the CPUs that are online and usable by this process;
+//! - `draw`: the drawing.
 //!
 //! This crate reads the machine and never changes it.
 
@@ -28,6 +28,6 @@ mod synthetic;
 mod usable;
 
 pub use draw::{DrawOptions, draw};
-pub use error::TopologyError;
+pub use error::TopologyReadError;
 pub use source::{Source, load};
 pub use usable::{allowed_cpus, online_cpus, usable_cpus};

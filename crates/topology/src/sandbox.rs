@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! hwloc's parsers run on foreign input in a child process of their own.
+//! Runs hwloc's parsers on foreign input in a child process.
 //!
-//! hwloc's readers of XML, descriptions and sysfs copies are C, made for input
-//! that hwloc itself wrote. On anything else they may abort, loop or ask for
-//! all of memory; and the root of a sysfs copy can be given to hwloc through
-//! the environment alone (`HWLOC_FSROOT`), which no thread of a process may
-//! change while others read it. A forked child solves all of this at once:
+//! hwloc's readers of XML, descriptions and sysfs copies are C code for input that hwloc itself
+//! wrote. On other input they may abort, loop or allocate without limit. The root of a sysfs copy
+//! can be passed to hwloc only through the environment (`HWLOC_FSROOT`), which a process with
+//! several threads must not change. A forked child solves these problems:
 //!
-//! - its environment is replaced as a whole, and ours stays as it is;
-//! - what it may use of memory and of CPU time is limited, and an alarm ends
-//!   it where it hangs;
-//! - when it dies, the parent has an error to report and nothing to repair.
+//! - its environment is replaced; the parent's does not change;
+//! - its memory and CPU time are limited, and an alarm ends it if it hangs;
+//! - after its death the parent reports an error and has nothing to repair.
 //!
-//! The child runs `work`, writes the result as JSON behind its length into a
-//! pipe, and leaves through `_exit`. It is forked without `exec`, because a
-//! library has no program to start. In a child of a process with threads only
-//! what takes no lock of ours may run: the work reads files, allocates (glibc
-//! sets its allocator right in the child) and calls hwloc. Should another
-//! thread have held a lock inside the C library at the moment of the fork, the
-//! alarm turns the wait into an error.
+//! The child runs `work`, writes the result as JSON with a length prefix into a pipe, and ends by
+//! `_exit`. It is forked without `exec`, because a library has no program to start. In the child of
+//! a process with threads, only code that takes no lock of the parent's Rust code may run: the work
+//! reads files, allocates (glibc resets its allocator in the child) and calls hwloc. If another
+//! thread held a lock inside the C library at the time of the fork, the alarm turns the wait into
+//! an error.
 
 use std::ffi::{CString, c_char};
 use std::fs::File;
@@ -30,12 +27,12 @@ use std::ptr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Seconds of CPU time, and of wall time, that a child may use.
+/// Limit of the child's CPU time and wall time in seconds.
 const CPU_TIME_MAX_S: u64 = 10;
 const WALL_TIME_MAX_S: u32 = 20;
-/// Address space that a child may add to what it starts with.
+/// Address space that the child may add to its initial size.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
-/// The longest answer that is believed.
+/// Maximum size of an answer.
 const ANSWER_MAX_BYTES: u64 = 1 << 30;
 
 unsafe extern "C" {
@@ -43,12 +40,11 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Runs the work in a child with exactly the environment given, and returns
-/// what it returned.
+/// Runs the work in a child with exactly this environment and returns its result.
 ///
 /// # Errors
-/// What the work returned as an error; or how the child failed: it crashed,
-/// ran out of memory or time, or could not be started.
+/// The error that the work returned, or the failure of the child: it crashed, exceeded its memory
+/// or time, or could not be started.
 pub(crate) fn run<T>(
     environment: &[(&str, &str)],
     work: impl FnOnce() -> Result<T, String>,
@@ -64,8 +60,8 @@ where
     let mut pointers: Vec<*const c_char> = variables.iter().map(|v| v.as_ptr()).collect();
     pointers.push(ptr::null());
     let (receiver, sender) = pipe().map_err(|why| format!("cannot make a pipe: {why}"))?;
-    // SAFETY: fork has no preconditions; what the child may do is said above,
-    // and it never returns from `child`.
+    // SAFETY: fork has no preconditions; the module documentation states the restrictions of the
+    // child, which never returns from `child`.
     match unsafe { libc::fork() } {
         -1 => Err(format!(
             "cannot start a process: {}",
@@ -81,7 +77,7 @@ where
             let end = reap(pid);
             match answer {
                 Some(json) => serde_json::from_slice::<Result<T, String>>(&json)
-                    .unwrap_or_else(|why| Err(format!("the reader's answer is broken: {why}"))),
+                    .unwrap_or_else(|why| Err(format!("the reader's answer is invalid: {why}"))),
                 None => Err(end),
             }
         }
@@ -94,11 +90,11 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: pipe2 succeeded: both are open and nobody else's.
+    // SAFETY: pipe2 succeeded: both descriptors are open and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// The child's whole life.
+/// Runs in the child and ends it.
 fn child<T: Serialize>(
     environment: &[*const c_char],
     mut sender: File,
@@ -106,23 +102,23 @@ fn child<T: Serialize>(
 ) -> ! {
     limit();
     quiet();
-    // SAFETY: this process has one thread, and the array and its strings live
-    // until it ends.
+    // SAFETY: this process has one thread, and the array and its strings live until the process
+    // ends.
     unsafe { environ = environment.as_ptr() };
     let result = catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err("hwloc's answer breaks its own rules".to_owned()));
+        .unwrap_or_else(|_| Err("hwloc violated its own invariants".to_owned()));
     if let Ok(json) = serde_json::to_vec(&result) {
         let length = (json.len() as u64).to_le_bytes();
         let _ = sender
             .write_all(&length)
             .and_then(|()| sender.write_all(&json));
     }
-    // SAFETY: always allowed; skips destructors and exit handlers, which
-    // belong to the parent.
+    // SAFETY: _exit has no preconditions; it skips destructors and exit handlers, which belong to
+    // the parent.
     unsafe { libc::_exit(0) }
 }
 
-/// Bounds what this process may use.
+/// Sets the resource limits of this process.
 fn limit() {
     // SAFETY: sysconf only reads a constant of the system.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as u64;
@@ -140,8 +136,7 @@ fn limit() {
             rlim_cur: most,
             rlim_max: most,
         };
-        // SAFETY: setrlimit only reads the struct. Where a lower hard limit
-        // stands already, that one holds.
+        // SAFETY: setrlimit only reads the struct. A lower hard limit stays in force.
         unsafe { libc::setrlimit(resource, &raw const limit) };
     }
     // SAFETY: plain calls on signal dispositions and masks of this process,
@@ -163,8 +158,7 @@ fn limit() {
     }
 }
 
-/// Sends what hwloc says about foreign input nowhere: the parent says it in
-/// its own words.
+/// Discards hwloc's messages about foreign input; the parent reports errors itself.
 fn quiet() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         // SAFETY: both are open descriptors; dup2 replaces the second.
@@ -172,7 +166,7 @@ fn quiet() {
     }
 }
 
-/// The child's answer, or none where it did not finish one.
+/// The child's answer, or `None` if it is incomplete.
 fn receive(mut receiver: File) -> Option<Vec<u8>> {
     let mut length = [0; 8];
     receiver.read_exact(&mut length).ok()?;
@@ -185,20 +179,20 @@ fn receive(mut receiver: File) -> Option<Vec<u8>> {
     (json.len() as u64 == length).then_some(json)
 }
 
-/// Waits for the child's end and says what it was.
+/// Waits for the child's end and returns its description.
 fn reap(pid: libc::pid_t) -> String {
     let mut status = 0;
     loop {
-        // SAFETY: waits for our own child; the status has a place to go.
+        // SAFETY: waits for a child of this process; `status` is valid for the write.
         if unsafe { libc::waitpid(pid, &raw mut status, 0) } == pid {
             break;
         }
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return "hwloc could not digest it".to_owned();
+            return "hwloc could not parse it".to_owned();
         }
     }
     if !libc::WIFSIGNALED(status) {
-        return "hwloc could not digest it".to_owned();
+        return "hwloc could not parse it".to_owned();
     }
     match libc::WTERMSIG(status) {
         libc::SIGALRM | libc::SIGXCPU | libc::SIGKILL => {
@@ -213,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn returns_what_the_work_returned() {
+    fn returns_the_result_of_the_work() {
         assert_eq!(run(&[], || Ok(vec![1, 2, 3])), Ok(vec![1, 2, 3]));
         let refused: Result<(), String> = run(&[], || Err("no".to_owned()));
         assert_eq!(refused, Err("no".to_owned()));
@@ -222,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_the_childs_alone() {
+    fn environment_changes_only_in_the_child() {
         let seen = run(&[("USHER_SANDBOX_TEST", "7")], || {
             Ok(std::env::vars().collect::<Vec<_>>())
         });
@@ -232,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_a_panic_and_a_wild_allocation_are_errors() {
+    fn crash_panic_and_excessive_allocation_are_errors() {
         // SAFETY: abort has no preconditions.
         let crash: Result<(), String> = run(&[], || unsafe { libc::abort() });
         assert!(crash.unwrap_err().contains("signal 6"));
         let panic: Result<(), String> = run(&[], || panic!("as asked"));
-        assert!(panic.unwrap_err().contains("breaks its own rules"));
+        assert!(panic.unwrap_err().contains("violated its own invariants"));
         let wild: Result<usize, String> = run(&[], || {
             // SAFETY: malloc has no preconditions, and the block is not used.
             let block = unsafe { libc::malloc(2 << 30) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a machine is described, and reading it from there.
+//! Sources of machines, and their reader.
 
 use std::fmt;
 use std::fs;
@@ -10,17 +10,17 @@ use hwlocality::topology::builder::TopologyBuilder;
 use usher_model::Topology;
 
 use crate::error::excerpt;
-use crate::{TopologyError, assemble, discover, sandbox, synthetic};
+use crate::{TopologyReadError, assemble, discover, sandbox, synthetic};
 
-/// The largest XML file read; hwloc's own are below 1 MiB.
+/// Maximum size of an XML file; hwloc's own files are below 1 MiB.
 const XML_MAX_BYTES: u64 = 64 << 20;
 
-/// Where a machine is described.
+/// The source of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The machine that this process runs on.
     ThisMachine,
-    /// An XML file as hwloc writes it (`lstopo machine.xml`), version 1 or 2.
+    /// An XML file written by hwloc (`lstopo machine.xml`), version 1 or 2.
     Xml(PathBuf),
     /// One line in hwloc's synthetic syntax: `package:4 die:2 core:6 pu:1`.
     Synthetic(String),
@@ -30,12 +30,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// What a person means by `SPEC|FILE.xml|DIR`: a directory is a sysfs
-    /// copy, any other file is XML, and what is neither is a description.
+    /// Parses `SPEC|FILE.xml|DIR`: a directory is a sysfs copy, any other file is XML, and other
+    /// text is a description.
     ///
     /// # Errors
-    /// When there is no such file, and it cannot be a description either.
-    pub fn parse(text: &str) -> Result<Self, TopologyError> {
+    /// The text is neither an existing file nor a valid description.
+    pub fn parse(text: &str) -> Result<Self, TopologyReadError> {
         let path = Path::new(text);
         if path.is_dir() {
             return Ok(Self::Capture(path.to_owned()));
@@ -44,33 +44,33 @@ impl Source {
             return Ok(Self::Xml(path.to_owned()));
         }
         if looks_like_a_path(text) {
-            return Err(TopologyError::File {
+            return Err(TopologyReadError::File {
                 path: PathBuf::from(excerpt(text)),
                 reason: "there is no such file or directory".to_owned(),
             });
         }
         match synthetic::check(text) {
             Ok(_) => Ok(Self::Synthetic(text.to_owned())),
-            Err(reason) if text.contains(':') => Err(TopologyError::Synthetic {
+            Err(reason) if text.contains(':') => Err(TopologyReadError::Synthetic {
                 text: excerpt(text),
                 reason,
             }),
-            Err(reason) => Err(TopologyError::UnknownSource {
+            Err(reason) => Err(TopologyReadError::UnknownSource {
                 text: excerpt(text),
                 reason: format!("there is no such file, and as a description {reason}"),
             }),
         }
     }
 
-    /// The error that this source cannot be read.
-    fn error(&self, reason: String) -> TopologyError {
+    /// The error of a source that cannot be read.
+    fn error(&self, reason: String) -> TopologyReadError {
         match self {
-            Self::ThisMachine => TopologyError::ThisMachine { reason },
-            Self::Synthetic(text) => TopologyError::Synthetic {
+            Self::ThisMachine => TopologyReadError::ThisMachine { reason },
+            Self::Synthetic(text) => TopologyReadError::Synthetic {
                 text: excerpt(text),
                 reason,
             },
-            Self::Xml(path) | Self::Capture(path) => TopologyError::File {
+            Self::Xml(path) | Self::Capture(path) => TopologyReadError::File {
                 path: path.clone(),
                 reason,
             },
@@ -86,7 +86,7 @@ fn looks_like_a_path(text: &str) -> bool {
 }
 
 impl FromStr for Source {
-    type Err = TopologyError;
+    type Err = TopologyReadError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::parse(text)
@@ -103,16 +103,15 @@ impl fmt::Display for Source {
     }
 }
 
-/// Reads the machine: everything that is online, whether or not this process
-/// may use it. For planning on this machine, narrow it with
-/// [`Topology::restrict`] to [`usable_cpus`](crate::usable_cpus).
+/// Reads the machine with all online CPUs, including those that this process may not use. For
+/// planning on this machine, restrict it with [`Topology::restrict`] to
+/// [`usable_cpus`](crate::usable_cpus).
 ///
-/// Whatever is read from elsewhere is parsed in a child process, so that no
-/// input can bring this one down.
+/// Foreign input is parsed in a child process, thus no input can crash this one.
 ///
 /// # Errors
-/// One line that names the source and says what is wrong with it.
-pub fn load(source: Source) -> Result<Topology, TopologyError> {
+/// One line with the source and the reason.
+pub fn load(source: Source) -> Result<Topology, TopologyReadError> {
     let topology = match &source {
         Source::ThisMachine => this_machine(),
         Source::Xml(path) => xml(path),
@@ -149,7 +148,7 @@ fn xml(path: &Path) -> Result<Topology, String> {
         ));
     }
     let bytes = fs::read(path).map_err(|why| why.to_string())?;
-    let not_xml = "it is not an XML file of hwloc's (make one with: lstopo machine.xml)";
+    let not_xml = "it is not an XML file written by hwloc (make one with: lstopo machine.xml)";
     let text = String::from_utf8(bytes).map_err(|_| not_xml.to_owned())?;
     if !text.contains("<topology") || text.contains('\0') {
         return Err(not_xml.to_owned());
@@ -187,7 +186,7 @@ fn capture(path: &Path) -> Result<Topology, String> {
         .to_str()
         .ok_or("its name is not valid UTF-8")?
         .to_owned();
-    // Files alone: asked for more, hwloc mixes in what this machine's cpuid says.
+    // Only files: otherwise hwloc would add results of this machine's cpuid.
     let environment = [
         ("HWLOC_FSROOT", root.as_str()),
         ("HWLOC_THISSYSTEM", "0"),
@@ -201,15 +200,15 @@ fn capture(path: &Path) -> Result<Topology, String> {
     )
 }
 
-/// Loads in a child process, where foreign input can do no harm.
+/// Loads in a child process, which isolates foreign input.
 fn apart(
     environment: &[(&str, &str)],
     name: String,
     root: Option<&Path>,
     builder: impl FnOnce() -> Result<TopologyBuilder, String>,
 ) -> Result<Topology, String> {
-    // hwloc's own XML reader, and none of its plug-ins: the same result
-    // whatever is installed, and nothing is loaded into a forked child.
+    // hwloc's own XML reader without plug-ins: the result does not depend on installed software,
+    // and no library is loaded into a forked child.
     let fixed = [
         ("HWLOC_LIBXML", "0"),
         ("HWLOC_PLUGINS_PATH", "/nonexistent"),

@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a one-line description may ask for.
+//! Limits and checks of one-line descriptions.
 //!
-//! hwloc's syntax is a list of levels, large to small, each a type and how
-//! many of it are in one of the level above: `package:4 die:2 core:6 pu:1`.
-//! Attributes stand in parentheses behind a level and memory in brackets;
-//! hwloc reads those. This module reads the counts alone, before hwloc sees
-//! the text: hwloc builds whatever it is asked for, object by object.
+//! hwloc's syntax is a list of levels from large to small, each with a type and its number per
+//! object of the level above: `package:4 die:2 core:6 pu:1`. Attributes follow a level in
+//! parentheses, attached memory in brackets; hwloc parses those. This module reads only the
+//! numbers, before hwloc gets the text, because hwloc builds any number of objects one by one.
 
-/// The most logical CPUs that a description may ask for: what Linux can run
-/// at most (`CONFIG_NR_CPUS` on x86-64). hwloc's own work grows with the square
-/// of this; it takes seconds here, and minutes beyond.
+/// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
+/// x86-64). hwloc's time grows with its square: seconds at this limit, minutes beyond.
 pub(crate) const CPUS_MAX: u64 = 8_192;
-/// The longest description.
+/// Maximum length of a description in bytes.
 const LENGTH_MAX: usize = 4_096;
 
-/// Checks the counts and the order of a description, and returns it complete:
-/// hwloc wants `pu` at the end, and one hardware thread a core goes without
-/// saying.
+/// Checks the numbers and the order of the levels, and returns the complete description: hwloc
+/// requires `pu` at the end, which may be omitted here for one hardware thread per core.
 ///
 /// # Errors
-/// One line that says what is wrong, without the description itself.
+/// One line with the reason, without the description itself.
 pub(crate) fn check(description: &str) -> Result<String, String> {
     if description.len() > LENGTH_MAX {
         return Err(format!(
@@ -31,11 +28,14 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
         .chars()
         .find(|c| !c.is_ascii() || (c.is_ascii_control() && !c.is_ascii_whitespace()))
     {
-        return Err(format!("it holds the character '{}'", odd.escape_debug()));
+        return Err(format!(
+            "it contains the character '{}'",
+            odd.escape_debug()
+        ));
     }
     let levels = levels(description)?;
     if levels.is_empty() {
-        return Err("it names no level such as core:4".to_owned());
+        return Err("it contains no level such as core:4".to_owned());
     }
     ordered(&levels)?;
     let mut cpus: u64 = 1;
@@ -46,7 +46,7 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
         }
         if cpus > CPUS_MAX || count > CPUS_MAX {
             return Err(format!(
-                "it asks for more than {CPUS_MAX} CPUs at '{level}'"
+                "it describes more than {CPUS_MAX} CPUs at '{level}'"
             ));
         }
     }
@@ -59,11 +59,11 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
     })
 }
 
-/// The rank of a logical CPU.
+/// Rank of a logical CPU.
 const PU: usize = 3;
 
-/// Large to small, the levels whose order is the same everywhere; the others
-/// (caches, groups, NUMA nodes) may stand anywhere above the cores.
+/// Rank of a level with the same position in all machines, from large to small. Other levels
+/// (caches, groups, NUMA nodes) may be anywhere above the cores.
 fn rank(level: &str) -> Option<usize> {
     let name = level.split(':').next().unwrap_or(level);
     match name.to_ascii_lowercase().as_str() {
@@ -75,7 +75,7 @@ fn rank(level: &str) -> Option<usize> {
     }
 }
 
-/// Whether the level is a bare count, whose type hwloc chooses.
+/// Returns whether the level is a bare number, for which hwloc selects the type.
 fn is_bare(level: &str) -> bool {
     level.starts_with(|c: char| c.is_ascii_digit())
 }
@@ -97,7 +97,7 @@ fn ordered(levels: &[(String, bool)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The levels without their attributes, and whether each is attached memory.
+/// The levels without their attributes, each with whether it is attached memory.
 fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
     let mut levels = vec![(String::new(), false)];
     let (mut attributes, mut memory) = (false, false);
@@ -121,14 +121,13 @@ fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
         levels.push((String::new(), false));
     }
     if attributes || memory {
-        return Err("a parenthesis or bracket stays open".to_owned());
+        return Err("a parenthesis or bracket is not closed".to_owned());
     }
     levels.retain(|(level, _)| !level.is_empty());
     Ok(levels)
 }
 
-/// How many a level asks for: `core:4`, or a bare `4`; attached memory may
-/// leave its count out.
+/// The number of a level: `core:4`, or a bare `4`; attached memory may omit it.
 fn count(level: &str) -> Result<u64, String> {
     let digits = match level.split_once(':') {
         Some((_, digits)) => digits,
@@ -136,7 +135,7 @@ fn count(level: &str) -> Result<u64, String> {
         None => return Err(format!("the level '{level}' has no count, as in {level}:2")),
     };
     match digits.parse::<u64>() {
-        Ok(0) => Err(format!("the level '{level}' asks for none")),
+        Ok(0) => Err(format!("the number of level '{level}' is 0")),
         Ok(count) => Ok(count),
         Err(_) => Err(format!("'{digits}' in '{level}' is not a count")),
     }
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_what_hwloc_documents() {
+    fn accepts_hwlocs_documented_syntax() {
         for description in [
             "package:4 die:2 core:6 pu:1",
             "2 4 1",
@@ -159,18 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn one_hardware_thread_a_core_goes_without_saying() {
+    fn adds_omitted_hardware_thread_level() {
         assert_eq!(check("package:2 core:4").unwrap(), "package:2 core:4 pu:1");
         assert_eq!(check("package:2 l3:4").unwrap(), "package:2 l3:4 pu:1");
         assert_eq!(check("2 4").unwrap(), "2 4");
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn rejects_invalid_descriptions_with_reason() {
         for (description, reason) in [
-            ("", "it names no level"),
-            ("  ", "it names no level"),
-            ("package:0", "the level 'package:0' asks for none"),
+            ("", "it contains no level"),
+            ("  ", "it contains no level"),
+            ("package:0", "the number of level 'package:0' is 0"),
             ("core:99999999", "more than 8192 CPUs at 'core:99999999'"),
             ("core:99999999999999999999", "is not a count"),
             ("package:64 core:128 pu:2", "more than 8192 CPUs at 'pu:2'"),
@@ -182,9 +181,9 @@ mod tests {
                 "'package:2' cannot be within 'core:4'",
             ),
             ("core:4 core:2", "'core:2' cannot be within 'core:4'"),
-            ("core:2(size=3", "stays open"),
+            ("core:2(size=3", "is not closed"),
             ("core:2)", "its ')' has no partner"),
-            ("[numa:2 core:2", "stays open"),
+            ("[numa:2 core:2", "is not closed"),
             ("core:2\0", "the character '\\0'"),
             ("corée:2", "the character 'é'"),
         ] {

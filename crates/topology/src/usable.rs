@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The CPUs that are online and that this process may use.
+//! The CPUs that are online and usable by this process.
 //!
-//! A container or a cpuset leaves only some of the machine's CPUs to us, and
-//! CPUs come and go. These readers look afresh at every call, and the kernel
-//! keeps `Cpus_allowed_list` up to date with cpusets (v1 and v2), affinity and
-//! hot-plug. The root of `/proc` and `/sys` is an argument, so that tests feed
+//! A container or a cpuset may provide only some of the machine's CPUs, and CPUs can go offline and
+//! come back. These functions read the files at every call; the kernel updates `Cpus_allowed_list`
+//! for cpusets (v1 and v2), affinity and hot-plug. The root of `/proc` and `/sys` is an argument,
+//! which lets tests use captured trees.
 //! captured trees.
 
 use std::path::Path;
 
 use usher_model::CpuSet;
 
-use crate::TopologyError;
+use crate::TopologyReadError;
 
 const ONLINE: &str = "sys/devices/system/cpu/online";
 const STATUS: &str = "proc/self/status";
 
-/// The CPUs that are online; `root` is `/` or the root of a captured tree.
+/// The online CPUs; `root` is `/` or the root of a captured tree.
 ///
 /// # Errors
-/// When `sys/devices/system/cpu/online` under it cannot be read or is no CPU list.
-pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+/// `sys/devices/system/cpu/online` below the root cannot be read or is not a CPU list.
+pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let text = read(root, ONLINE)?;
     parse(root, ONLINE, &text)
 }
@@ -28,8 +28,8 @@ pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
 /// The CPUs that this process may run on: its affinity within its cpuset.
 ///
 /// # Errors
-/// When `proc/self/status` under the root cannot be read or has no CPU list.
-pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+/// `proc/self/status` below the root cannot be read or has no CPU list.
+pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let text = read(root, STATUS)?;
     let list = text
         .lines()
@@ -40,14 +40,13 @@ pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
     }
 }
 
-/// The CPUs that are online and that this process may use, read afresh.
+/// The CPUs that are online and usable by this process, read at every call.
 ///
-/// Where there is no `/sys` (some containers), what is allowed is taken to be
-/// online.
+/// Without `/sys` (in some containers) the allowed CPUs count as online.
 ///
 /// # Errors
-/// When the lists cannot be read, or no CPU is in both.
-pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
+/// The lists cannot be read, or no CPU is in both.
+pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     let allowed = allowed_cpus(root)?;
     if !root.join(ONLINE).exists() {
         return Ok(allowed);
@@ -63,11 +62,11 @@ pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyError> {
     }
 }
 
-fn read(root: &Path, file: &str) -> Result<String, TopologyError> {
+fn read(root: &Path, file: &str) -> Result<String, TopologyReadError> {
     std::fs::read_to_string(root.join(file)).map_err(|why| error(root, file, &why.to_string()))
 }
 
-fn parse(root: &Path, file: &str, list: &str) -> Result<CpuSet, TopologyError> {
+fn parse(root: &Path, file: &str, list: &str) -> Result<CpuSet, TopologyReadError> {
     let set: CpuSet = list
         .parse()
         .map_err(|why: usher_model::ParseCpuSetError| error(root, file, &why.to_string()))?;
@@ -77,8 +76,8 @@ fn parse(root: &Path, file: &str, list: &str) -> Result<CpuSet, TopologyError> {
     }
 }
 
-fn error(root: &Path, file: &str, reason: &str) -> TopologyError {
-    TopologyError::Usable {
+fn error(root: &Path, file: &str, reason: &str) -> TopologyReadError {
+    TopologyReadError::Usable {
         path: root.join(file),
         reason: reason.to_owned(),
     }
@@ -105,7 +104,7 @@ mod tests {
     const STATUS_2_9: &str = "Name:\tsh\nCpus_allowed:\t3fc\nCpus_allowed_list:\t2-9\n";
 
     #[test]
-    fn what_is_usable_is_allowed_and_online() {
+    fn usable_cpus_are_allowed_and_online() {
         let root = tree(STATUS_2_9, Some("0-3,6,12\n"));
         assert_eq!(usable_cpus(root.path()).unwrap().to_string(), "2-3,6");
         assert_eq!(online_cpus(root.path()).unwrap().to_string(), "0-3,6,12");
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_goes_offline_is_noticed_at_the_next_call() {
+    fn offline_cpu_is_noticed_at_the_next_call() {
         let root = tree(STATUS_2_9, Some("0-11\n"));
         assert!(usable_cpus(root.path()).unwrap().contains(5));
         std::fs::write(root.path().join(ONLINE), "0-4,6-11\n").unwrap();
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn without_sys_what_is_allowed_counts() {
+    fn allowed_cpus_count_without_sys() {
         let root = tree(STATUS_2_9, None);
         assert_eq!(usable_cpus(root.path()).unwrap().to_string(), "2-9");
     }

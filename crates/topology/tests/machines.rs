@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Captured machines: what is read from each, and how it is drawn.
+//! Captured machines: the topology and the drawing of each.
 //!
-//! The golden files beside the fixtures are rewritten by
-//! `UPDATE_EXPECT=1 cargo test -p usher-topology --test machines`.
+//! `UPDATE_EXPECT=1 cargo test -p usher-topology --test machines` rewrites the golden files beside
+//! the fixtures.
 
-// Helpers of tests: clippy exempts only the tests themselves.
+// Test helpers: clippy exempts only the tests themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{fixtures, machine, machines};
 use usher_model::{CpuSet, Topology};
 use usher_topology::{DrawOptions, draw};
 
-/// Everything in the topology, a line for each thing.
+/// All facts of the topology, one line each.
 fn summary(topology: &Topology) -> String {
     let mut text = String::from("{\n");
     let list = |text: &mut String, name: &str, lines: Vec<serde_json::Value>, last: bool| {
@@ -38,7 +38,7 @@ fn summary(topology: &Topology) -> String {
 }
 
 #[test]
-fn every_machine_is_read_and_drawn_as_before() {
+fn topologies_and_drawings_match_the_golden_files() {
     for (file, topology) in machines() {
         topology.check().unwrap();
         let name = file.split('.').next().unwrap();
@@ -56,10 +56,10 @@ fn every_machine_is_read_and_drawn_as_before() {
     }
 }
 
-/// What makers and capturers say of the machines, counted by hand:
-/// packages, domains, cores, CPUs, NUMA nodes.
+/// Numbers published by makers and capturers, counted by hand: packages, domains, cores, CPUs, NUMA
+/// nodes.
 #[test]
-fn the_counts_are_those_of_the_machines() {
+fn counts_match_the_machines() {
     for (name, counts) in [
         ("altix-256", [128, 128, 256, 256, 64]),
         ("arm-2", [1, 1, 2, 2, 1]),
@@ -92,7 +92,7 @@ fn the_counts_are_those_of_the_machines() {
 }
 
 #[test]
-fn a_die_of_magny_cours_is_a_domain_with_its_own_memory() {
+fn die_of_magny_cours_is_a_domain_with_its_own_memory() {
     let t = machine("magny-cours");
     for (id, domain) in t.domains.iter().enumerate() {
         let first = id as u32 * 6;
@@ -105,7 +105,7 @@ fn a_die_of_magny_cours_is_a_domain_with_its_own_memory() {
 }
 
 #[test]
-fn offline_cpus_are_not_there() {
+fn offline_cpus_are_excluded() {
     let t = machine("xeon-offline-16");
     assert_eq!(t.cpus.len(), 12);
     assert_eq!(
@@ -117,7 +117,7 @@ fn offline_cpus_are_not_there() {
 }
 
 #[test]
-fn cpus_that_a_cgroup_keeps_back_are_part_of_the_machine() {
+fn cpus_outside_the_cgroup_are_included() {
     let t = machine("opteron-cgroup-32");
     assert_eq!(t.all_cpus(), CpuSet::range(0, 31));
     let kept = t.restrict(&CpuSet::range(6, 9)).unwrap();
@@ -145,7 +145,7 @@ fn slower_cores_have_less_capacity() {
 }
 
 #[test]
-fn memory_without_cpus_belongs_to_its_neighbours() {
+fn memory_only_nodes_belong_to_neighbouring_domains() {
     let t = machine("knl-snc4");
     for domain in &t.domains {
         let [own, fast] = domain.nodes[..] else {
@@ -157,8 +157,8 @@ fn memory_without_cpus_belongs_to_its_neighbours() {
 }
 
 #[test]
-fn without_a_shared_cache_the_next_larger_thing_is_the_domain() {
-    // Haswell's capture names no cache: the cluster-on-die nodes stand in.
+fn next_larger_unit_is_the_domain_without_a_shared_cache() {
+    // Haswell's capture contains no caches: its cluster-on-die nodes form the domains.
     let haswell = machine("haswell-cod");
     for (id, domain) in haswell.domains.iter().enumerate() {
         assert_eq!(domain.llc, None);

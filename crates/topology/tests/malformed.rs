@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Input that is no machine: a clear one-line error, never a crash.
+//! Input that is not a machine gives a one-line error, never a crash.
 
-// Helpers of tests: clippy exempts only the tests themselves.
+// Test helpers: clippy exempts only the tests themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -24,14 +24,14 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn descriptions_that_make_no_machine() {
+fn rejects_invalid_descriptions() {
     for (text, reason) in [
         ("", "'': there is no such file"),
         ("nonsense", "'nonsense': there is no such file"),
-        ("package:0", "'package:0' asks for none"),
+        ("package:0", "level 'package:0' is 0"),
         ("core:99999999", "more than 8192 CPUs at 'core:99999999'"),
-        ("package:2 core:4 pu:0", "'pu:0' asks for none"),
-        ("core:4(", "stays open"),
+        ("package:2 core:4 pu:0", "level 'pu:0' is 0"),
+        ("core:4(", "is not closed"),
         ("kernel:4 pu:2", "hwloc does not accept it"),
         ("core:2 pu:2 core:2", "'core:2' cannot be within 'pu:2'"),
         (
@@ -48,7 +48,7 @@ fn descriptions_that_make_no_machine() {
 }
 
 #[test]
-fn descriptions_that_do() {
+fn accepts_valid_descriptions() {
     for (text, counts) in [
         ("package:4 die:2 core:6 pu:1", [4, 8, 48, 48]),
         ("package:2 core:4", [2, 2, 8, 8]),
@@ -72,7 +72,7 @@ fn descriptions_that_do() {
 }
 
 #[test]
-fn files_that_are_no_machine() {
+fn rejects_files_that_are_no_machine() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("empty.xml"), "").unwrap();
@@ -82,9 +82,9 @@ fn files_that_are_no_machine() {
     fs::create_dir(at("tree")).unwrap();
     fs::create_dir_all(at("hollow/sys/devices/system/cpu")).unwrap();
     for (name, reason) in [
-        ("empty.xml", "it is not an XML file of hwloc's"),
-        ("page.xml", "it is not an XML file of hwloc's"),
-        ("binary.xml", "it is not an XML file of hwloc's"),
+        ("empty.xml", "it is not an XML file written by hwloc"),
+        ("page.xml", "it is not an XML file written by hwloc"),
+        ("binary.xml", "it is not an XML file written by hwloc"),
         ("bare.xml", "hwloc"),
         ("missing.xml", "there is no such file or directory"),
         ("tree", "it holds no sys/devices/system/cpu"),
@@ -98,7 +98,7 @@ fn files_that_are_no_machine() {
 }
 
 #[test]
-fn loading_leaves_this_process_as_it_was() {
+fn loading_does_not_change_this_process() {
     let before: Vec<_> = std::env::vars_os().collect();
     let affinity = || fs::read_to_string("/proc/thread-self/status").unwrap();
     let allowed = |status: String| {
@@ -117,7 +117,7 @@ fn loading_leaves_this_process_as_it_was() {
     assert!(!here.restrict(&usable).unwrap().cpus.is_empty());
 }
 
-/// A piece of the description syntax, or of something like it.
+/// A token of the description syntax, or a similar one.
 fn word() -> impl Strategy<Value = String> {
     let kind = prop::sample::select(vec![
         "package", "die", "numa", "l3", "l2", "core", "pu", "group", "L1d", "machine", "node", "x",
@@ -140,7 +140,7 @@ fn written(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Either a machine that holds together or an error of one line.
+/// The result must be a consistent machine or an error of one line.
 fn harmless(source: Source) -> Result<(), TestCaseError> {
     match load(source) {
         Ok(topology) => prop_assert_eq!(topology.check(), Ok(())),

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is left of each captured machine when only some CPUs may be used, and
-//! that any such rest can be drawn.
+//! Restriction of each captured machine to some CPUs, and the drawing of the result.
 
-// Helpers of tests: clippy exempts only the tests themselves.
+// Test helpers: clippy exempts only the tests themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
 use usher_topology::{DrawOptions, draw};
 
-/// A captured machine and some of its CPUs, in runs as cpusets have them.
+/// A captured machine and a subset of its CPUs, in runs as in cpusets.
 fn machine_and_cpus() -> impl Strategy<Value = (&'static Topology, CpuSet)> {
     let machine = prop::sample::select((0..machines().len()).collect::<Vec<_>>());
     let runs = prop::collection::vec((0.0..1.0f64, 1u32..40), 1..6);
@@ -27,7 +26,7 @@ fn machine_and_cpus() -> impl Strategy<Value = (&'static Topology, CpuSet)> {
     })
 }
 
-/// The CPU numbers in a drawing without places: cells, or lists behind colons.
+/// The CPU numbers in a drawing without locations: cells, or lists after colons.
 fn shows(text: &str, cpus: &CpuSet) -> bool {
     let mut shown = CpuSet::new();
     let words = text.split(|c: char| !(c.is_ascii_digit() || c == '-' || c == ','));
@@ -43,7 +42,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_left_holds_together((whole, allowed) in machine_and_cpus()) {
+    fn restricted_machine_is_consistent((whole, allowed) in machine_and_cpus()) {
         let expected = whole.all_cpus().and(&allowed);
         let Ok(rest) = whole.restrict(&allowed) else {
             prop_assert!(expected.is_empty());
@@ -66,9 +65,9 @@ proptest! {
     }
 
     #[test]
-    fn a_drawing_fits_and_shows_every_cpu(
+    fn drawing_fits_and_shows_every_cpu(
         (whole, allowed) in machine_and_cpus(),
-        // Narrower than this an unbreakable list of CPUs may stick out.
+        // Below this width an unbreakable list of CPUs may exceed it.
         width in 60usize..160,
         unicode: bool,
         seated in prop::bool::ANY,

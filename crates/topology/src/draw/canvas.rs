@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocks of styled text that are set side by side, stacked and framed.
+//! Blocks of styled text, which can be placed side by side, stacked and framed.
 
-/// How a piece of text is shown where colours are asked for.
+/// Style of a piece of text when colours are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
     Strong,
     Faint,
-    /// A program's colour, by the program's place in the legend.
+    /// A program's colour, by index in the legend.
     Seat(usize),
 }
 
-/// ANSI colours that can be told apart on dark and on light ground.
+/// ANSI colours that are distinguishable on dark and light backgrounds.
 const SEAT_COLOURS: [&str; 6] = ["32", "33", "34", "35", "36", "31"];
 
-/// A line: pieces of text, each in one style.
+/// A line of pieces of text, each with a style.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Line(Vec<(Style, String)>);
 
@@ -31,19 +31,19 @@ impl Line {
         self.0.extend(other.0);
     }
 
-    /// Columns.
+    /// Number of columns.
     pub(super) fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| text.chars().count()).sum()
     }
 
-    /// The line, filled up with blanks.
+    /// The line, padded with blanks.
     fn padded(mut self, width: usize) -> Self {
         let missing = width.saturating_sub(self.width());
         self.push(Style::Plain, " ".repeat(missing));
         self
     }
 
-    /// The line cut to a width, the cut shown by the mark.
+    /// The line truncated to a width; `mark` shows the truncation.
     pub(super) fn cut(self, width: usize, mark: &str) -> Self {
         if self.width() <= width {
             return self;
@@ -79,16 +79,16 @@ impl Line {
     }
 }
 
-/// The characters that frames are drawn with.
+/// The characters of frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Glyphs {
-    /// Top left, top right, bottom left, bottom right, across, down.
+    /// Top left, top right, bottom left, bottom right, horizontal, vertical.
     frame: [&'static str; 6],
-    /// Between facts on one line.
+    /// Separator of facts on one line.
     pub(super) dot: &'static str,
-    /// Between a number and what there is that many of.
+    /// Multiplication sign after a number.
     pub(super) times: &'static str,
-    /// For what was cut off.
+    /// Mark of truncated text.
     pub(super) more: &'static str,
 }
 
@@ -106,7 +106,7 @@ pub(super) const ASCII: Glyphs = Glyphs {
     more: "...",
 };
 
-/// Lines under one another.
+/// A stack of lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Block(pub(super) Vec<Line>);
 
@@ -119,7 +119,7 @@ impl Block {
         self.0.extend(other.0);
     }
 
-    /// The block, at least as wide as given.
+    /// The block with a minimum width.
     pub(super) fn widened(mut self, width: usize) -> Self {
         self.0 = self.0.into_iter().map(|line| line.padded(width)).collect();
         self
@@ -138,8 +138,8 @@ impl Block {
         Self(lines.into_iter().map(join).collect())
     }
 
-    /// Frames the block, at least as wide as given, with a title in the top
-    /// edge; the title may widen the frame up to `width_max`.
+    /// Frames the block with a minimum width and a title in the top edge; the title may widen the
+    /// frame up to `width_max`.
     pub(super) fn framed(
         self,
         title: Line,
@@ -181,7 +181,7 @@ impl Block {
     }
 }
 
-/// Sets blocks side by side as far as the width allows, then in further rows.
+/// Places blocks side by side within the width, and continues in further rows.
 pub(super) fn flow(blocks: Vec<Block>, width: usize, gap: usize) -> Block {
     let mut rows = Block::default();
     let mut row: Option<Block> = None;
@@ -199,8 +199,8 @@ pub(super) fn flow(blocks: Vec<Block>, width: usize, gap: usize) -> Block {
     rows
 }
 
-/// Breaks text after its separators so that no line is wider than asked,
-/// words that are wider excepted.
+/// Breaks text after its separators to lines of at most `width` columns; longer words are not
+/// broken.
 pub(super) fn wrap(text: &str, separator: char, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(separator) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One domain: as a box with a column for every core, or as a shape and a
-//! list of CPUs where there are too many for boxes.
+//! Drawing of one domain: a box with a column for every core, or a shape and a list of CPUs if
+//! there are too many for boxes.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::canvas::{Block, Line, Style};
 use super::seats::Seats;
 use super::words::{cache, count, span};
 
-/// The most columns of cores in a box: rows that the eye can follow.
+/// Maximum number of columns of cores in a box, for readable rows.
 const COLUMNS_MAX: usize = 16;
-/// Blanks between columns.
+/// Number of blanks between columns.
 const GAP: usize = 2;
 
-/// Cores of one capacity, fastest first.
+/// The cores grouped by capacity, fastest first.
 fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> {
     let mut kinds: Vec<(f64, Vec<CoreId>)> = Vec::new();
     for &core in &domain.cores {
@@ -44,8 +44,8 @@ pub(super) fn title(topology: &Topology, id: DomainId, dot: &str) -> Line {
     line
 }
 
-/// The cores of a domain: each a column, its hardware threads below one
-/// another; cores of different capacity in rows of their own.
+/// The cores of a domain: a column for each, with its hardware threads below one another; cores of
+/// different capacity are in separate rows.
 pub(super) fn cells(topology: &Topology, id: DomainId, seats: &Seats, width: usize) -> Block {
     let kinds = by_capacity(topology, &topology.domains[id]);
     let mut block = Block::default();
@@ -59,7 +59,7 @@ pub(super) fn cells(topology: &Topology, id: DomainId, seats: &Seats, width: usi
     block
 }
 
-/// Rows of columns, as many columns as fit, all rows about equally long.
+/// Rows of columns of similar length, up to the width.
 fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, width: usize) -> Block {
     let digits = topology
         .cpus
@@ -102,7 +102,7 @@ fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, widt
     block
 }
 
-/// What domains that are alike have in common: `8 cores, SMT 2, L3 32 MiB`.
+/// The common properties of equal domains: `8 cores, SMT 2, L3 32 MiB`.
 pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
     let domain = &topology.domains[id];
     let kinds = by_capacity(topology, domain);
@@ -124,13 +124,12 @@ pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
     }
 }
 
-/// Whether any shared cache is known; where none is, the heading says so once.
+/// Returns whether any shared cache is known; otherwise the heading states it once.
 fn any_llc(topology: &Topology) -> bool {
     topology.domains.iter().any(|domain| domain.llc.is_some())
 }
 
-/// The domain's CPUs in the kernel's list format; with seats, split by who
-/// sits on them.
+/// The domain's CPUs in the kernel's list format; with seats, split by program.
 pub(super) fn cpu_list(topology: &Topology, id: DomainId, seats: &Seats) -> Vec<(Style, String)> {
     let cpus = &topology.domains[id].cpus;
     let mut split: BTreeMap<Option<usize>, CpuSet> = BTreeMap::new();

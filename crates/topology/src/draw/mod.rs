@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The picture of a machine.
+//! The drawing of a machine.
 //!
-//! A machine that fits on a screen is drawn core by core: a frame for every
-//! package, in it a frame for every domain, in that a column for every core
-//! with its hardware threads below one another. A larger machine is folded:
-//! neighbouring domains that are alike are described once, and each keeps its
-//! number and its CPUs. Both say which die and which NUMA nodes a domain is
-//! at: in the package's frame where that is one place, in the domain's where
-//! each has its own, else on a line above those that share it.
+//! A machine that fits a screen is drawn core by core: a frame for every package, in it a frame for
+//! every domain, in it a column for every core with its hardware threads below one another. A
+//! larger machine is folded: adjacent equal domains are described once, and each is listed with its
+//! number and its CPUs. Both forms give the die and the NUMA nodes of a domain: in the package's
+//! frame if they are the same for all its domains, in the domain's frame if each has its own,
+//! otherwise on a line above the domains that share them.
 
 mod canvas;
 mod domain;
@@ -23,22 +22,22 @@ use canvas::{ASCII, Block, Glyphs, Line, Style, UNICODE, flow, wrap};
 use place::{Place, Site, each_domain, each_its_own};
 use seats::Seats;
 
-/// How to draw.
+/// Options of a drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrawOptions {
-    /// Columns that the picture may take; at least 40 are used.
+    /// Maximum number of columns; at least 40 are used.
     pub width: usize,
     /// Whether to use ANSI colours.
     pub colour: bool,
     /// Whether to use box-drawing characters; plain ASCII otherwise.
     pub unicode: bool,
-    /// Who sits on a CPU, by name; shown by a letter beside the CPU, with a
-    /// legend below. Empty for the machine alone.
+    /// The program on each CPU, by name; shown as a letter beside the CPU, with a legend below.
+    /// Empty: the machine alone.
     pub seats: BTreeMap<CpuId, String>,
 }
 
 impl Default for DrawOptions {
-    /// 80 columns, box-drawing characters, no colours, nobody seated.
+    /// 80 columns, box-drawing characters, no colours, no programs.
     fn default() -> Self {
         Self {
             width: 80,
@@ -49,14 +48,14 @@ impl Default for DrawOptions {
     }
 }
 
-/// The narrowest picture.
+/// Minimum width of a drawing.
 const WIDTH_MIN: usize = 40;
-/// The most lines that a picture core by core may take.
+/// Maximum number of lines of a drawing core by core.
 const LINES_MAX: usize = 56;
-/// What a package's frame takes of the width, both sides together.
+/// Columns of both sides of a package's frame.
 const FRAME: usize = 4;
 
-/// Draws the machine; every line ends in a line feed.
+/// Draws the machine; every line ends with a line feed.
 ///
 /// The topology must pass [`Topology::check`].
 pub fn draw(topology: &Topology, options: &DrawOptions) -> String {
@@ -84,7 +83,7 @@ struct Painter<'a> {
 }
 
 impl Painter<'_> {
-    /// The machine's name, and the machine in one sentence.
+    /// The machine's name and its description in one sentence.
     fn heading(&self) -> Block {
         let name = Line::new(Style::Strong, self.topology.name.clone());
         let mut block = Block(vec![name.cut(self.width, self.glyphs.more)]);
@@ -93,7 +92,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Nodes that are at no domain shown, and the legend.
+    /// Nodes that are local to no drawn domain, and the legend.
     fn footing(&self) -> Block {
         let mut block = Block::default();
         let shown: BTreeSet<NodeId> = (self.topology.domains.iter())
@@ -134,8 +133,8 @@ impl Painter<'_> {
         block
     }
 
-    /// The machine with domains that are alike described once, and packages of
-    /// one domain, where neighbours are alike, in one frame.
+    /// The folded machine: equal domains are described once, and adjacent equal packages with one
+    /// domain share a frame.
     fn folded(&self) -> Block {
         let inner = self.width - FRAME;
         let packages: Vec<PackageId> = (0..self.topology.packages.len()).collect();
@@ -150,7 +149,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Whether both are packages of one domain and look the same.
+    /// Returns whether both packages have one domain and equal drawings.
     fn alike(&self, a: PackageId, b: PackageId) -> bool {
         let looks = |id: PackageId| {
             let package = &self.topology.packages[id];
@@ -162,8 +161,8 @@ impl Painter<'_> {
         looks(a).is_some() && looks(a) == looks(b)
     }
 
-    /// Packages of one domain each that look the same: their domains, those of
-    /// one NUMA node together. Packages and domains come in the same order.
+    /// Equal packages with one domain each: their domains, grouped by NUMA node. Packages and
+    /// domains have the same order.
     fn packages(&self, run: &[PackageId], width: usize) -> (Line, Block) {
         let topology = self.topology;
         let numbers: CpuSet = run.iter().map(|&id| id as CpuId).collect();
@@ -186,7 +185,7 @@ impl Painter<'_> {
         (title, self.runs(&sites, width))
     }
 
-    /// A package's title, and its domains as shown by the function given.
+    /// A package's title, and its domains as drawn by `show`.
     fn package(&self, id: PackageId, show: impl Fn(&[Site]) -> Block) -> (Line, Block) {
         let package = &self.topology.packages[id];
         let cores = package
@@ -205,12 +204,11 @@ impl Painter<'_> {
         (title, show(&sites))
     }
 
-    /// What all domains of the package have in common of their place, and the
-    /// domains, neighbours in one place together.
+    /// The common location of all domains of the package, and the domains grouped by location.
     fn sites(&self, package: PackageId) -> (Place, Vec<Site>) {
         let package = &self.topology.packages[package];
         let domains = || package.domains.iter().map(|&id| &self.topology.domains[id]);
-        // The only node of a machine stands in its heading.
+        // The only node of a machine is in its heading.
         let some_nodes = self.topology.nodes.len() > 1;
         let mut all_nodes = domains().map(|domain| &domain.nodes);
         let nodes = all_nodes.next().cloned().unwrap_or_default();
@@ -242,7 +240,7 @@ impl Painter<'_> {
         (common, sites)
     }
 
-    /// `die 1 · node 3, 16 GiB`; none where there is nothing to say.
+    /// `die 1 · node 3, 16 GiB`; `None` if there is nothing to display.
     fn place(&self, place: &Place) -> Option<String> {
         let die = place.die.map(|die| format!("die {die}"));
         let nodes = (!place.nodes.is_empty()).then(|| words::nodes(self.topology, &place.nodes));
@@ -250,7 +248,7 @@ impl Painter<'_> {
         (!facts.is_empty()).then(|| facts.join(self.glyphs.dot))
     }
 
-    /// A frame for every domain, side by side as far as they fit.
+    /// A frame for every domain, side by side within the width.
     fn boxes(&self, sites: &[Site], width: usize, box_width: usize) -> Block {
         let own = each_its_own(sites);
         let frame = |(site, id): (&Site, DomainId)| {
@@ -269,7 +267,7 @@ impl Painter<'_> {
         block
     }
 
-    /// `domain 3 · L3 32 MiB`, with the place where that is the domain's own.
+    /// `domain 3 · L3 32 MiB`, with the location if it is the domain's own.
     fn box_title(&self, site: &Site, id: DomainId, own: bool) -> Line {
         let mut title = domain::title(self.topology, id, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
@@ -278,8 +276,7 @@ impl Painter<'_> {
         title
     }
 
-    /// The width of the widest domain's frame, so that all get it; 0 where
-    /// they differ too much for that.
+    /// The width of the widest domain's frame, used for all; 0 if the widths differ too much.
     fn box_width(&self, width: usize) -> usize {
         let mut widths = Vec::new();
         for package in 0..self.topology.packages.len() {
@@ -298,8 +295,7 @@ impl Painter<'_> {
         if alike { most } else { 0 }
     }
 
-    /// For neighbouring domains that are alike, what they are, then each one's
-    /// number and CPUs.
+    /// For adjacent equal domains, their common description, then the number and CPUs of each.
     fn runs(&self, sites: &[Site], width: usize) -> Block {
         let shape = |id: &DomainId| domain::shape(self.topology, *id);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
@@ -323,7 +319,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Runs of domains each of which has a place of its own.
+    /// Runs of domains that each have their own location.
     fn single_runs(&self, sites: &[Site], width: usize) -> Block {
         let shape = |(site, id): &(&Site, DomainId)| {
             let bytes: u64 = (site.place.nodes.iter())
@@ -356,7 +352,7 @@ impl Painter<'_> {
         paragraph(&text, width)
     }
 
-    /// A place in each row, and beside it the domains that are there.
+    /// One location per row, with its domains beside it.
     fn rows(&self, sites: &[Site], width: usize) -> Block {
         let places: Vec<String> = (sites.iter())
             .map(|site| self.place(&site.place).unwrap_or_default())
@@ -388,7 +384,7 @@ impl Painter<'_> {
         flow(rows.collect(), width, 2)
     }
 
-    /// The block under its place, where there is one to tell.
+    /// The block below its location, if there is one to display.
     fn headed(&self, site: &Site, block: Block) -> Block {
         let Some(place) = self.place(&site.place) else {
             return block;
@@ -412,12 +408,12 @@ impl Painter<'_> {
         }
     }
 
-    /// Domain numbers with their CPUs, in as many columns as fit.
+    /// Domain numbers with their CPUs in columns, up to the width.
     fn table(&self, entries: Vec<(DomainId, String)>, width: usize) -> Block {
         self.aligned_table(entries, width, 0)
     }
 
-    /// The same with columns at least as wide as given.
+    /// As `table`, with a minimum width of the columns.
     fn aligned_table(
         &self,
         entries: Vec<(DomainId, String)>,
@@ -441,14 +437,13 @@ impl Painter<'_> {
     }
 }
 
-/// Text on as many lines as it takes.
+/// Text, wrapped to the width.
 fn paragraph(text: &str, width: usize) -> Block {
     let lines = wrap(text, ' ', width).into_iter();
     Block(lines.map(|line| Line::new(Style::Plain, line)).collect())
 }
 
-/// A lead and lists behind it, continued below one another where they are
-/// wider than the width.
+/// A lead followed by lists, continued below one another if they exceed the width.
 fn listed(lead: &str, lists: Vec<(Style, String)>, width: usize) -> Block {
     let room = width.saturating_sub(lead.len() + 1);
     let mut block = Block::default();

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where domains are within a package, and which are at one place.
+//! Locations of domains within a package, and domains that share a location.
 
 use usher_model::{DomainId, NodeId};
 
-/// Where domains are: the die (by number, where the package has several) and
-/// the NUMA nodes.
+/// Location of a domain: the die (by number, if the package has several) and the NUMA nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) die: Option<usize>,
     pub(super) nodes: Vec<NodeId>,
 }
 
-/// Neighbouring domains in one place.
+/// Adjacent domains with the same location.
 pub(super) struct Site {
     pub(super) place: Place,
     pub(super) domains: Vec<DomainId>,
 }
 
 impl Site {
-    /// Adds a domain: to the last site where that is its place, else to a new one.
+    /// Adds a domain to the last site if the location is the same, otherwise to a new site.
     pub(super) fn add(sites: &mut Vec<Self>, place: Place, id: DomainId) {
         match sites.last_mut() {
             Some(site) if site.place == place => site.domains.push(id),
@@ -30,7 +29,7 @@ impl Site {
     }
 }
 
-/// Whether no place has more than one domain.
+/// Returns whether each location has only one domain.
 pub(super) fn each_its_own(sites: &[Site]) -> bool {
     sites.iter().all(|site| site.domains.len() == 1)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sits where, over the picture of the machine.
+//! Programs on the drawing of the machine.
 //!
-//! Every label gets a letter, shown beside its CPUs, so that a picture without
-//! colours says as much as one with them.
+//! Every program has a letter beside its CPUs, which gives a drawing without colours the same
+//! information.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use usher_model::{CpuId, CpuSet, Topology};
 
 use super::canvas::{Block, Line, Style};
 
-/// Marks in the order of the labels; labels beyond them share the last one.
+/// Letters in the order of the labels; labels beyond them share the last one.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*";
 
-/// Labels over CPUs.
+/// Programs by CPU.
 pub(super) struct Seats {
     labels: Vec<String>,
     of_cpu: BTreeMap<CpuId, usize>,
@@ -42,12 +42,12 @@ impl Seats {
         MARKS.chars().nth(seat).unwrap_or('*')
     }
 
-    /// Columns that a mark takes beside a CPU number.
+    /// Columns of a letter beside a CPU number.
     pub(super) fn mark_width(&self) -> usize {
         usize::from(!self.labels.is_empty())
     }
 
-    /// A CPU's number with its mark; blank where there is no CPU.
+    /// A CPU's number with its letter; blank for no CPU.
     pub(super) fn cell(&self, cpu: Option<CpuId>, digits: usize) -> Line {
         let Some(cpu) = cpu else {
             return Line::new(Style::Plain, " ".repeat(digits + self.mark_width()));
@@ -64,7 +64,7 @@ impl Seats {
         }
     }
 
-    /// Which mark is whose, with all its CPUs, and which CPUs are free.
+    /// The letter of each program with all its CPUs, and the free CPUs.
     pub(super) fn legend(&self, topology: &Topology) -> Block {
         let mut block = Block::default();
         if self.labels.is_empty() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts, sizes and names as people write them.
+//! Formatting of counts, sizes and names.
 
 use usher_model::{Cache, NodeId, Topology};
 
@@ -9,13 +9,12 @@ pub(super) fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{s}")
 }
 
-/// A size in the largest binary unit that leaves at least 1, with one decimal
-/// where that says more.
+/// A size in the largest binary unit that gives at least 1, with one decimal if it is not 0.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
     let mut scaled = bytes as f64;
-    // 1023.95 would be shown as 1024.0.
+    // 1023.95 would be formatted as 1024.0.
     while scaled >= 1023.95 && unit + 1 < units.len() {
         scaled /= 1024.0;
         unit += 1;
@@ -34,7 +33,7 @@ pub(super) fn cache(llc: Option<Cache>) -> String {
     }
 }
 
-/// The range of a figure over the machine: `2`, or `1-2` where it differs.
+/// The range of a figure over the machine: `2`, or `1-2` if it varies.
 pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
     let least = figures.clone().min().unwrap_or(0);
     let most = figures.max().unwrap_or(0);
@@ -44,7 +43,7 @@ pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
     }
 }
 
-/// `node 0, 16 GiB + node 4, 4 GiB, memory only`; many nodes as a count.
+/// `node 0, 16 GiB + node 4, 4 GiB, memory only`; a count for many nodes.
 pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
     const LISTED: usize = 3;
     if ids.len() > LISTED {
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_rounded_for_reading() {
         for (bytes, said) in [
             (0, "0 bytes"),
             (512 << 10, "512 KiB"),
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_spans() {
+    fn counts_and_ranges_are_formatted() {
         assert_eq!(
             (count(1, "core"), count(2, "core")),
             ("1 core".into(), "2 cores".into())
