@@ -14,7 +14,7 @@ use usher_host::launch::LaunchSpec;
 use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
 use usher_host::profile::{ProfileOptions, ProfileTarget, default_counts, profile, seat_of};
 use usher_model::Topology;
-use usher_report::data::{MixResult, Role, SpanMode};
+use usher_report::data::{MixResult, PolicyRole, SpanMode};
 use usher_topology::{Source, load};
 
 struct Bench {
@@ -130,8 +130,8 @@ fn a_mix_runs_under_every_policy() {
         rounds[0].1, rounds[6].1,
         "another policy starts the second round"
     );
-    assert_eq!(result.policies[0].role, Role::Baseline);
-    assert_eq!(result.policies[4].role, Role::BaselineAgain);
+    assert_eq!(result.policies[0].role, PolicyRole::Baseline);
+    assert_eq!(result.policies[4].role, PolicyRole::BaselineAgain);
     check_curves(&bench, &result);
     for policy in &result.policies {
         assert_eq!(policy.rounds.len(), 2);

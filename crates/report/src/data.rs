@@ -1,35 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a mix gave: the values that a runner fills in and every report is
-//! rendered from. Nothing here is measured or drawn.
+//! The results of a mix: filled in by a runner, and the input of every report. This module neither
+//! measures nor draws.
 //!
-//! Terms of paper 1 (CaSAS, section 2): the *normalised turnaround time*
-//! (NTT) of a program is the mean time of its repetitions in the mix over its
-//! best time alone; the *average* NTT (ANTT) is the arithmetic mean over the
-//! programs of a mix, by weight. Lower is better and 1 is "as fast as alone".
+//! Terms of paper 1 (CaSAS, section 2): the *normalised turnaround time* (NTT) of a program is the
+//! mean time of its repetitions in the mix divided by its best time alone. The *average* NTT (ANTT)
+//! is the weighted arithmetic mean over the programs of a mix. Lower is better, and 1 means as fast
+//! as alone.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Curve, ProgressSource, SeatMode, Topology};
 
 use crate::stats::Estimate;
 
-/// Everything known about one mix under several policies.
+/// The results of one mix under several policies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MixResult {
-    /// The mix's name.
+    /// Title of the mix.
     pub title: String,
-    /// What it is and why it was chosen; may be empty.
+    /// Content and purpose of the mix; may be empty.
     #[serde(default)]
     pub description: String,
-    /// Where it ran.
+    /// The machine.
     pub machine: MachineFacts,
     /// Whether the machine and the programs are models.
     pub simulated: bool,
-    /// How it was run.
+    /// How the mix was run.
     pub protocol: Protocol,
     /// The programs, in the order of the mix; names are unique.
     pub programs: Vec<ProgramFacts>,
-    /// The policies, in the order in which they are to be shown; names are
-    /// unique.
+    /// The policies, in the order of output; names are unique.
     pub policies: Vec<PolicyResult>,
 }
 
@@ -38,15 +37,15 @@ pub struct MixResult {
 pub struct MachineFacts {
     /// Host name, or the name of the simulated machine.
     pub host: String,
-    /// Operating system and kernel, for people.
+    /// Operating system and kernel, as text.
     pub kernel: String,
     /// Packages, domains, cores and CPUs that could be used.
     pub topology: Topology,
-    /// The processor's name.
+    /// Name of the processor.
     pub cpu_model: String,
-    /// Whether hardware performance counters could be read.
+    /// Whether hardware performance counters were readable.
     pub pmu: bool,
-    /// Whatever else a reader should know: neighbours, governor, cgroup version.
+    /// Further facts for the reader: load of neighbours, governor, cgroup version.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -54,22 +53,22 @@ pub struct MachineFacts {
 /// How a mix was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Protocol {
-    /// Every program ran at least so often in every round.
+    /// Minimum number of repetitions of every program in every round.
     pub repeats_min: u32,
-    /// Rounds asked for; each policy has one result a round.
+    /// Number of rounds; each policy has one result per round.
     pub rounds: u32,
-    /// Whether the policies took turns round by round, so that drift of the
-    /// machine falls on all of them alike. Ratios are paired by round then.
+    /// Whether the policies alternated round by round, which spreads drift of the machine over all
+    /// of them. Ratios are then paired by round.
     pub interleaved: bool,
-    /// How programs were placed in sessions ("each in a session of its own"):
-    /// autogroup makes it matter.
+    /// Assignment of programs to sessions ("each in a session of its own"), which matters because
+    /// of autogroup.
     pub sessions: String,
     /// Seed of the order of the policies and of the bootstrap.
     pub seed: u64,
-    /// The command that runs this again.
+    /// The command that repeats the run.
     #[serde(default)]
     pub command: String,
-    /// When it was run, ISO 8601; empty where it does not matter.
+    /// Date of the run, ISO 8601; may be empty.
     #[serde(default)]
     pub date: String,
     /// Deviations and remarks.
@@ -77,25 +76,25 @@ pub struct Protocol {
     pub notes: Vec<String>,
 }
 
-/// A program of a mix and what is known of it alone.
+/// A program of a mix with its results alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramFacts {
-    /// Its name in the mix.
+    /// Name of the program in the mix.
     pub name: String,
-    /// Its command line, for people.
+    /// Command line, as text.
     pub command: String,
-    /// How it scales, in a word or two ("scalable", "memory", "busy-waits").
+    /// Scalability in a word or two ("scalable", "memory", "busy-waits").
     pub class: String,
     /// Weight of its NTT in the mean, > 0.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Its curve alone, where it was measured.
+    /// Its curve alone, if measured.
     pub curve: Option<Curve>,
-    /// Best mean time of a repetition alone, in seconds; the unit of NTT.
+    /// Best mean time of a repetition alone, in seconds: the unit of NTT.
     pub alone_best_seconds: Option<f64>,
-    /// Cores on which that was.
+    /// Number of cores of that time.
     pub alone_best_cores: Option<f64>,
-    /// Where the curve comes from ("measured here, 3 runs a point").
+    /// Origin of the curve ("measured here, 3 runs a point").
     pub curve_source: String,
 }
 
@@ -103,30 +102,30 @@ fn one() -> f64 {
     1.0
 }
 
-/// What a policy is in the comparison.
+/// PolicyRole of a policy in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// What the others are measured against; at most one.
+pub enum PolicyRole {
+    /// The reference of the comparison; at most one.
     Baseline,
-    /// The baseline once more: what differs between the two is noise (A/A).
+    /// A second run of the baseline: the difference between the two is noise (A/A).
     BaselineAgain,
-    /// A policy to be judged.
+    /// A policy under test.
     Candidate,
 }
 
-/// One policy's rounds.
+/// Results of one policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyResult {
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// Its name for people.
+    /// Label in reports.
     pub label: String,
-    /// What it is in the comparison.
-    pub role: Role,
-    /// One result a round, in order.
+    /// PolicyRole in the comparison.
+    pub role: PolicyRole,
+    /// One result per round, in order.
     pub rounds: Vec<RoundResult>,
-    /// Against the baseline; [`MixResult::compare`] fills it in.
+    /// Comparison with the baseline, computed by [`MixResult::compare`].
     #[serde(default)]
     pub comparison: Option<Comparison>,
 }
@@ -137,18 +136,18 @@ pub struct RoundResult {
     /// Average NTT; `None` where a program's NTT is unknown. See
     /// [`RoundResult::new`].
     pub antt: Option<f64>,
-    /// One entry a program, in the order of the mix.
+    /// One entry per program, in the order of the mix.
     pub programs: Vec<ProgramRound>,
-    /// Who sat where, in any order.
+    /// Seats over time, in any order.
     #[serde(default)]
     pub timeline: Vec<SeatSpan>,
-    /// What the policy said, by seconds since the start of the round.
+    /// Notes of the policy, by seconds since the start of the round.
     #[serde(default)]
     pub notes: Vec<(f64, String)>,
-    /// Whether the policy left the programs to the kernel for the whole round.
+    /// Whether the policy did not manage the programs during the whole round.
     #[serde(default)]
     pub abstained: bool,
-    /// Why it did.
+    /// Reason for the abstention.
     #[serde(default)]
     pub abstained_because: Option<String>,
 }
@@ -156,33 +155,32 @@ pub struct RoundResult {
 /// One program in one round.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramRound {
-    /// Which program.
+    /// Name of the program.
     pub name: String,
-    /// Mean of `seconds` over the best time alone; `None` where either is
-    /// unknown.
+    /// Mean of `seconds` divided by the best time alone; `None` if either is unknown.
     pub ntt: Option<f64>,
-    /// Wall-clock seconds of each repetition that was completed.
+    /// Wall-clock seconds of each completed repetition.
     pub seconds: Vec<f64>,
-    /// Repetitions that count.
+    /// Number of repetitions that count.
     pub reps: u32,
-    /// What the policy took progress from; `None`: it looked at none.
+    /// Source of the progress that the policy used; `None`: the policy used no progress.
     pub progress_source: Option<ProgressSource>,
-    /// How far that was trusted, 0..1.
+    /// Confidence in that source, 0 to 1.
     pub confidence: Option<f64>,
-    /// Why there is no result, where there is none.
+    /// Reason for a missing result.
     #[serde(default)]
     pub failure: Option<String>,
 }
 
-/// How a program got its CPU time for a while.
+/// How a program got its CPU time during a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpanMode {
-    /// On CPUs of its own, or borrowed.
+    /// On its own or borrowed CPUs.
     Seated,
-    /// Left to the kernel together with others.
+    /// Scheduled by the kernel together with other programs.
     Shared,
-    /// On all CPUs listed while others are stopped.
+    /// On all listed CPUs while the other programs are stopped.
     InTurn,
     /// Stopped.
     Frozen,
@@ -198,57 +196,56 @@ impl From<SeatMode> for SpanMode {
     }
 }
 
-/// Whose CPUs are borrowed.
+/// Owner of borrowed CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lender {
-    /// Another program's.
+    /// Another program.
     Program(String),
-    /// CPUs that nobody owns.
-    Nobody,
+    /// No program owns the CPUs.
+    Unowned,
 }
 
-/// One program on one set of CPUs from one moment to another.
+/// A period in which a program had one set of CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeatSpan {
-    /// Which program.
+    /// The program.
     pub program: String,
-    /// Seconds since the start of the round.
+    /// Start in seconds since the start of the round.
     pub start_s: f64,
-    /// The same; after `start_s`.
+    /// End in seconds since the start of the round; after `start_s`.
     pub end_s: f64,
-    /// Where.
+    /// The CPUs.
     pub cpus: CpuSet,
-    /// How.
+    /// The mode.
     pub mode: SpanMode,
-    /// Whose they are, where they are borrowed. Borrowed CPUs have a span of
-    /// their own beside the span of those that the program owns.
+    /// Owner of the CPUs, if they are borrowed. Borrowed CPUs have a span separate from the span of
+    /// the program's own CPUs.
     #[serde(default)]
     pub borrowed_from: Option<Lender>,
 }
 
-/// A policy against the baseline: ratios policy / baseline, below 1 is better.
+/// Comparison of a policy with the baseline: ratios policy / baseline, below 1 is better.
 /// [`crate::stats::ratio`] defines the estimator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Name of the baseline.
     pub baseline: String,
-    /// Ratio of ANTTs; `None` where no round has both.
+    /// Ratio of the ANTTs; `None` if no round has both.
     pub antt: Option<Estimate>,
-    /// Ratio of NTTs of each program, in the order of the mix.
+    /// Ratio of the NTTs of each program, in the order of the mix.
     pub programs: Vec<(String, Option<Estimate>)>,
 }
 
-/// Mean time of the repetitions over the best time alone; `None` without a
-/// repetition or a positive alone time.
+/// Mean time of the repetitions divided by the best time alone. `None` without a repetition or a
+/// positive time alone.
 pub fn ntt(seconds: &[f64], alone_best_seconds: Option<f64>) -> Option<f64> {
     let alone = alone_best_seconds.filter(|s| s.is_finite() && *s > 0.0)?;
     let mean = crate::stats::mean(seconds)?;
     Some(mean / alone)
 }
 
-/// Weighted arithmetic mean of `(NTT, weight)`; `None` where one is unknown
-/// or there is none.
+/// Weighted arithmetic mean of `(NTT, weight)`. `None` if an NTT is unknown or the input is empty.
 pub fn antt(ntts: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
     for (ntt, weight) in ntts {
@@ -259,8 +256,8 @@ pub fn antt(ntts: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<f64> {
 }
 
 impl RoundResult {
-    /// A round of these programs: works out each NTT from its repetitions and
-    /// the ANTT from those, by the weights in `facts` (matched by name).
+    /// Creates a round: computes each NTT from its repetitions and the ANTT from the NTTs, with the
+    /// weights in `facts` (matched by name).
     pub fn new(facts: &[ProgramFacts], mut programs: Vec<ProgramRound>) -> Self {
         let of = |name: &str| facts.iter().find(|f| f.name == name);
         for program in &mut programs {
@@ -278,12 +275,12 @@ impl RoundResult {
         }
     }
 
-    /// The program of that name.
+    /// The program of this name.
     pub fn program(&self, name: &str) -> Option<&ProgramRound> {
         self.programs.iter().find(|p| p.name == name)
     }
 
-    /// Seconds from the start to the end of the last span; 0 without one.
+    /// Seconds from the start to the end of the last span; 0 without spans.
     pub fn length_s(&self) -> f64 {
         let ends = self.timeline.iter().map(|span| span.end_s);
         ends.filter(|end| end.is_finite()).fold(0.0, f64::max)
@@ -296,19 +293,19 @@ impl PolicyResult {
         self.rounds.iter().filter_map(|round| round.antt).collect()
     }
 
-    /// NTT of that program in every round that has one.
+    /// NTT of a program in every round that has one.
     pub fn ntts(&self, program: &str) -> Vec<f64> {
         let of = |round: &RoundResult| round.program(program)?.ntt;
         self.rounds.iter().filter_map(of).collect()
     }
 
-    /// In how many rounds the policy left everything to the kernel.
+    /// Number of rounds in which the policy abstained.
     pub fn abstentions(&self) -> usize {
         self.rounds.iter().filter(|round| round.abstained).count()
     }
 
-    /// The round to show where only one can be: that with the median ANTT
-    /// (the lower one of two); the first where none has an ANTT.
+    /// The round that represents the policy: the round with the median ANTT (the lower of two), or
+    /// the first if none has an ANTT.
     pub fn typical_round(&self) -> Option<&RoundResult> {
         let mut rounds: Vec<_> = self.rounds.iter().filter(|r| r.antt.is_some()).collect();
         rounds.sort_by(|a, b| {
@@ -322,18 +319,20 @@ impl PolicyResult {
 }
 
 impl MixResult {
-    /// The policy that the others are measured against.
+    /// The baseline policy.
     pub fn baseline(&self) -> Option<&PolicyResult> {
-        self.policies.iter().find(|p| p.role == Role::Baseline)
+        self.policies
+            .iter()
+            .find(|p| p.role == PolicyRole::Baseline)
     }
 
-    /// The policy of that name.
+    /// The policy of this name.
     pub fn policy(&self, name: &str) -> Option<&PolicyResult> {
         self.policies.iter().find(|p| p.name == name)
     }
 
-    /// Fills in every policy's comparison with the baseline, paired by round.
-    /// Without a baseline there is none.
+    /// Computes every policy's comparison with the baseline, paired by round. Without a baseline
+    /// there is no comparison.
     pub fn compare(&mut self) {
         let Some(baseline) = self.baseline().cloned() else {
             return;
@@ -341,7 +340,7 @@ impl MixResult {
         let seed = self.protocol.seed;
         let names: Vec<_> = self.programs.iter().map(|p| p.name.clone()).collect();
         for policy in &mut self.policies {
-            if policy.role != Role::Baseline {
+            if policy.role != PolicyRole::Baseline {
                 policy.comparison = Some(compare(policy, &baseline, &names, seed));
             }
         }

@@ -1,69 +1,71 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sat where, as rectangles: spans of CPU sets become blocks of
-//! neighbouring rows.
+//! Layout of a timeline as rectangles: spans of CPU sets become blocks of adjacent rows.
 //!
-//! Each CPU is a row, in the order of the hardware. A row's spans are cut at
-//! every start and end, so that between two cuts the same programs are there;
-//! equal neighbours in time are joined, then equal neighbours among the rows
-//! of one domain. What is left is few rectangles even where many spans
-//! overlap. Programs that share CPUs stand in one block together.
+//! Each CPU is a row, in hardware order.
+//!
+//! 1. The spans of a row are cut at every start and end; between two cuts the set of programs is
+//!    constant.
+//! 2. Adjacent equal pieces in time are joined.
+//! 3. Equal pieces of adjacent rows of one domain are joined.
+//!
+//! The result has few rectangles even if many spans overlap. Programs that share CPUs are in one
+//! block.
 
 use usher_model::{CpuId, DomainId, PackageId};
 
 use crate::data::{Lender, MixResult, RoundResult, SeatSpan, SpanMode};
 
-/// One CPU's row.
+/// The row of one CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// The operating system's number.
+    /// CPU number of the operating system.
     pub cpu: CpuId,
-    /// Its last-level-cache domain.
+    /// Last-level-cache domain of the CPU.
     pub domain: DomainId,
-    /// Its package.
+    /// Package of the CPU.
     pub package: PackageId,
 }
 
 /// A program in a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
-    /// Place of the program in [`Layout::names`].
+    /// Index of the program in [`Layout::names`].
     pub program: usize,
-    /// How it runs there.
+    /// Mode of the program.
     pub mode: SpanMode,
-    /// Whose the CPUs are, where they are borrowed.
+    /// Owner of the CPUs, if they are borrowed.
     pub lender: Option<Lender>,
 }
 
-/// The same occupants on neighbouring rows for a while.
+/// A period with the same occupants on adjacent rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Block {
     /// First row.
     pub first: usize,
-    /// Last row, inclusive; in the same domain.
+    /// Last row, inclusive; in the same domain as the first.
     pub last: usize,
-    /// Seconds since the start of the round.
+    /// Start in seconds since the start of the round.
     pub start_s: f64,
-    /// The same; after `start_s`.
+    /// End in seconds since the start of the round; after `start_s`.
     pub end_s: f64,
-    /// Who is there, in the order of the mix; never empty. Where CPUs are
-    /// lent the borrower stands here and the owner does not.
+    /// The programs of the block in the order of the mix; never empty. For lent CPUs it contains
+    /// the borrower and not the owner.
     pub occupants: Vec<Occupant>,
 }
 
 /// Rows and blocks of one round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
-    /// Programs: those of the mix, then any that only the timeline names.
+    /// Programs: those of the mix, then programs that occur only in the timeline.
     pub names: Vec<String>,
     /// CPUs from top to bottom.
     pub rows: Vec<Row>,
-    /// What to draw.
+    /// The blocks to draw.
     pub blocks: Vec<Block>,
 }
 
-/// Lays a round's timeline out on the machine's CPUs. Spans that are empty,
-/// run backwards or are not finite are left out, as are CPUs that the
-/// topology does not have.
+/// Computes the layout of a round's timeline. Empty, reversed and non-finite spans are skipped, and
+/// CPUs that the topology does not contain.
 pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
     let names = names(mix, round);
     let rows = rows(mix);
@@ -78,23 +80,23 @@ pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
     for (at, row) in rows.iter().enumerate() {
         let same_domain = at > 0 && rows[at - 1].domain == row.domain;
         let candidates = if same_domain { above.as_slice() } else { &[] };
-        let mut here = Vec::new();
-        for stretch in stretches(row.cpu, &spans) {
+        let mut current = Vec::new();
+        for piece in pieces(row.cpu, &spans) {
             let joined = candidates
                 .iter()
                 .copied()
-                .find(|&b| blocks[b].same_but_row(&stretch));
+                .find(|&b| blocks[b].same_but_row(&piece));
             match joined {
                 Some(b) => blocks[b].last = at,
                 None => blocks.push(Block {
                     first: at,
                     last: at,
-                    ..stretch
+                    ..piece
                 }),
             }
-            here.push(joined.unwrap_or(blocks.len() - 1));
+            current.push(joined.unwrap_or(blocks.len() - 1));
         }
-        above = here;
+        above = current;
     }
     Layout {
         names,
@@ -121,7 +123,7 @@ fn names(mix: &MixResult, round: &RoundResult) -> Vec<String> {
     names
 }
 
-/// The machine's CPUs in the order of the hardware.
+/// The machine's CPUs in hardware order.
 pub fn rows(mix: &MixResult) -> Vec<Row> {
     let topology = &mix.machine.topology;
     let mut rows = Vec::new();
@@ -151,26 +153,23 @@ fn occupant(span: &SeatSpan, names: &[String]) -> Occupant {
     }
 }
 
-/// What happens on one CPU, in order of time; rows are set by the caller.
-fn stretches(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
-    let mine: Vec<_> = spans.iter().filter(|(s, _)| s.cpus.contains(cpu)).collect();
-    let mut cuts: Vec<f64> = mine
-        .iter()
-        .flat_map(|(s, _)| [s.start_s, s.end_s])
-        .collect();
+/// The periods of one CPU in order of time; the caller sets the rows.
+fn pieces(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
+    let own: Vec<_> = spans.iter().filter(|(s, _)| s.cpus.contains(cpu)).collect();
+    let mut cuts: Vec<f64> = own.iter().flat_map(|(s, _)| [s.start_s, s.end_s]).collect();
     cuts.sort_by(f64::total_cmp);
     cuts.dedup();
-    let mut stretches: Vec<Block> = Vec::new();
+    let mut pieces: Vec<Block> = Vec::new();
     for cut in cuts.windows(2) {
         let (start_s, end_s) = (cut[0], cut[1]);
-        let there = mine
+        let covering = own
             .iter()
             .filter(|(s, _)| s.start_s <= start_s && s.end_s >= end_s);
-        let occupants = settle(there.map(|(_, o)| o.clone()).collect());
-        match stretches.last_mut() {
+        let occupants = resolve_occupants(covering.map(|(_, o)| o.clone()).collect());
+        match pieces.last_mut() {
             _ if occupants.is_empty() => {}
             Some(b) if b.end_s == start_s && b.occupants == occupants => b.end_s = end_s,
-            _ => stretches.push(Block {
+            _ => pieces.push(Block {
                 first: 0,
                 last: 0,
                 start_s,
@@ -179,11 +178,11 @@ fn stretches(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
             }),
         }
     }
-    stretches
+    pieces
 }
 
-/// Each program once, in order; an owner gives way to its borrowers.
-fn settle(mut occupants: Vec<Occupant>) -> Vec<Occupant> {
+/// Removes duplicates, sorts by program, and removes owners whose CPUs are borrowed.
+fn resolve_occupants(mut occupants: Vec<Occupant>) -> Vec<Occupant> {
     if occupants.iter().any(|o| o.lender.is_some()) {
         occupants.retain(|o| o.lender.is_some() || o.mode == SpanMode::Shared);
     }

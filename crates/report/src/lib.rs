@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tables, figures, HTML pages and Perfetto traces.
 //!
-//! Everything here turns data into text: no file, no clock, no terminal, no
-//! environment is touched. [`data`] says what a mix gave, [`stats`] and
-//! [`summary`] what it means; [`table`] shows it on a terminal, [`html`] on a
-//! page, [`figure`] as pictures, [`trace`] in Perfetto.
+//! This crate converts data to text without any I/O: it uses no files, clock, terminal or
+//! environment. [`data`] holds the results of a mix, [`stats`] and [`summary`] evaluate them;
+//! [`table`] formats them for a terminal, [`html`] as a page, [`figure`] as SVG, [`trace`] for
+//! Perfetto.
 
 pub mod data;
 pub mod figure;

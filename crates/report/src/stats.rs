@@ -1,44 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The statistics that reports and bars rest on.
+//! Statistics of reports and bars.
 //!
 //! # The estimator of a comparison
-//! Two policies are compared over rounds that ran side by side. Round i gives
-//! one ratio r_i = ANTT(policy, i) / ANTT(baseline, i); drift of the machine
-//! that hits both cancels. The *point estimate* is the geometric mean of the
-//! r_i, so that "A against B" is the inverse of "B against A". Its *interval*
-//! is a bootstrap over rounds: [`RESAMPLES`] times, n ratios are drawn with
-//! replacement from the n observed and their geometric mean taken; the
-//! interval's ends are the quantiles a and 1 - a of those means.
+//! Two policies are compared over rounds that ran in alternation. Round i gives one ratio r_i =
+//! ANTT(policy, i) / ANTT(baseline, i); drift of the machine that affects both cancels.
 //!
-//! A plain percentile interval takes a = 0.025 and is too narrow for few
-//! rounds: its spread is that of a variance divided by n instead of n - 1,
-//! and it uses the normal instead of Student's distribution. Hesterberg's
-//! *expanded percentile interval* ("What Teachers Should Know About the
-//! Bootstrap", The American Statistician 69, 2015, section 5.3 and table 7)
-//! corrects both: a = Phi(-sqrt(n / (n - 1)) * t(0.975; n - 1)). That is what
-//! is used here; it equals the plain interval as n grows. For n = 5,
-//! a = 0.00095.
+//! - The *point estimate* is the geometric mean of the r_i. With it, "A against B" is the inverse
+//!   of "B against A".
+//! - The *interval* is a bootstrap over rounds. [`RESAMPLES`] times, n ratios are drawn with
+//!   replacement from the n observed ones and their geometric mean is computed. The ends of the
+//!   interval are the quantiles a and 1 - a of these means.
 //!
-//! No bootstrap reaches beyond the smallest and largest ratio seen. Below
-//! [`LEVEL_PAIRS`] = 6 rounds even that range holds the true median with less
-//! than 95 % probability (1 - 2^(1-n)); [`Estimate::reaches_level`] is false
-//! there and reports say so. Below [`INTERVAL_PAIRS`] = 3 there is no interval.
+//! A plain percentile interval uses a = 0.025 and is too narrow for few rounds: its variance is
+//! divided by n instead of n - 1, and it uses the normal instead of Student's distribution.
+//! Hesterberg's *expanded percentile interval* ("What Teachers Should Know About the Bootstrap",
+//! The American Statistician 69, 2015, section 5.3 and table 7) corrects both with a = Phi(-sqrt(n
+//! / (n - 1)) * t(0.975; n - 1)). This module uses it; it approaches the plain interval as n grows.
+//! For n = 5, a = 0.00095.
 //!
-//! "Upper 95 % bound" means the upper end of this two-sided interval, which is
-//! stricter than a one-sided 95 % bound.
+//! A bootstrap interval cannot exceed the range of the observed ratios. Below [`LEVEL_PAIRS`] = 6
+//! rounds even that range contains the true median with less than 95 % probability (1 - 2^(1-n)).
+//! [`Estimate::reaches_level`] is then false, and reports state it. Below [`INTERVAL_PAIRS`] = 3
+//! there is no interval.
 //!
-//! The generator is PCG (crate `oorandom`) from a printed seed: the same data
-//! and seed give the same interval on every machine.
+//! "Upper 95 % bound" means the upper end of this two-sided interval, which is stricter than a
+//! one-sided 95 % bound.
+//!
+//! The generator is PCG (crate `oorandom`) with a printed seed: the same data and seed give the
+//! same interval on every machine.
 
 use distrs::{Normal, StudentsT};
 use oorandom::Rand64;
 use serde::{Deserialize, Serialize};
 
-/// Resamples of a bootstrap.
+/// Number of resamples of a bootstrap.
 pub const RESAMPLES: usize = 10_000;
-/// Values below which no interval is given.
+/// Minimum number of values for an interval.
 pub const INTERVAL_PAIRS: usize = 3;
-/// Values below which an interval cannot reach 95 %.
+/// Minimum number of values for an interval with a level of 95 %.
 pub const LEVEL_PAIRS: usize = 6;
 
 /// A figure with its 95 % interval.
@@ -50,41 +49,41 @@ pub struct Estimate {
     pub low: Option<f64>,
     /// Upper end.
     pub high: Option<f64>,
-    /// Values that it rests on.
+    /// Number of values.
     pub n: usize,
     /// Seed of the bootstrap.
     pub seed: u64,
 }
 
 impl Estimate {
-    /// Whether there are enough values for the interval to mean 95 %.
+    /// Returns whether there are enough values for a level of 95 %.
     pub fn reaches_level(&self) -> bool {
         self.n >= LEVEL_PAIRS
     }
 
-    /// Whether the whole interval lies below `x`.
+    /// Returns whether the whole interval lies below `x`.
     pub fn is_below(&self, x: f64) -> bool {
         self.high.is_some_and(|high| high < x)
     }
 
-    /// Whether the whole interval lies above `x`.
+    /// Returns whether the whole interval lies above `x`.
     pub fn is_above(&self, x: f64) -> bool {
         self.low.is_some_and(|low| low > x)
     }
 }
 
-/// What differs when nothing differs: the middle 95 % of A/A ratios.
+/// The noise band: the middle 95 % of A/A ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Band {
     /// Lower end; at most 1.
     pub low: f64,
     /// Upper end, 1 / `low`.
     pub high: f64,
-    /// A/A pairs that it rests on.
+    /// Number of A/A pairs.
     pub pairs: usize,
 }
 
-/// Which figure a bootstrap is taken of.
+/// The statistic of a bootstrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistic {
@@ -97,7 +96,8 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Its value; `None` where [`mean`], [`median`] or [`geometric_mean`] is.
+    /// Computes the statistic; `None` under the conditions of [`mean`], [`median`] or
+    /// [`geometric_mean`].
     pub fn of(self, values: &[f64]) -> Option<f64> {
         match self {
             Self::Mean => mean(values),
@@ -107,13 +107,13 @@ impl Statistic {
     }
 }
 
-/// Arithmetic mean; `None` for no value or one that is not finite.
+/// Arithmetic mean; `None` for no values or a value that is not finite.
 pub fn mean(values: &[f64]) -> Option<f64> {
     let sum = all_finite(values)?.iter().sum::<f64>();
     Some(sum / values.len() as f64)
 }
 
-/// Geometric mean; `None` for no value or one that is not finite and > 0.
+/// Geometric mean; `None` for no values or a value that is not finite and > 0.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     if values.iter().any(|&v| v <= 0.0) {
         return None;
@@ -122,14 +122,14 @@ pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     Some(mean(&logs)?.exp())
 }
 
-/// The middle value, or the mean of the middle two; `None` as [`mean`].
+/// The middle value, or the mean of the two middle values; `None` as for [`mean`].
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// The quantile at `p` in 0..=1, linear between the order statistics at
-/// p (n - 1) (Hyndman and Fan's type 7, R's and numpy's default); `None` as
-/// [`mean`], and for a `p` outside.
+/// The quantile at `p` in 0..=1, linear between the order statistics at p (n - 1) (Hyndman and
+/// Fan's type 7, the default of R and numpy). `None` as for [`mean`], and for a `p` outside the
+/// range.
 pub fn quantile(values: &[f64], p: f64) -> Option<f64> {
     let mut sorted = all_finite(values)?.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -149,9 +149,8 @@ fn all_finite(values: &[f64]) -> Option<&[f64]> {
     (!values.is_empty() && values.iter().all(|v| v.is_finite())).then_some(values)
 }
 
-/// Median of a_i / b_j over all pairs: how two unpaired groups compare
-/// (Hodges and Lehmann's shift, on a logarithmic scale); `None` where a group
-/// is empty or a value is not finite and > 0.
+/// Median of a_i / b_j over all pairs: compares two unpaired groups (Hodges and Lehmann's shift on
+/// a logarithmic scale). `None` if a group is empty or a value is not finite and > 0.
 pub fn median_pairwise_ratio(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.iter().chain(b).any(|&v| v <= 0.0 || !v.is_finite()) {
         return None;
@@ -163,9 +162,8 @@ pub fn median_pairwise_ratio(a: &[f64], b: &[f64]) -> Option<f64> {
     median(&ratios)
 }
 
-/// The estimate of a ratio from `(policy, baseline)` pairs, as the essay above
-/// defines it. Pairs with a value that is not finite and > 0 are left out;
-/// `None` where none is left.
+/// The estimate of a ratio from `(policy, baseline)` pairs, as defined in the module documentation.
+/// Pairs with a value that is not finite and > 0 are skipped; `None` if no pair is left.
 pub fn ratio(pairs: &[(f64, f64)], seed: u64) -> Option<Estimate> {
     let usable = |v: f64| v.is_finite() && v > 0.0;
     let kept = pairs.iter().filter(|(a, b)| usable(*a) && usable(*b));
@@ -173,8 +171,8 @@ pub fn ratio(pairs: &[(f64, f64)], seed: u64) -> Option<Estimate> {
     estimate(&ratios, Statistic::GeometricMean, seed)
 }
 
-/// A figure of `values` with its expanded percentile interval; `None` where
-/// the figure has no value.
+/// A statistic of `values` with its expanded percentile interval; `None` if the statistic has no
+/// value.
 pub fn estimate(values: &[f64], statistic: Statistic, seed: u64) -> Option<Estimate> {
     let value = statistic.of(values)?;
     let ends = interval(values, statistic, seed);
@@ -200,7 +198,7 @@ fn interval(values: &[f64], statistic: Statistic, seed: u64) -> Option<(f64, f64
     ))
 }
 
-/// The figure of [`RESAMPLES`] resamples.
+/// The statistic of [`RESAMPLES`] resamples.
 fn resampled(values: &[f64], statistic: Statistic, seed: u64) -> Option<Vec<f64>> {
     let mut random = Rand64::new(u128::from(seed));
     let mut draw = vec![0.0; values.len()];
@@ -223,9 +221,9 @@ fn expanded_tail(n: usize) -> Option<f64> {
     tail.is_finite().then_some(tail)
 }
 
-/// The band of A/A ratios: the middle 95 % of the ratios and their inverses
-/// together (which of two equals is called A is arbitrary). Pairs are left out
-/// as in [`ratio`]; `None` for fewer than [`INTERVAL_PAIRS`].
+/// The band of A/A ratios: the middle 95 % of the ratios and their inverses together (the order of
+/// the two equal policies is arbitrary). Pairs are skipped as in [`ratio`]; `None` for fewer than
+/// [`INTERVAL_PAIRS`].
 pub fn aa_band(pairs: &[(f64, f64)]) -> Option<Band> {
     let usable = |v: f64| v.is_finite() && v > 0.0;
     let kept = pairs.iter().filter(|(a, b)| usable(*a) && usable(*b));

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a mix says: figures over its rounds, and the conclusion in a sentence.
+//! Summary of a mix: statistics over its rounds, and the conclusion as a sentence.
 //!
-//! Over rounds and over mixes figures are averaged geometrically, so that the
-//! ratio of two averages is the average of the ratios.
+//! Averages over rounds and over mixes are geometric; the ratio of two averages is therefore the
+//! average of the ratios.
 
 use std::collections::BTreeMap;
 
 use usher_model::Curve;
 
-use crate::data::{MixResult, PolicyResult, Role, RoundResult, SpanMode};
+use crate::data::{MixResult, PolicyResult, PolicyRole, RoundResult, SpanMode};
 use crate::stats::{self, Band, Estimate, Statistic};
 use crate::text;
 
-/// A figure over the rounds: geometric mean, smallest, largest.
+/// A statistic over the rounds: geometric mean, minimum and maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Geometric mean.
     pub mean: f64,
-    /// Smallest.
+    /// Minimum.
     pub low: f64,
-    /// Largest.
+    /// Maximum.
     pub high: f64,
-    /// Rounds.
+    /// Number of rounds.
     pub n: usize,
 }
 
-/// The spread of values; `None` for none, or one that is not finite and > 0.
+/// The spread of values; `None` for no values or a value that is not finite and > 0.
 pub fn spread(values: &[f64]) -> Option<Spread> {
     Some(Spread {
         mean: stats::geometric_mean(values)?,
@@ -35,18 +35,18 @@ pub fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// ANTT of a policy over its rounds with its interval.
+/// ANTT of a policy over its rounds, with its interval.
 pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
     let seed = mix.protocol.seed;
     stats::estimate(&policy.antts(), Statistic::GeometricMean, seed)
 }
 
-/// The A/A band of a mix, where it has a baseline that ran twice.
+/// The A/A band of a mix whose baseline ran twice.
 pub fn aa_band(mix: &MixResult) -> Option<Band> {
     let again = mix
         .policies
         .iter()
-        .find(|p| p.role == Role::BaselineAgain)?;
+        .find(|p| p.role == PolicyRole::BaselineAgain)?;
     let rounds = again.rounds.iter().zip(&mix.baseline()?.rounds);
     let pairs: Vec<_> = rounds
         .filter_map(|(a, b)| Some((a.antt?, b.antt?)))
@@ -54,9 +54,8 @@ pub fn aa_band(mix: &MixResult) -> Option<Band> {
     stats::aa_band(&pairs)
 }
 
-/// ANTT of a policy against the baseline over several mixes: the geometric
-/// mean of the mixes' ratios, bootstrapped over mixes. Mixes without a ratio
-/// are left out.
+/// Ratio of a policy's ANTT to the baseline over several mixes: the geometric mean of the mixes'
+/// ratios, bootstrapped over mixes. Mixes without a ratio are skipped.
 pub fn across_mixes<'a>(
     mixes: impl IntoIterator<Item = &'a MixResult>,
     policy: &str,
@@ -70,8 +69,8 @@ pub fn across_mixes<'a>(
     stats::estimate(&ratios, Statistic::GeometricMean, seed)
 }
 
-/// Cores (by capacity) that the program owned for the longest time of the
-/// round; `None` where that was sharing, or nothing is known.
+/// The number of cores (by capacity) that the program owned for most of the round's time. `None` if
+/// it shared CPUs most of the time, or nothing is known.
 pub fn usual_cores(mix: &MixResult, round: &RoundResult, program: &str) -> Option<f64> {
     let mut held: BTreeMap<u64, f64> = BTreeMap::new();
     let spans = round.timeline.iter();
@@ -88,18 +87,18 @@ pub fn usual_cores(mix: &MixResult, round: &RoundResult, program: &str) -> Optio
     (longest.0 > 0).then_some(longest.0 as f64 / 1e3)
 }
 
-/// The conclusion and what must be known with it.
+/// The conclusion with its qualifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headline {
-    /// Which policy is best and by how much.
+    /// The best policy and its advantage.
     pub sentence: String,
-    /// Name of the policy that is best beyond doubt, where one is.
+    /// Name of the policy that is best at the 95 % level, if any.
     pub winner: Option<String>,
     /// Abstentions, noise, failures: one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// The conclusion of a mix. Needs [`MixResult::compare`] to have been called.
+/// The conclusion of a mix. [`MixResult::compare`] must have been called.
 pub fn headline(mix: &MixResult) -> Headline {
     let sentence = match mix.baseline() {
         Some(baseline) => against(mix, baseline),
@@ -119,8 +118,8 @@ pub fn headline(mix: &MixResult) -> Headline {
     }
 }
 
-/// The candidate with the lowest ratio if it lies below 1 beyond doubt; the
-/// baseline if all lie above.
+/// The candidate with the lowest ratio if its interval lies below 1; the baseline if that interval
+/// lies above 1.
 fn winner(mix: &MixResult) -> Option<String> {
     let (best, ratio) = best(mix)?;
     if ratio.is_below(1.0) {
@@ -132,7 +131,10 @@ fn winner(mix: &MixResult) -> Option<String> {
 
 /// The candidate with the lowest ratio to the baseline.
 fn best(mix: &MixResult) -> Option<(&PolicyResult, Estimate)> {
-    let candidates = mix.policies.iter().filter(|p| p.role == Role::Candidate);
+    let candidates = mix
+        .policies
+        .iter()
+        .filter(|p| p.role == PolicyRole::Candidate);
     let judged = candidates.filter_map(|p| Some((p, p.comparison.as_ref()?.antt?)));
     judged.min_by(|a, b| a.1.value.total_cmp(&b.1.value))
 }
@@ -161,20 +163,20 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         let verb = if ratio.reaches_level() { "is" } else { "seems" };
         format!("{base} {verb} best: the next, {name}, has {figures}.")
     } else if ratio.high.is_some() {
-        format!("No policy is measurably better than {base}; {name} comes closest: {figures}.")
+        format!("No policy is measurably better than {base}; {name} is closest: {figures}.")
     } else if !mix.simulated {
-        format!("Too few rounds to say which is best; {name} has {figures}.")
+        format!("Too few rounds for a conclusion; {name} has {figures}.")
     } else if best.abstentions() == best.rounds.len() || is_alike(ratio.value) {
         format!("{name} and {base} come out alike: {figures}.")
     } else if ratio.value < 1.0 {
-        // One seed decides a simulation; more of them say how much it matters.
+        // A simulation with one seed has no interval; more seeds give one.
         format!("{name} comes out ahead of {base}: {figures}.")
     } else {
         format!("{base} comes out best: the next, {name}, has {figures}.")
     }
 }
 
-/// What a simulation tells apart no better than its model is.
+/// Returns whether the difference is below the accuracy of the simulation's model.
 fn is_alike(ratio: f64) -> bool {
     (ratio - 1.0).abs() < 0.005
 }
@@ -206,11 +208,10 @@ fn without_baseline(mix: &MixResult) -> String {
     }
 }
 
-/// A program that takes less than this alone is mostly being started: what is
-/// compared is noise.
+/// Minimum duration alone for a comparison; below it the start of the program dominates.
 const COMPARABLE_SECONDS_MIN: f64 = 0.1;
 
-/// Names the programs of a mix that are too short to compare.
+/// A remark that names the programs that are too short to compare.
 fn too_short(mix: &MixResult) -> Option<String> {
     let is_short = |seconds: f64| seconds < COMPARABLE_SECONDS_MIN;
     let programs = mix.programs.iter();
@@ -230,12 +231,12 @@ fn too_short(mix: &MixResult) -> Option<String> {
     ))
 }
 
-/// The same of a program measured alone, by its curve of runs a second.
-pub fn too_short_to_tell(curve: &Curve) -> Option<String> {
+/// A note for a program measured alone that is too short, from its curve of runs per second.
+pub fn too_short_note(curve: &Curve) -> Option<String> {
     let best = curve.points().iter().map(|p| p.rate).fold(0.0, f64::max);
     (best * COMPARABLE_SECONDS_MIN > 1.0).then(|| {
         format!(
-            "it takes less than {}\u{a0}s, which is too short to tell how it scales: give it more work",
+            "it takes less than {}\u{a0}s, which is too short to determine how it scales: give it more work",
             text::short(COMPARABLE_SECONDS_MIN, 2)
         )
     })
@@ -248,7 +249,7 @@ fn few_rounds(mix: &MixResult) -> Option<String> {
         .contains(&least)
         .then(|| {
             format!(
-                "With {} an interval is about the range seen and holds the truth less often than 95 %; {} are needed for that.",
+                "With {} an interval is about the observed range and contains the true value less often than 95 %; {} are needed for that.",
                 text::count(least, "round"),
                 stats::LEVEL_PAIRS
             )
@@ -265,18 +266,18 @@ fn noise(mix: &MixResult) -> Option<String> {
     ))
 }
 
-/// Which candidates abstained, or that none did.
+/// One remark per candidate that abstained, or one that none did.
 fn abstentions(mix: &MixResult) -> Vec<String> {
-    let said: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
-    match said.is_empty() && mix.policies.iter().any(|p| p.role == Role::Candidate) {
+    let remarks: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
+    match remarks.is_empty() && mix.policies.iter().any(|p| p.role == PolicyRole::Candidate) {
         true => vec!["No policy abstained: each acted in every round.".to_owned()],
-        false => said,
+        false => remarks,
     }
 }
 
 fn abstention(policy: &PolicyResult) -> Option<String> {
     let times = policy.abstentions();
-    if times == 0 || policy.role != Role::Candidate {
+    if times == 0 || policy.role != PolicyRole::Candidate {
         return None;
     }
     let because = policy
@@ -294,11 +295,13 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
     ))
 }
 
-/// A policy's reason, less what the sentence that it goes into says already.
-fn reason_alone(said: &str) -> &str {
-    let told = ["left to the kernel: ", "everything is left to the kernel: "];
-    let mut reasons = told.iter().filter_map(|words| said.strip_prefix(words));
-    reasons.next().unwrap_or(said).trim_end_matches('.')
+/// A policy's reason without a prefix that repeats the surrounding sentence.
+fn reason_alone(reason: &str) -> &str {
+    let prefixes = ["left to the kernel: ", "everything is left to the kernel: "];
+    let mut reasons = prefixes
+        .iter()
+        .filter_map(|prefix| reason.strip_prefix(prefix));
+    reasons.next().unwrap_or(reason).trim_end_matches('.')
 }
 
 fn failures(policy: &PolicyResult) -> Option<String> {
@@ -321,10 +324,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_of_short_runs_tells_nothing() {
+    fn notes_curves_of_too_short_runs() {
         let note = |seconds: f64| {
             let curve = Curve::from_rates(&[(1, 0.1), (2, 1.0 / seconds)].into()).unwrap();
-            too_short_to_tell(&curve)
+            too_short_note(&curve)
         };
         assert!(note(0.09).unwrap().contains("less than 0.1\u{a0}s"));
         assert_eq!(note(0.11), None);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers as people read them. What is missing or not finite reads "–",
-//! never "NaN". A space that does not break holds number and unit together.
+//! Formatting of numbers for output. Missing and non-finite numbers become "–", never "NaN". A
+//! no-break space joins number and unit.
 
 use std::fmt::Write as _;
 
-/// What stands where there is no number.
+/// Replaces a missing number.
 pub const NONE: &str = "–";
 
-/// A number with so many decimals; from 10^9 on with an exponent.
+/// A number with the given decimals; from 10^9 on with an exponent.
 pub fn number(value: impl Into<Option<f64>>, decimals: usize) -> String {
     match value.into().filter(|v| v.is_finite()) {
         Some(v) if v.abs() >= 1e9 => minus(&format!("{v:.decimals$e}")),
@@ -20,7 +20,7 @@ fn minus(number: &str) -> String {
     number.replace('-', "\u{2212}")
 }
 
-/// A number with as few decimals as it needs, at most so many: `12`, `1.5`.
+/// A number with as few decimals as necessary: `12`, `1.5`.
 pub fn short(value: f64, decimals_max: usize) -> String {
     let long = number(value, decimals_max);
     match long.contains('.') && !long.contains('e') {
@@ -29,7 +29,7 @@ pub fn short(value: f64, decimals_max: usize) -> String {
     }
 }
 
-/// Seconds: three significant digits or so.
+/// Seconds with about three significant digits.
 pub fn seconds(value: impl Into<Option<f64>>) -> String {
     match value.into().filter(|v| v.is_finite()) {
         Some(v) if v.abs() < 10.0 => format!("{}\u{a0}s", number(v, 2)),
@@ -39,7 +39,7 @@ pub fn seconds(value: impl Into<Option<f64>>) -> String {
     }
 }
 
-/// How far a ratio is from 1, signed: 0.82 is `−18.0 %`.
+/// The difference of a ratio from 1 with sign: 0.82 is `−18.0 %`.
 pub fn change(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     if !percent.is_finite() {
@@ -53,7 +53,7 @@ pub fn change(ratio: f64) -> String {
     }
 }
 
-/// A share as whole per cent: 0.7 is `70 %`.
+/// A share in whole per cent: 0.7 is `70 %`.
 pub fn percent(share: impl Into<Option<f64>>) -> String {
     match share.into().filter(|v| v.is_finite()) {
         Some(v) => format!("{:.0}\u{a0}%", v * 100.0),
@@ -104,7 +104,7 @@ pub fn list(items: &[String]) -> String {
     text
 }
 
-/// The text, cut to so many characters with an ellipsis where it is longer.
+/// The text, truncated with an ellipsis to the given number of characters.
 pub fn cut(text: &str, characters: usize) -> String {
     match text.chars().count() <= characters {
         true => text.to_owned(),
@@ -115,7 +115,7 @@ pub fn cut(text: &str, characters: usize) -> String {
     }
 }
 
-/// The key letter of the program at that place in the mix: A..Z, AA, AB...
+/// The key letter of the program with this index: A..Z, AA, AB...
 pub fn key(index: usize) -> String {
     let letter = char::from(b'A' + (index % 26) as u8);
     match index / 26 {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_number_is_a_dash() {
+    fn non_finite_numbers_become_a_dash() {
         for text in [
             number(f64::NAN, 2),
             number(None, 2),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_as_people_write() {
+    fn formats_numbers_and_lists_for_reading() {
         assert_eq!(change(0.82), "\u{2212}18.0\u{a0}%");
         assert_eq!(change(1.031), "+3.1\u{a0}%");
         assert_eq!(change(0.9999), "0.0\u{a0}%");

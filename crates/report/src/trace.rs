@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A round as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
-//! Chrome's JSON trace event format: a program is a process, a CPU on which
-//! it sat a thread of it, a stay a complete event (`X`), what the policy said
-//! a global instant (`i`), and the cores that a program owned and borrowed
-//! counters (`C`). Times are microseconds since the start of the round.
+//! Chrome's JSON trace event format: a program is a process, each of its CPUs a thread, a span a
+//! complete event (`X`), a note of the policy a global instant (`i`), and the numbers of owned and
+//! borrowed cores are counters (`C`). Times are microseconds since the start of the round.
 
 mod cpus;
 
@@ -47,7 +46,7 @@ fn sane(span: &SeatSpan) -> bool {
 }
 
 fn micros(seconds: f64) -> f64 {
-    // A thousandth of a microsecond is the format's finest step.
+    // The finest step of the format is a thousandth of a microsecond.
     (seconds * 1e9).round() / 1e3
 }
 
@@ -60,7 +59,7 @@ fn program(pid: usize, name: &str, spans: &[&SeatSpan]) -> Vec<Value> {
     ];
     let cpus: BTreeSet<u32> = spans.iter().flat_map(|s| s.cpus.iter()).collect();
     for &cpu in &cpus {
-        // Thread 0 would be taken for the idle thread.
+        // Viewers take thread 0 for the idle thread.
         events.push(meta(
             "thread_name",
             cpu + 1,
@@ -83,14 +82,12 @@ fn slice(pid: usize, cpu: u32, span: &SeatSpan) -> Value {
     let (name, category) = match (span.mode, &span.borrowed_from) {
         (SpanMode::Frozen, _) => ("stopped".to_owned(), "frozen"),
         (SpanMode::Shared, _) => ("shared".to_owned(), "shared"),
-        (SpanMode::InTurn, _) => ("its turn".to_owned(), "turn"),
+        (SpanMode::InTurn, _) => ("in turn".to_owned(), "turn"),
         (SpanMode::Seated, None) => ("seated".to_owned(), "seat"),
         (SpanMode::Seated, Some(Lender::Program(owner))) => {
             (format!("borrowed from {owner}"), "loan")
         }
-        (SpanMode::Seated, Some(Lender::Nobody)) => {
-            ("borrowed, owned by nobody".to_owned(), "loan")
-        }
+        (SpanMode::Seated, Some(Lender::Unowned)) => ("borrowed, unowned".to_owned(), "loan"),
     };
     let start = micros(span.start_s);
     json!({
@@ -100,7 +97,7 @@ fn slice(pid: usize, cpu: u32, span: &SeatSpan) -> Value {
     })
 }
 
-/// Cores owned and borrowed, at every moment that changes them.
+/// Owned and borrowed cores, at every time of a change.
 fn counters(pid: usize, spans: &[&SeatSpan]) -> Vec<Value> {
     let seated = || spans.iter().filter(|s| s.mode == SpanMode::Seated);
     let mut moments: Vec<f64> = seated().flat_map(|s| [s.start_s, s.end_s]).collect();

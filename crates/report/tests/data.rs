@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results are kept as JSON and come back as they were.
+//! Results survive a round trip through JSON.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
 mod sample;
 
-use usher_report::data::{MixResult, ProgramRound, Role, RoundResult};
+use usher_report::data::{MixResult, PolicyRole, ProgramRound, RoundResult};
 use usher_report::html;
 
 #[test]
-fn json_brings_everything_back() {
+fn json_round_trip_preserves_results() {
     for mix in [sample::small(), sample::paper()] {
         let json = serde_json::to_string(&mix).unwrap();
         let back: MixResult = serde_json::from_str(&json).unwrap();
@@ -19,7 +19,7 @@ fn json_brings_everything_back() {
 }
 
 #[test]
-fn a_round_works_out_its_ntts_and_antt() {
+fn round_computes_its_ntts_and_antt() {
     let mut facts = sample::programs(2, 2);
     (facts[0].alone_best_seconds, facts[0].weight) = (Some(2.0), 3.0);
     (facts[1].alone_best_seconds, facts[1].weight) = (Some(4.0), 1.0);
@@ -51,9 +51,9 @@ fn policies_are_compared_round_by_round() {
     antts(&mut mix, 0, &[Some(1.0), Some(2.0), Some(4.0)]);
     antts(&mut mix, 4, &[Some(0.5), None, Some(8.0)]);
     mix.compare();
-    assert_eq!(mix.policies[0].role, Role::Baseline);
+    assert_eq!(mix.policies[0].role, PolicyRole::Baseline);
     assert_eq!(mix.policies[0].comparison, None);
-    // Pairs (0.5, 1) and (8, 4): the second round is left out on both sides.
+    // Pairs (0.5, 1) and (8, 4): the second round is incomplete and skipped on both sides.
     let antt = mix.policies[4].comparison.as_ref().unwrap().antt.unwrap();
     assert!((antt.value - 1.0).abs() < 1e-12);
     assert_eq!((antt.n, antt.low), (2, None));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rectangles of a timeline hold exactly what its spans say, moment by
-//! moment and CPU by CPU.
+//! The rectangles of a timeline cover exactly its spans, at every time and on every CPU.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 use usher_report::data::{Lender, MixResult, RoundResult, SeatSpan, SpanMode};
 use usher_report::layout::{Layout, layout};
 
-/// Who is drawn on a CPU at a moment, by the blocks.
+/// The programs drawn on a CPU at a time, according to the blocks.
 fn drawn(layout: &Layout, row: usize, at: f64) -> BTreeSet<(String, bool)> {
     let here = layout
         .blocks
@@ -24,9 +23,9 @@ fn drawn(layout: &Layout, row: usize, at: f64) -> BTreeSet<(String, bool)> {
         .collect()
 }
 
-/// The same by the spans: all that cover it, but owners only where nobody
-/// borrows.
-fn said(round: &RoundResult, cpu: u32, at: f64) -> BTreeSet<(String, bool)> {
+/// The programs according to the spans: all that cover the time; owners only if their CPUs are not
+/// borrowed.
+fn expected(round: &RoundResult, cpu: u32, at: f64) -> BTreeSet<(String, bool)> {
     let covers = |s: &&SeatSpan| s.cpus.contains(cpu) && s.start_s <= at && at < s.end_s;
     let spans: Vec<_> = round.timeline.iter().filter(covers).collect();
     let lent = spans.iter().any(|s| s.borrowed_from.is_some());
@@ -51,7 +50,7 @@ fn check(mix: &MixResult, round: &RoundResult) {
             let at = (pair[0] + pair[1]) / 2.0;
             assert_eq!(
                 drawn(&layout, row, at),
-                said(round, place.cpu, at),
+                expected(round, place.cpu, at),
                 "CPU {} at {at}",
                 place.cpu
             );
@@ -67,7 +66,7 @@ fn check(mix: &MixResult, round: &RoundResult) {
 }
 
 #[test]
-fn samples_are_drawn_as_they_are() {
+fn samples_are_drawn_correctly() {
     for mix in [sample::small(), sample::paper(), sample::crowd()] {
         for policy in &mix.policies {
             check(&mix, &policy.rounds[0]);
@@ -76,12 +75,12 @@ fn samples_are_drawn_as_they_are() {
 }
 
 #[test]
-fn few_rectangles_are_enough() {
+fn layout_needs_few_rectangles() {
     let mix = sample::paper();
     let blocks = |policy: usize| layout(&mix, &mix.policies[policy].rounds[0]).blocks.len();
-    // Everybody shares everything: one block a domain.
+    // All programs share all CPUs: one block per domain.
     assert_eq!(blocks(0), 8);
-    // Two domains each: one block a domain.
+    // Two domains per program: one block per domain.
     assert_eq!(blocks(2), 8);
 }
 
@@ -90,7 +89,7 @@ fn span() -> impl Strategy<Value = SeatSpan> {
         Just((SpanMode::Seated, None)),
         Just((SpanMode::Shared, None)),
         Just((SpanMode::Frozen, None)),
-        Just((SpanMode::Seated, Some(Lender::Nobody))),
+        Just((SpanMode::Seated, Some(Lender::Unowned))),
         Just((SpanMode::Seated, Some(Lender::Program("sort".to_owned())))),
     ];
     let names = prop_oneof![Just("pigz"), Just("sort"), Just("stranger")];
@@ -111,7 +110,7 @@ fn span() -> impl Strategy<Value = SeatSpan> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_spans_are_drawn_as_they_are(spans in prop::collection::vec(span(), 0..12)) {
+    fn arbitrary_spans_are_drawn_correctly(spans in prop::collection::vec(span(), 0..12)) {
         let mix = sample::mix("random", sample::topology("48", 4, 2, 6), 2, 1);
         let mut round = mix.policies[0].rounds[0].clone();
         round.timeline = spans;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages are well formed, load nothing, say what the data says, keep their
-//! texts apart, and survive hostile and missing data.
+//! Pages are well formed, load no external resources, agree with the data, have no overlapping
+//! texts, and handle hostile and missing data.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -13,11 +13,11 @@ use std::path::Path;
 use figures::{check_figures, figures_of};
 use scraper::{Html, Selector};
 use usher_model::{Curve, Topology};
-use usher_report::data::{MixResult, Role};
+use usher_report::data::{MixResult, PolicyRole};
 use usher_report::figure::{self, CurveFigure};
 use usher_report::html::{self, Cell, Item, Profile, Section};
 
-/// Parses, with every check that holds for any page.
+/// Parses a page, with all checks that hold for any page.
 fn check(page: &str) -> Html {
     let parsed = Html::parse_document(page);
     assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
@@ -51,7 +51,7 @@ fn save(name: &str, page: &str) {
 }
 
 #[test]
-fn the_checks_can_fail() {
+fn checks_detect_faulty_pages() {
     assert!(
         !Html::parse_document("<!DOCTYPE html><i class=a class=b></i>")
             .errors
@@ -76,7 +76,7 @@ fn the_checks_can_fail() {
 }
 
 #[test]
-fn sample_pages_are_sound() {
+fn sample_pages_pass_all_checks() {
     for (name, mix) in [
         ("small.html", sample::small()),
         ("paper.html", sample::paper()),
@@ -90,19 +90,19 @@ fn sample_pages_are_sound() {
         assert_eq!(banner.len(), usize::from(mix.simulated));
         let timelines = figures_of(&page)
             .iter()
-            .filter(|f| f.contains("Who sat where under"))
+            .filter(|f| f.contains("Seats over time under"))
             .count();
         assert_eq!(timelines, mix.policies.len() - 1);
     }
 }
 
 #[test]
-fn the_same_data_give_the_same_page() {
+fn same_data_give_same_page() {
     assert_eq!(html::page(&sample::small()), html::page(&sample::small()));
 }
 
 #[test]
-fn tables_say_what_the_data_say() {
+fn tables_agree_with_the_data() {
     let mix = sample::paper();
     let parsed = check(&html::page(&mix));
     let rows: Vec<Vec<String>> = select(&parsed, "table.grouped tbody tr")
@@ -145,7 +145,7 @@ fn tables_say_what_the_data_say() {
 }
 
 #[test]
-fn bars_are_as_long_as_their_values() {
+fn bar_lengths_are_proportional_to_values() {
     let mix = sample::paper();
     let figure = figure::antt(&mix).into_string();
     let svg = roxmltree::Document::parse(&figure).unwrap();
@@ -167,13 +167,13 @@ fn bars_are_as_long_as_their_values() {
 }
 
 #[test]
-fn abstention_is_said_with_its_reason() {
+fn page_gives_reason_for_abstention() {
     let page = html::page(&sample::small());
     assert!(page.contains("usher left the programs to the kernel in every round: the best seating is predicted to win 0.4 %"));
 }
 
 #[test]
-fn hostile_names_stay_text() {
+fn hostile_names_are_escaped() {
     let evil = "</title></svg><script>alert(1)</script>&\"'<!--";
     let mut mix = sample::small();
     mix.title = evil.to_owned();
@@ -224,7 +224,7 @@ fn empty(mut mix: MixResult) -> MixResult {
 }
 
 #[test]
-fn missing_data_are_said_not_drawn() {
+fn missing_data_are_stated_in_words() {
     let parsed = check(&html::page(&empty(sample::small())));
     assert!(text(select(&parsed, ".sentence")[0]).starts_with("No policy has an ANTT"));
 
@@ -264,13 +264,13 @@ fn missing_data_are_said_not_drawn() {
 }
 
 #[test]
-fn no_curve_no_alone_time_no_rounds() {
+fn page_without_curves_times_or_rounds_is_sound() {
     let mut mix = sample::small();
     mix.programs[0].curve = None;
     mix.programs[0].alone_best_seconds = None;
     mix.programs[0].alone_best_cores = None;
     mix.policies[3].rounds.clear();
-    mix.policies.retain(|p| p.role != Role::BaselineAgain);
+    mix.policies.retain(|p| p.role != PolicyRole::BaselineAgain);
     mix.compare();
     let page = html::page(&mix);
     check(&page);
@@ -278,7 +278,7 @@ fn no_curve_no_alone_time_no_rounds() {
 }
 
 #[test]
-fn a_curve_file_stands_alone() {
+fn curve_file_is_standalone() {
     let one = Curve::from_rates(&[(1, 2.0)].into()).unwrap();
     let tiny = Curve::from_rates(&[(1, f64::MIN_POSITIVE), (2, f64::MAX)].into()).unwrap();
     for (name, curve) in [
@@ -308,7 +308,7 @@ fn a_curve_file_stands_alone() {
 }
 
 #[test]
-fn a_profile_has_its_page() {
+fn profile_page_shows_curve_and_notes() {
     let mix = sample::paper();
     let curve = sample::curve(0.1, 0.001, 48);
     let page = html::profile_page(&Profile {
@@ -325,7 +325,7 @@ fn a_profile_has_its_page() {
 }
 
 #[test]
-fn a_benchmark_has_its_page() {
+fn benchmark_page_shows_tables_and_notes() {
     let mix = sample::paper();
     let section = Section {
         title: "From exec to seated".to_owned(),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Statistics against known values, properties, and a second implementation
-//! that shares nothing with the first: another generator, tails from printed
-//! tables, plain sums.
+//! Statistics compared with known values, properties, and an independent second implementation:
+//! another generator, tails from printed tables, plain sums.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -14,7 +13,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn known_values() {
+fn statistics_have_known_values() {
     assert_eq!(stats::mean(&[1.0, 2.0, 6.0]), Some(3.0));
     assert_eq!(stats::median(&[3.0, 1.0, 2.0]), Some(2.0));
     assert_eq!(stats::median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
@@ -25,8 +24,7 @@ fn known_values() {
         3.7
     ));
     assert!(close(stats::geometric_mean(&[1.0, 4.0, 2.0]).unwrap(), 2.0));
-    // All nine ratios of {2, 4, 6} to {1, 2, 4}: the fifth of
-    // .5 1 1 1.5 2 2 3 4 6.
+    // All nine ratios of {2, 4, 6} to {1, 2, 4}; the fifth is the median: .5 1 1 1.5 2 2 3 4 6.
     assert_eq!(
         stats::median_pairwise_ratio(&[2.0, 4.0, 6.0], &[1.0, 2.0, 4.0]),
         Some(2.0)
@@ -34,7 +32,7 @@ fn known_values() {
 }
 
 #[test]
-fn what_has_no_value_is_none() {
+fn statistics_without_a_value_are_none() {
     for bad in [&[][..], &[1.0, f64::NAN], &[f64::INFINITY]] {
         assert_eq!(stats::mean(bad), None);
         assert_eq!(stats::median(bad), None);
@@ -55,7 +53,7 @@ fn what_has_no_value_is_none() {
 }
 
 #[test]
-fn ntt_and_antt_are_paper_1s() {
+fn ntt_and_antt_follow_paper_1() {
     assert_eq!(data::ntt(&[10.0, 12.0, 14.0], Some(8.0)), Some(1.5));
     assert_eq!(data::antt([(Some(1.5), 1.0), (Some(2.5), 1.0)]), Some(2.0));
     assert_eq!(data::antt([(Some(1.5), 3.0), (Some(2.5), 1.0)]), Some(1.75));
@@ -70,7 +68,7 @@ fn few_values_give_no_interval_or_their_range() {
     };
     let two = stats::ratio(&pairs(2), 1).unwrap();
     assert_eq!((two.low, two.high, two.n), (None, None, 2));
-    // With n = 3 a = 7e-8: no resample of ten thousand lies outside.
+    // For n = 3, a = 7e-8: none of ten thousand resamples lies outside.
     let three = stats::ratio(&pairs(3), 1).unwrap();
     assert!(close(three.low.unwrap(), 1.0) && close(three.high.unwrap(), 1.2));
     assert!(!three.reaches_level() && stats::ratio(&pairs(6), 1).unwrap().reaches_level());
@@ -101,7 +99,7 @@ fn second_bootstrap(ratios: &[f64], tail: f64, resamples: usize) -> (f64, f64) {
 }
 
 #[test]
-fn the_interval_agrees_with_a_second_implementation() {
+fn interval_agrees_with_second_implementation() {
     // Phi(-sqrt(n / (n - 1)) t(0.975; n - 1)), from tables of t and Phi:
     // n = 6: t 2.5706, z 2.8160; n = 8: 2.3646, 2.5279; n = 10: 2.2622, 2.3845;
     // n = 20: 2.0930, 2.1474.
@@ -130,8 +128,8 @@ fn the_interval_agrees_with_a_second_implementation() {
 }
 
 #[test]
-fn the_interval_holds_the_truth_as_often_as_it_says() {
-    // 200 experiments of 8 rounds whose true ratio is 0.9, with 5 % noise.
+fn interval_covers_the_true_value_at_its_level() {
+    // 200 experiments of 8 rounds with a true ratio of 0.9 and 5 % noise.
     let mut random = oorandom::Rand64::new(42);
     let mut noise = || {
         let sum: f64 = (0..12).map(|_| random.rand_float()).sum();
@@ -143,7 +141,7 @@ fn the_interval_holds_the_truth_as_often_as_it_says() {
         e.low.unwrap() <= 0.9 && 0.9 <= e.high.unwrap()
     });
     let held = held.count();
-    // Binomial(200, 0.95) falls below 181 once in a hundred.
+    // Binomial(200, 0.95) is below 181 with a probability of 1 %.
     assert!(held >= 181, "only {held} of 200");
 }
 
@@ -165,7 +163,7 @@ fn positive() -> impl Strategy<Value = f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_ratio_is_the_inverse_of_its_inverse(pairs in prop::collection::vec((positive(), positive()), 1..9), seed: u64) {
+    fn ratio_is_the_inverse_of_its_inverse(pairs in prop::collection::vec((positive(), positive()), 1..9), seed: u64) {
         let there = stats::ratio(&pairs, seed).unwrap();
         let swapped: Vec<_> = pairs.iter().map(|&(a, b)| (b, a)).collect();
         let back = stats::ratio(&swapped, seed).unwrap();

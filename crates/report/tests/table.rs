@@ -14,7 +14,7 @@ const COLOUR: Style = Style {
     width: None,
 };
 
-/// Columns of the longest line, ANSI sequences taken off.
+/// Number of columns of the longest line without ANSI sequences.
 fn widest(text: &str) -> usize {
     let mut widest = 0;
     for line in text.lines() {
@@ -58,7 +58,7 @@ fn status_rows() -> Vec<StatusRow> {
 }
 
 #[test]
-fn says_what_the_mix_says() {
+fn tables_agree_with_the_mix() {
     let mix = sample::paper();
     let text = table::summary(&mix, Style::PLAIN);
     eprintln!("{text}\n{}", table::ntt(&mix, Style::PLAIN));
@@ -77,7 +77,7 @@ fn says_what_the_mix_says() {
 }
 
 #[test]
-fn colours_only_where_asked() {
+fn colours_appear_only_on_request() {
     let mix = sample::paper();
     for (plain, coloured) in [
         (
@@ -101,7 +101,7 @@ fn colours_only_where_asked() {
 }
 
 #[test]
-fn keeps_within_the_terminal() {
+fn tables_fit_the_terminal_width() {
     let mix = sample::paper();
     for width in [60, 80, 132] {
         let style = Style {
@@ -150,7 +150,7 @@ fn draws_the_seats_of_a_round() {
 }
 
 #[test]
-fn several_mixes_end_in_their_geometric_mean() {
+fn table_of_mixes_ends_with_geometric_mean() {
     let mixes = [sample::small(), sample::paper()];
     let text = table::mixes(&mixes, Style::PLAIN);
     eprintln!("{text}");
@@ -165,7 +165,7 @@ fn several_mixes_end_in_their_geometric_mean() {
 }
 
 #[test]
-fn nothing_managed_is_said() {
+fn empty_status_is_stated() {
     assert_eq!(table::status(&[], Style::PLAIN), "No program is managed.");
     eprintln!("{}", table::status(&status_rows(), Style::PLAIN));
 }

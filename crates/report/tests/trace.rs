@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trace holds every seat, loan and note, in Chrome's format.
+//! The trace contains every seat, loan and note, in Chrome's format.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -90,7 +90,7 @@ fn notes_are_instants_at_their_time() {
 }
 
 #[test]
-fn counters_are_the_cpus_held() {
+fn counters_equal_the_cpus_of_each_program() {
     let mix = sample::paper();
     let (events, round) = events(&mix, 4);
     let mut series: BTreeMap<u64, Vec<(f64, u64, u64)>> = BTreeMap::new();
@@ -110,7 +110,7 @@ fn counters_are_the_cpus_held() {
         let counter = &series[&(index as u64 + 1)];
         assert!(counter.windows(2).all(|w| w[0].0 < w[1].0));
         for step in 1..200 {
-            // Off the beat of the spans' own starts and ends.
+            // Sampling times do not coincide with starts and ends of spans.
             let at = (f64::from(step) + 0.37) / 201.0 * round.length_s();
             let mine = round.timeline.iter().filter(|s| s.program == program.name);
             let now: Vec<_> = mine.filter(|s| s.start_s <= at && at < s.end_s).collect();

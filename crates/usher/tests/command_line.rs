@@ -742,7 +742,7 @@ fn a_curve_is_measured_drawn_and_remembered() {
         stdout(&output)
     );
     assert!(
-        stdout(&output).contains("too short to tell how it scales"),
+        stdout(&output).contains("too short to determine how it scales"),
         "{}",
         stdout(&output)
     );

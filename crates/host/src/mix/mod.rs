@@ -39,7 +39,7 @@ use std::time::Instant;
 use usher_model::Topology;
 use usher_probe::{Capabilities, Roots};
 use usher_report::data::{
-    MachineFacts, MixResult, PolicyResult, ProgramFacts, Protocol, Role, RoundResult,
+    MachineFacts, MixResult, PolicyResult, PolicyRole, ProgramFacts, Protocol, RoundResult,
 };
 use usher_report::text;
 
@@ -336,7 +336,7 @@ fn empty_result(arm: &Arm) -> PolicyResult {
     PolicyResult {
         name: arm.name.clone(),
         label: match (&arm.policy, arm.role) {
-            (Some(policy), Role::BaselineAgain) => format!("{policy} again"),
+            (Some(policy), PolicyRole::BaselineAgain) => format!("{policy} again"),
             (None, _) => "linux without an engine".to_owned(),
             _ => arm.name.clone(),
         },

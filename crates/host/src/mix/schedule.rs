@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of the arms, and the number of rounds that fits into the time limit.
 
-use usher_report::data::Role;
+use usher_report::data::PolicyRole;
 
 use crate::error::MeasureError;
 
@@ -12,7 +12,7 @@ pub(super) struct Arm {
     pub name: String,
     /// The policy; `None`: no engine at all.
     pub policy: Option<String>,
-    pub role: Role,
+    pub role: PolicyRole,
 }
 
 /// The name of the arm that runs without an engine.
@@ -31,11 +31,11 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
         if arms.iter().any(|arm| arm.name == *name) {
             return Err(MeasureError::DuplicatePolicy { name: name.clone() });
         }
-        let has_baseline = arms.iter().any(|arm| arm.role == Role::Baseline);
+        let has_baseline = arms.iter().any(|arm| arm.role == PolicyRole::Baseline);
         let role = match (policy == BASELINE, has_baseline) {
-            (true, false) => Role::Baseline,
-            (true, true) => Role::BaselineAgain,
-            _ => Role::Candidate,
+            (true, false) => PolicyRole::Baseline,
+            (true, true) => PolicyRole::BaselineAgain,
+            _ => PolicyRole::Candidate,
         };
         arms.push(Arm {
             name: name.clone(),
@@ -107,10 +107,10 @@ mod tests {
         let arms = named(&["usher", "linux", "linux#2", "linux-bare"]).unwrap();
         let roles: Vec<_> = arms.iter().map(|arm| arm.role).collect();
         let expected = [
-            Role::Candidate,
-            Role::Baseline,
-            Role::BaselineAgain,
-            Role::Candidate,
+            PolicyRole::Candidate,
+            PolicyRole::Baseline,
+            PolicyRole::BaselineAgain,
+            PolicyRole::Candidate,
         ];
         assert_eq!(roles, expected);
         assert_eq!(arms[2].policy.as_deref(), Some("linux"));

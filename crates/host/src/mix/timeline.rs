@@ -84,7 +84,7 @@ fn spans_of(
     };
     let lender = |owner: &Option<ProgramId>| {
         let name = owner.and_then(|owner| names.get(&owner).cloned());
-        name.map_or(Lender::Nobody, Lender::Program)
+        name.map_or(Lender::Unowned, Lender::Program)
     };
     let own = (!placement.own.is_empty()).then(|| span(&placement.own, None));
     let borrowed = placement.borrowed.iter();

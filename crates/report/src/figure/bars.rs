@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bars that lie down: NTT of every program and ANTT, under every policy.
+//! Horizontal bars: NTT of every program and ANTT, under every policy.
 
 use maud::{Markup, html};
 
@@ -23,8 +23,8 @@ struct Bar<'a> {
     what: String,
 }
 
-/// NTT bars, one group a program, one bar a policy: the geometric mean over
-/// the rounds; whiskers from the lowest to the highest round.
+/// NTT bars, one group per program and one bar per policy: the geometric mean over the rounds, with
+/// whiskers from the lowest to the highest round.
 pub fn ntt(mix: &MixResult) -> Markup {
     let groups: Vec<Vec<Bar>> = mix
         .programs
@@ -67,8 +67,8 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
     }
 }
 
-/// ANTT bars, one a policy: the geometric mean over the rounds; whiskers are
-/// the 95 % interval, or the range where there is none.
+/// ANTT bars, one per policy: the geometric mean over the rounds. Whiskers show the 95 % interval,
+/// or the range without one.
 pub fn antt(mix: &MixResult) -> Markup {
     let bars: Vec<Bar> = mix.policies.iter().map(|p| antt_bar(mix, p)).collect();
     if bars.iter().all(|bar| bar.value.is_none()) {
@@ -163,7 +163,7 @@ fn draw(bar: &Bar, x: &Scale, top: f64) -> Markup {
     shape(bar, x, top, BAR - 2.0, true)
 }
 
-/// `named`: whether its policy stands at its end.
+/// `named`: whether the policy's name follows the bar.
 fn shape(bar: &Bar, x: &Scale, top: f64, height: f64, named: bool) -> Markup {
     let Some(s) = bar.value else {
         return html! {

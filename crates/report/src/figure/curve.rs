@@ -8,16 +8,16 @@ use crate::figure::style;
 use crate::figure::svg::{Scale, c, points};
 use crate::text;
 
-/// What to draw beside a curve.
+/// Additional elements of a curve figure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CurveFigure<'a> {
-    /// Above the figure; may be empty.
+    /// Title above the figure; may be empty.
     pub title: &'a str,
-    /// Colour class of the curve, as `p0`.
+    /// Colour class of the curve, for example `p0`.
     pub class: &'a str,
-    /// Where the core axis ends; the last point where it is 0.
+    /// End of the core axis; 0: the last point.
     pub cores_max: f64,
-    /// Core counts to mark: colour class, whose, how many.
+    /// Marked core counts: colour class, label, number of cores.
     pub seats: Vec<(String, String, f64)>,
 }
 
@@ -26,14 +26,14 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 42.0;
 
-/// Rate relative to that on one core (extrapolated in proportion where the
-/// first point lies above one core); `None` where that is not a number.
+/// Rate relative to one core (proportionally extrapolated if the first point is above one core);
+/// `None` if the result is not a number.
 pub fn speed_up(curve: &Curve, cores: f64) -> Option<f64> {
     let ratio = curve.rate(cores) / curve.rate(1.0);
     ratio.is_finite().then_some(ratio)
 }
 
-/// The curve as an SVG file that stands alone.
+/// The curve as a standalone SVG file.
 pub fn curve_svg(curve: &Curve, figure: &CurveFigure) -> String {
     let (width, height) = (560.0, 380.0);
     html! {
@@ -109,8 +109,8 @@ fn axes(x: &Scale, y: &Scale, (width, height): (f64, f64)) -> Markup {
     }
 }
 
-/// A line from the axis to the curve at every core count to mark. Marks at
-/// one count stand side by side.
+/// A line from the axis to the curve at every marked core count. Marks at the same count are side
+/// by side.
 fn seats(curve: &Curve, figure: &CurveFigure, x: &Scale, y: &Scale) -> Markup {
     let known = figure.seats.iter().filter(|s| s.2.is_finite() && s.2 > 0.0);
     let mut taken: Vec<f64> = Vec::new();

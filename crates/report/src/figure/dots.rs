@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows of dots on one axis: the same quantity of many things, under several
-//! conditions each.
+//! Dot plots: rows of dots on a common axis, one row per subject and one series per condition.
 
 use maud::{Markup, html};
 
@@ -10,44 +9,44 @@ use crate::text;
 /// A dot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// Which of the figure's series it belongs to.
+    /// Index of its series in the figure.
     pub series: usize,
-    /// Where it is.
+    /// Its value.
     pub value: f64,
 }
 
-/// A row of them.
+/// A row of dots.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DotRow {
-    /// What stands at its left.
+    /// Label on the left.
     pub label: String,
-    /// Its dots.
+    /// The dots.
     pub dots: Vec<Dot>,
 }
 
-/// A series: its name and the class of its colour; hollow ones are not ours.
+/// A series: name and colour class; hollow series are reference figures of others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Colour class, as `q3`.
+    /// Colour class, for example `q3`.
     pub class: String,
-    /// Drawn as a ring: a figure to compare with.
+    /// Whether dots are drawn as rings, for figures to compare with.
     pub hollow: bool,
 }
 
-/// What the whole figure shows.
+/// The content of a dot plot.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Dots {
-    /// For who does not see it.
+    /// Text alternative.
     pub title: String,
-    /// What the axis is.
+    /// Label of the axis.
     pub axis: String,
-    /// Values to mark with a line across all rows.
+    /// Values marked with a line across all rows.
     pub marks: Vec<f64>,
-    /// Conditions.
+    /// The series.
     pub series: Vec<Series>,
-    /// Things.
+    /// The rows.
     pub rows: Vec<DotRow>,
 }
 
@@ -58,7 +57,7 @@ const BOTTOM: f64 = 40.0;
 const ROW: f64 = 19.0;
 const RADIUS: f64 = 5.0;
 
-/// Draws it. The axis begins at 0 or, where all values are above 0.8, there.
+/// Draws the plot. The axis starts at 0, or at 0.8 if all values are above.
 pub fn dots(figure: &Dots) -> Markup {
     let values = || {
         figure
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_dot_is_drawn_once_and_told_in_words() {
+    fn every_dot_is_drawn_once_with_a_text_alternative() {
         let series = |name: &str, hollow| Series {
             name: name.to_owned(),
             class: "q3".to_owned(),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every policy against the baseline: ratios with their intervals, and the
-//! band within which equal policies differ.
+//! Every policy relative to the baseline: ratios with their intervals, and the band of A/A noise.
 
 use maud::{Markup, html};
 
-use crate::data::{MixResult, Role};
+use crate::data::{MixResult, PolicyRole};
 use crate::figure::svg::{Scale, WIDTH, c, policy_class};
 use crate::stats::{Band, Estimate};
 use crate::summary;
@@ -16,12 +15,15 @@ const TOP: f64 = 8.0;
 const STEP: f64 = 28.0;
 const BOTTOM: f64 = 40.0;
 
-/// ANTT of every policy relative to the baseline's.
+/// ANTT of every policy relative to the baseline.
 pub fn ratio(mix: &MixResult) -> Markup {
     let Some(baseline) = mix.baseline() else {
         return html! { p.empty { "No policy is the baseline: there is nothing to compare with." } };
     };
-    let judged = mix.policies.iter().filter(|p| p.role != Role::Baseline);
+    let judged = mix
+        .policies
+        .iter()
+        .filter(|p| p.role != PolicyRole::Baseline);
     let rows: Vec<_> = judged
         .filter_map(|p| Some((p, p.comparison.as_ref()?.antt?)))
         .collect();

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The colours and strokes of figures, for pages and for files that stand
-//! alone.
+//! Colours and strokes of figures, for pages and standalone files.
 //!
-//! Programs have Okabe and Ito's colours, which people with any colour vision
-//! tell apart, then darker (on dark pages lighter) ones of the same; a key
-//! letter stands beside each wherever there is room, so that colour is never
-//! alone in telling. Policies have colours that also differ in lightness.
+//! Programs have the colours of Okabe and Ito, which are distinguishable with any colour vision,
+//! then darker (on dark pages lighter) variants. A key letter accompanies the colour wherever there
+//! is room, thus colour is not the only distinction. The colours of policies also differ in
+//! lightness.
 
 use maud::{Markup, html};
 
 /// Style sheet of figures.
 pub const CSS: &str = include_str!("figure.css");
 
-/// The hatching that marks borrowed CPUs; once a page.
+/// The hatching of borrowed CPUs; once per page.
 pub fn patterns() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" {

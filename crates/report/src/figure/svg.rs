@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every figure needs: an axis, coordinates, colours by name.
+//! Common parts of figures: axes, coordinates, colour classes.
 //!
-//! Figures are written by hand, not by a plotting library: they take their
-//! colours from the page (light, dark, print), carry tooltips, and hatch.
+//! Figures are generated without a plotting library: they take their colours from the page (light,
+//! dark, print), contain tooltips, and use hatching.
 
-use crate::data::{MixResult, Role};
+use crate::data::{MixResult, PolicyRole};
 
 /// Width of a full figure in its own units, which are CSS pixels at full width.
 pub const WIDTH: f64 = 1040.0;
@@ -17,8 +17,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Maps `from` to `to`. A range that is empty, too narrow to be told from
-    /// empty, or not finite becomes 0..1.
+    /// Maps `from` to `to`. An empty, nearly empty or non-finite range becomes 0..1.
     pub fn new(from: (f64, f64), to: (f64, f64)) -> Self {
         let least = 1e-9 * from.0.abs().max(from.1.abs()).max(1e-200);
         let sane = (from.1 - from.0).is_finite() && from.1 - from.0 > least;
@@ -26,14 +25,14 @@ impl Scale {
         Self { from, to }
     }
 
-    /// The coordinate of a value, kept inside the figure.
+    /// The coordinate of a value, clamped to the figure.
     pub fn at(&self, value: f64) -> f64 {
         let share = (value - self.from.0) / (self.from.1 - self.from.0);
         let share = if share.is_nan() { 0.0 } else { share };
         self.to.0 + share.clamp(0.0, 1.0) * (self.to.1 - self.to.0)
     }
 
-    /// Round values to mark, about `wanted` of them, and their decimals.
+    /// About `wanted` round values for an axis, and their number of decimals.
     pub fn ticks(&self, wanted: usize) -> (Vec<f64>, usize) {
         let step = round_step((self.from.1 - self.from.0) / wanted.max(1) as f64);
         let decimals = (-step.log10().floor()).max(0.0) as usize;
@@ -51,13 +50,13 @@ fn round_step(raw: f64) -> f64 {
     round.unwrap_or(10.0) * power
 }
 
-/// A coordinate as text: one decimal is a tenth of a pixel.
+/// A coordinate as text with one decimal, a tenth of a pixel.
 pub fn c(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// Points as a polyline's attribute.
+/// The points attribute of a polyline.
 pub fn points(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let pairs: Vec<String> = points
         .into_iter()
@@ -66,23 +65,23 @@ pub fn points(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     pairs.join(" ")
 }
 
-/// Roughly how wide a text is at that size; rather too wide.
+/// Estimated width of a text at a font size; rather too wide.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.58
 }
 
-/// The class that gives the program at that place its colour.
+/// The colour class of the program with this index.
 pub fn program_class(index: usize) -> String {
     format!("p{}", index % 16)
 }
 
-/// The class that gives a policy its colour: the baseline is grey, the well
-/// known keep theirs in every report, others take what is left in turn.
+/// The colour class of a policy: the baseline is grey, well-known policies have fixed colours,
+/// other policies take the remaining colours in order.
 pub fn policy_class(mix: &MixResult, name: &str) -> String {
     let role = mix.policy(name).map(|p| p.role);
     match (role, name) {
-        (Some(Role::Baseline), _) => return "q0".to_owned(),
-        (Some(Role::BaselineAgain), _) => return "q1".to_owned(),
+        (Some(PolicyRole::Baseline), _) => return "q0".to_owned(),
+        (Some(PolicyRole::BaselineAgain), _) => return "q1".to_owned(),
         (_, "equal") => return "q2".to_owned(),
         (_, "casas") => return "q3".to_owned(),
         (_, "usher") => return "q4".to_owned(),
@@ -92,7 +91,7 @@ pub fn policy_class(mix: &MixResult, name: &str) -> String {
     let others = mix
         .policies
         .iter()
-        .filter(|p| p.role == Role::Candidate && !known(&p.name));
+        .filter(|p| p.role == PolicyRole::Candidate && !known(&p.name));
     let index = others.take_while(|p| p.name != name).count();
     format!("q{}", 5 + index % 3)
 }
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn no_coordinate_leaves_the_figure() {
+    fn coordinates_stay_within_the_figure() {
         for range in [
             (0.0, 0.0),
             (f64::NAN, 1.0),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sat where: CPUs from top to bottom, grouped by last-level-cache domain
-//! and package; time from left to right.
+//! Timeline of seats: CPUs from top to bottom, grouped by last-level-cache domain and package; time
+//! from left to right.
 
 use maud::{Markup, html};
 
@@ -11,28 +11,27 @@ use crate::text;
 
 const LEFT: f64 = 118.0;
 const RIGHT: f64 = 12.0;
-/// Room above the rows, with and without marks.
+/// Space above the rows, with and without marks.
 const TOP: f64 = 26.0;
 const TOP_BARE: f64 = 4.0;
 const BOTTOM: f64 = 40.0;
-/// The lowest domain that takes two lines of label.
+/// Minimum height of a domain with two lines of label.
 const TWO_LINES: f64 = 30.0;
 const DOMAIN_GAP: f64 = 5.0;
 const PACKAGE_GAP: f64 = 12.0;
-/// Height that the rows share, before their own limits.
+/// Total height of the rows, before their own limits.
 const ROWS_HEIGHT: f64 = 440.0;
 const ROW_MIN: f64 = 1.0;
 const ROW_MAX: f64 = 28.0;
-/// The lowest band that takes a label.
+/// Minimum height of a band with a label.
 const LABEL_MIN: f64 = 10.5;
-/// The lowest band of a program that shares its CPUs; lower ones are drawn
-/// together.
+/// Minimum height of the band of a program that shares its CPUs; lower bands are drawn together.
 const BAND_MIN: f64 = 2.0;
-/// Notes nearer than this are drawn as one.
+/// Distance below which notes share a mark.
 const MARK_WIDTH: f64 = 24.0;
 
-/// The timeline of one round, to a time axis of `seconds_max`, so that the
-/// policies of a mix can be compared. A round without spans gives a sentence.
+/// The timeline of one round on a time axis of `seconds_max`, which makes the policies of a mix
+/// comparable. A round without spans gives a sentence.
 pub fn timeline(
     mix: &MixResult,
     policy: &PolicyResult,
@@ -43,27 +42,27 @@ pub fn timeline(
     if layout.blocks.is_empty() {
         return html! { p.empty { "No seats were recorded for " (policy.label) "." } };
     }
-    let place = Place::new(&layout.rows, seconds_max, !round.notes.is_empty());
-    let what = format!("Who sat where under {}", policy.label);
+    let axes = TimelineAxes::new(&layout.rows, seconds_max, !round.notes.is_empty());
+    let what = format!("Seats over time under {}", policy.label);
     html! {
-        svg.figure role="img" aria-label=(what) viewBox={ "0 0 " (c(WIDTH)) " " (c(place.height)) } {
-            (domains(mix, &layout.rows, &place))
-            (time_axis(&place))
-            @for block in &layout.blocks { (draw(&layout, block, &place)) }
-            (marks(round, &place))
+        svg.figure role="img" aria-label=(what) viewBox={ "0 0 " (c(WIDTH)) " " (c(axes.height)) } {
+            (domains(mix, &layout.rows, &axes))
+            (time_axis(&axes))
+            @for block in &layout.blocks { (draw(&layout, block, &axes)) }
+            (marks(round, &axes))
         }
     }
 }
 
-/// Where rows and moments are.
-struct Place {
+/// Coordinates of rows and times.
+struct TimelineAxes {
     x: Scale,
     tops: Vec<f64>,
     row: f64,
     height: f64,
 }
 
-impl Place {
+impl TimelineAxes {
     fn new(rows: &[Row], seconds_max: f64, marked: bool) -> Self {
         let row = (ROWS_HEIGHT / rows.len().max(1) as f64).clamp(ROW_MIN, ROW_MAX);
         let mut y = if marked { TOP } else { TOP_BARE };
@@ -97,7 +96,7 @@ impl Place {
 }
 
 /// Background and label of every domain.
-fn domains(mix: &MixResult, rows: &[Row], place: &Place) -> Markup {
+fn domains(mix: &MixResult, rows: &[Row], axes: &TimelineAxes) -> Markup {
     let mut starts: Vec<usize> = vec![0];
     starts.extend((1..rows.len()).filter(|&i| rows[i].domain != rows[i - 1].domain));
     let ends = starts.iter().skip(1).copied().chain([rows.len()]);
@@ -105,7 +104,7 @@ fn domains(mix: &MixResult, rows: &[Row], place: &Place) -> Markup {
     let mut free_from = f64::NEG_INFINITY;
     let mut labelled = Vec::new();
     for &(first, last) in &groups {
-        let (top, height) = place.span(first, last);
+        let (top, height) = axes.span(first, last);
         let middle = top + height / 2.0;
         let half = if height >= TWO_LINES { 15.0 } else { 7.0 };
         labelled.push(middle - 7.0 >= free_from);
@@ -115,12 +114,12 @@ fn domains(mix: &MixResult, rows: &[Row], place: &Place) -> Markup {
     }
     html! {
         @for ((first, last), labelled) in groups.into_iter().zip(labelled) {
-            @let (top, height) = place.span(first, last);
+            @let (top, height) = axes.span(first, last);
             rect.lane x=(c(LEFT)) y=(c(top)) width=(c(WIDTH - RIGHT - LEFT)) height=(c(height)) {}
             @if labelled { (domain_label(mix, rows[first], top, height)) }
-            @if place.row >= 14.0 && last > first {
+            @if axes.row >= 14.0 && last > first {
                 @for (i, row) in rows.iter().enumerate().take(last + 1).skip(first) {
-                    text.small.end x=(c(LEFT - 6.0)) y=(c(place.tops[i] + place.row / 2.0 + 4.0)) {
+                    text.small.end x=(c(LEFT - 6.0)) y=(c(axes.tops[i] + axes.row / 2.0 + 4.0)) {
                         (row.cpu)
                     }
                 }
@@ -151,13 +150,13 @@ fn domain_label(mix: &MixResult, row: Row, top: f64, height: f64) -> Markup {
     }
 }
 
-fn time_axis(place: &Place) -> Markup {
-    let (ticks, decimals) = place.x.ticks(8);
-    let base = place.bottom();
+fn time_axis(axes: &TimelineAxes) -> Markup {
+    let (ticks, decimals) = axes.x.ticks(8);
+    let base = axes.bottom();
     html! {
         @for tick in ticks {
-            @let x = c(place.x.at(tick));
-            line.grid x1=(x) x2=(x) y1=(c(place.tops[0])) y2=(c(base + 5.0)) {}
+            @let x = c(axes.x.at(tick));
+            line.grid x1=(x) x2=(x) y1=(c(axes.tops[0])) y2=(c(base + 5.0)) {}
             text.small.mid x=(x) y=(c(base + 18.0)) { (text::number(tick, decimals)) }
         }
         text.small.mid x=(c((LEFT + WIDTH - RIGHT) / 2.0)) y=(c(base + 34.0)) { "seconds since the start of the round" }
@@ -165,9 +164,9 @@ fn time_axis(place: &Place) -> Markup {
 }
 
 /// One block: a rectangle, or a pale band for each program that shares it.
-fn draw(layout: &Layout, block: &Block, place: &Place) -> Markup {
-    let (top, height) = place.span(block.first, block.last);
-    let (left, right) = (place.x.at(block.start_s), place.x.at(block.end_s));
+fn draw(layout: &Layout, block: &Block, axes: &TimelineAxes) -> Markup {
+    let (top, height) = axes.span(block.first, block.last);
+    let (left, right) = (axes.x.at(block.start_s), axes.x.at(block.end_s));
     let band = height / block.occupants.len() as f64;
     let cpus = cpu_range(layout, block);
     if band < BAND_MIN && all_share(block) {
@@ -177,9 +176,9 @@ fn draw(layout: &Layout, block: &Block, place: &Place) -> Markup {
             width: right - left,
             height,
         };
-        return throng(layout, block, &area, &cpus);
+        return shared_area(layout, block, &area, &cpus);
     }
-    let crowd = crowd(block, band, height, right - left);
+    let shared_label = shared_label(block, band, height, right - left);
     html! {
         @for (i, occupant) in block.occupants.iter().enumerate() {
             @let area = Area { left, top: top + i as f64 * band, width: right - left, height: band };
@@ -189,8 +188,8 @@ fn draw(layout: &Layout, block: &Block, place: &Place) -> Markup {
             }
             (label(layout, occupant, &area))
         }
-        @if let Some(crowd) = crowd {
-            text.small.mid.over x=(c((left + right) / 2.0)) y=(c(top + height / 2.0 + 4.0)) { (crowd) }
+        @if let Some(shared_label) = shared_label {
+            text.small.mid.over x=(c((left + right) / 2.0)) y=(c(top + height / 2.0 + 4.0)) { (shared_label) }
         }
     }
 }
@@ -199,22 +198,22 @@ fn all_share(block: &Block) -> bool {
     block.occupants.iter().all(|o| o.mode == SpanMode::Shared)
 }
 
-/// Programs that share CPUs and are too many for bands: one grey rectangle.
-fn throng(layout: &Layout, block: &Block, area: &Area, cpus: &str) -> Markup {
+/// One grey rectangle for programs that share CPUs and are too many for bands.
+fn shared_area(layout: &Layout, block: &Block, area: &Area, cpus: &str) -> Markup {
     let names = block
         .occupants
         .iter()
         .filter_map(|o| layout.names.get(o.program));
     let names: Vec<String> = names.cloned().collect();
     html! {
-        rect.throng x=(c(area.left)) y=(c(area.top)) width=(c(area.width.max(0.5))) height=(c(area.height)) {
+        rect.shared_area x=(c(area.left)) y=(c(area.top)) width=(c(area.width.max(0.5))) height=(c(area.height)) {
             title { "shared by " (text::list(&names)) "\nCPU " (cpus) "\n" (text::seconds(block.start_s)) " to " (text::seconds(block.end_s)) }
         }
     }
 }
 
-/// What stands across bands too thin for labels of their own.
-fn crowd(block: &Block, band: f64, height: f64, width: f64) -> Option<String> {
+/// The common label of bands that are too thin for their own labels.
+fn shared_label(block: &Block, band: f64, height: f64, width: f64) -> Option<String> {
     let text = format!(
         "{} share these CPUs",
         text::count(block.occupants.len(), "program")
@@ -238,7 +237,7 @@ fn fill(occupant: &Occupant, area: &Area) -> Markup {
     };
     let class = format!("{} {mode}", program_class(occupant.program));
     let (x, y) = (c(area.left), c(area.top));
-    // A hair of surface between neighbours; thin rows have none to spare.
+    // A small gap between neighbours; thin rows have no space for it.
     let trim = if area.height >= 4.0 { 0.6 } else { 0.0 };
     let (w, h) = (c(area.width.max(0.5)), c((area.height - trim).max(0.5)));
     html! {
@@ -286,17 +285,14 @@ fn tooltip(layout: &Layout, block: &Block, occupant: &Occupant, cpus: &str) -> S
     let name = |i: usize| layout.names.get(i).map_or("?", String::as_str);
     let how = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "stopped".to_owned(),
-        (SpanMode::InTurn, _) => "has its turn".to_owned(),
+        (SpanMode::InTurn, _) => "in turn".to_owned(),
         (SpanMode::Shared, _) => match block.occupants.len() {
-            1 => "left to the kernel".to_owned(),
-            n => format!(
-                "left to the kernel, sharing with {}",
-                text::count(n - 1, "other")
-            ),
+            1 => "unmanaged".to_owned(),
+            n => format!("unmanaged, sharing with {}", text::count(n - 1, "other")),
         },
         (SpanMode::Seated, None) => "seated".to_owned(),
         (SpanMode::Seated, Some(Lender::Program(owner))) => format!("borrowed from {owner}"),
-        (SpanMode::Seated, Some(Lender::Nobody)) => "borrowed, owned by nobody".to_owned(),
+        (SpanMode::Seated, Some(Lender::Unowned)) => "borrowed, unowned".to_owned(),
     };
     format!(
         "{}: {how}\nCPU {cpus}\n{} to {}",
@@ -306,11 +302,11 @@ fn tooltip(layout: &Layout, block: &Block, occupant: &Occupant, cpus: &str) -> S
     )
 }
 
-/// Numbered marks where the policy said something; near ones share a mark.
-fn marks(round: &RoundResult, place: &Place) -> Markup {
+/// Numbered marks at the policy's notes; notes close to one another share a mark.
+fn marks(round: &RoundResult, axes: &TimelineAxes) -> Markup {
     let mut groups: Vec<(f64, usize, usize)> = Vec::new();
     for (i, note) in sorted_notes(round).into_iter().enumerate() {
-        let x = place.x.at(note.0);
+        let x = axes.x.at(note.0);
         match groups.last_mut() {
             Some(group) if x - group.0 < MARK_WIDTH => group.2 = i + 1,
             _ => groups.push((x, i + 1, i + 1)),
@@ -321,14 +317,14 @@ fn marks(round: &RoundResult, place: &Place) -> Markup {
             @let text = if first == last { first.to_string() } else { format!("{first}\u{2013}{last}") };
             @let half = 6.0_f64.max(text_width(&text, 10.0) / 2.0 + 3.0);
             @let middle = x.min(WIDTH - RIGHT - half);
-            line.mark x1=(c(x)) x2=(c(x)) y1="16" y2=(c(place.bottom())) {}
+            line.mark x1=(c(x)) x2=(c(x)) y1="16" y2=(c(axes.bottom())) {}
             rect.mark x=(c(middle - half)) y="3" width=(c(2.0 * half)) height="14" rx="7" {}
             text.marktext x=(c(middle)) y="13.6" { (text) }
         }
     }
 }
 
-/// A round's notes by time; those without a time first.
+/// A round's notes by time; notes without a time come first.
 pub(crate) fn sorted_notes(round: &RoundResult) -> Vec<&(f64, String)> {
     let mut notes: Vec<_> = round.notes.iter().collect();
     let at = |note: &(f64, String)| if note.0.is_finite() { note.0 } else { 0.0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every page has around its content.
+//! The frame of every page.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -7,7 +7,7 @@ use crate::figure::style;
 
 const PAGE_CSS: &str = include_str!("page.css");
 
-/// A whole page. `banner` stands across its top.
+/// A whole page. `banner` is displayed across its top.
 pub(crate) fn frame(title: &str, banner: Option<&str>, content: &Markup) -> String {
     html! {
         (DOCTYPE)
@@ -23,7 +23,7 @@ pub(crate) fn frame(title: &str, banner: Option<&str>, content: &Markup) -> Stri
                 (style::patterns())
                 @if let Some(banner) = banner { div.banner role="note" { (banner) } }
                 (content)
-                footer { "Written by usher " (env!("CARGO_PKG_VERSION")) ". This file loads nothing from elsewhere." }
+                footer { "Written by usher " (env!("CARGO_PKG_VERSION")) ". This file loads no external resources." }
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a mix was measured: machine, protocol, sources, estimators.
+//! The section about the measurement: machine, protocol, sources, estimators.
 
 use maud::{Markup, html};
 use usher_model::Topology;
@@ -20,7 +20,7 @@ pub(crate) fn section(mix: &MixResult) -> Markup {
         p.soft {
             "Ratios are paired by round. Point estimates are geometric means; intervals are expanded percentile bootstraps over rounds (Hesterberg 2015), "
             (stats::RESAMPLES) " resamples, PCG generator, seed " (mix.protocol.seed) ". Below "
-            (stats::LEVEL_PAIRS) " rounds an interval is about the range seen and does not reach 95 %; below "
+            (stats::LEVEL_PAIRS) " rounds an interval is about the observed range and does not reach 95 %; below "
             (stats::INTERVAL_PAIRS) " there is none."
         }
     }
@@ -32,13 +32,13 @@ fn machine(machine: &MachineFacts) -> Markup {
             dt { "Machine" } dd { (machine.host) ": " (machine.cpu_model) }
             dt { "Topology" } dd { (topology(&machine.topology)) }
             dt { "Kernel" } dd { (machine.kernel) }
-            dt { "Hardware counters" } dd { @if machine.pmu { "yes" } @else { "none: no source of progress rests on them" } }
+            dt { "Hardware counters" } dd { @if machine.pmu { "yes" } @else { "none: no source of progress uses them" } }
             @for note in &machine.notes { dt { "Note" } dd { (note) } }
         }
     }
 }
 
-/// One line about a machine: `2 packages, 8 L3 domains (12 MiB), 48 cores, 48 CPUs`.
+/// A machine in one line: `2 packages, 8 L3 domains (12 MiB), 48 cores, 48 CPUs`.
 pub(crate) fn topology(t: &Topology) -> String {
     let llc = t.domains.first().and_then(|d| d.llc);
     let domain = llc.map_or("domain".to_owned(), |c| format!("L{} domain", c.level));

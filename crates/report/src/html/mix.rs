@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report of a mix.
+//! The report page of a mix.
 
 use maud::{Markup, html};
 
-use crate::data::{MixResult, PolicyResult, Role, RoundResult, SpanMode};
+use crate::data::{MixResult, PolicyResult, PolicyRole, RoundResult, SpanMode};
 use crate::figure::{self, CurveFigure};
 use crate::html::frame::{figure as framed, frame};
 use crate::html::other::{self, Section};
@@ -11,17 +11,16 @@ use crate::html::{measured, tables};
 use crate::summary;
 use crate::text;
 
-/// Notes listed below a timeline; the trace has all.
+/// Maximum number of notes below a timeline; the trace contains all.
 const NOTES_SHOWN: usize = 24;
 
-/// One self-contained page about a mix: the conclusion, turnaround, curves,
-/// who sat where, all figures, and how it was measured. Comparisons are worked
-/// out where they are missing.
+/// A self-contained page about a mix: the conclusion, turnaround, curves, seats over time, all
+/// figures, and the measurement. Missing comparisons are computed.
 pub fn page(mix: &MixResult) -> String {
     page_with(mix, &[])
 }
 
-/// The same with sections of the caller's after the turnaround.
+/// The page with the caller's sections after the turnaround.
 pub fn page_with(mix: &MixResult, sections: &[Section]) -> String {
     let mut mix = mix.clone();
     if mix.policies.iter().all(|p| p.comparison.is_none()) {
@@ -102,7 +101,7 @@ fn curves(mix: &MixResult) -> Markup {
             "Speed-up over one core. Dots are " @if mix.simulated { "simulated" } @else { "measured" } ", lines between them assumed; dotted: ideal. "
             "Flags on the axis mark the cores on which a policy seated the program longest."
         }
-        (policy_legend(mix, Role::Candidate))
+        (policy_legend(mix, PolicyRole::Candidate))
         div class=(class) {
             @for (i, program) in mix.programs.iter().enumerate() {
                 div {
@@ -131,7 +130,7 @@ fn seats(mix: &MixResult, program: &str) -> Vec<(String, String, f64)> {
     mix.policies.iter().filter_map(mark).collect()
 }
 
-fn policy_legend(mix: &MixResult, role: Role) -> Markup {
+fn policy_legend(mix: &MixResult, role: PolicyRole) -> Markup {
     html! {
         div.legend {
             @for policy in mix.policies.iter().filter(|p| p.role == role) {
@@ -145,13 +144,13 @@ fn timelines(mix: &MixResult) -> Markup {
     let shown: Vec<(&PolicyResult, &RoundResult)> = mix
         .policies
         .iter()
-        .filter(|p| p.role != Role::BaselineAgain)
+        .filter(|p| p.role != PolicyRole::BaselineAgain)
         .filter_map(|p| Some((p, p.typical_round()?)))
         .collect();
     let seconds_max = shown.iter().map(|(_, r)| r.length_s()).fold(0.0, f64::max);
     html! {
-        h2 { "Who sat where" }
-        p.soft { "For each policy the round with the median ANTT. CPUs from top to bottom by last-level cache; all on one time scale." }
+        h2 { "Seats over time" }
+        p.soft { "For each policy the round with the median ANTT. CPUs from top to bottom by last-level cache; all rounds on the same time scale." }
         (timeline_legend(mix, &shown))
         @for (policy, round) in &shown {
             h3 { i class={ "bar " (figure::policy_class(mix, &policy.name)) } {} (policy.label)
@@ -159,7 +158,7 @@ fn timelines(mix: &MixResult) -> Markup {
             }
             @if round.abstained {
                 p.soft {
-                    "Left the programs to the kernel"
+                    "No management"
                     @if let Some(because) = &round.abstained_because { ": " (because) }
                 }
             }
@@ -187,10 +186,10 @@ fn timeline_legend(mix: &MixResult, shown: &[(&PolicyResult, &RoundResult)]) -> 
         }
         div.legend {
             @if spans().any(|s| s.mode == SpanMode::Seated) { span { (sample("solid", false)) "seated" } }
-            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "having its turn, while others are stopped" } }
+            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "in turn, while other programs are stopped" } }
             @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", true)) "on borrowed CPUs" } }
             @if spans().any(|s| s.mode == SpanMode::Shared) {
-                span { (sample("pale", false)) "left to the kernel; programs that share CPUs are drawn as bands, many as grey" }
+                span { (sample("pale", false)) "unmanaged; programs that share CPUs are drawn as bands, or as one grey area if there are many" }
             }
             @if spans().any(|s| s.mode == SpanMode::Frozen) { span { (sample("frozen", false)) "stopped" } }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages: one HTML file each, with nothing to load from elsewhere.
+//! HTML pages, each one file without external resources.
 
 mod frame;
 mod measured;

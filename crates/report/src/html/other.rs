@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages about other things: a benchmark's tables, notes and figures; one
-//! program's curve.
+//! Pages of benchmarks (tables, notes, figures), and of one program's curve.
 
 use maud::{Markup, PreEscaped, html};
 use usher_model::Curve;
@@ -11,25 +10,25 @@ use crate::html::frame::{figure as framed, frame};
 use crate::html::measured;
 use crate::text;
 
-/// A part of a benchmark's page.
+/// A section of a benchmark page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
-    /// Its heading.
+    /// Heading.
     pub title: String,
-    /// What it shows, from top to bottom.
+    /// Content from top to bottom.
     pub items: Vec<Item>,
 }
 
-/// Something in a section.
+/// An element of a section.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A paragraph.
     Text(String),
-    /// A small print paragraph.
+    /// A paragraph in small print.
     Note(String),
-    /// The section's conclusion, set apart.
+    /// The conclusion of the section, emphasised.
     Verdict(String),
-    /// A table: headings, then rows of as many cells.
+    /// A table: headings, then rows with the same number of cells.
     Table {
         /// Headings.
         head: Vec<String>,
@@ -38,19 +37,18 @@ pub enum Item {
     },
     /// Preformatted lines, such as a command or a log.
     Lines(String),
-    /// An SVG element, as the functions of [`crate::figure`] give it; goes
-    /// into the page unescaped.
+    /// An SVG element from a function of [`crate::figure`]; it is inserted unescaped.
     Figure(String),
-    /// Several small ones side by side.
+    /// Several small figures side by side.
     Panels(Vec<String>),
 }
 
-/// A table's cell.
+/// A cell of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Words.
+    /// Text.
     Text(String),
-    /// A number with so many decimals; `None` and not-a-number read "–".
+    /// A number with its decimals; `None` and non-finite numbers become "–".
     Number(Option<f64>, usize),
     /// Whether a bar was met.
     Pass(bool),
@@ -77,7 +75,7 @@ pub fn bench_page(title: &str, machine: Option<&MachineFacts>, sections: &[Secti
     frame(title, None, &content)
 }
 
-/// Sections, one below the other.
+/// The sections in order.
 pub(crate) fn drawn(sections: &[Section]) -> Markup {
     html! {
         @for section in sections {
@@ -124,18 +122,18 @@ fn draw_cell(cell: &Cell) -> Markup {
     }
 }
 
-/// What a profile page shows.
+/// The content of a profile page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile<'a> {
-    /// The program's name.
+    /// Name of the program.
     pub name: &'a str,
-    /// Its command line.
+    /// Command line.
     pub command: &'a str,
-    /// What was measured.
+    /// The measured curve.
     pub curve: &'a Curve,
-    /// How ("3 runs a point, progress from repetitions").
+    /// Method of the measurement ("3 runs a point, progress from repetitions").
     pub source: &'a str,
-    /// Where.
+    /// The machine.
     pub machine: &'a MachineFacts,
     /// Remarks: "falls beyond 8 cores", "busy-waits".
     pub notes: Vec<String>,

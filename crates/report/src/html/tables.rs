@@ -9,7 +9,7 @@ use crate::stats::{self, Estimate};
 use crate::summary;
 use crate::text;
 
-/// ANTT a policy, then everything a program and policy.
+/// ANTT of each policy, then all figures by program and policy.
 pub(crate) fn figures(mix: &MixResult) -> Markup {
     html! {
         h2 { "All figures" }
@@ -50,7 +50,7 @@ fn policy_name(mix: &MixResult, policy: &PolicyResult) -> Markup {
     html! { i class={ "bar " (policy_class(mix, &policy.name)) } {} (policy.label) }
 }
 
-/// ANTT of every round, so that pairs can be followed.
+/// ANTT of every round, which shows the pairs.
 fn rounds(mix: &MixResult) -> Markup {
     let most = mix
         .policies
@@ -132,7 +132,7 @@ fn program_row(
     }
 }
 
-/// Cores that the program sat on longest, "shared", or that nothing is known.
+/// The number of cores of the program's longest seat, "shared", or a dash if nothing is known.
 fn cores(mix: &MixResult, policy: &PolicyResult, program: &str) -> String {
     let round = policy.typical_round();
     let known = round.is_some_and(|r| r.timeline.iter().any(|span| span.program == program));
@@ -148,7 +148,7 @@ fn ratio_of(policy: &PolicyResult, program: &str) -> Option<Estimate> {
     programs.iter().find(|(name, _)| name == program)?.1
 }
 
-/// Sources of progress with their confidence, each once; failures first.
+/// Distinct sources of progress with their confidence; failures first.
 fn source(rounds: &[&ProgramRound]) -> String {
     let mut texts: Vec<String> = Vec::new();
     let failures = rounds

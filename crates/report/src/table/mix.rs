@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a mix gave.
+//! Tables of a mix's results.
 
 use comfy_table::Cell;
 
-use crate::data::{MixResult, PolicyResult, Role};
+use crate::data::{MixResult, PolicyResult, PolicyRole};
 use crate::stats::Estimate;
 use crate::summary as study;
 use crate::table::{Style, coloured, lines, table, verdict_colour};
 use crate::text;
 
-/// ANTT a policy with its interval, its ratio to the baseline, abstentions;
-/// below it the conclusion.
+/// ANTT of each policy with interval, ratio to the baseline and abstentions; below it the
+/// conclusion.
 pub fn summary(mix: &MixResult, style: Style) -> String {
     let head = [
         "policy",
@@ -55,8 +55,8 @@ fn interval(estimate: Option<Estimate>) -> String {
     }
 }
 
-/// NTT of every program (rows) under every policy (columns), over the rounds;
-/// green or red where it differs from the baseline's beyond doubt.
+/// NTT of every program (rows) under every policy (columns) over the rounds; green or red if the
+/// interval of the ratio to the baseline excludes 1.
 pub fn ntt(mix: &MixResult, style: Style) -> String {
     let mut head = vec!["program", "best alone"];
     head.extend(mix.policies.iter().map(|p| p.label.as_str()));
@@ -98,12 +98,12 @@ fn ntt_cell(policy: &PolicyResult, program: &str, style: Style) -> Cell {
     coloured(shown, style, verdict_colour(ratio))
 }
 
-/// Several mixes: one row each, ANTT ratios of every candidate; the last row
-/// is the geometric mean over the mixes.
+/// Several mixes, one row each, with the ANTT ratios of every candidate; the last row is the
+/// geometric mean over the mixes.
 pub fn mixes(mixes: &[MixResult], style: Style) -> String {
     let mut names: Vec<&str> = Vec::new();
     let policies = mixes.iter().flat_map(|m| &m.policies);
-    for policy in policies.filter(|p| p.role != Role::Baseline) {
+    for policy in policies.filter(|p| p.role != PolicyRole::Baseline) {
         if !names.contains(&policy.name.as_str()) {
             names.push(&policy.name);
         }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables and small pictures for terminals. The caller knows the terminal:
-//! whether it takes colour (not where `NO_COLOR` is set or the output is no
-//! terminal) and how wide it is.
+//! Tables and small pictures for terminals. The caller determines the terminal's properties: colour
+//! support (none with `NO_COLOR` or without a terminal) and width.
 
 mod mix;
 mod picture;
@@ -15,27 +14,27 @@ pub use picture::{curve, seats};
 pub use profile::{CURVE_HEAD, curve_rows, profile};
 pub use status::{StatusRow, status};
 
-/// What the terminal can show.
+/// Capabilities of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether ANSI colours may be written.
     pub colour: bool,
-    /// Columns; longer cells are wrapped to fit. `None`: as wide as it needs.
+    /// Number of columns; longer cells are wrapped. `None`: unlimited.
     pub width: Option<u16>,
 }
 
 impl Style {
-    /// No colour, no limit: for files, pipes and tests.
+    /// No colour and no limit: for files, pipes and tests.
     pub const PLAIN: Self = Self {
         colour: false,
         width: None,
     };
 }
 
-/// One rule below the headings is all that a table needs.
+// The table has one rule, below the headings.
 const LINES: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
 
-/// A table with these headings, those in `right` aligned to the right.
+/// A table with these headings; the columns in `right` are right-aligned.
 fn table(style: Style, head: &[&str], right: std::ops::RangeFrom<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(LINES);
@@ -67,7 +66,7 @@ fn coloured(text: impl ToString, style: Style, color: Option<Color>) -> Cell {
     }
 }
 
-/// Green for better than the baseline beyond doubt, red for worse.
+/// Green if the interval lies below 1, red if it lies above.
 fn verdict_colour(ratio: Option<crate::stats::Estimate>) -> Option<Color> {
     let ratio = ratio?;
     if ratio.is_below(1.0) {
@@ -77,7 +76,7 @@ fn verdict_colour(ratio: Option<crate::stats::Estimate>) -> Option<Color> {
     }
 }
 
-/// The table's lines without the spaces before and after them.
+/// The table's lines without surrounding spaces.
 fn lines(table: &Table) -> String {
     let lines = table.lines().map(|line| {
         let line = line.strip_prefix(' ').unwrap_or(&line);

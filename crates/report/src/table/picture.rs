@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A curve and a timeline drawn with characters.
+//! Curves and timelines drawn with characters.
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -15,12 +15,12 @@ use crate::figure::svg::Scale;
 use crate::table::Style;
 use crate::text;
 
-/// Rows of the drawing.
+/// Height of the drawing in rows.
 const HEIGHT: u16 = 16;
 const WIDTH: u16 = 72;
 
-/// A curve in braille: speed-up against cores, measured points as dots, the
-/// line between them, and the ideal line. At most 72 columns wide.
+/// A curve in braille: speed-up against cores, with measured points as dots, the line between them,
+/// and the ideal line. At most 72 columns wide.
 pub fn curve(curve: &Curve, style: Style) -> String {
     let point = |n: f64| Some((n, speed_up(curve, n)?));
     let measured: Vec<_> = curve
@@ -71,7 +71,7 @@ fn line<'a>(data: &'a [(f64, f64)], color: Color) -> Dataset<'a> {
         .style(Ink::new().fg(color))
 }
 
-/// Round values from 0 to one that is not below `most`, and their decimals.
+/// Round values from 0 to at least `most`, and their number of decimals.
 fn round_axis(most: f64) -> (Vec<f64>, usize) {
     let (ticks, decimals) = Scale::new((0.0, most), (0.0, 1.0)).ticks(4);
     let step = ticks.get(1).copied().unwrap_or(most);
@@ -80,7 +80,7 @@ fn round_axis(most: f64) -> (Vec<f64>, usize) {
     (values, decimals)
 }
 
-/// Labels at equal distances that are whole where that can be.
+/// Equidistant labels, whole numbers if possible.
 fn core_labels(cores: f64) -> Vec<String> {
     let whole = |parts: &u32| (cores / f64::from(*parts)).fract() == 0.0;
     let parts = [6, 5, 4, 3, 2].into_iter().find(whole).unwrap_or(1);
@@ -88,8 +88,8 @@ fn core_labels(cores: f64) -> Vec<String> {
     (0..=parts).map(|i| text::short(at(i), 2)).collect()
 }
 
-/// Puts a dot on each point, given as shares of the axes, into the cell that
-/// the line goes through there (a braille cell is 2 dots wide and 4 high).
+/// Puts a dot on each point, given as shares of the axes, into the cell of the line at that point
+/// (a braille cell is 2 dots wide and 4 high).
 fn mark(buffer: &mut Buffer, points: impl Iterator<Item = (f64, f64)>) {
     let area = buffer.area;
     let corner = area.positions().find(|&p| buffer[p].symbol() == "└");
@@ -107,7 +107,7 @@ fn mark(buffer: &mut Buffer, points: impl Iterator<Item = (f64, f64)>) {
     }
 }
 
-/// The buffer's lines, with the few colours used here.
+/// The buffer's lines with the few colours used here.
 fn text_of(buffer: &Buffer, style: Style) -> String {
     let mut out = String::new();
     for y in buffer.area.rows() {
@@ -138,8 +138,8 @@ fn escape(color: Color) -> &'static str {
     }
 }
 
-/// Who sat where in a round, one line a program: how many CPUs it had at each
-/// moment, as bars an eighth of the machine high each; `░` shared, `·` nothing.
+/// Seats of a round, one line per program: the number of CPUs over time, in eighths of the machine;
+/// `░` shared, `·` none.
 pub fn seats(mix: &MixResult, round: &RoundResult, style: Style) -> String {
     let length = round.length_s();
     if length <= 0.0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scalability curve in figures.
+//! A scalability curve as a table.
 
 use comfy_table::Cell;
 use usher_model::Curve;
@@ -18,8 +18,8 @@ pub const CURVE_HEAD: [&str; 6] = [
     "busy CPUs",
 ];
 
-/// One row a point: cores, rate, its relative standard error, speed-up over
-/// one core, speed-up a core, mean busy CPUs.
+/// One row per point: cores, rate, relative standard error, speed-up over one core, speed-up per
+/// core, mean busy CPUs.
 pub fn curve_rows(curve: &Curve) -> Vec<[String; 6]> {
     let row = |p: &usher_model::CurvePoint| {
         let speed = speed_up(curve, p.cores);
@@ -38,7 +38,7 @@ pub fn curve_rows(curve: &Curve) -> Vec<[String; 6]> {
     curve.points().iter().map(row).collect()
 }
 
-/// The same as a table.
+/// The curve as a table.
 pub fn profile(curve: &Curve, style: Style) -> String {
     let mut out = table(style, &CURVE_HEAD, 0..);
     for row in curve_rows(curve) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is seated where, now.
+//! The present seats.
 
 use comfy_table::{Cell, Color};
 use usher_model::{CpuSet, Progress};
@@ -8,34 +8,34 @@ use crate::data::SpanMode;
 use crate::table::{Style, coloured, lines, table};
 use crate::text;
 
-/// A managed program at one moment.
+/// The present state of a managed program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StatusRow {
-    /// Its number.
+    /// Number of the program.
     pub id: u64,
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Pid of the first process of its tree.
     pub pid: i32,
-    /// Threads of the tree.
+    /// Number of threads of the tree.
     pub threads: u32,
-    /// How it runs.
+    /// Mode of the program.
     pub mode: SpanMode,
-    /// Its own CPUs, or those that it shares.
+    /// Own CPUs, or those that the program shares.
     pub cpus: CpuSet,
-    /// CPUs borrowed from others.
+    /// CPUs borrowed from other programs.
     pub borrowed: CpuSet,
-    /// CPUs lent to others.
+    /// CPUs lent to other programs.
     pub lent: CpuSet,
-    /// Progress a second, where it is known.
+    /// Progress per second, if known.
     pub rate: Option<f64>,
-    /// Where progress comes from and how far it is trusted.
+    /// Source of progress with its confidence.
     pub progress: Option<Progress>,
-    /// Predicted NTT, where it is known.
+    /// Predicted NTT, if known.
     pub ntt: Option<f64>,
 }
 
-/// One line a program.
+/// One line per program.
 pub fn status(rows: &[StatusRow], style: Style) -> String {
     if rows.is_empty() {
         return "No program is managed.".to_owned();

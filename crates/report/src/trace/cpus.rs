@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A simulated run as a trace: who had every CPU, and where every program was.
+//! Trace of a simulated run: the program on every CPU, and the seat of every program, over time.
 //!
-//! Two processes: *CPUs*, with a track for each CPU on which the programs that
-//! ran there stand one after the other; and *programs*, with a track for each
-//! on which its places stand. A simulation knows both; of a real run only the
-//! places are known (`perfetto`).
+//! The trace has two processes. *CPUs* has a track for each CPU with the programs that ran there.
+//! *programs* has a track for each program with its seats. For a real run only the seats are known
+//! (`perfetto`).
 
 use serde_json::{Value, json};
 
@@ -14,34 +13,34 @@ const PROGRAMS: u32 = 2;
 /// A slice of a track, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
-    /// Which track.
+    /// Index of the track.
     pub track: usize,
-    /// What it says.
+    /// Label.
     pub name: String,
-    /// From when.
+    /// Start.
     pub from_ns: u64,
-    /// Until when.
+    /// End.
     pub to_ns: u64,
 }
 
-/// What such a trace shows.
+/// The content of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tracks<'a> {
-    /// The mix's name.
+    /// Title of the mix.
     pub title: &'a str,
-    /// The scheduler's.
+    /// Name of the scheduler.
     pub policy: &'a str,
-    /// The name of each CPU's track.
+    /// Names of the CPUs' tracks.
     pub cpus: Vec<String>,
-    /// The name of each program's track.
+    /// Names of the programs' tracks.
     pub programs: Vec<String>,
-    /// Who had a CPU, on the CPUs' tracks.
+    /// Programs on the CPUs' tracks.
     pub ran: Vec<Slice>,
-    /// Until when that is complete.
+    /// Time up to which `ran` is complete.
     pub ran_until_ns: u64,
-    /// Where programs were, on the programs' tracks.
-    pub places: Vec<Slice>,
-    /// What the policy said, by seconds.
+    /// Seats on the programs' tracks.
+    pub seats: Vec<Slice>,
+    /// Notes of the policy, by seconds.
     pub notes: &'a [(f64, String)],
 }
 
@@ -61,7 +60,7 @@ pub fn simulated(tracks: &Tracks<'_>) -> Value {
         }
     }
     events.extend(tracks.ran.iter().map(|slice| complete(CPUS, slice)));
-    events.extend(tracks.places.iter().map(|slice| complete(PROGRAMS, slice)));
+    events.extend(tracks.seats.iter().map(|slice| complete(PROGRAMS, slice)));
     let finite = tracks.notes.iter().filter(|note| note.0.is_finite());
     events.extend(finite.map(super::note));
     json!({

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What holds for every figure: it is well-formed XML, every coordinate is a
-//! number inside it, and no text lies on another.
+//! Checks of all figures: well-formed XML, coordinates within the figure, no overlapping texts.
 
 #![allow(clippy::expect_used)] // a panic is a failed test
 
@@ -21,7 +20,7 @@ pub fn figures_of(page: &str) -> Vec<&str> {
     figures
 }
 
-/// Checks every figure of a page, or a file that is one.
+/// Checks every figure of a page, or a file with one figure.
 pub fn check_figures(page: &str) {
     for figure in figures_of(page) {
         let document = Document::parse(figure).expect("a figure that is not well-formed");
@@ -74,7 +73,7 @@ struct Shown {
     bottom: f64,
 }
 
-/// Boxes from an average letter's width; generous enough for most fonts.
+/// Bounding boxes from a mean letter width, wide enough for most fonts.
 fn shown(node: Node) -> Shown {
     let number = |name: &str| {
         node.attribute(name)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mixes as a runner would give them, made up from a seed.
+//! Generated results of mixes, as a runner would produce them, from a seed.
 
 #![allow(dead_code, clippy::unwrap_used)] // not every test uses every part
 
@@ -11,11 +11,11 @@ use usher_model::{
     Topology,
 };
 use usher_report::data::{
-    Lender, MachineFacts, MixResult, PolicyResult, ProgramFacts, ProgramRound, Protocol, Role,
-    RoundResult, SeatSpan, SpanMode,
+    Lender, MachineFacts, MixResult, PolicyResult, PolicyRole, ProgramFacts, ProgramRound,
+    Protocol, RoundResult, SeatSpan, SpanMode,
 };
 
-/// Packages x domains a package x cores a domain, one hardware thread each.
+/// A machine with one hardware thread per core.
 pub fn topology(name: &str, packages: usize, domains: usize, cores: usize) -> Topology {
     let n = packages * domains * cores;
     let range =
@@ -93,7 +93,7 @@ pub fn protocol(rounds: u32) -> Protocol {
     }
 }
 
-/// Amdahl-like: `serial` in 0..1; `fall` makes it drop after a peak (USL).
+/// Amdahl-like with `serial` in 0..1; `fall` gives a decline after a peak (USL).
 pub fn curve(serial: f64, fall: f64, cores: usize) -> Curve {
     let usl = |n: f64| n / (1.0 + serial * (n - 1.0) + fall * n * (n - 1.0));
     let step = (cores / 8).max(1);
@@ -192,11 +192,16 @@ pub fn mix(title: &str, topology: Topology, count: usize, rounds: u32) -> MixRes
     let facts = programs(count, cores);
     let mut random = Rand64::new(7);
     let policies = [
-        ("linux", "linux", Role::Baseline, 1.00),
-        ("linux-again", "linux (again)", Role::BaselineAgain, 1.00),
-        ("equal", "equal", Role::Candidate, 1.06),
-        ("casas", "casas", Role::Candidate, 0.91),
-        ("usher", "usher", Role::Candidate, 0.84),
+        ("linux", "linux", PolicyRole::Baseline, 1.00),
+        (
+            "linux-again",
+            "linux (again)",
+            PolicyRole::BaselineAgain,
+            1.00,
+        ),
+        ("equal", "equal", PolicyRole::Candidate, 1.06),
+        ("casas", "casas", PolicyRole::Candidate, 0.91),
+        ("usher", "usher", PolicyRole::Candidate, 0.84),
     ];
     let policies = policies.map(|(name, label, role, factor)| PolicyResult {
         name: name.to_owned(),
@@ -277,7 +282,7 @@ fn notes(length: f64) -> Vec<(f64, String)> {
     .into()
 }
 
-/// Spans: all share under linux, equal or by thirds otherwise, with loans.
+/// Spans: all programs share under linux; other policies give equal or growing seats, with loans.
 fn timeline(
     topology: &Topology,
     facts: &[ProgramFacts],
@@ -329,7 +334,7 @@ fn timeline(
     spans
 }
 
-/// Idle seats are lent for a while, in turn.
+/// Lends idle seats for some time, in turn.
 fn lend(
     spans: &mut Vec<SeatSpan>,
     facts: &[ProgramFacts],
@@ -356,7 +361,7 @@ fn lend(
     }
 }
 
-/// All but the first program stand still while the first is tried.
+/// All programs except the first are stopped during its trial.
 fn stop_for_trials(spans: &mut Vec<SeatSpan>, facts: &[ProgramFacts], length: f64, all: &CpuSet) {
     for f in &facts[1..] {
         let seats = spans.iter().find(|s| s.program == f.name);
@@ -379,7 +384,7 @@ fn stop_for_trials(spans: &mut Vec<SeatSpan>, facts: &[ProgramFacts], length: f6
     }
 }
 
-/// 2 programs on 2 CPUs, where usher abstains.
+/// 2 programs on 2 CPUs; usher abstains.
 pub fn small() -> MixResult {
     let mut topology = topology("vm-2", 1, 1, 2);
     topology.domains[0].llc = Some(Cache {

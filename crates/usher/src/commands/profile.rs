@@ -200,7 +200,7 @@ fn text(measured: &MeasuredProfile, out: Output) -> String {
             table::curve(&measured.curve, style).trim_end()
         ));
     }
-    if let Some(note) = summary::too_short_to_tell(&measured.curve) {
+    if let Some(note) = summary::too_short_note(&measured.curve) {
         text.push_str(&format!("\n{note}\n"));
     }
     if measured.spinners > 0 {
