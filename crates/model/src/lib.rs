@@ -34,7 +34,7 @@ pub use plan::{Decision, Loan, Note, Plan, SampleScope, Seat, SeatMode};
 pub use process_tree::{ProcessId, ProcessTree};
 pub use procstat::ProcStat;
 pub use program::{Arrival, Program, ProgramId, ProgramKey, Regulation};
-pub use suggest::with_suggestion;
+pub use suggest::{closest_name, with_suggestion};
 pub use topology::{
     Cache, Core, CoreId, Cpu, Domain, DomainId, InconsistentTopology, NodeId, NumaNode, Package,
     PackageId, Topology,

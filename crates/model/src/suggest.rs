@@ -7,7 +7,7 @@ pub fn with_suggestion(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let is_unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
     let closest = match quoted.next().filter(|_| is_unknown) {
-        Some(unknown) => closest(unknown, quoted),
+        Some(unknown) => closest_name(unknown, quoted),
         None => None,
     };
     match closest {
@@ -16,12 +16,21 @@ pub fn with_suggestion(message: &str) -> String {
     }
 }
 
-/// The permitted name with the fewest edits from `given`, if these are at most a third of its
-/// characters.
-fn closest<'a>(given: &str, permitted: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let distances = permitted.map(|name| (edit_distance(given, name), name));
-    let (distance, name) = distances.min()?;
-    (distance * 3 <= name.chars().count()).then_some(name)
+/// Minimum length of a given name that is a prefix of a permitted one.
+const PREFIX_LENGTH_MIN: usize = 3;
+
+/// The permitted name with the fewest edits from `given`, among those that start with `given` or
+/// need edits of at most a third of their characters.
+pub fn closest_name<'a>(
+    given: &str,
+    permitted: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let close = permitted.into_iter().filter_map(|name| {
+        let distance = edit_distance(given, name);
+        let is_prefix = given.len() >= PREFIX_LENGTH_MIN && name.starts_with(given);
+        (is_prefix || distance * 3 <= name.chars().count()).then_some((distance, name))
+    });
+    close.min().map(|(_, name)| name)
 }
 
 /// The number of inserted, deleted, replaced and adjacent swapped characters between two words
@@ -54,6 +63,15 @@ mod tests {
         let message = "unknown field `wieght`, expected one of `name`, `run`, `weight`";
         let expected = format!("{message}; a similar name exists: `weight`");
         assert_eq!(with_suggestion(message), expected);
+    }
+
+    #[test]
+    fn a_prefix_of_a_name_is_completed() {
+        assert_eq!(
+            closest_name("slice", ["slice_ns", "turn_ns"]),
+            Some("slice_ns")
+        );
+        assert_eq!(closest_name("sl", ["slice_ns", "turn_ns"]), None);
     }
 
     #[test]
