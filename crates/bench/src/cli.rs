@@ -30,7 +30,7 @@ enum Command {
     Hosts(Box<hosts::HostsArgs>),
     /// Progress sources against wall time (paper 1, table 1)
     Progress(progress::ProgressArgs),
-    /// The simulator: fidelity, the 210 mixes, speed, ranges, the swarm
+    /// The simulator: fidelity, the 210 mixes, speed, ranges, fuzzing
     Sim(sim::SimArgs),
     /// The chip of paper 5, simulated: its Tables 2 and 3 and its Figure 4
     Chip(chip::ChipArgs),

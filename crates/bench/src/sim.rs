@@ -11,13 +11,13 @@ use clap::ValueEnum;
 use serde_json::json;
 use usher_model::Topology;
 use usher_sim::campaign::Scheduler;
-use usher_sim::evaluation::{Evaluation, Extent, Kind, SAMPLE_OFF_MAX};
+use usher_sim::evaluation::{Evaluation, MixKind, SAMPLE_OFF_MAX, SimulationSize};
 use usher_sim::fidelity::{PHI, XEON, fits, machine};
+use usher_sim::fuzz::{Case, MACHINES};
 use usher_sim::parsec::programs;
 use usher_sim::sample;
-use usher_sim::setup::{FREE, PAPER_1, Setup};
-use usher_sim::smt::Spread;
-use usher_sim::swarm::{Case, MACHINES};
+use usher_sim::setup::{FREE_PARAMETERS, PAPER_1, Setup};
+use usher_sim::smt::CompletionTimes;
 use usher_topology::Source;
 
 use crate::bars::{Bar, Part};
@@ -28,13 +28,13 @@ pub struct SimArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Only every so manieth mix of the 210
+    /// Run every N-th of the 210 mixes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    every: u32,
-    /// Only every so manieth mix at the ends of the free parameters' ranges
+    stride: u32,
+    /// Run every N-th mix at the ends of the parameter parameters' ranges
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    ranges_every: u32,
-    /// Seeds of the swarm
+    ranges_stride: u32,
+    /// Seeds of the fuzzer
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// Where the dated folder of results is made
@@ -54,8 +54,8 @@ enum Which {
     Halving,
     /// What is not known, at either end of its range
     Ranges,
-    /// Seeds of things going wrong
-    Swarm,
+    /// Seeds with injected faults
+    Fuzz,
 }
 
 /// Runs the parts; true when every bar was met.
@@ -72,7 +72,7 @@ pub fn run(args: &SimArgs) -> Result<bool> {
             Which::Mixes => mixes(args),
             Which::Halving => halving(args),
             Which::Ranges => ranges(args),
-            Which::Swarm => swarm(args),
+            Which::Fuzz => fuzz(args),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         println!("{}", part.lines());
@@ -85,12 +85,12 @@ fn topology(spec: &str) -> Result<Topology> {
     Ok(usher_topology::load(Source::Synthetic(spec.to_owned()))?)
 }
 
-/// The extent that stands behind every figure.
-fn extent(every: u32) -> Extent {
-    Extent {
+/// The size of the simulations behind the published figures.
+fn simulation_size(stride: u32) -> SimulationSize {
+    SimulationSize {
         repetition_s: 24.0,
         steady_s: 20.0,
-        every: every as usize,
+        stride: stride as usize,
         seed: 1,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     }
@@ -105,11 +105,11 @@ fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
 /// Paper 3b's test, simulated.
 pub struct Smt {
     /// Under a kernel that does not know cores from hardware threads.
-    pub blind: Spread,
+    pub blind: CompletionTimes,
     /// Under one that does.
-    pub aware: Spread,
+    pub aware: CompletionTimes,
     /// Under Usher's scheduler, by its own rules.
-    pub ours: Spread,
+    pub ours: CompletionTimes,
     /// How far off the paper's figures these are.
     pub bars: Vec<Bar>,
 }
@@ -156,7 +156,12 @@ fn fidelity() -> Result<Part> {
         raw.insert(name.to_owned(), json!(fits));
     }
     let setup = Setup::new(models);
-    let samples = sample::run(&setup, &topology(PAPER_1)?, &Scheduler::ALL, &extent(1))?;
+    let samples = sample::run(
+        &setup,
+        &topology(PAPER_1)?,
+        &Scheduler::ALL,
+        &simulation_size(1),
+    )?;
     for sample in &samples {
         if let Some(paper) = sample.paper {
             let what = format!("sample mix, {}", sample.name);
@@ -182,8 +187,8 @@ fn fidelity() -> Result<Part> {
 
 /// Events a second on one core: four programs of 48 threads and more on 48 cores.
 fn speed() -> Result<Part> {
-    use usher_sim::campaign::cast;
-    use usher_sim::horizon::{Horizon, run};
+    use usher_sim::campaign::measure_programs;
+    use usher_sim::extrapolation::{Extrapolation, run};
     use usher_sim::machine::Machine;
     let setup = Setup::new(programs()?);
     let machine = Machine::new(topology(PAPER_1)?, setup.costs.clone());
@@ -193,15 +198,12 @@ fn speed() -> Result<Part> {
         .into_iter()
         .filter(|m| chosen(&m.name))
         .collect();
-    let entrants: Vec<_> = cast(&models, &machine, &setup.kernel, 24.0, 1)?
+    let entries: Vec<_> = measure_programs(&models, &machine, &setup.kernel, 24.0, 1)?
         .into_iter()
-        .map(|player| player.entrant)
+        .map(|program| program.entry)
         .collect();
-    let threads: u32 = entrants
-        .iter()
-        .map(|entrant| entrant.script.threads())
-        .sum();
-    let horizon = Horizon {
+    let threads: u32 = entries.iter().map(|entry| entry.script.threads()).sum();
+    let extrapolation = Extrapolation {
         settle_s: 1.0,
         steady_s: 60.0,
         repetitions: 3.0,
@@ -209,10 +211,10 @@ fn speed() -> Result<Part> {
     };
     let mut rates = Vec::new();
     for _ in 0..5 {
-        let policy = Scheduler::Linux.policy(&machine, &setup.kernel, &entrants);
+        let policy = Scheduler::Linux.policy(&machine, &setup.kernel, &entries);
         let began = Instant::now();
-        let seen = run(&entrants, &machine, &setup.kernel, policy, &horizon, 1)?;
-        rates.push(seen.events as f64 / began.elapsed().as_secs_f64() / 1e6);
+        let forecast = run(&entries, &machine, &setup.kernel, policy, &extrapolation, 1)?;
+        rates.push(forecast.events as f64 / began.elapsed().as_secs_f64() / 1e6);
     }
     rates.sort_by(f64::total_cmp);
     let mut part = Part::new("speed", "How fast it is");
@@ -230,7 +232,7 @@ fn evaluate(
     setting: &str,
     setup: &Setup,
     schedulers: &[Scheduler],
-    extent: &Extent,
+    size: &SimulationSize,
 ) -> Result<Evaluation> {
     let count = AtomicU64::new(0);
     let done = |all: usize, _: &usher_sim::campaign::MixRow| {
@@ -241,7 +243,7 @@ fn evaluate(
     };
     let topology = topology(PAPER_1)?;
     Ok(Evaluation::run(
-        setting, setup, &topology, schedulers, extent, &done,
+        setting, setup, &topology, schedulers, size, &done,
     )?)
 }
 
@@ -257,10 +259,10 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
         };
         let ratio = |to, kind| evaluation.ratio((who, to), kind, &classes);
         for (kind, limit) in [
-            (Kind::All, 0.80),
-            (Kind::Ggyy, 1.00),
-            (Kind::Yyrr, 0.85),
-            (Kind::NoG, 0.85),
+            (MixKind::All, 0.80),
+            (MixKind::Ggyy, 1.00),
+            (MixKind::Yyrr, 0.85),
+            (MixKind::NoG, 0.85),
         ] {
             if let Some(value) = ratio(Scheduler::Linux, kind) {
                 bars.push(Bar::at_most(
@@ -280,7 +282,7 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
                 "x Linux",
             ));
         }
-        if let Some(value) = ratio(Scheduler::OracleLending, Kind::All) {
+        if let Some(value) = ratio(Scheduler::OracleLending, MixKind::All) {
             bars.push(Bar::at_most(
                 name("all mixes"),
                 value,
@@ -296,12 +298,16 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("mixes", "The mixes of four of ten programs on 48 cores");
     let began = Instant::now();
     let setup = Setup::new(programs()?);
-    let evaluation = evaluate("", &setup, &Scheduler::ALL, &extent(args.every))?;
+    let evaluation = evaluate("", &setup, &Scheduler::ALL, &simulation_size(args.stride))?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     part.bars = usher_bars(&evaluation);
     let classes = evaluation.classes();
     // The paper's signs: CaSAS better than Linux, or worse.
-    for (kind, better) in [(Kind::Yyrr, true), (Kind::Ggyy, false), (Kind::NoG, true)] {
+    for (kind, better) in [
+        (MixKind::Yyrr, true),
+        (MixKind::Ggyy, false),
+        (MixKind::NoG, true),
+    ] {
         let Some(ratio) = evaluation.ratio((Scheduler::Casas, Scheduler::Linux), kind, &classes)
         else {
             continue;
@@ -318,7 +324,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     }
     part.bars
         .push(Bar::at_most("all of these", minutes, 20.0, "minutes"));
-    for kind in Kind::ALL {
+    for kind in MixKind::ALL {
         let means = Scheduler::ALL.map(|scheduler| {
             let mean = evaluation
                 .mean(scheduler, kind, &classes)
@@ -342,14 +348,14 @@ fn mixes(args: &SimArgs) -> Result<Part> {
         let both = |kind| {
             format!(
                 "{} casas {:.2} usher {:.2}",
-                Kind::name(kind),
+                MixKind::name(kind),
                 ratio(Scheduler::Casas, kind),
                 ratio(Scheduler::Usher, kind)
             )
         };
         part.notes.push(format!(
             "with {name}, x Linux: {}",
-            Kind::ALL.map(both).join(", ")
+            MixKind::ALL.map(both).join(", ")
         ));
     }
     part.raw = json!(evaluation);
@@ -360,15 +366,15 @@ fn mixes(args: &SimArgs) -> Result<Part> {
 fn halving(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("halving", "Half the work a repetition");
     let setup = Setup::new(programs()?);
-    let whole = extent(args.every);
-    let half = Extent {
+    let whole = simulation_size(args.stride);
+    let half = SimulationSize {
         repetition_s: whole.repetition_s / 2.0,
         ..whole
     };
     let whole = evaluate("whole", &setup, &Scheduler::ALL, &whole)?;
     let half = evaluate("half", &setup, &Scheduler::ALL, &half)?;
     let classes = whole.classes();
-    for kind in Kind::ALL {
+    for kind in MixKind::ALL {
         for scheduler in Scheduler::ALL {
             let mean = |of: &Evaluation| of.mean(scheduler, kind, &classes);
             if let (Some(a), Some(b)) = (mean(&whole), mean(&half)) {
@@ -390,14 +396,14 @@ fn ranges(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("ranges", "What is not known, at the ends of its range");
     let setup = Setup::new(programs()?);
     let mut raw = Vec::new();
-    for free in FREE {
-        for value in [free.range.0, free.range.1] {
-            let setting = format!("{} {value}", free.name);
+    for parameter in FREE_PARAMETERS {
+        for value in [parameter.range.0, parameter.range.1] {
+            let setting = format!("{} {value}", parameter.name);
             let evaluation = evaluate(
                 &setting,
-                &free.set(&setup, value),
+                &parameter.set(&setup, value),
                 &Scheduler::RANGES,
-                &extent(args.ranges_every),
+                &simulation_size(args.ranges_stride),
             )?;
             let mut bars = usher_bars(&evaluation);
             let off = evaluation.sample_off();
@@ -412,10 +418,10 @@ fn ranges(args: &SimArgs) -> Result<Part> {
             raw.push(evaluation);
         }
     }
-    let about = FREE.iter().map(|free| {
+    let about = FREE_PARAMETERS.iter().map(|parameter| {
         format!(
             "{}, {} to {}: {}",
-            free.name, free.range.0, free.range.1, free.what
+            parameter.name, parameter.range.0, parameter.range.1, parameter.what
         )
     });
     part.notes.extend(about);
@@ -423,13 +429,13 @@ fn ranges(args: &SimArgs) -> Result<Part> {
     Ok(part)
 }
 
-fn swarm(args: &SimArgs) -> Result<Part> {
+fn fuzz(args: &SimArgs) -> Result<Part> {
     let machines: Vec<Topology> = MACHINES
         .iter()
         .map(|spec| topology(spec))
         .collect::<Result<_>>()?;
     let next = AtomicU64::new(0);
-    let broken = Mutex::new(Vec::new());
+    let violations = Mutex::new(Vec::new());
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -437,24 +443,24 @@ fn swarm(args: &SimArgs) -> Result<Part> {
                 return;
             }
             if let Err(error) = Case::new(seed, &machines).run()
-                && let Ok(mut broken) = broken.lock()
+                && let Ok(mut violations) = violations.lock()
             {
-                broken.push(error.to_string());
+                violations.push(error.to_string());
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..extent(1).workers {
+        for _ in 0..simulation_size(1).workers {
             scope.spawn(work);
         }
     });
-    let broken = broken.into_inner().unwrap_or_default();
-    let mut part = Part::new("swarm", "Seeds of things going wrong");
+    let violations = violations.into_inner().unwrap_or_default();
+    let mut part = Part::new("fuzz", "Seeds with injected faults");
     part.bars.push(Bar::none(
-        format!("broken invariants in {} seeds", args.seeds),
-        broken.len(),
+        format!("violated invariants in {} seeds", args.seeds),
+        violations.len(),
     ));
-    part.notes.clone_from(&broken);
-    part.raw = json!(broken);
+    part.notes.clone_from(&violations);
+    part.raw = json!(violations);
     Ok(part)
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits what paper 5 does not tell about its chip and decoder (`chip::Fitted`) to
-//! its Tables 2 and 3, one set for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
-//! Each round tries every parameter a step up and down and keeps what brings
-//! `study::distance` down, on `FRAMES=1` frame of a part of the cells with 1, 4 and 6
-//! cores, or of all cells with `CORES=1,2,3,4,5,6`. With no rounds it shows what the
-//! start gives.
+//! Fits the parameters that paper 5 does not give (`chip::FittedParameters`) to its Tables 2 and 3, one set
+//! for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
 //!
-//! With `HOLD_OUT=1` the search starts from round values that know nothing of the tables
-//! and sees four of Table 2's seven curves; the other three, the headline's among them,
+//! Each round tries a step up and down for every parameter and keeps changes that reduce
+//! `study::distance`. It uses `FRAMES=1` frame of the cells with 1, 4 and 6 cores, or of the cells
+//! selected by `CORES=1,2,3,4,5,6`. With 0 rounds it prints the results of the start values.
+//!
+//! With `HOLD_OUT=1` the search starts from round values chosen without the tables and uses four of
+//! Table 2's seven curves. The other three, among them the headline's, and Table 3 are printed
+//! separately as predictions of the model.
 //! and Table 3 are shown apart, as what the model predicts.
 
 #![allow(clippy::unwrap_used)]
@@ -15,11 +16,11 @@
 use serde_json::{Value, json};
 use usher_sim::chip::h264::Input;
 use usher_sim::chip::study::{
-    Compared, Extent, cells, compare, distance, peaks, ratios, share_within, table_3,
+    CellComparison, FrameCounts, cells, compare, distance, peaks, ratios, share_within, table_3,
 };
-use usher_sim::chip::{Fitted, Pattern};
+use usher_sim::chip::{FittedParameters, Pattern};
 
-/// Parameters with the factor of a step and the least and largest value.
+/// Parameters with the factor of a step, and their minimum and maximum.
 const KNOBS: [(&str, f64, f64, f64); 15] = [
     ("macroblock_cycles", 1.15, 500.0, 20_000.0),
     ("code_percent", 1.25, 25.0, 400.0),
@@ -38,14 +39,14 @@ const KNOBS: [(&str, f64, f64, f64); 15] = [
     ("locked_percent", 1.5, 5.0, 100.0),
 ];
 
-/// Curves that a fit with a hold-out sees.
+/// The curves used by a fit with a hold-out.
 const SEEN: [(Input, usize); 4] = [
     (Input::Wvga, 64),
     (Input::Wvga, 256),
     (Input::Qvga, 128),
     (Input::Vga, 128),
 ];
-/// Where a fit with a hold-out begins.
+/// Start values of a fit with a hold-out.
 const ROUND: [(&str, f64); 15] = [
     ("macroblock_cycles", 6000.0),
     ("code_percent", 100.0),
@@ -64,7 +65,7 @@ const ROUND: [(&str, f64); 15] = [
     ("locked_percent", 50.0),
 ];
 
-fn is_seen(row: &Compared) -> bool {
+fn is_seen(row: &CellComparison) -> bool {
     SEEN.contains(&(row.cell.input, row.cell.l2_kb))
 }
 
@@ -72,25 +73,25 @@ fn holds_out() -> bool {
     std::env::var("HOLD_OUT").is_ok_and(|value| value == "1")
 }
 
-fn set(fitted: &Fitted, name: &str, value: f64) -> Fitted {
+fn set(fitted: &FittedParameters, name: &str, value: f64) -> FittedParameters {
     let mut all = json!(fitted);
     assert!(all.get(name).is_some(), "no parameter {name}");
-    // Sizes stay whole lines of the second level, or code would start anywhere.
+    // Sizes stay multiples of a second-level line; otherwise code would start at any address.
     let step = if name.ends_with("_bytes") { 64.0 } else { 1.0 };
     all[name] = Value::from(((value / step).round() * step) as u64);
     serde_json::from_value(all).unwrap()
 }
 
-fn get(fitted: &Fitted, name: &str) -> f64 {
+fn get(fitted: &FittedParameters, name: &str) -> f64 {
     json!(fitted)[name].as_f64().unwrap()
 }
 
 fn evaluate(
-    fitted: &Fitted,
+    fitted: &FittedParameters,
     cores: &[usize],
     patterns: &[Pattern],
     all: bool,
-) -> (Vec<Compared>, [f64; 2]) {
+) -> (Vec<CellComparison>, [f64; 2]) {
     let mut cells = cells().unwrap();
     cells.retain(|cell| cores.contains(&cell.cores));
     if !all && holds_out() {
@@ -101,7 +102,7 @@ fn evaluate(
         });
     }
     let frames = std::env::var("FRAMES").map_or(1, |frames| frames.parse().unwrap());
-    let extent = Extent {
+    let extent = FrameCounts {
         warm_up: u32::from(frames > 1),
         measured: frames,
     };
@@ -111,7 +112,7 @@ fn evaluate(
     (rows, [fcfs.cycles as f64, a.cycles as f64])
 }
 
-fn show(rows: &[Compared], [fcfs, a]: [f64; 2]) {
+fn show(rows: &[CellComparison], [fcfs, a]: [f64; 2]) {
     let uniform = fcfs / a;
     for four in rows.chunk_by(|a, b| a.cell == b.cell) {
         let cell = four[0].cell;
@@ -155,7 +156,7 @@ fn show(rows: &[Compared], [fcfs, a]: [f64; 2]) {
 }
 
 fn main() {
-    let mut fitted = Fitted::default();
+    let mut fitted = FittedParameters::default();
     if holds_out() {
         for (name, value) in ROUND {
             fitted = set(&fitted, name, value);
@@ -178,9 +179,9 @@ fn main() {
         show(&rows, uniform);
         return;
     }
-    let cost = |fitted: &Fitted| {
+    let cost = |fitted: &FittedParameters| {
         let (rows, [fcfs, a]) = evaluate(fitted, &cores, &Pattern::PAPER, false);
-        // Table 3 is held out, too: as if it came out.
+        // Table 3 is held out too: it counts as matched.
         distance(&rows, if holds_out() { 1.1096 } else { fcfs / a })
     };
     let mut best = cost(&fitted);
@@ -209,7 +210,7 @@ fn main() {
     }
     let (rows, uniform) = evaluate(&fitted, &[1, 2, 3, 4, 5, 6], &Pattern::ALL, true);
     if holds_out() {
-        let (seen, held_out): (Vec<Compared>, _) = rows.iter().copied().partition(is_seen);
+        let (seen, held_out): (Vec<CellComparison>, _) = rows.iter().copied().partition(is_seen);
         println!("fitted to:");
         show(&seen, uniform);
         println!("held out (and so is the uniform gain):");

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits what paper 3a does not tell about its machine and workloads to what it tells
-//! apart from the gains that are to be predicted: lock hold times, how often the lock
-//! is found taken, misses, and the web's gain on one CPU.
-//! `fit_coloring [ROUNDS] [NAME=VALUE]...`: each round tries every parameter a step up
-//! and down and keeps what brings the distance down; with no rounds it shows what the
-//! start gives, gains at all `CPUS=2,4,8` and `SEEDS=2` seeds included.
+//! Fits the parameters that paper 3a does not give to its published figures, except the gains that
+//! the model has to predict. The targets are lock hold times, lock contention, misses, and the
+//! web's gain on one CPU.
+//!
+//! `fit_coloring [ROUNDS] [NAME=VALUE]...`: each round tries a step up and down for every parameter
+//! and keeps changes that reduce the distance. With 0 rounds it prints the results of the start
+//! values, with gains for all `CPUS=2,4,8` and `SEEDS=2` seeds.
 
 #![allow(clippy::unwrap_used)]
 
 use usher_sim::coloring::machine::{
-    CHAT_AHEAD, Colors, Load, Machine, WEB_NETWORK_NS, WEB_OPERATIONS,
+    CHAT_AHEAD, Colors, SmpMachine, WEB_NETWORK_NS, WEB_OPERATIONS, WorkloadKind,
 };
 use usher_sim::coloring::workload::{Chat, Web, Workload};
-use usher_sim::coloring::{Outcome, Setting, gain_percent, published, simulate_workload};
+use usher_sim::coloring::{Setting, SimulationResult, gain_percent, published, simulate_workload};
 use usher_sim::parallel;
 
 /// Parameters with the factor of a step.
@@ -23,10 +24,10 @@ const KNOBS: [(&str, f64); 4] = [
     ("operations", 1.15),
 ];
 
-/// What is fitted.
+/// The fitted parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chosen {
-    machine: Machine,
+    machine: SmpMachine,
     ahead: u64,
     operations: u32,
 }
@@ -45,15 +46,15 @@ impl Chosen {
         }
     }
 
-    fn workload(&self, load: Load) -> Box<dyn Workload> {
+    fn workload(&self, load: WorkloadKind) -> Box<dyn Workload> {
         match load {
-            Load::Web => Box::new(Web::new(256, self.operations, WEB_NETWORK_NS)),
-            Load::Chat => Box::new(Chat::new(30, 20, self.ahead)),
+            WorkloadKind::Web => Box::new(Web::new(256, self.operations, WEB_NETWORK_NS)),
+            WorkloadKind::Chat => Box::new(Chat::new(30, 20, self.ahead)),
         }
     }
 }
 
-/// A parameter, whatever its width.
+/// A parameter of any integer width.
 trait Value {
     fn get(&self) -> f64;
     fn set(&mut self, to: f64);
@@ -79,15 +80,15 @@ impl Value for u32 {
     }
 }
 
-/// A workload on so many CPUs, plain and coloured, with every seed.
+/// A workload on a number of CPUs, plain and coloured, with every seed.
 struct Point {
-    load: Load,
+    load: WorkloadKind,
     cpus: usize,
-    pairs: Vec<[Outcome; 2]>,
+    pairs: Vec<[SimulationResult; 2]>,
 }
 
 impl Point {
-    fn mean(&self, of: impl Fn(&[Outcome; 2]) -> f64) -> f64 {
+    fn mean(&self, of: impl Fn(&[SimulationResult; 2]) -> f64) -> f64 {
         self.pairs.iter().map(of).sum::<f64>() / self.pairs.len() as f64
     }
 }
@@ -96,13 +97,13 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-fn run(chosen: &Chosen, places: &[(Load, usize)]) -> Vec<Point> {
+fn run(chosen: &Chosen, places: &[(WorkloadKind, usize)]) -> Vec<Point> {
     let (seeds, times) = (number("SEEDS", 2), number("TIMES", 1));
     let settings: Vec<Setting> = places
         .iter()
         .flat_map(|&(load, cpus)| {
             (1..=seeds).flat_map(move |seed| {
-                [Colors::Plain, Colors::OURS].map(|colors| Setting {
+                [Colors::Plain, Colors::DEFAULT].map(|colors| Setting {
                     load,
                     cpus,
                     colors,
@@ -128,12 +129,12 @@ fn run(chosen: &Chosen, places: &[(Load, usize)]) -> Vec<Point> {
         .collect()
 }
 
-/// A published figure, and the simulated one.
+/// A published figure and the simulated one.
 struct Target {
     what: String,
     published: f64,
     simulated: f64,
-    /// How far off they are, in tolerances.
+    /// Deviation in units of the tolerance.
     off: f64,
 }
 
@@ -150,7 +151,7 @@ fn targets(points: &[Point]) -> Vec<Target> {
                 off,
             });
         };
-        if point.load == Load::Web {
+        if point.load == WorkloadKind::Web {
             if at == 1 {
                 let gain = point.mean(|[plain, colored]| gain_percent(plain, colored));
                 add("gain %", p::WEB_GAINS[0], gain, gain - p::WEB_GAINS[0]);
@@ -190,7 +191,7 @@ fn targets(points: &[Point]) -> Vec<Target> {
     targets
 }
 
-/// Mean of the squares; one figure far off does not decide.
+/// Mean of clamped squares; an outlier does not dominate.
 fn distance(targets: &[Target]) -> f64 {
     let sum: f64 = targets.iter().map(|t| t.off.clamp(-4.0, 4.0).powi(2)).sum();
     sum / targets.len() as f64
@@ -210,7 +211,8 @@ fn show(points: &[Point]) {
     for point in points {
         let gains = point.pairs.iter().map(|[a, b]| gain_percent(a, b));
         let gains: Vec<String> = gains.map(|gain| format!("{gain:+.1}")).collect();
-        let median = |of: usize, figure: fn(&Outcome) -> f64| point.mean(|p| figure(&p[of]));
+        let median =
+            |of: usize, figure: fn(&SimulationResult) -> f64| point.mean(|p| figure(&p[of]));
         println!(
             "  {:>4} {} CPUs: gains {} %; per second {:.0} {:.0}, queue {:.0} {:.0}, decisions {:.0} {:.0}, working {:.2} {:.2} spinning {:.2} {:.2}",
             point.load.name(),
@@ -232,7 +234,7 @@ fn show(points: &[Point]) {
 
 fn main() {
     let mut chosen = Chosen {
-        machine: Machine::PAPER,
+        machine: SmpMachine::PAPER,
         ahead: CHAT_AHEAD,
         operations: WEB_OPERATIONS,
     };
@@ -245,8 +247,8 @@ fn main() {
     }
     let cpus = std::env::var("CPUS").unwrap_or_else(|_| "2,4,8".to_owned());
     let cpus = cpus.split(',').map(|word| word.parse::<usize>().unwrap());
-    let chat: Vec<_> = cpus.map(|cpus| (Load::Chat, cpus)).collect();
-    let fitted_to = [&[(Load::Web, 1)], chat.as_slice()].concat();
+    let chat: Vec<_> = cpus.map(|cpus| (WorkloadKind::Chat, cpus)).collect();
+    let fitted_to = [&[(WorkloadKind::Web, 1)], chat.as_slice()].concat();
     let cost = |chosen: &Chosen| distance(&targets(&run(chosen, &fitted_to)));
     let mut best = if rounds > 0 { cost(&chosen) } else { 0.0 };
     for round in 0..rounds {
@@ -265,7 +267,7 @@ fn main() {
         }
         println!("round {round}: {best:.4}");
     }
-    let web = chat.iter().map(|&(_, cpus)| (Load::Web, cpus));
+    let web = chat.iter().map(|&(_, cpus)| (WorkloadKind::Web, cpus));
     let all: Vec<_> = fitted_to.iter().copied().chain(web).collect();
     show(&run(&chosen, &all));
     let mut shown = chosen;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits the traits of the PARSEC models to the speed-ups published for one
-//! machine, and shows what they give on another: `fit_parsec [PROGRAM]...`.
-//! `WRITE=crates/sim/data/parsec-traits.json` puts them there.
+//! Fits the traits of the PARSEC models to the speed-ups published for one machine, and prints the
+//! results for another machine: `fit_parsec [PROGRAM]...`.
+//! `WRITE=crates/sim/data/parsec-traits.json` stores the traits in that file.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
 use usher_model::Topology;
-use usher_sim::fidelity::{Fit, PHI, Points, XEON, machine, published, speedup};
+use usher_sim::fidelity::{CurveFit, PHI, Points, XEON, machine, published, speedup};
 use usher_sim::machine::Machine;
 use usher_sim::parsec::{Model, Traits, programs};
 use usher_topology::Source;
@@ -17,7 +17,7 @@ fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
 
-/// A trait that may be fitted: its bounds, and how it is read and set.
+/// A trait that can be fitted: its bounds and accessor.
 struct Knob {
     name: &'static str,
     low: f64,
@@ -39,10 +39,10 @@ const KNOBS: [Knob; 11] = [
         at: |t| &mut t.writer,
     },
     Knob {
-        name: "extra",
+        name: "parallel_overhead",
         low: 0.5,
         high: 2.0,
-        at: |t| &mut t.extra,
+        at: |t| &mut t.parallel_overhead,
     },
     Knob {
         name: "spread",
@@ -51,10 +51,10 @@ const KNOBS: [Knob; 11] = [
         at: |t| &mut t.spread,
     },
     Knob {
-        name: "locked",
+        name: "critical_fraction",
         low: 0.0,
         high: 0.2,
-        at: |t| &mut t.locked,
+        at: |t| &mut t.critical_fraction,
     },
     Knob {
         name: "sync_us",
@@ -94,7 +94,7 @@ const KNOBS: [Knob; 11] = [
     },
 ];
 
-/// Errors up to this are small, relative.
+/// Relative error up to which the loss is quadratic.
 const KINK: f64 = 0.05;
 
 struct Search<'a> {
@@ -138,9 +138,8 @@ impl CostFunction for Search<'_> {
     }
 }
 
-/// Huber's loss: the square of what is small, and of what is not in proportion, so
-/// that a point that no model reaches (dedup's at 16 threads) does not bend the
-/// curve for all others.
+/// Huber's loss: quadratic for small errors and linear for large ones. A point that no model
+/// reaches (dedup's at 16 threads) therefore does not distort the rest of the curve.
 fn huber(error: f64) -> f64 {
     match error.abs() {
         small if small <= KINK => small * small,
@@ -148,7 +147,7 @@ fn huber(error: f64) -> f64 {
     }
 }
 
-/// The traits with the least error.
+/// The traits with the smallest loss.
 fn solve(fit: Search<'_>) -> Traits {
     let start: Vec<f64> = fit
         .knobs
@@ -173,7 +172,7 @@ fn solve(fit: Search<'_>) -> Traits {
 }
 
 fn show(label: &str, machine: &Machine, model: &Model, points: &Points) {
-    let fit = Fit::new(machine, model, points).unwrap();
+    let fit = CurveFit::new(machine, model, points).unwrap();
     print!("  {label}:");
     for (threads, want, got) in &fit.points {
         print!(" {threads}:{got:.2}/{want}");

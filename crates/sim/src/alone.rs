@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program alone on a machine.
+//! Runs a program alone on a machine.
 
 use std::sync::Arc;
 
 use usher_model::CpuSet;
 
-use crate::engine::{Engine, News};
+use crate::engine::{Engine, SimEvent};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::script::Script;
 
-/// No program takes longer: a virtual hour.
-const FOREVER_NS: u64 = 3_600_000_000_000;
+/// Upper limit of a program's duration: one virtual hour.
+const DURATION_NS_MAX: u64 = 3_600_000_000_000;
 
-/// What a program does in one repetition, alone.
+/// Result of one repetition of a program that runs alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alone {
-    /// Virtual seconds that it takes.
+    /// Duration in virtual seconds.
     pub seconds: f64,
-    /// Work that it does in them, in nanoseconds of a core that it has to itself.
+    /// Work done, in nanoseconds of an undisturbed core.
     pub work_ns: f64,
-    /// CPUs that it keeps busy, on average.
+    /// Mean number of busy CPUs.
     pub busy_cpus: f64,
 }
 
-/// Runs a program once alone, on these CPUs or on all; `None` if it has not
-/// ended after an hour, or never will.
+/// Runs a program once alone, on these CPUs or on all. Returns `None` if it has not ended after an
+/// hour, or cannot end.
 pub fn alone(
     machine: &Machine,
     kernel: &Kernel,
@@ -36,11 +36,11 @@ pub fn alone(
     let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
     let program = engine.arrive(script, false);
     engine.seat(program, cpus);
-    engine.run(FOREVER_NS).ok()?;
-    let news = engine.take_news();
-    let seconds = news.into_iter().find_map(|news| match news {
-        News::Repeated { seconds, .. } => Some(seconds),
-        News::Ended(_) => None,
+    engine.run(DURATION_NS_MAX).ok()?;
+    let events = engine.take_sim_events();
+    let seconds = events.into_iter().find_map(|event| match event {
+        SimEvent::Repeated { seconds, .. } => Some(seconds),
+        SimEvent::Ended(_) => None,
     })?;
     Some(Alone {
         seconds,
@@ -49,7 +49,7 @@ pub fn alone(
     })
 }
 
-/// The seconds of [`alone`].
+/// Returns the duration measured by [`alone`].
 pub fn alone_seconds(
     machine: &Machine,
     kernel: &Kernel,

@@ -1,56 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a check may ask of the simulated machine: its real state, not what
-//! anybody planned.
+//! The state of the simulated machine as tests and checkers read it: the actual state, not a plan.
 
 use usher_model::{CpuId, CpuSet};
 
 use crate::engine::Engine;
-use crate::job::{Doing, ThreadId};
+use crate::job::{RunState, ThreadId};
 
-/// What a program has had so far.
+/// Totals and current state of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ledger {
+pub struct ProgramTotals {
     /// CPU time of all its threads.
     pub cpu_ns: u64,
-    /// Work that it had done when its last complete repetition ended.
+    /// Work done at the end of the last complete repetition.
     pub work_finished_ns: f64,
     /// Complete repetitions.
     pub repetitions: u32,
-    /// Time during which a thread of it that would run had no CPU.
+    /// Time during which at least one runnable thread had no CPU.
     pub wait_ns: u64,
-    /// Threads that run or would if they had a CPU; not those that are stopped.
+    /// Threads that run or wait for a CPU; stopped threads do not count.
     pub runnable: u32,
-    /// Those of them that wait for a CPU.
+    /// Threads that wait for a CPU.
     pub queued: u32,
-    /// Threads that would run and are stopped.
+    /// Runnable threads that are stopped.
     pub stopped: u32,
 }
 
-/// A CPU as it is.
+/// State of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuLedger {
-    /// Its number.
+pub struct CpuTotals {
+    /// Number of the CPU.
     pub os: CpuId,
-    /// Whether it is on line.
+    /// Whether the CPU is online.
     pub online: bool,
-    /// Time in all that somebody ran on it.
+    /// Total time during which the CPU ran a thread.
     pub busy_ns: u64,
 }
 
 impl Engine {
-    /// Credits everybody with what was done until now.
-    pub fn settle(&mut self) {
+    /// Charges all running threads up to the current time.
+    pub fn charge_all(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.account(cpu);
         }
     }
 
-    /// What a program has had, as of the last [`Self::settle`].
-    pub fn ledger(&self, program: usize) -> Ledger {
+    /// Totals of a program, as of the last [`Self::charge_all`].
+    pub fn totals(&self, program: usize) -> ProgramTotals {
         let job = &self.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
-        let stopped = |&&thread: &&ThreadId| self.threads[thread].doing == Doing::Stopped;
-        Ledger {
+        let stopped = |&&thread: &&ThreadId| self.threads[thread].run_state == RunState::Stopped;
+        ProgramTotals {
             cpu_ns: job.cpu_ns,
             work_finished_ns: job.work_finished,
             repetitions: job.repetitions,
@@ -61,15 +60,15 @@ impl Engine {
         }
     }
 
-    /// Programs that ever arrived.
+    /// Number of programs that have arrived so far.
     pub fn programs(&self) -> usize {
         self.jobs.len()
     }
 
-    /// All CPUs, as of the last [`Self::settle`].
-    pub fn cpu_ledgers(&self) -> Vec<CpuLedger> {
+    /// State of all CPUs, as of the last [`Self::charge_all`].
+    pub fn cpu_totals(&self) -> Vec<CpuTotals> {
         let cpus = self.machine.topology().cpus.iter().zip(&self.cpus);
-        cpus.map(|(cpu, state)| CpuLedger {
+        cpus.map(|(cpu, state)| CpuTotals {
             os: cpu.os,
             online: state.online,
             busy_ns: state.busy_ns,
@@ -79,73 +78,76 @@ impl Engine {
 
     fn living(&self, program: usize) -> impl Iterator<Item = ThreadId> {
         let threads = self.jobs[program].threads.iter().copied();
-        threads.filter(|&thread| self.threads[thread].doing != Doing::Ended)
+        threads.filter(|&thread| self.threads[thread].run_state != RunState::Ended)
     }
 
-    /// CPUs that some thread of a program may run on now.
+    /// CPUs that at least one thread of the program may use now.
     pub fn mask_of(&self, program: usize) -> CpuSet {
         self.machine.cpus(&self.jobs[program].mask)
     }
 
-    /// Whether its threads differ in where they may run.
+    /// Returns whether the program's threads may use different CPUs.
     pub fn is_split(&self, program: usize) -> bool {
         let differs = |&thread: &ThreadId| self.threads[thread].allowed.is_some();
         self.living(program).any(|thread| differs(&thread))
     }
 
-    /// Whether a program is stopped as a whole.
+    /// Returns whether the whole program is stopped.
     pub fn is_frozen(&self, program: usize) -> bool {
         let job = &self.jobs[program];
         let mut living = self.living(program).peekable();
-        job.frozen || living.peek().is_some() && living.all(|thread| self.threads[thread].held)
+        job.frozen
+            || living.peek().is_some() && living.all(|thread| self.threads[thread].signal_stopped)
     }
 
-    /// Whether anything stands that somebody did to it: a seat, a stop, or a
-    /// thread whose affinity is not the one that it would have; says what.
-    pub fn is_bothered(&self, program: usize, own: Option<&CpuSet>) -> Option<&'static str> {
+    /// Returns the first remaining effect of management on the program, if any: a freeze, a seat, a
+    /// stopped thread, or a thread with another affinity than its own.
+    pub fn remaining_effect(&self, program: usize, own: Option<&CpuSet>) -> Option<&'static str> {
         let job = &self.jobs[program];
-        let own = own.and_then(|cpus| self.narrowing(cpus));
+        let own = own.and_then(|cpus| self.restricting_mask(cpus));
         let living: Vec<_> = self.living(program).collect();
         let mut threads = living.iter().map(|&thread| &self.threads[thread]);
         match () {
             () if job.frozen => Some("is still frozen"),
             () if job.seat.is_some() => Some("is still narrowed"),
-            () if threads.clone().any(|thread| thread.held) => Some("has a thread still stopped"),
+            () if threads.clone().any(|thread| thread.signal_stopped) => {
+                Some("has a thread still stopped")
+            }
             () if threads.any(|thread| thread.affinity != own) => {
-                Some("has a thread that has not got its affinity back")
+                Some("has a thread without its original affinity")
             }
             () => None,
         }
     }
 
-    /// Checks that nobody runs where, or when, it must not.
+    /// Checks that no thread runs on a wrong CPU or while it is stopped.
     ///
     /// # Errors
-    /// Who does.
+    /// A description of the first violation.
     pub fn audit(&self) -> Result<(), String> {
         for (at, state) in self.cpus.iter().enumerate() {
             let cpu = self.machine.topology().cpus[at].os;
             for &thread in state.current.iter().chain(&state.queue) {
                 let program = self.threads[thread].program;
                 let running = Some(thread) == state.current;
-                let (doing, place) = match running {
-                    true => ("runs", Doing::Running(at)),
-                    false => ("waits", Doing::Queued(at)),
+                let (verb, expected) = match running {
+                    true => ("runs", RunState::Running(at)),
+                    false => ("waits", RunState::Queued(at)),
                 };
-                let say = |what: &str| {
-                    format!("thread {thread} of job {program} {doing} on CPU {cpu} {what}")
+                let report = |what: &str| {
+                    format!("thread {thread} of job {program} {verb} on CPU {cpu} {what}")
                 };
-                if self.threads[thread].doing != place {
-                    return Err(say("and is said to be elsewhere"));
+                if self.threads[thread].run_state != expected {
+                    return Err(report("although its state names another place"));
                 }
                 if self.is_stopped(thread) {
-                    return Err(say("although it is stopped"));
+                    return Err(report("although it is stopped"));
                 }
                 if running && !self.may_run(thread, at) {
-                    return Err(say("where it may not"));
+                    return Err(report("outside its allowed CPUs"));
                 }
                 if running && !state.online {
-                    return Err(say("which is off line"));
+                    return Err(report("which is offline"));
                 }
             }
         }

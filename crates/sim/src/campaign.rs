@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's evaluation: every mix of four of its programs under several
-//! schedulers.
+//! Paper 1's evaluation: every mix of four of its programs under several schedulers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,43 +9,43 @@ use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
 use crate::alone::alone_seconds;
+use crate::extrapolation::{self, Extrapolation};
 use crate::fault::Fault;
-use crate::horizon::{self, Horizon};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::mix::Entrant;
+use crate::mix::MixEntry;
 use crate::oracle;
 use crate::parallel::each;
 use crate::parsec::Model;
 
-/// Who decides in a simulated run.
+/// The scheduling policy of a simulated run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// The kernel alone.
+    /// The simulated kernel alone.
     Linux,
-    /// The same number of cores for everybody.
+    /// The same number of cores for each program.
     Equal,
-    /// Paper 1.
+    /// CaSAS, the policy of paper 1.
     Casas,
-    /// Paper 1's seats, lent while idle.
+    /// CaSAS seats, with idle seats lent.
     CasasLending,
     /// Performance-driven processor allocation.
     Pdpa,
-    /// Cores by utilisation.
+    /// Cores allocated by utilisation.
     Utilisation,
-    /// Ours, with profiles of all programs.
+    /// Usher's policy with profiles of all programs.
     Usher,
-    /// Ours, with an empty profile store.
+    /// Usher's policy with an empty profile store.
     UsherCold,
     /// The best static seats of whole domains (module `oracle`).
     Oracle,
-    /// Those, lent while idle.
+    /// The oracle's seats, with idle seats lent.
     OracleLending,
 }
 
 impl Scheduler {
-    /// All of them.
+    /// All schedulers.
     pub const ALL: [Self; 10] = [
         Self::Linux,
         Self::Equal,
@@ -60,7 +59,7 @@ impl Scheduler {
         Self::OracleLending,
     ];
 
-    /// Those that are run at the ends of what is not known.
+    /// The schedulers that run at the ends of the free parameters' ranges.
     pub const RANGES: [Self; 5] = [
         Self::Linux,
         Self::Casas,
@@ -69,7 +68,7 @@ impl Scheduler {
         Self::OracleLending,
     ];
 
-    /// Its name.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",
@@ -85,8 +84,8 @@ impl Scheduler {
         }
     }
 
-    /// Virtual seconds after which it changes nothing any more but what the
-    /// programs' phases call for.
+    /// Length of the transient in virtual seconds; afterwards the policy reacts only to the
+    /// programs' phases.
     pub fn settle_s(self) -> f64 {
         match self {
             Self::Linux | Self::Equal | Self::Oracle | Self::OracleLending => 2.0,
@@ -95,17 +94,17 @@ impl Scheduler {
         }
     }
 
-    /// Whether it knows the programs before they come.
+    /// Returns whether the policy gets the programs' profiles at their arrival.
     pub fn knows(self) -> bool {
         self == Self::Usher
     }
 
-    /// A fresh one for a mix.
+    /// Creates the policy for a mix.
     pub fn policy(
         self,
         machine: &Machine,
         kernel: &Kernel,
-        entrants: &[Entrant],
+        entries: &[MixEntry],
     ) -> Box<dyn Policy> {
         let topology = machine.topology().clone();
         let fixed = |seats| Box::new(Fixed::new(topology.clone(), seats)) as Box<dyn Policy>;
@@ -114,7 +113,7 @@ impl Scheduler {
             Box::new(Lending::new(fixed, topology.clone())) as Box<dyn Policy>
         };
         let best = |policy: &dyn Fn(oracle::Seats) -> Box<dyn Policy>| {
-            policy(oracle::seats(machine, kernel, entrants, policy))
+            policy(oracle::seats(machine, kernel, entries, policy))
         };
         match self {
             Self::Linux => Box::new(Linux::new(topology)),
@@ -130,7 +129,7 @@ impl Scheduler {
     }
 }
 
-/// How well a program scales, as paper 1 sorts them.
+/// Scalability class of a program, as in paper 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Class {
     /// Good.
@@ -141,19 +140,19 @@ pub enum Class {
     R,
 }
 
-/// A best speed-up of at least this share of the cores: good. The paper gives
-/// no rule, only that bodytrack is medium and freqmine good: with the published
-/// speed-ups of their largest machine (10.6 and 17.5 on 64 cores, 0.17 and 0.27)
-/// and on the simulated one (0.20 and 0.34) this line lies between them, and
-/// [`POOR`] below bodytrack and above who stops at a sixth of the cores.
+/// Minimum of the best speed-up of a good scaler, as a share of the cores. The paper gives no rule;
+/// it only classes bodytrack as medium and freqmine as good. The threshold lies between the two,
+/// with the published speed-ups of their largest machine (10.6 and 17.5 on 64 cores: 0.17 and 0.27)
+/// and with the simulated ones (0.20 and 0.34). [`POOR`] lies below bodytrack and above programs
+/// with a speed-up that stops at a sixth of the cores.
 pub const GOOD: f64 = 0.30;
-/// Below this share: poor.
+/// Speed-up below which a program is a poor scaler, as a share of the cores.
 pub const POOR: f64 = 0.15;
-/// So near to one of these, relative, the class might as well be the other.
+/// Relative distance from a threshold within which the class is uncertain.
 pub const BORDER: f64 = 0.15;
 
-/// The class of a program by its curve alone: its best speed-up over the
-/// sequential program, relative to the cores that there are.
+/// Classifies a program by its best speed-up over the sequential program, relative to the number of
+/// cores.
 pub fn class_of(best_speedup: f64, cores: usize) -> Class {
     match best_speedup / cores as f64 {
         share if share >= GOOD => Class::G,
@@ -162,7 +161,7 @@ pub fn class_of(best_speedup: f64, cores: usize) -> Class {
     }
 }
 
-/// The other class that a program near the border could be in.
+/// The other possible class of a program near a threshold.
 pub fn other_class(best_speedup: f64, cores: usize) -> Option<Class> {
     let near = |border: f64| (best_speedup / cores as f64 / border - 1.0).abs() <= BORDER;
     match class_of(best_speedup, cores) {
@@ -174,36 +173,36 @@ pub fn other_class(best_speedup: f64, cores: usize) -> Option<Class> {
     }
 }
 
-/// One mix under every scheduler.
+/// Results of one mix under every scheduler.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MixRow {
     /// The programs.
     pub programs: Vec<String>,
     /// ANTT by scheduler.
     pub antt: BTreeMap<Scheduler, f64>,
-    /// NTT of each program, in their order, by scheduler.
+    /// NTT of each program, in the order of `programs`, by scheduler.
     pub ntt: BTreeMap<Scheduler, Vec<f64>>,
-    /// Events of all its simulations.
+    /// Number of events of all simulations.
     pub events: u64,
 }
 
 /// A program of the campaign.
 #[derive(Debug, Clone)]
-pub struct Player {
+pub struct CampaignProgram {
     /// The program, measured alone.
-    pub entrant: Entrant,
-    /// Speed-up over the sequential program by cores.
+    pub entry: MixEntry,
+    /// Speed-up over the sequential program, by number of cores.
     pub speedup: Vec<(f64, f64)>,
-    /// Time on one domain with as many threads as the machine has cores,
-    /// relative to as many as the domain has: the paper's figure 5.
+    /// Time on one domain with a thread per core of the machine, relative to a thread per core of
+    /// the domain: the paper's figure 5.
     pub crowded: f64,
-    /// Its class.
+    /// Class of the program.
     pub class: Class,
-    /// The other one that it could be in.
+    /// The other class, if the program is near a threshold.
     pub other: Option<Class>,
 }
 
-impl Player {
+impl CampaignProgram {
     fn new(
         model: &Model,
         machine: &Machine,
@@ -212,23 +211,26 @@ impl Player {
         seed: u64,
     ) -> Option<Self> {
         let topology = machine.topology();
-        let (here, frames) = model.traits.on(machine.costs()).lasting(seconds);
-        let script = |threads: usize| Arc::new(here.script(&model.name, threads as u32, frames));
+        let (adapted, frames) = model
+            .traits
+            .adapted_to(machine.costs())
+            .with_duration(seconds);
+        let script = |threads: usize| Arc::new(adapted.script(&model.name, threads as u32, frames));
         let cores = topology.cores.len();
         let domain = topology.domains.first()?;
         let on_one = |threads: usize| {
             alone_seconds(machine, kernel, script(threads), Some(&domain.cpus), seed)
         };
         let crowded = on_one(cores)? / on_one(domain.cores.len())?;
-        let entrant = Entrant::measure(&model.name, script(cores), machine, kernel, seed)?;
-        let points = entrant.alone.points().iter();
+        let entry = MixEntry::measure(&model.name, script(cores), machine, kernel, seed)?;
+        let points = entry.alone.points().iter();
         let speedup: Vec<(f64, f64)> = points.map(|p| (p.cores, p.rate * seconds)).collect();
         let best = speedup
             .iter()
             .map(|&(_, speedup)| speedup)
             .fold(0.0, f64::max);
         Some(Self {
-            entrant,
+            entry,
             speedup,
             crowded,
             class: class_of(best, cores),
@@ -237,28 +239,28 @@ impl Player {
     }
 }
 
-/// The programs on a machine, with a thread a core each and their work scaled
-/// so that a repetition takes the sequential program about so many seconds.
+/// Measures the programs alone on a machine, with one thread per core. Their work is scaled so that
+/// a repetition takes the sequential program about `seconds`.
 ///
 /// # Errors
-/// A program that does not come to an end alone.
-pub fn cast(
+/// A program does not end when it runs alone.
+pub fn measure_programs(
     models: &[Model],
     machine: &Machine,
     kernel: &Kernel,
     seconds: f64,
     seed: u64,
-) -> Result<Vec<Player>, Fault> {
-    let player = |model: &Model| {
+) -> Result<Vec<CampaignProgram>, Fault> {
+    let program = |model: &Model| {
         let starved = || Fault::Starved {
             program: model.name.clone(),
         };
-        Player::new(model, machine, kernel, seconds, seed).ok_or_else(starved)
+        CampaignProgram::new(model, machine, kernel, seconds, seed).ok_or_else(starved)
     };
-    models.iter().map(player).collect()
+    models.iter().map(program).collect()
 }
 
-/// Every mix of so many different programs.
+/// Every mix of `each` different programs.
 pub fn mixes(programs: usize, each: usize) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let mut chosen = Vec::new();
@@ -277,7 +279,7 @@ pub fn mixes(programs: usize, each: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// What every run of a campaign has in common.
+/// Parameters common to all runs of a campaign.
 #[derive(Debug, Clone)]
 pub struct Campaign<'a> {
     /// The machine.
@@ -285,23 +287,23 @@ pub struct Campaign<'a> {
     /// Its kernel.
     pub kernel: &'a Kernel,
     /// The programs, measured alone.
-    pub cast: &'a [Player],
-    /// Schedulers to run.
+    pub programs: &'a [CampaignProgram],
+    /// The schedulers to run.
     pub schedulers: &'a [Scheduler],
-    /// Virtual seconds to look at every mix when it has settled.
+    /// Virtual seconds simulated for each mix after its transient.
     pub steady_s: f64,
-    /// Work of a real program relative to that of the cast.
+    /// Work of a real program relative to a simulated one.
     pub scale: f64,
     /// The seed.
     pub seed: u64,
 }
 
 impl Campaign<'_> {
-    /// Runs these mixes, on that many threads of this process; the answer does
-    /// not depend on how many. `done` is told of every mix.
+    /// Simulates these mixes on `workers` threads; the results do not depend on the number of
+    /// threads. `done` is called after every mix.
     ///
     /// # Errors
-    /// A simulation cannot go on.
+    /// A simulation cannot continue.
     pub fn run(
         &self,
         mixes: &[Vec<usize>],
@@ -320,30 +322,31 @@ impl Campaign<'_> {
         let mut row = MixRow {
             programs: mix
                 .iter()
-                .map(|&i| self.cast[i].entrant.name.clone())
+                .map(|&i| self.programs[i].entry.name.clone())
                 .collect(),
             antt: BTreeMap::new(),
             ntt: BTreeMap::new(),
             events: 0,
         };
         for &scheduler in self.schedulers {
-            let entrant = |&i: &usize| Entrant {
+            let entry = |&i: &usize| MixEntry {
                 known: scheduler.knows(),
-                ..self.cast[i].entrant.clone()
+                ..self.programs[i].entry.clone()
             };
-            let entrants: Vec<Entrant> = mix.iter().map(entrant).collect();
-            let policy = scheduler.policy(self.machine, self.kernel, &entrants);
-            let horizon = Horizon {
+            let entries: Vec<MixEntry> = mix.iter().map(entry).collect();
+            let policy = scheduler.policy(self.machine, self.kernel, &entries);
+            let extrapolation = Extrapolation {
                 settle_s: scheduler.settle_s(),
                 steady_s: self.steady_s,
                 repetitions: 3.0,
                 scale: self.scale,
             };
             let (machine, kernel) = (self.machine, self.kernel);
-            let seen = horizon::run(&entrants, machine, kernel, policy, &horizon, self.seed)?;
-            row.events += seen.events;
-            row.antt.insert(scheduler, seen.antt());
-            row.ntt.insert(scheduler, seen.ntt);
+            let forecast =
+                extrapolation::run(&entries, machine, kernel, policy, &extrapolation, self.seed)?;
+            row.events += forecast.events;
+            row.antt.insert(scheduler, forecast.antt());
+            row.ntt.insert(scheduler, forecast.ntt);
         }
         Ok(row)
     }

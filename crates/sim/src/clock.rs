@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When each CPU's next event is, and which CPU's comes first.
+//! The next event of each CPU, and the earliest of them.
 //!
-//! A tournament tree: the leaves are CPUs, every inner node holds the winner
-//! of its two children. Changing one CPU's time costs the height of the tree,
-//! and asking for the first costs nothing. Ties go to the lower number, so
-//! that the order of events never depends on their history.
+//! A tournament tree: the leaves are CPUs, and every inner node holds the earlier of its two
+//! children. Changing a CPU's time costs the height of the tree; reading the earliest event is
+//! O(1). Equal times are ordered by CPU index, thus the order of events does not depend on the
+//! history of changes.
 
-/// No event.
+/// Time of a CPU without an event.
 pub const NEVER: u64 = u64::MAX;
 
 /// The next event of each of a fixed number of CPUs.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    /// Leaves from `width` on; the root is at 1.
+    /// The winner of each node: the root at index 1, the leaves from `width` on.
     winners: Vec<u32>,
     times: Vec<u64>,
     width: usize,
 }
 
 impl Clock {
-    /// So many CPUs, none with an event.
+    /// Creates the clock of `cpus` CPUs without events.
     pub fn new(cpus: usize) -> Self {
         let width = cpus.next_power_of_two().max(1);
         let mut winners: Vec<u32> = (0..2 * width).map(|_| 0).collect();
@@ -37,13 +37,13 @@ impl Clock {
         clock
     }
 
-    /// The first event and its CPU.
+    /// The earliest event: its time and CPU.
     pub fn first(&self) -> (u64, usize) {
         let winner = self.winners[1] as usize;
         (self.times[winner], winner)
     }
 
-    /// That CPU's next event is then.
+    /// Sets the time of a CPU's next event.
     pub fn set(&mut self, cpu: usize, at_ns: u64) {
         if self.times[cpu] == at_ns {
             return;
@@ -52,7 +52,7 @@ impl Clock {
         let mut node = (self.width + cpu) / 2;
         while node > 0 {
             let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
-            // The left one has the lower number.
+            // Equal times go to the left child, which has the lower index.
             let left_wins = self.times[left as usize] <= self.times[right as usize];
             self.winners[node] = if left_wins { left } else { right };
             node /= 2;
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_is_the_least_and_the_lowest_of_equals(
+        fn first_event_is_the_earliest_with_ties_by_cpu(
             cpus in 1..70usize,
             sets in prop::collection::vec((any::<prop::sample::Index>(), 0..20u64), 0..200),
         ) {

@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The event loop: virtual time, threads that run, and what happens when a
-//! step of one ends.
+//! The event loop: advances virtual time, runs threads on CPUs and executes the steps of their
+//! scripts.
 //!
-//! Two kinds of events: on a CPU (its thread's step or turn ends), kept in a
-//! tournament (module `clock`), and timers. Between two events of a CPU its
-//! thread works at a constant rate, so nothing has to be looked at in between.
+//! There are two kinds of events. A CPU event marks the end of the current thread's step or slice;
+//! the next CPU event comes from a tournament tree (module `clock`). All other events are timers.
+//! Between two events of a CPU its thread works at a constant rate, thus the engine needs no work
+//! in between.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::{Clock, NEVER};
-use crate::fault::{Fault, WATCH_NS, Watch};
-use crate::job::{Doing, Job, Thread, ThreadId};
+use crate::contention::MemoryContention;
+use crate::fault::{DEADLOCK_CHECK_NS, Fault, FaultDetector};
+use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::ours::Ours;
+use crate::queue_order::QueueOrder;
 use crate::record::Recorder;
-use crate::turns::Order;
-use crate::weather::Weather;
 
-/// Work below this is done: a millionth of a nanosecond's.
-pub(crate) const NOTHING: f64 = 1e-6;
+/// Amount of work below which a step counts as complete: a millionth of a nanosecond of work.
+pub(crate) const WORK_EPSILON: f64 = 1e-6;
 
-/// Something that the outside may want to know of.
+/// An event that the engine reports to its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum News {
-    /// A program has completed its work once, in so many seconds.
+pub enum SimEvent {
+    /// A program has completed its work once.
     Repeated {
-        /// Which, in the order of arrival.
+        /// Index of the program, in the order of arrival.
         program: usize,
-        /// Virtual seconds that it took.
+        /// Duration of the repetition in virtual seconds.
         seconds: f64,
     },
-    /// A program has ended, or was killed.
+    /// A program has ended or was killed.
     Ended(usize),
 }
 
@@ -40,8 +41,8 @@ pub enum News {
 pub(crate) enum Timer {
     Wake(ThreadId, u64),
     Balance,
-    Weather,
-    Watch,
+    Contention,
+    DeadlockCheck,
 }
 
 #[derive(Debug, Clone)]
@@ -49,22 +50,22 @@ pub(crate) struct CpuState {
     pub current: Option<ThreadId>,
     pub queue: Vec<ThreadId>,
     pub online: bool,
-    /// Accounted for until then.
+    /// Virtual time up to which the CPU's time has been charged.
     pub since_ns: u64,
-    /// Since when the current thread runs.
+    /// Start of the current thread's run.
     pub started_ns: u64,
     pub slice_end_ns: u64,
-    /// Work a nanosecond.
+    /// Work per nanosecond.
     pub rate: f64,
-    /// Time in all that somebody ran.
+    /// Total time during which the CPU ran a thread.
     pub busy_ns: u64,
-    /// Virtual time when the queue last had somebody.
+    /// Virtual time of the queue when it was last non-empty.
     pub vtime: f64,
-    /// Who ran before, and of which program.
+    /// The thread that ran before on this CPU, and its program.
     pub before: Option<(ThreadId, usize)>,
 }
 
-/// The simulated machine at work.
+/// The state of the simulated machine, its kernel and its programs.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) machine: Machine,
@@ -74,32 +75,32 @@ pub struct Engine {
     pub(crate) threads: Vec<Thread>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) now_ns: u64,
-    pub(crate) weather: Weather,
-    /// Threads in queues.
+    pub(crate) contention: MemoryContention,
+    /// Number of threads in queues.
     pub(crate) waiting: usize,
-    /// Programs that have some there, in no order.
-    pub(crate) waiters: Vec<usize>,
-    /// The CPU whose event is being handled, if it is one's.
+    /// Programs with threads in queues, unordered.
+    pub(crate) waiting_programs: Vec<usize>,
+    /// The CPU of the current event; none while a timer is handled.
     pub(crate) waker: Option<usize>,
-    /// When the loads of busy CPUs were last evened out.
-    pub(crate) evened_ns: u64,
+    /// Virtual time of the last load balancing between busy CPUs.
+    pub(crate) balanced_ns: u64,
     pub(crate) clock: Clock,
     timers: BinaryHeap<Reverse<(u64, u64, Timer)>>,
     timers_made: u64,
     pub(crate) free: Vec<ThreadId>,
-    pub(crate) news: Vec<News>,
+    pub(crate) sim_events: Vec<SimEvent>,
     events: u64,
-    /// Threads that began on a CPU after one of another program.
+    /// Number of times that a CPU started a thread of another program than the one before.
     space_switches: u64,
-    /// Threads that were ever born.
-    pub(crate) births: u64,
+    /// Number of threads created so far.
+    pub(crate) threads_created: u64,
     pub(crate) seed: u64,
-    pub(crate) watch: Watch,
+    pub(crate) fault_detector: FaultDetector,
     pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 impl Engine {
-    /// An idle machine, which the kernel can have ([`Kernel::check`]).
+    /// Creates an idle machine. The kernel must support the machine ([`Kernel::check`]).
     pub fn new(machine: Machine, kernel: Kernel, seed: u64) -> Self {
         let cpu = CpuState {
             current: None,
@@ -116,10 +117,10 @@ impl Engine {
         let cpus = vec![cpu; machine.places.len()];
         let mut engine = Self {
             clock: Clock::new(cpus.len()),
-            weather: Weather::new(&machine),
+            contention: MemoryContention::new(&machine),
             ours: match kernel.order {
-                Order::Usher => Ours::new(&machine),
-                Order::Eevdf | Order::Cfs => Ours::default(),
+                QueueOrder::Usher => Ours::new(&machine),
+                QueueOrder::Eevdf | QueueOrder::Cfs => Ours::default(),
             },
             cpus,
             machine,
@@ -128,23 +129,23 @@ impl Engine {
             jobs: Vec::new(),
             now_ns: 0,
             waiting: 0,
-            waiters: Vec::new(),
+            waiting_programs: Vec::new(),
             waker: None,
-            evened_ns: 0,
+            balanced_ns: 0,
             timers: BinaryHeap::new(),
             timers_made: 0,
             free: Vec::new(),
-            news: Vec::new(),
+            sim_events: Vec::new(),
             events: 0,
             space_switches: 0,
-            births: 0,
+            threads_created: 0,
             seed,
-            watch: Watch::default(),
+            fault_detector: FaultDetector::default(),
             recorder: None,
         };
         engine.after(engine.kernel.balance_ns, Timer::Balance);
-        engine.after(crate::weather::PERIOD_NS, Timer::Weather);
-        engine.after(WATCH_NS, Timer::Watch);
+        engine.after(crate::contention::PERIOD_NS, Timer::Contention);
+        engine.after(DEADLOCK_CHECK_NS, Timer::DeadlockCheck);
         engine
     }
 
@@ -153,32 +154,32 @@ impl Engine {
         self.now_ns
     }
 
-    /// Events so far.
+    /// Number of events handled so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// How often a CPU went from a thread of one program to one of another.
+    /// Number of switches of a CPU from a thread of one program to a thread of another.
     pub fn space_switches(&self) -> u64 {
         self.space_switches
     }
 
-    /// The machine.
+    /// The simulated machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Lets virtual time pass until then, or until there is news.
+    /// Advances virtual time to `until_ns`, or until an event is to be reported.
     ///
     /// # Errors
-    /// The run cannot go on: a program's threads wait for one another, or
-    /// steps or events have no end. It never can again, then.
+    /// The run cannot continue: all threads of a program wait for one another, or a program repeats
+    /// steps or events without end. Every later call then returns the same error.
     pub fn run(&mut self, until_ns: u64) -> Result<(), Fault> {
         loop {
             if let Some(fault) = self.fault() {
                 return Err(fault.clone());
             }
-            if !self.news.is_empty() {
+            if !self.sim_events.is_empty() {
                 return Ok(());
             }
             let (cpu_ns, cpu) = self.clock.first();
@@ -190,7 +191,7 @@ impl Engine {
             }
             self.events += 1;
             self.now_ns = next_ns;
-            if self.is_event_too_many(self.events) {
+            if self.exceeds_event_limit(self.events) {
                 continue;
             }
             if cpu_ns <= timer_ns {
@@ -198,14 +199,14 @@ impl Engine {
                 self.cpu_event(cpu);
                 self.waker = None;
             } else if let Some(Reverse((_, _, timer))) = self.timers.pop() {
-                self.ring(timer);
+                self.fire(timer);
             }
         }
     }
 
-    /// What has happened since the last call.
-    pub fn take_news(&mut self) -> Vec<News> {
-        std::mem::take(&mut self.news)
+    /// Removes and returns the events since the last call.
+    pub fn take_sim_events(&mut self) -> Vec<SimEvent> {
+        std::mem::take(&mut self.sim_events)
     }
 
     pub(crate) fn after(&mut self, ns: u64, timer: Timer) {
@@ -214,15 +215,15 @@ impl Engine {
         self.timers.push(Reverse((at_ns, self.timers_made, timer)));
     }
 
-    /// The number of the next timer.
+    /// The identifier that the next timer will get.
     pub(crate) fn next_timer(&self) -> u64 {
         self.timers_made + 1
     }
 
-    fn ring(&mut self, timer: Timer) {
+    fn fire(&mut self, timer: Timer) {
         match timer {
-            Timer::Wake(thread, nap) if self.threads[thread].nap == nap => {
-                self.threads[thread].nap = 0;
+            Timer::Wake(thread, sleep_timer) if self.threads[thread].sleep_timer == sleep_timer => {
+                self.threads[thread].sleep_timer = 0;
                 self.wake(thread);
             }
             Timer::Wake(..) => {}
@@ -230,65 +231,65 @@ impl Engine {
                 self.balance();
                 self.after(self.kernel.balance_ns, Timer::Balance);
             }
-            Timer::Weather => {
-                self.look_at_memory();
-                self.after(crate::weather::PERIOD_NS, Timer::Weather);
+            Timer::Contention => {
+                self.update_contention();
+                self.after(crate::contention::PERIOD_NS, Timer::Contention);
             }
-            Timer::Watch => {
-                self.look_for_deadlocks();
-                self.after(WATCH_NS, Timer::Watch);
+            Timer::DeadlockCheck => {
+                self.check_for_deadlocks();
+                self.after(DEADLOCK_CHECK_NS, Timer::DeadlockCheck);
             }
         }
     }
 
-    // Threads come and go on CPUs.
+    // Thread states.
 
-    /// A thread that begins.
+    /// Starts a new thread.
     pub(crate) fn start(&mut self, thread: ThreadId) {
         match self.advance(thread) {
             true => self.ready(thread),
-            false => self.ended_or_waits(thread),
+            false => self.end_or_block(thread),
         }
     }
 
-    /// A thread that waited for something goes on.
+    /// Resumes a waiting thread.
     pub(crate) fn wake(&mut self, thread: ThreadId) {
-        if self.threads[thread].doing != Doing::Waiting {
+        if self.threads[thread].run_state != RunState::Waiting {
             return;
         }
-        if !self.is_chain_too_long(thread) {
+        if !self.exceeds_wakeup_limit(thread) {
             match self.advance(thread) {
                 true => self.ready(thread),
-                false => self.ended_or_waits(thread),
+                false => self.end_or_block(thread),
             }
         }
-        self.chain_ends();
+        self.end_wakeup();
     }
 
-    fn ended_or_waits(&mut self, thread: ThreadId) {
-        if self.threads[thread].over {
-            self.threads[thread].doing = Doing::Ended;
+    fn end_or_block(&mut self, thread: ThreadId) {
+        if self.threads[thread].finished {
+            self.threads[thread].run_state = RunState::Ended;
             let program = self.threads[thread].program;
             self.jobs[program].alive -= 1;
             if self.jobs[program].alive == 0 {
-                self.over(program);
+                self.end_repetition(program);
             }
         } else {
-            self.threads[thread].doing = Doing::Waiting;
+            self.threads[thread].run_state = RunState::Waiting;
             self.threads[thread].standing.slept = true;
         }
     }
 
-    /// Puts a thread that has something to do on a CPU or into a queue.
+    /// Puts a runnable thread on a CPU or into a queue.
     pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
         let is_stopped = self.is_stopped(thread);
-        if self.kernel.order == Order::Usher && !is_stopped {
+        if self.kernel.order == QueueOrder::Usher && !is_stopped {
             return self.ready_ours(thread);
         }
         let cpu = match is_stopped {
             true => None,
-            false => self.place_allowed(thread),
+            false => self.select_allowed_cpu(thread),
         };
         let Some(cpu) = cpu else {
             self.stop(thread);
@@ -307,16 +308,16 @@ impl Engine {
         }
     }
 
-    /// Keeps count of a program's threads in queues, and of the time when
-    /// there were any.
+    /// Updates the number of a program's threads in queues, and the time during which the program
+    /// had any.
     pub(crate) fn queued(&mut self, program: usize, by: i32) {
         self.waiting = self.waiting.wrapping_add_signed(by as isize);
         let job = &mut self.jobs[program];
         let before = job.queued;
         job.queued = job.queued.wrapping_add_signed(by);
         match (before > 0, job.queued > 0) {
-            (false, true) => self.waiters.push(program),
-            (true, false) => self.waits_no_more(program),
+            (false, true) => self.waiting_programs.push(program),
+            (true, false) => self.remove_waiting_program(program),
             _ => {}
         }
         let job = &mut self.jobs[program];
@@ -330,39 +331,42 @@ impl Engine {
         }
     }
 
-    /// A program has no threads in queues any more.
-    pub(crate) fn waits_no_more(&mut self, program: usize) {
-        // Who began to wait last is mostly the first to be done with it.
-        if let Some(at) = self.waiters.iter().rposition(|&other| other == program) {
-            self.waiters.swap_remove(at);
+    /// Removes a program from the list of programs with threads in queues.
+    pub(crate) fn remove_waiting_program(&mut self, program: usize) {
+        // The program that was added last usually leaves first; search from the end.
+        if let Some(at) = self
+            .waiting_programs
+            .iter()
+            .rposition(|&other| other == program)
+        {
+            self.waiting_programs.swap_remove(at);
         }
     }
 
-    /// Whether somebody waits who may run there.
-    pub(crate) fn is_waited_for(&self, cpu: usize) -> bool {
+    /// Returns whether a program with queued threads may use the CPU.
+    pub(crate) fn has_waiters_for(&self, cpu: usize) -> bool {
         let may = |&program: &usize| self.jobs[program].mask.has(cpu);
-        self.waiters.iter().any(may)
+        self.waiting_programs.iter().any(may)
     }
 
-    /// Takes a thread off its CPU or out of its queue; what it was doing is
-    /// for the caller to say.
-    pub(crate) fn withdraw(&mut self, thread: ThreadId) {
-        match self.threads[thread].doing {
-            Doing::Running(cpu) => {
+    /// Takes a thread off its CPU or out of its queue. The caller then sets the thread's new state.
+    pub(crate) fn deactivate(&mut self, thread: ThreadId) {
+        match self.threads[thread].run_state {
+            RunState::Running(cpu) => {
                 self.account(cpu);
                 self.leave(thread, cpu);
                 self.jobs[self.threads[thread].program].runnable -= 1;
-                self.threads[thread].doing = Doing::Waiting;
+                self.threads[thread].run_state = RunState::Waiting;
                 self.cpus[cpu].current = None;
                 self.dispatch(cpu);
             }
-            Doing::Queued(cpu) => {
+            RunState::Queued(cpu) => {
                 self.account(cpu);
                 self.leave(thread, cpu);
                 self.cpus[cpu].queue.retain(|&other| other != thread);
                 self.queued(self.threads[thread].program, -1);
                 self.jobs[self.threads[thread].program].runnable -= 1;
-                self.threads[thread].doing = Doing::Waiting;
+                self.threads[thread].run_state = RunState::Waiting;
                 self.arm(cpu);
             }
             _ => {}
@@ -371,8 +375,8 @@ impl Engine {
 
     /// Moves a running thread to an idle CPU.
     pub(crate) fn move_running(&mut self, thread: ThreadId, to: usize) {
-        self.withdraw(thread);
-        if self.kernel.order == Order::Usher {
+        self.deactivate(thread);
+        if self.kernel.order == QueueOrder::Usher {
             return self.arrive_ours(thread, to);
         }
         self.account(to);
@@ -386,7 +390,7 @@ impl Engine {
         }
     }
 
-    /// The current thread goes back into the queue and another one runs.
+    /// Returns the current thread to the queue and runs the next thread.
     fn preempt(&mut self, cpu: usize) {
         if let Some(thread) = self.cpus[cpu].current.take() {
             let slice = self.kernel.slice_ns as f64 / self.weight(thread);
@@ -394,36 +398,36 @@ impl Engine {
             if state.vruntime >= state.deadline {
                 state.deadline = state.vruntime + slice;
             }
-            state.doing = Doing::Queued(cpu);
+            state.run_state = RunState::Queued(cpu);
             self.cpus[cpu].queue.push(thread);
             self.queued(self.threads[thread].program, 1);
         }
         self.dispatch(cpu);
     }
 
-    /// Chooses who runs on a CPU that has nobody.
+    /// Selects the next thread of a CPU without a current thread.
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
         let thread = match self.kernel.order {
-            Order::Usher => self.pick_ours(cpu),
-            Order::Eevdf | Order::Cfs => self.pick_or_pull(cpu),
+            QueueOrder::Usher => self.pick_ours(cpu),
+            QueueOrder::Eevdf | QueueOrder::Cfs => self.pick_or_pull(cpu),
         };
         if let Some(thread) = thread {
             self.queued(self.threads[thread].program, -1);
             return self.run_on(thread, cpu);
         }
-        self.note_who_has(cpu);
+        self.record_current(cpu);
         self.clock.set(cpu, NEVER);
-        self.siblings_speed(cpu);
-        if self.kernel.order == Order::Usher {
+        self.update_sibling_rates(cpu);
+        if self.kernel.order == QueueOrder::Usher {
             self.invite(cpu);
         }
     }
 
     fn pick_or_pull(&mut self, cpu: usize) -> Option<ThreadId> {
         let thread = self.pick_allowed(cpu);
-        if thread.is_some() || !self.cpus[cpu].online || !self.is_waited_for(cpu) {
+        if thread.is_some() || !self.cpus[cpu].online || !self.has_waiters_for(cpu) {
             return thread;
         }
         let thread = self.pull_allowed(cpu)?;
@@ -431,24 +435,24 @@ impl Engine {
         Some(thread)
     }
 
-    /// A thread that is in no queue runs on a CPU that has nobody.
+    /// Runs a thread, which is in no queue, on a CPU without a current thread.
     pub(crate) fn run_on(&mut self, thread: ThreadId, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
         self.note_running(thread, cpu);
         self.cpus[cpu].current = Some(thread);
-        self.note_who_has(cpu);
+        self.record_current(cpu);
         self.cpus[cpu].started_ns = self.now_ns;
         self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
-        self.threads[thread].doing = Doing::Running(cpu);
+        self.threads[thread].run_state = RunState::Running(cpu);
         self.warm_up(thread, cpu);
-        self.siblings_speed(cpu);
+        self.update_sibling_rates(cpu);
         self.set_rate(cpu);
         self.arm(cpu);
     }
 
-    /// What it costs a thread to begin on this CPU: the switch, and caches
-    /// that hold other data.
+    /// Charges a thread for starting on a CPU: the context switch, and the refill of caches that
+    /// hold other data.
     fn warm_up(&mut self, thread: ThreadId, cpu: usize) {
         let costs = &self.machine.costs;
         let now = (thread, self.threads[thread].program);
@@ -463,21 +467,21 @@ impl Engine {
             &self.machine.places[self.threads[thread].last],
             &self.machine.places[cpu],
         );
-        // A thread cannot have more in the private caches than it uses.
+        // The refill is limited to the data that the thread uses.
         let own = (memory.private_bytes / 512e3).min(1.0);
         let mut cold = costs.switch_ns + own * costs.private_refill_ns;
         if from.domain != to.domain {
             cold += memory.private_bytes.min(self.machine.llc_bytes[to.domain]) / costs.refill_gbps;
         }
         let state = &mut self.threads[thread];
-        // What was not refilled before it went on is lost again.
+        // An unfinished earlier refill is discarded.
         state.cold = cold;
         state.last = cpu;
     }
 
     // Time.
 
-    /// Credits the current thread with what it did since the last look.
+    /// Charges the current thread for the time since the last charge.
     pub(crate) fn account(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let elapsed_ns = self.now_ns - state.since_ns;
@@ -501,24 +505,24 @@ impl Engine {
         job.done_ns[self.machine.places[cpu].domain] += done;
         let warming = thread.cold.min(done);
         thread.cold -= warming;
-        let reaching = thread.contended.min(done - warming);
-        thread.contended -= reaching;
-        let worked = (done - warming - reaching).min(thread.work);
+        let bouncing = thread.bounce_work.min(done - warming);
+        thread.bounce_work -= bouncing;
+        let worked = (done - warming - bouncing).min(thread.work);
         thread.work -= worked;
         job.work += worked;
         job.busy_ns[self.machine.places[cpu].domain] += elapsed_ns as f64;
     }
 
-    /// Whether the end of a slice there may be somebody else's turn.
-    fn asks_who_is_next(&self, cpu: usize) -> bool {
+    /// Returns whether another thread may run on the CPU when the slice ends.
+    fn may_switch(&self, cpu: usize) -> bool {
         match self.kernel.order {
-            // Other domains are looked at, too.
-            Order::Usher => self.waiting > 0,
-            Order::Eevdf | Order::Cfs => !self.cpus[cpu].queue.is_empty(),
+            // A CPU also takes threads from the queues of other domains.
+            QueueOrder::Usher => self.waiting > 0,
+            QueueOrder::Eevdf | QueueOrder::Cfs => !self.cpus[cpu].queue.is_empty(),
         }
     }
 
-    /// Sets when the CPU's next event is.
+    /// Schedules the CPU's next event.
     pub(crate) fn arm(&mut self, cpu: usize) {
         let state = &self.cpus[cpu];
         let Some(id) = state.current else {
@@ -530,12 +534,12 @@ impl Engine {
             Some(_) if thread.spins_until_ns == NEVER => NEVER,
             Some(_) => self.now_ns + thread.spins_until_ns.saturating_sub(thread.cpu_ns),
             None => {
-                let left = (thread.cold + thread.contended + thread.work) / state.rate;
+                let left = (thread.cold + thread.bounce_work + thread.work) / state.rate;
                 self.now_ns.saturating_add(left.ceil() as u64)
             }
         };
-        if self.asks_who_is_next(cpu) {
-            at_ns = at_ns.min(self.turn_ends_ns(cpu, self.now_ns));
+        if self.may_switch(cpu) {
+            at_ns = at_ns.min(self.slice_ends_at_ns(cpu, self.now_ns));
         }
         self.clock.set(cpu, at_ns);
     }
@@ -549,15 +553,15 @@ impl Engine {
         let thread = &self.threads[id];
         let done = match thread.spins_at {
             Some(_) => thread.cpu_ns >= thread.spins_until_ns,
-            None => thread.work + thread.contended + thread.cold <= NOTHING,
+            None => thread.work + thread.bounce_work + thread.cold <= WORK_EPSILON,
         };
         if done && !self.step_over(id, cpu) {
             return;
         }
-        if self.turn_ends_ns(cpu, self.now_ns) <= self.now_ns && self.asks_who_is_next(cpu) {
+        if self.slice_ends_at_ns(cpu, self.now_ns) <= self.now_ns && self.may_switch(cpu) {
             match self.kernel.order {
-                Order::Usher => self.ask_again(cpu),
-                Order::Eevdf | Order::Cfs => self.preempt(cpu),
+                QueueOrder::Usher => self.ask_again(cpu),
+                QueueOrder::Eevdf | QueueOrder::Cfs => self.preempt(cpu),
             }
         } else {
             self.prolong(cpu);
@@ -568,11 +572,11 @@ impl Engine {
         }
     }
 
-    /// The running thread's step is over; false when it runs no more.
+    /// Completes the running thread's step. Returns false if the thread stops running.
     fn step_over(&mut self, id: ThreadId, cpu: usize) -> bool {
         let goes_on = match self.threads[id].spins_at.take() {
             Some(barrier) => {
-                // It has spun long enough and sleeps at the barrier.
+                // The spinning period is over; the thread blocks at the barrier.
                 let program = self.threads[id].program;
                 let barrier = &mut self.jobs[program].barriers[barrier];
                 barrier.spinners.retain(|&other| other != id);
@@ -581,23 +585,23 @@ impl Engine {
             }
             None => self.advance(id),
         };
-        // Whoever it woke may have taken the CPU from it.
+        // A thread woken by this step may have preempted this thread.
         if goes_on {
             return self.cpus[cpu].current == Some(id);
         }
-        match self.threads[id].doing {
-            Doing::Running(at) => {
+        match self.threads[id].run_state {
+            RunState::Running(at) => {
                 self.account(at);
                 self.leave(id, at);
                 self.cpus[at].current = None;
-                self.threads[id].doing = Doing::Waiting;
+                self.threads[id].run_state = RunState::Waiting;
                 self.jobs[self.threads[id].program].runnable -= 1;
                 self.dispatch(at);
             }
-            Doing::Queued(_) | Doing::Stopped => self.withdraw(id),
-            Doing::Waiting | Doing::Ended => {}
+            RunState::Queued(_) | RunState::Stopped => self.deactivate(id),
+            RunState::Waiting | RunState::Ended => {}
         }
-        self.ended_or_waits(id);
+        self.end_or_block(id);
         false
     }
 }

@@ -1,80 +1,81 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's evaluation in one setting: every mix under every scheduler, and
-//! what comes of it by class of mix.
+//! Paper 1's evaluation in one setting: every mix under every scheduler, with means by kind of mix.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 
-use crate::campaign::{Campaign, Class, MixRow, Player, Scheduler, cast, mixes};
+use crate::campaign::{
+    Campaign, CampaignProgram, Class, MixRow, Scheduler, measure_programs, mixes,
+};
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::sample::{self, Sample};
 use crate::setup::Setup;
 
-/// How much is simulated.
+/// Size of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Extent {
+pub struct SimulationSize {
     /// Work of a repetition, in seconds of the sequential program.
     pub repetition_s: f64,
-    /// Virtual seconds to look at every mix after it has settled.
+    /// Virtual seconds simulated for each mix after its transient.
     pub steady_s: f64,
-    /// Only every so manieth mix.
-    pub every: usize,
-    /// Seed of everything random.
+    /// Distance between simulated mixes; 1: every mix.
+    pub stride: usize,
+    /// Seed of the random number generators.
     pub seed: u64,
-    /// Threads of this process that simulate; no answer depends on it.
+    /// Number of threads that simulate; the results do not depend on it.
     pub workers: usize,
 }
 
 /// A program of the evaluation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Program {
-    /// Its name.
+pub struct EvaluatedProgram {
+    /// Name of the program.
     pub name: String,
-    /// Its class.
+    /// Class of the program.
     pub class: Class,
-    /// The other class that it could be in.
+    /// The other class, if the program is near a class border.
     pub other: Option<Class>,
-    /// Speed-up over the sequential program by cores.
+    /// Speed-up over the sequential program, by number of cores.
     pub speedup: Vec<(f64, f64)>,
-    /// Time of a thread a core of the machine on one die, relative to a thread
-    /// a core of the die.
+    /// Time on one die with a thread per core of the machine, relative to a thread per core of the
+    /// die.
     pub crowded: f64,
 }
 
-impl Program {
-    fn new(player: &Player) -> Self {
+impl EvaluatedProgram {
+    fn new(program: &CampaignProgram) -> Self {
         Self {
-            name: player.entrant.name.clone(),
-            class: player.class,
-            other: player.other,
-            speedup: player.speedup.clone(),
-            crowded: player.crowded,
+            name: program.entry.name.clone(),
+            class: program.class,
+            other: program.other,
+            speedup: program.speedup.clone(),
+            crowded: program.crowded,
         }
     }
 }
 
-/// Kinds of mixes of which the paper gives a mean.
+/// Kinds of mixes for which the paper reports a mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// All 210.
+pub enum MixKind {
+    /// All 210 mixes.
     All,
     /// Two medium and two poor scalers.
     Yyrr,
-    /// Two good and two medium ones.
+    /// Two good and two medium scalers.
     Ggyy,
-    /// No good one.
+    /// No good scaler.
     NoG,
 }
 
-impl Kind {
-    /// All of them.
+impl MixKind {
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::All, Self::Yyrr, Self::Ggyy, Self::NoG];
 
-    /// Its name in tables.
+    /// Name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -84,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// The paper's geometric means: Linux, CaSAS.
+    /// The paper's geometric means of ANTT: Linux, CaSAS.
     pub fn paper(self) -> (f64, f64) {
         match self {
             Self::All => (1.94, 1.95),
@@ -106,59 +107,59 @@ impl Kind {
     }
 }
 
-/// One setting's evaluation.
+/// The evaluation in one setting.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// What is not as in the first one.
+    /// The difference to the default setting.
     pub setting: String,
-    /// The programs, alone.
-    pub programs: Vec<Program>,
-    /// The paper's sample mix.
+    /// The programs, measured alone.
+    pub programs: Vec<EvaluatedProgram>,
+    /// Results of the paper's sample mix.
     pub sample: Vec<Sample>,
-    /// The mixes.
+    /// Results of all simulated mixes.
     pub mixes: Vec<MixRow>,
 }
 
-/// A setting in which the sample mix is further than this from the paper's
-/// figures, relative, is not one of the paper's machine and programs.
+/// Relative deviation of the sample mix from the paper's figures above which a setting does not
+/// represent the paper's machine and programs.
 pub const SAMPLE_OFF_MAX: f64 = 0.20;
 
 impl Evaluation {
-    /// Runs it; `done` is told of every mix and how many there are.
+    /// Runs the evaluation. `done` is called after every mix, with the total number of mixes.
     ///
     /// # Errors
-    /// A simulation cannot go on.
+    /// A simulation cannot continue.
     pub fn run(
         setting: &str,
         setup: &Setup,
         topology: &Topology,
         schedulers: &[Scheduler],
-        extent: &Extent,
+        size: &SimulationSize,
         done: &(dyn Fn(usize, &MixRow) + Sync),
     ) -> Result<Self, Fault> {
         let machine = Machine::new(topology.clone(), setup.costs.clone());
         let (models, kernel) = (&setup.models, &setup.kernel);
-        let cast = cast(models, &machine, kernel, extent.repetition_s, extent.seed)?;
+        let programs = measure_programs(models, &machine, kernel, size.repetition_s, size.seed)?;
         let campaign = Campaign {
             machine: &machine,
             kernel,
-            cast: &cast,
+            programs: &programs,
             schedulers,
-            steady_s: extent.steady_s,
-            scale: setup.native_s / extent.repetition_s,
-            seed: extent.seed,
+            steady_s: size.steady_s,
+            scale: setup.native_s / size.repetition_s,
+            seed: size.seed,
         };
-        let all = mixes(cast.len(), 4).into_iter();
-        let all: Vec<_> = all.step_by(extent.every.max(1)).collect();
+        let all = mixes(programs.len(), 4).into_iter();
+        let all: Vec<_> = all.step_by(size.stride.max(1)).collect();
         Ok(Self {
             setting: setting.to_owned(),
-            sample: sample::run(setup, topology, schedulers, extent)?,
-            programs: cast.iter().map(Program::new).collect(),
-            mixes: campaign.run(&all, extent.workers, &|row| done(all.len(), row))?,
+            sample: sample::run(setup, topology, schedulers, size)?,
+            programs: programs.iter().map(EvaluatedProgram::new).collect(),
+            mixes: campaign.run(&all, size.workers, &|row| done(all.len(), row))?,
         })
     }
 
-    /// How far the sample mix is from the paper's figures at most, relative.
+    /// Maximum relative deviation of the sample mix from the paper's figures.
     pub fn sample_off(&self) -> f64 {
         let off = |sample: &Sample| Some((sample.antt / sample.paper? - 1.0).abs());
         self.sample.iter().filter_map(off).fold(0.0, f64::max)
@@ -166,12 +167,12 @@ impl Evaluation {
 
     /// The programs' classes.
     pub fn classes(&self) -> BTreeMap<String, Class> {
-        let class = |program: &Program| (program.name.clone(), program.class);
+        let class = |program: &EvaluatedProgram| (program.name.clone(), program.class);
         self.programs.iter().map(class).collect()
     }
 
-    /// Every way to class the programs that are near a border: as they are,
-    /// each one moved, all moved.
+    /// Alternative classifications of the programs near a class border: each of them moved alone,
+    /// then all together.
     pub fn other_classes(&self) -> Vec<(String, BTreeMap<String, Class>)> {
         let mut all = Vec::new();
         let mut together = self.classes();
@@ -193,7 +194,7 @@ impl Evaluation {
     /// The mixes of a kind.
     pub fn of<'a>(
         &'a self,
-        kind: Kind,
+        kind: MixKind,
         classes: &'a BTreeMap<String, Class>,
     ) -> impl Iterator<Item = &'a MixRow> {
         self.mixes.iter().filter(move |row| {
@@ -202,12 +203,11 @@ impl Evaluation {
         })
     }
 
-    /// Geometric mean of a scheduler's ANTT over the mixes of a kind; `None`
-    /// where there are none.
+    /// Geometric mean of a scheduler's ANTT over the mixes of a kind; `None` if there are none.
     pub fn mean(
         &self,
         scheduler: Scheduler,
-        kind: Kind,
+        kind: MixKind,
         classes: &BTreeMap<String, Class>,
     ) -> Option<f64> {
         let logs = self
@@ -218,17 +218,17 @@ impl Evaluation {
         (count > 0.0).then(|| (logs.iter().sum::<f64>() / count).exp())
     }
 
-    /// One scheduler's mean relative to another's.
+    /// The mean of one scheduler relative to another.
     pub fn ratio(
         &self,
         (scheduler, to): (Scheduler, Scheduler),
-        kind: Kind,
+        kind: MixKind,
         classes: &BTreeMap<String, Class>,
     ) -> Option<f64> {
         Some(self.mean(scheduler, kind, classes)? / self.mean(to, kind, classes)?)
     }
 
-    /// The mix in which a scheduler does worst relative to another, and how.
+    /// The mix with a scheduler's highest ANTT relative to another, with that ratio.
     pub fn worst(&self, scheduler: Scheduler, to: Scheduler) -> Option<(&MixRow, f64)> {
         let ratio = |row: &MixRow| Some(row.antt.get(&scheduler)? / row.antt.get(&to)?);
         let ratios = self.mixes.iter().filter_map(|row| Some((row, ratio(row)?)));

@@ -1,77 +1,77 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs that cannot go on: threads that wait for one another for ever, and
-//! steps or events without end.
+//! Detection of runs that cannot continue: deadlocks of threads, and steps or events without end.
 //!
-//! A simulation that hangs says nothing. Three things can make one hang, and
-//! each has its bound: steps that take no virtual time (counted an instant),
-//! threads none of which can ever be woken (looked for every virtual second:
-//! programs do not wait for one another, so one program's threads decide it),
-//! and more events than anybody wants to wait for (`Engine::limit_events`).
+//! Three causes could make a simulation hang; each has a limit:
+//!
+//! - Steps that take no virtual time: their number per instant is limited.
+//! - Deadlock of a program's threads: checked every virtual second. Programs do
+//!   not wait for other programs, thus each is checked alone.
+//! - Too many events: limited by `Engine::limit_events`.
 
 use crate::engine::Engine;
-use crate::job::{Doing, ThreadId};
+use crate::job::{RunState, ThreadId};
 use crate::script::Op;
 
-/// Steps and events at one virtual instant; a barrier that opens for every
-/// thread of the largest machine takes a hundredth of this.
+/// Maximum number of steps and events at one virtual instant. A barrier that wakes every thread of
+/// the largest machine takes a hundredth of it.
 const INSTANT_MAX: u32 = 4_000_000;
-/// Threads that wake one another in one instant, each before the last is done.
+/// Maximum nesting of wakeups in one instant.
 const CHAIN_MAX: u32 = 1_000;
-/// How often it is looked whether everybody waits.
-pub(crate) const WATCH_NS: u64 = 1_000_000_000;
+/// Period of the deadlock check.
+pub(crate) const DEADLOCK_CHECK_NS: u64 = 1_000_000_000;
 
-/// Why a run cannot go on.
+/// Reason why a run cannot continue.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Fault {
     /// All threads of a program wait, and none of them can be woken.
     #[error(
-        "program '{program}': all its threads wait for one another, since {at_s:.3} s at the latest: {who}"
+        "program '{program}': deadlock: all its threads wait for one another since {at_s:.3} s or earlier: {waiter}"
     )]
     Deadlock {
-        /// Whose.
+        /// Name of the program.
         program: String,
-        /// Virtual seconds.
+        /// Time of the detection in virtual seconds.
         at_s: f64,
-        /// The first of them and what it waits for.
-        who: String,
+        /// The first waiting thread and what it waits for.
+        waiter: String,
     },
-    /// Steps that let no time pass.
+    /// Too many steps without virtual time passing.
     #[error(
-        "program '{program}': role {role}, step {step}: more than {INSTANT_MAX} steps at {at_s:.6} s without time passing; give what is repeated some work"
+        "program '{program}': role {role}, step {step}: more than {INSTANT_MAX} steps at {at_s:.6} s without time passing; give the repeated steps some work"
     )]
-    Storm {
-        /// Whose.
+    ZeroTimeLoop {
+        /// Name of the program.
         program: String,
-        /// The role of the thread that was at it last.
+        /// ThreadKind of the thread that ran last.
         role: usize,
         /// Its step.
         step: usize,
         /// Virtual seconds.
         at_s: f64,
     },
-    /// A program that does nothing at all while others run.
-    #[error("program '{program}' does nothing for as long as it is looked at")]
+    /// A program makes no progress while others run.
+    #[error("program '{program}' makes no progress during the simulated period")]
     Starved {
-        /// Whose.
+        /// Name of the program.
         program: String,
     },
     /// Threads wake one another without end.
     #[error(
-        "program '{program}': more than {CHAIN_MAX} threads wake one another at {at_s:.6} s, none of which has work"
+        "program '{program}': more than {CHAIN_MAX} threads wake one another at {at_s:.6} s, and none of them has work"
     )]
-    Chain {
-        /// Whose.
+    WakeupChain {
+        /// Name of the program.
         program: String,
         /// Virtual seconds.
         at_s: f64,
     },
-    /// A program that repeats its work, and has none.
-    #[error("program '{program}': a repetition of it takes no time")]
-    Nothing {
-        /// Which.
+    /// A repeating program has no work.
+    #[error("program '{program}': a repetition takes no time")]
+    NoWork {
+        /// Name of the program.
         program: String,
     },
-    /// There were more events than allowed.
+    /// The number of events exceeds the limit.
     #[error("more than {events} events by {at_s:.3} s of virtual time")]
     Events {
         /// The limit.
@@ -81,18 +81,18 @@ pub enum Fault {
     },
 }
 
-/// What a run is watched by.
+/// Counters and limits that detect a run that cannot continue.
 #[derive(Debug, Clone)]
-pub(crate) struct Watch {
+pub(crate) struct FaultDetector {
     pub fault: Option<Fault>,
     pub events_max: u64,
     instant_ns: u64,
-    /// Steps and events at that instant.
+    /// Number of steps and events at that instant.
     instant: u32,
     chain: u32,
 }
 
-impl Default for Watch {
+impl Default for FaultDetector {
     fn default() -> Self {
         Self {
             fault: None,
@@ -105,14 +105,14 @@ impl Default for Watch {
 }
 
 impl Engine {
-    /// A run ends with [`Fault::Events`] after so many events.
+    /// Limits the number of events; the run then ends with [`Fault::Events`].
     pub fn limit_events(&mut self, events_max: u64) {
-        self.watch.events_max = events_max;
+        self.fault_detector.events_max = events_max;
     }
 
-    /// Why the run cannot go on, if it cannot. It stays so.
+    /// The reason why the run cannot continue, if any. It is permanent.
     pub fn fault(&self) -> Option<&Fault> {
-        self.watch.fault.as_ref()
+        self.fault_detector.fault.as_ref()
     }
 
     pub(crate) fn seconds(&self) -> f64 {
@@ -123,31 +123,31 @@ impl Engine {
         self.jobs[program].script.name.clone()
     }
 
-    /// The first fault is the one that is told.
+    /// Records a fault; only the first is kept.
     pub(crate) fn fail(&mut self, fault: impl FnOnce(&Self) -> Fault) {
-        if self.watch.fault.is_none() {
-            self.watch.fault = Some(fault(self));
+        if self.fault_detector.fault.is_none() {
+            self.fault_detector.fault = Some(fault(self));
         }
     }
 
-    /// Counts a step or an event; whether it was one too many at this instant.
-    fn is_one_too_many(&mut self) -> bool {
-        let watch = &mut self.watch;
-        if watch.instant_ns != self.now_ns {
-            (watch.instant_ns, watch.instant) = (self.now_ns, 0);
+    /// Counts a step or event. Returns whether the limit per instant is exceeded.
+    fn exceeds_instant_limit(&mut self) -> bool {
+        let detector = &mut self.fault_detector;
+        if detector.instant_ns != self.now_ns {
+            (detector.instant_ns, detector.instant) = (self.now_ns, 0);
         }
-        watch.instant += 1;
-        watch.instant > INSTANT_MAX
+        detector.instant += 1;
+        detector.instant > INSTANT_MAX
     }
 
-    /// Counts a step of a thread; whether that is the end of the run.
-    pub(crate) fn is_storm(&mut self, id: ThreadId) -> bool {
-        if !self.is_one_too_many() {
+    /// Counts a step of a thread. Returns whether the run has failed.
+    pub(crate) fn exceeds_step_limit(&mut self, id: ThreadId) -> bool {
+        if !self.exceeds_instant_limit() {
             return false;
         }
         self.fail(|engine| {
             let thread = &engine.threads[id];
-            Fault::Storm {
+            Fault::ZeroTimeLoop {
                 program: engine.name_of(thread.program),
                 role: thread.role,
                 step: thread.step,
@@ -157,74 +157,77 @@ impl Engine {
         true
     }
 
-    /// Counts an event; whether that is the end of the run.
-    pub(crate) fn is_event_too_many(&mut self, events: u64) -> bool {
-        let over = events > self.watch.events_max;
-        if over || self.is_one_too_many() {
+    /// Counts an event. Returns whether the run has failed.
+    pub(crate) fn exceeds_event_limit(&mut self, events: u64) -> bool {
+        let exceeded = events > self.fault_detector.events_max;
+        if exceeded || self.exceeds_instant_limit() {
             self.fail(|engine| Fault::Events {
-                events: if over { events - 1 } else { INSTANT_MAX.into() },
+                events: if exceeded {
+                    events - 1
+                } else {
+                    INSTANT_MAX.into()
+                },
                 at_s: engine.seconds(),
             });
         }
-        self.watch.fault.is_some()
+        self.fault_detector.fault.is_some()
     }
 
-    /// A thread is woken by another one's step; whether that is the end of the
-    /// run. Call [`Engine::chain_ends`] when it has taken its own steps.
-    pub(crate) fn is_chain_too_long(&mut self, id: ThreadId) -> bool {
-        self.watch.chain += 1;
-        if self.watch.chain <= CHAIN_MAX {
+    /// Counts a nested wakeup. Returns whether the run has failed. [`Engine::end_wakeup`] must
+    /// follow when the woken thread has taken its steps.
+    pub(crate) fn exceeds_wakeup_limit(&mut self, id: ThreadId) -> bool {
+        self.fault_detector.chain += 1;
+        if self.fault_detector.chain <= CHAIN_MAX {
             return false;
         }
-        self.fail(|engine| Fault::Chain {
+        self.fail(|engine| Fault::WakeupChain {
             program: engine.name_of(engine.threads[id].program),
             at_s: engine.seconds(),
         });
         true
     }
 
-    pub(crate) fn chain_ends(&mut self) {
-        self.watch.chain -= 1;
+    pub(crate) fn end_wakeup(&mut self) {
+        self.fault_detector.chain -= 1;
     }
 
-    /// A program is about to begin again; whether it has work at all.
-    pub(crate) fn took_time(&mut self, program: usize) -> bool {
+    /// Checks that a program which restarts took time. Returns false if it did not.
+    pub(crate) fn check_took_time(&mut self, program: usize) -> bool {
         if self.now_ns > self.jobs[program].began_ns {
             return true;
         }
-        self.fail(|engine| Fault::Nothing {
+        self.fail(|engine| Fault::NoWork {
             program: engine.name_of(program),
         });
         false
     }
 
-    /// Looks for programs whose threads all wait for ever.
-    pub(crate) fn look_for_deadlocks(&mut self) {
+    /// Checks all programs for deadlocks of their threads.
+    pub(crate) fn check_for_deadlocks(&mut self) {
         for program in 0..self.jobs.len() {
             let job = &self.jobs[program];
             let stuck = |&id: &ThreadId| self.is_stuck(id);
             if job.gone || !job.threads.iter().all(stuck) {
                 continue;
             }
-            let waits = |&&id: &&ThreadId| !self.threads[id].over;
-            let Some(&first) = job.threads.iter().find(waits) else {
+            let waiting = |&&id: &&ThreadId| !self.threads[id].finished;
+            let Some(&first) = job.threads.iter().find(waiting) else {
                 continue;
             };
             self.fail(|engine| Fault::Deadlock {
                 program: engine.name_of(program),
                 at_s: engine.seconds(),
-                who: engine.waits_for(first),
+                waiter: engine.waits_for(first),
             });
             return;
         }
     }
 
-    /// Whether a thread can go on by nothing but what another one of its
-    /// program does.
+    /// Returns whether only another thread of the same program can resume the thread.
     fn is_stuck(&self, id: ThreadId) -> bool {
         let thread = &self.threads[id];
-        let waits = thread.doing == Doing::Waiting && thread.nap == 0;
-        thread.over || thread.spins_at.is_some() || waits
+        let waits = thread.run_state == RunState::Waiting && thread.sleep_timer == 0;
+        thread.finished || thread.spins_at.is_some() || waits
     }
 
     fn waits_for(&self, id: ThreadId) -> String {
@@ -232,7 +235,7 @@ impl Engine {
         let steps = &self.jobs[thread.program].script.roles[thread.role].steps;
         let (step, op) = match steps.get(thread.step) {
             Some(op @ (Op::Lock(_) | Op::Put(_) | Op::Take(_))) => (thread.step, Some(op)),
-            // A barrier has been passed by whoever waits at it.
+            // A thread that waits at a barrier has already advanced to the next step.
             _ => {
                 let before = thread.step.saturating_sub(1);
                 (before, steps.get(before))
@@ -240,10 +243,10 @@ impl Engine {
         };
         let what = match op {
             Some(Op::Lock(lock)) => format!("for lock {lock}"),
-            Some(Op::Put(queue)) => format!("for a place in queue {queue}"),
+            Some(Op::Put(queue)) => format!("for room in queue {queue}"),
             Some(Op::Take(queue)) => format!("for an item in queue {queue}"),
             Some(Op::Barrier(barrier)) => format!("at barrier {barrier}"),
-            _ => "for ever".to_owned(),
+            _ => "without end".to_owned(),
         };
         format!("role {}, step {step} waits {what}", thread.role)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How far the models are from what was published of the programs alone.
+//! Deviation of the program models from published speed-ups of the programs alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::kernel::Kernel;
 use crate::machine::{Costs, Machine};
 use crate::parsec::{Model, Traits};
 
-/// The machine that the models were fitted to, described in one line.
+/// The machine to which the models were fitted, as a one-line description.
 pub const XEON: &str = "package:2 numa:1 core:12 pu:2";
-/// The one that they are checked on.
+/// The machine on which they are validated.
 pub const PHI: &str = "package:1 core:64 pu:4";
 
 /// Frames of a run: enough for a mean.
 const FRAMES: u32 = 12;
 
-/// Speed-ups by threads.
+/// Speed-ups by number of threads.
 pub type Points = Vec<(f64, f64)>;
 
 /// Published speed-ups by program and machine (`xeon`, `phi`).
 ///
 /// # Errors
-/// The file that was built in is broken; a test reads it.
+/// The built-in file is malformed; a test reads it.
 pub fn published() -> Result<BTreeMap<String, BTreeMap<String, Points>>, serde_json::Error> {
     #[derive(Deserialize)]
     struct File {
@@ -36,7 +36,7 @@ pub fn published() -> Result<BTreeMap<String, BTreeMap<String, Points>>, serde_j
     Ok(serde_json::from_str::<File>(text)?.speedup)
 }
 
-/// The machine of that name in the published figures, on its topology.
+/// The machine with this name in the published figures, built from its topology.
 pub fn machine(name: &str, topology: &Topology) -> Option<Machine> {
     let costs = match name {
         "xeon" => Costs::xeon(),
@@ -46,26 +46,26 @@ pub fn machine(name: &str, topology: &Topology) -> Option<Machine> {
     Some(Machine::new(topology.clone(), costs))
 }
 
-/// Speed-up over the sequential program with so many threads on the whole
-/// machine; `None` if the program does not end.
+/// Speed-up over the sequential program with `threads` threads on the whole machine; `None` if the
+/// program does not end.
 pub fn speedup(machine: &Machine, name: &str, traits: &Traits, threads: f64) -> Option<f64> {
-    let here = traits.on(machine.costs());
-    let script = Arc::new(here.script(name, threads as u32, FRAMES));
+    let adapted = traits.adapted_to(machine.costs());
+    let script = Arc::new(adapted.script(name, threads as u32, FRAMES));
     let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1)?;
-    Some(here.sequential_seconds(FRAMES) / seconds)
+    Some(adapted.sequential_seconds(FRAMES) / seconds)
 }
 
-/// One program's curve on one machine.
+/// The speed-up curve of one program on one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Fit {
-    /// The program.
+pub struct CurveFit {
+    /// Name of the program.
     pub program: String,
-    /// Threads, published speed-up, simulated one.
+    /// Number of threads, published speed-up, simulated speed-up.
     pub points: Vec<(f64, f64, f64)>,
 }
 
-impl Fit {
-    /// A model against the points published of its program.
+impl CurveFit {
+    /// Compares a model with the published points of its program.
     pub fn new(machine: &Machine, model: &Model, points: &Points) -> Option<Self> {
         let point = |&(threads, published): &(f64, f64)| {
             let simulated = speedup(machine, &model.name, &model.traits, threads)?;
@@ -77,7 +77,7 @@ impl Fit {
         })
     }
 
-    /// Relative errors, rising.
+    /// Relative errors in ascending order.
     pub fn errors(&self) -> Vec<f64> {
         let error =
             |(_, published, simulated): &(f64, f64, f64)| (simulated / published - 1.0).abs();
@@ -86,20 +86,20 @@ impl Fit {
         errors
     }
 
-    /// The middle one of its errors, and the greatest.
+    /// The median and the maximum of the relative errors.
     pub fn median_and_worst(&self) -> Option<(f64, f64)> {
         let errors = self.errors();
         Some((*errors.get(errors.len() / 2)?, *errors.last()?))
     }
 }
 
-/// Every model of which a curve is published for a machine.
+/// Compares every model that has a published curve for the machine.
 pub fn fits(
     machine: &Machine,
     name: &str,
     models: &[Model],
-) -> Result<Vec<Fit>, serde_json::Error> {
+) -> Result<Vec<CurveFit>, serde_json::Error> {
     let published = published()?;
-    let fit = |model: &Model| Fit::new(machine, model, published.get(&model.name)?.get(name)?);
+    let fit = |model: &Model| CurveFit::new(machine, model, published.get(&model.name)?.get(name)?);
     Ok(models.iter().filter_map(fit).collect())
 }

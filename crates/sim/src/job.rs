@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads, and a program that runs.
+//! Threads and programs as the simulated kernel keeps them.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -13,16 +13,16 @@ use crate::script::{Memory, Script};
 
 pub(crate) type ThreadId = usize;
 
-/// Where a thread is in its life.
+/// Scheduling state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
-    /// On that CPU.
+pub(crate) enum RunState {
+    /// Runs on this CPU.
     Running(usize),
-    /// In that CPU's queue.
+    /// Waits in this CPU's queue.
     Queued(usize),
-    /// For a lock, a queue, a barrier, a time.
+    /// Waits for a lock, queue, barrier or timer.
     Waiting,
-    /// It would run, and its program is frozen or has no CPU.
+    /// Is runnable, but its program is frozen or has no CPU.
     Stopped,
     Ended,
 }
@@ -31,45 +31,44 @@ pub(crate) enum Doing {
 pub(crate) struct Thread {
     pub program: usize,
     pub role: usize,
-    /// Its number in its role.
+    /// Index of the thread in its role.
     pub number: u32,
     pub step: usize,
-    /// How often each step that goes back has done so.
+    /// Iterations of each `loop` step so far.
     pub rounds: Vec<u32>,
-    pub doing: Doing,
-    /// It has done all its steps.
-    pub over: bool,
-    /// The timer that it sleeps for; timers of earlier naps mean nothing.
-    pub nap: u64,
-    /// Work left of the present step.
+    pub run_state: RunState,
+    /// All steps are done.
+    pub finished: bool,
+    /// The timer that wakes the thread; timers of earlier sleeps are ignored.
+    pub sleep_timer: u64,
+    /// Remaining work of the current step.
     pub work: f64,
-    /// Work to refill caches before that goes on.
+    /// Remaining work of the cache refill, which precedes the step's work.
     pub cold: f64,
-    /// Work of reaching for what others wrote, of the present step; it counts
-    /// for nothing.
-    pub contended: f64,
-    /// The barrier that it spins at, if it does.
+    /// Remaining work of bouncing cache lines in the current step. It does not count as progress.
+    pub bounce_work: f64,
+    /// The barrier at which the thread spins, if any.
     pub spins_at: Option<usize>,
-    /// CPU time after which it spins no more, if it is to sleep then.
+    /// CPU time at which the thread stops spinning and blocks.
     pub spins_until_ns: u64,
     pub cpu_ns: u64,
     pub vruntime: f64,
     pub deadline: f64,
     pub lag: f64,
-    /// The same under Usher's scheduler.
+    /// The thread's entity in Usher's scheduler.
     pub standing: Standing,
-    /// The CPU in whose virtual time `vruntime` is; none for a new thread.
+    /// The CPU that `vruntime` refers to; none for a new thread.
     pub queue: Option<usize>,
-    /// The CPU that it last ran on.
+    /// The CPU that the thread last ran on.
     pub last: usize,
-    /// Tells it from an earlier thread with the same number.
-    pub born: u64,
-    /// The CPUs that its own affinity names; `None`: all.
+    /// Distinguishes the thread from an earlier one with the same index.
+    pub generation: u64,
+    /// The thread's own affinity; `None`: all CPUs.
     pub affinity: Option<Mask>,
-    /// CPUs that it may run on now, where that is not its program's whole mask.
+    /// CPUs that the thread may use now, if they differ from its program's mask.
     pub allowed: Option<Mask>,
-    /// Stopped by itself, whatever its program is.
-    pub held: bool,
+    /// The thread itself is stopped, independently of its program.
+    pub signal_stopped: bool,
     pub random: Rand32,
 }
 
@@ -78,7 +77,7 @@ pub(crate) struct Barrier {
     pub parties: u32,
     pub arrived: u32,
     pub sleepers: Vec<ThreadId>,
-    /// Spinning threads, on a CPU or not.
+    /// Spinning threads, running or preempted.
     pub spinners: Vec<ThreadId>,
 }
 
@@ -91,21 +90,21 @@ pub(crate) struct Lock {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queue {
     pub items: u32,
-    pub places: u32,
-    /// Threads that may still put something in.
+    pub capacity: u32,
+    /// Threads that may still put items into the queue.
     pub writers: u32,
     pub takers: VecDeque<ThreadId>,
     pub putters: VecDeque<ThreadId>,
 }
 
-/// A script as it is being played: its memory is that of the present phase.
+/// A script in execution; `memory` belongs to the current phase.
 #[derive(Debug, Clone)]
-pub(crate) struct Played {
+pub(crate) struct RunningScript {
     pub memory: Memory,
     pub text: Arc<Script>,
 }
 
-impl From<Arc<Script>> for Played {
+impl From<Arc<Script>> for RunningScript {
     fn from(text: Arc<Script>) -> Self {
         Self {
             memory: text.memory.clone(),
@@ -114,7 +113,7 @@ impl From<Arc<Script>> for Played {
     }
 }
 
-impl Deref for Played {
+impl Deref for RunningScript {
     type Target = Script;
 
     fn deref(&self) -> &Script {
@@ -122,10 +121,10 @@ impl Deref for Played {
     }
 }
 
-/// A program under management of the simulated kernel.
+/// A program run by the simulated kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    pub script: Played,
+    pub script: RunningScript,
     pub threads: Vec<ThreadId>,
     /// Threads of this repetition that have not ended.
     pub alive: u32,
@@ -134,62 +133,63 @@ pub(crate) struct Job {
     pub locks: Vec<Lock>,
     pub pools: Vec<u32>,
     pub queues: Vec<Queue>,
-    /// CPUs that some thread of it may run on now: its seat, of those that are
-    /// online, as far as its threads' affinities go.
+    /// CPUs that at least one thread may use now: the online CPUs of the program's seat, restricted
+    /// by the threads' affinities.
     pub mask: Mask,
     pub seat: Option<Mask>,
-    /// The affinity that new threads are born with.
+    /// The affinity of new threads.
     pub inherited: Option<Mask>,
     pub frozen: bool,
     pub gone: bool,
-    /// Whether it starts again when it ends.
+    /// Whether the program restarts when it ends.
     pub repeats: bool,
     pub began_ns: u64,
     pub repetitions: u32,
-    /// Totals since it arrived.
+    /// Totals since the program's arrival.
     pub cpu_ns: u64,
     pub work: f64,
-    /// What `work` was when the last repetition had ended.
+    /// Value of `work` at the end of the last repetition.
     pub work_finished: f64,
     /// CPU time spent spinning.
     pub spun_ns: f64,
     pub wait_ns: u64,
     pub wait_since_ns: Option<u64>,
     pub queued: u32,
-    /// Speed of its threads in each domain: 1 is alone with warm caches.
+    /// Speed of the threads in each domain; 1: alone with warm caches.
     pub speed: Vec<f64>,
-    /// Thread time in each domain since the last look at the memory.
+    /// Thread time in each domain since the last contention update.
     pub busy_ns: Vec<f64>,
-    /// What was done in it, in nanoseconds of a core to itself.
+    /// Work done in that time, in nanoseconds of an undisturbed core.
     pub done_ns: Vec<f64>,
-    /// Where its memory lies, by node; sums to 1.
+    /// Distribution of the program's memory over the nodes; sums to 1.
     pub home: Vec<f64>,
     pub touched_ns: f64,
 }
 
 impl Job {
-    /// Everything that a repetition starts with.
-    pub fn rewind(&mut self, at_ns: u64) {
+    /// Resets the program to the start of a repetition.
+    pub fn reset(&mut self, at_ns: u64) {
         let script = Arc::clone(&self.script.text);
         self.script.memory.clone_from(&script.memory);
-        let comes_to = |id: usize| {
-            let comes = |role: &&crate::script::Role| {
-                let names = |op: &crate::script::Op| *op == crate::script::Op::Barrier(id);
-                role.steps.iter().any(names)
+        let arriving = |id: usize| {
+            let uses = |role: &&crate::script::ThreadKind| {
+                let is_barrier = |op: &crate::script::Op| *op == crate::script::Op::Barrier(id);
+                role.steps.iter().any(is_barrier)
             };
-            script.roles.iter().filter(comes).map(|r| r.threads).sum()
+            script.roles.iter().filter(uses).map(|r| r.threads).sum()
         };
         let barrier = |id| Barrier {
-            parties: comes_to(id),
+            parties: arriving(id),
             ..Barrier::default()
         };
         let writers = |id: usize| {
-            let writes =
-                |role: &&crate::script::Role| role.steps.contains(&crate::script::Op::Put(id));
+            let writes = |role: &&crate::script::ThreadKind| {
+                role.steps.contains(&crate::script::Op::Put(id))
+            };
             script.roles.iter().filter(writes).map(|r| r.threads).sum()
         };
-        let queue = |(id, &places): (usize, &u32)| Queue {
-            places,
+        let queue = |(id, &capacity): (usize, &u32)| Queue {
+            capacity,
             writers: writers(id),
             ..Queue::default()
         };

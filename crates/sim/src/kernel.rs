@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated kernel's own choices: which thread on which CPU (and which
-//! next: module `turns`).
+//! CPU selection of the simulated kernel (module `turns` selects the next thread of a queue).
 //!
-//! After Linux's fair scheduler: each CPU has a queue. A thread that wakes goes
-//! to the CPU it last ran on if that is idle, else to an idle one in the same
-//! domain, else to or near the CPU of who wakes it if that has less to do, else
-//! it queues where it was; new threads go to the least loaded CPU anywhere; idle
-//! CPUs pull work, nearest first; from time to time loads are evened out between
-//! domains.
+//! The model follows Linux's fair scheduler. Each CPU has a queue.
+//!
+//! 1. A woken thread goes to its last CPU if that is idle, else to an idle CPU of the same domain.
+//! 2. Without such a CPU it goes to the waker's CPU, or to an idle CPU near it, if the waker's CPU
+//!    is allowed and has less load; else it queues on its last CPU.
+//! 3. A new thread goes to the least loaded CPU of the machine.
+//! 4. An idle CPU pulls a waiting thread, nearest CPUs first.
+//! 5. Periodically, loads are balanced between domains.
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
@@ -16,48 +17,47 @@ use usher_rules::where_to::{CPUS_MAX, LLCS_MAX};
 use crate::engine::Engine;
 use crate::job::ThreadId;
 use crate::machine::Mask;
-pub use crate::turns::Order;
+pub use crate::queue_order::QueueOrder;
 
-/// Between whom CPU time is shared evenly.
+/// The entities that share CPU time evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fair {
-    /// Threads: Linux before 2.6.38, that of paper 1.
+pub enum GroupBy {
+    /// Threads: Linux before 2.6.38, the kernel of paper 1.
     Threads,
-    /// Programs: each has its session's autogroup, or its own cgroup.
+    /// Programs: each has the autogroup of its session, or its own cgroup.
     Programs,
 }
 
-/// How the kernel is set up.
+/// Configuration of the simulated kernel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kernel {
-    /// Between whom time is shared.
-    pub fair: Fair,
-    /// Whether a whole idle core is preferred to an idle hardware thread.
+    /// The entities that share CPU time evenly.
+    pub group_by: GroupBy,
+    /// Whether an idle core is preferred to an idle hardware thread of a busy core.
     pub smt_aware: bool,
-    /// Who is next in a queue.
-    pub order: Order,
-    /// Length of a turn when others wait; under CFS the shortest.
+    /// The order of the queues.
+    pub order: QueueOrder,
+    /// Length of a slice while other threads wait; under CFS its minimum.
     pub slice_ns: u64,
-    /// Under EEVDF, a running thread is not preempted by one that wakes before it
-    /// has run for so long.
+    /// EEVDF: time during which a running thread cannot be preempted by a woken one.
     pub protect_ns: u64,
-    /// Under Usher's scheduler, threads of one address space run one after another.
+    /// Usher's scheduler: threads of one address space run one after another.
     pub aggregate: bool,
-    /// How long they may.
+    /// Usher's scheduler: maximum length of such a series.
     pub turn_ns: u64,
-    /// How far ahead of those that wait they may get meanwhile, in virtual time.
-    pub lead_ns: u64,
-    /// Under CFS, the time in which all in a queue have a turn; half of it is how
-    /// far a thread that slept may be ahead of the others when it wakes.
+    /// Usher's scheduler: maximum virtual time by which such a series may get ahead of waiting
+    /// threads.
+    pub max_lag_ns: u64,
+    /// CFS: period in which each queued thread runs once. A woken thread may be ahead of the others
+    /// by at most half of it.
     pub latency_ns: u64,
-    /// Under CFS, by how much a thread that wakes must be ahead of the running
-    /// one to preempt it.
+    /// CFS: virtual time by which a woken thread must be ahead of the running one to preempt it.
     pub wakeup_granularity_ns: u64,
-    /// How often an idle CPU looks for work elsewhere.
+    /// Period at which idle CPUs search other queues for work.
     pub balance_ns: u64,
-    /// How often loads of busy CPUs are evened out.
+    /// Period at which the loads of busy CPUs are balanced.
     pub busy_balance_ns: u64,
 }
 
@@ -65,14 +65,14 @@ impl Default for Kernel {
     /// Linux on eight CPUs or more.
     fn default() -> Self {
         Self {
-            fair: Fair::Programs,
+            group_by: GroupBy::Programs,
             smt_aware: true,
-            order: Order::Eevdf,
+            order: QueueOrder::Eevdf,
             slice_ns: 3_000_000,
             protect_ns: 750_000,
             aggregate: true,
             turn_ns: 24_000_000,
-            lead_ns: 24_000_000,
+            max_lag_ns: 24_000_000,
             latency_ns: 24_000_000,
             wakeup_granularity_ns: 4_000_000,
             balance_ns: 4_000_000,
@@ -82,52 +82,52 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Linux 2.6.37 on eight CPUs or more, the kernel of paper 1: CFS, without
-    /// autogroups. Figures are those of its source: a latency of 24 ms, turns of
-    /// 3 ms or more, a wakeup granularity of 4 ms.
+    /// Linux 2.6.37 on eight CPUs or more, the kernel of paper 1: CFS without autogroups. The
+    /// figures are those of its source: a latency of 24 ms, slices of at least 3 ms, a wakeup
+    /// granularity of 4 ms.
     pub fn cfs() -> Self {
         Self {
-            fair: Fair::Threads,
-            order: Order::Cfs,
+            group_by: GroupBy::Threads,
+            order: QueueOrder::Cfs,
             ..Self::default()
         }
     }
 
-    /// A kernel of today under Usher's own scheduler (`usher sched`), as it is unless told.
+    /// A current kernel under Usher's scheduler (`usher sched`) with its default settings.
     pub fn usher() -> Self {
         Self {
-            fair: Fair::Threads,
-            order: Order::Usher,
+            group_by: GroupBy::Threads,
+            order: QueueOrder::Usher,
             ..Self::default()
         }
     }
 
-    /// Whether it can have that machine.
+    /// Checks that the scheduler supports the machine.
     ///
     /// # Errors
-    /// Usher's scheduler has no place for so many CPUs or domains.
+    /// The machine has more CPUs or domains than the tables of Usher's scheduler.
     pub fn check(&self, machine: &Topology) -> Result<(), TooLarge> {
         let (cpus, llcs) = (machine.cpus.len(), machine.domains.len());
         match self.order {
-            Order::Usher if cpus > CPUS_MAX => Err(TooLarge::Cpus(cpus)),
-            Order::Usher if llcs > LLCS_MAX => Err(TooLarge::Llcs(llcs)),
+            QueueOrder::Usher if cpus > CPUS_MAX => Err(TooLarge::Cpus(cpus)),
+            QueueOrder::Usher if llcs > LLCS_MAX => Err(TooLarge::Llcs(llcs)),
             _ => Ok(()),
         }
     }
 }
 
-/// A machine beyond the tables of Usher's scheduler.
+/// A machine that exceeds the tables of Usher's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// It has so many CPUs.
-    #[error("it has {0} CPUs, and Usher's scheduler places for {CPUS_MAX}")]
+    /// Too many CPUs.
+    #[error("it has {0} CPUs; Usher's scheduler supports {CPUS_MAX}")]
     Cpus(usize),
-    /// It has so many last-level caches, which would share queues.
-    #[error("it has {0} last-level caches, and Usher's scheduler queues for {LLCS_MAX}")]
+    /// Too many last-level caches; some would have to share queues.
+    #[error("it has {0} last-level caches; Usher's scheduler supports {LLCS_MAX}")]
     Llcs(usize),
 }
 
-/// A number without meaning from three (after splitmix64).
+/// Hashes three numbers to a pseudo-random one (after splitmix64).
 pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
     let mut z = a
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -138,14 +138,13 @@ pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Loads that differ by less than this, relative, are left as they are.
+/// Load ratio up to which loads count as balanced.
 const IMBALANCE: f64 = 1.25;
 
 impl Engine {
     fn is_idle(&self, cpu: usize) -> bool {
-        // All CPUs of a domain share a queue, and whoever waits there may run on none of
-        // those that are idle.
-        let shares = self.kernel.order == Order::Usher;
+        // All CPUs of a domain share a queue; the threads in it may be barred from the idle CPUs.
+        let shares = self.kernel.order == QueueOrder::Usher;
         self.cpus[cpu].current.is_none() && (shares || self.cpus[cpu].queue.is_empty())
     }
 
@@ -154,15 +153,15 @@ impl Engine {
         self.is_idle(cpu) && siblings.iter().all(|&other| self.is_idle(other))
     }
 
-    /// Load of a CPU: the weights of who runs and waits there.
+    /// Load of a CPU: the weights of its running and waiting threads.
     fn load(&self, cpu: usize) -> f64 {
         let state = &self.cpus[cpu];
         let here = state.queue.iter().chain(&state.current);
         here.map(|&thread| self.weight(thread)).sum()
     }
 
-    /// Where a thread that wakes goes.
-    pub(crate) fn place(&self, thread: ThreadId) -> Option<usize> {
+    /// Selects the CPU of a woken thread.
+    pub(crate) fn select_cpu(&self, thread: ThreadId) -> Option<usize> {
         let state = &self.threads[thread];
         let mask = &self.jobs[state.program].mask;
         if mask.is_empty() {
@@ -183,7 +182,7 @@ impl Engine {
         if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
             return Some(cpu);
         }
-        // Nobody is idle near it: near who wakes it, if there is less to do.
+        // No idle CPU near the last one: use the waker's neighbourhood if it has less load.
         let waker = self.waker.filter(|&cpu| mask.has(cpu));
         let lighter = |&cpu: &usize| !mask.has(last) || self.load(cpu) < self.load(last);
         if let Some(cpu) = waker.filter(lighter) {
@@ -201,10 +200,9 @@ impl Engine {
         (0..self.cpus.len()).map(|cpu| self.load(cpu)).collect()
     }
 
-    /// Spreads the new threads of a program over the CPUs that it may use, as
-    /// the kernel places what is forked.
-    pub(crate) fn spread(&mut self, program: usize) {
-        if self.kernel.order == Order::Usher {
+    /// Spreads the new threads of a program over its CPUs, as the kernel does at fork.
+    pub(crate) fn place_new_threads(&mut self, program: usize) {
+        if self.kernel.order == QueueOrder::Usher {
             return self.spread_from_parent(program);
         }
         let mut loads = self.loads();
@@ -217,9 +215,8 @@ impl Engine {
         }
     }
 
-    /// The CPU with the least load; of equals one on an idle core, then one in
-    /// the domain with the least load, then the nearest to `near`, then the
-    /// lowest.
+    /// The CPU with the least load. Ties are broken, in this order, by: an idle core, the load of
+    /// the domain, the distance to `near`, the CPU's number.
     fn idlest(&self, mask: &Mask, thread: ThreadId, near: usize, loads: &[f64]) -> Option<usize> {
         let home = self.machine.places[near].domain;
         let domains = self.machine.domains.iter();
@@ -233,7 +230,7 @@ impl Engine {
                 self.kernel.smt_aware && siblings(cpu).any(|&other| loads[other] > 0.0)
             };
             let domain = |cpu: usize| self.machine.places[cpu].domain;
-            // Who does not know cores finds hardware threads in any order.
+            // A kernel without SMT awareness selects hardware threads in arbitrary order.
             let order = |cpu: usize| match self.kernel.smt_aware {
                 true => cpu as u64,
                 false => mix(self.seed, thread as u64, cpu as u64),
@@ -247,8 +244,8 @@ impl Engine {
         })
     }
 
-    /// A thread for a CPU that would idle, from the nearest CPU that has most
-    /// waiting.
+    /// Pulls a thread for a CPU that would be idle, from the longest queue of the nearest group of
+    /// CPUs with waiting threads.
     pub(crate) fn pull(&mut self, cpu: usize) -> Option<ThreadId> {
         let home = self.machine.places[cpu].domain;
         let package = self.machine.places[cpu].package;
@@ -277,24 +274,24 @@ impl Engine {
         Some(thread)
     }
 
-    /// Idle CPUs pull; and when it is time, threads move from queues that are
-    /// longer than others by more than the margin, one a CPU.
+    /// Lets idle CPUs pull. At every busy-balance period it also moves one thread per CPU from
+    /// queues with a load above the CPU's by more than the margin.
     pub(crate) fn balance(&mut self) {
         for cpu in 0..self.cpus.len() {
             if self.waiting > 0 && self.cpus[cpu].online && self.is_idle(cpu) {
                 self.dispatch(cpu);
             }
         }
-        if self.kernel.order == Order::Usher {
+        if self.kernel.order == QueueOrder::Usher {
             return (0..self.cpus.len()).for_each(|cpu| self.invite(cpu));
         }
-        if self.now_ns >= self.evened_ns + self.kernel.busy_balance_ns {
-            self.evened_ns = self.now_ns;
+        if self.now_ns >= self.balanced_ns + self.kernel.busy_balance_ns {
+            self.balanced_ns = self.now_ns;
             let mut loads = self.loads();
             let queues = |&cpu: &usize| !self.cpus[cpu].queue.is_empty();
             let busy: Vec<usize> = (0..self.cpus.len()).filter(queues).collect();
             for cpu in 0..self.cpus.len() {
-                if self.cpus[cpu].online && self.is_waited_for(cpu) {
+                if self.cpus[cpu].online && self.has_waiters_for(cpu) {
                     self.pull_load(cpu, &busy, &mut loads);
                 }
             }
@@ -304,8 +301,7 @@ impl Engine {
         }
     }
 
-    /// Moves running threads from cores that run several to cores that run
-    /// none.
+    /// Moves running threads from cores that run several threads to idle cores.
     fn fill_idle_cores(&mut self) {
         for cpu in 0..self.cpus.len() {
             let has_siblings = !self.machine.places[cpu].siblings.is_empty();
@@ -328,9 +324,8 @@ impl Engine {
         }
     }
 
-    /// Takes one thread over from the most loaded CPU that has one for this
-    /// CPU, if that evens loads out; of equals from the nearest. `busy` are the
-    /// CPUs that had somebody waiting.
+    /// Moves one thread from the most loaded CPU to this one, if that balances the loads; among
+    /// equal loads, from the nearest CPU. `busy` are the CPUs that had waiting threads.
     fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
         let home = self.machine.places[cpu].domain;
         let mine = loads[cpu];

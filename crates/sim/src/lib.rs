@@ -1,21 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine, its kernel and its programs in virtual time, for the control
-//! loop that also runs real ones.
+//! Simulated machines, kernels and programs in virtual time, for the shipped control loop.
 //!
-//! Everything here is a simulation: no figure of this crate was measured.
+//! All figures of this crate are simulated, not measured.
+//!
+//! Layers, from bottom to top:
+//!
+//! - `machine`, `script`, `parsec`: hardware, programs and models of programs;
+//! - `engine` with `kernel`, `queue_order`, `contention`, `steps`, `threads`, `fault`: the event
+//!   loop and the simulated kernel;
+//! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
+//!   the real actuator;
+//! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`: experiments;
+//! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs;
+//! - `chip`, `coloring`: the models of paper 5's chip and paper 3a's server.
 
+pub mod actuator;
 pub mod alone;
 pub mod audit;
 pub mod campaign;
 pub mod chip;
 mod clock;
 pub mod coloring;
+mod contention;
 pub mod engine;
 pub mod evaluation;
+pub mod extrapolation;
 pub mod fault;
 pub mod fidelity;
-pub mod hands;
-pub mod horizon;
+pub mod fuzz;
 mod job;
 pub mod kernel;
 pub mod machine;
@@ -27,15 +39,13 @@ pub mod parallel;
 pub mod parsec;
 pub mod playback;
 mod programs;
+mod queue_order;
 pub mod record;
 pub mod sample;
 pub mod script;
 pub mod setup;
 pub mod smt;
 mod steps;
-pub mod swarm;
 pub mod threads;
 pub mod trial;
-mod turns;
-mod weather;
 pub mod world;

@@ -1,49 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine that is simulated: a topology, flattened for speed, and what
-//! its hardware costs.
+//! The simulated hardware: a topology with index tables for fast access, and the costs of its
+//! operations.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
 
-/// What the hardware costs and can carry. Sizes in bytes, times in
-/// nanoseconds, bandwidths in GB/s (which are bytes a nanosecond).
+/// Costs and capacities of the hardware. Sizes are in bytes, times in nanoseconds, bandwidths in
+/// GB/s (bytes per nanosecond).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Costs {
-    /// A switch from one thread to another on one CPU.
+    /// Context switch between two threads on one CPU.
     pub switch_ns: f64,
-    /// Refilling the private caches of a thread that comes from another core
-    /// of its domain, or after other threads ran on its core.
+    /// Refill of a thread's private caches after a migration within its domain, or after other
+    /// threads ran on its core.
     pub private_refill_ns: f64,
-    /// Bandwidth at which a domain's cache fills: a thread that comes from
-    /// another domain fetches its own part of the working set at this rate.
+    /// Rate at which a domain's cache fills. A thread that migrates from another domain fetches its
+    /// part of the working set at this rate.
     pub refill_gbps: f64,
-    /// Cache of a domain where the topology does not say.
+    /// Cache size of domains for which the topology gives none.
     pub llc_bytes: f64,
     /// Bandwidth of each NUMA node.
     pub node_gbps: f64,
-    /// Latency of another node's memory relative to one's own, in the same
-    /// package and in another.
+    /// Memory latency relative to the local node: of another node in the same package
+    /// (`near_factor`) and of another package (`far_factor`).
     pub near_factor: f64,
     /// See `near_factor`.
     pub far_factor: f64,
-    /// How much slower a package's cores run when `turbo_cores` more than one
-    /// of them are busy than when one is; 0: no slower.
+    /// Relative slowdown of a package's cores with `turbo_cores` + 1 busy cores, compared with a
+    /// single busy core; 0: none.
     pub turbo_loss: f64,
     /// See `turbo_loss`.
     pub turbo_cores: f64,
-    /// Speed of a core, and latency of memory, relative to those of the machine
-    /// that the models of programs are given for ([`Costs::xeon`]).
+    /// Core speed (`core_speed`) and memory latency (`latency`), relative to the machine that the
+    /// program models refer to ([`Costs::xeon`]).
     pub core_speed: f64,
     /// See `core_speed`.
     pub latency: f64,
 }
 
 impl Default for Costs {
-    /// The machine of paper 1 (Opteron 6172): switch and refill as measured with
-    /// lmbench on servers of its time; the bandwidth of a die (it has two
-    /// channels of DDR3-1333, 21 GB/s at their peak) is what gives the paper's
-    /// figures for its sample mix (`examples/fit_sample.rs`).
+    /// The machine of paper 1 (Opteron 6172). Switch and refill costs are lmbench measurements of
+    /// servers of that time. The bandwidth of a die (two channels of DDR3-1333, peak 21 GB/s) is
+    /// fitted to the paper's figures for its sample mix (`examples/fit_sample.rs`).
     fn default() -> Self {
         Self {
             switch_ns: 2_000.0,
@@ -62,10 +61,10 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Two packages of 12 cores of 2013 (Xeon E5-2695 v2), the machine of the
-    /// published speed-ups that the programs are fitted to. What a loaded package
-    /// loses is fitted to all programs' curves together and stands for more than
-    /// the clock; the rest is from data sheets, rounded.
+    /// Two packages of 12 cores of 2013 (Xeon E5-2695 v2): the machine of the published speed-ups
+    /// to which the programs are fitted. The slowdown of a loaded package is fitted to the curves
+    /// of all programs together and covers more than the clock rate. The other figures are rounded
+    /// from data sheets.
     pub fn xeon() -> Self {
         Self {
             switch_ns: 1_500.0,
@@ -82,10 +81,10 @@ impl Costs {
         }
     }
 
-    /// One package of 64 slow cores with high-bandwidth memory of 2016 (Xeon
-    /// Phi 7210), the machine that they are checked on.
-    /// What its clock loses is read off the curve of blackscholes, which shares
-    /// nothing; the rest is from data sheets, rounded.
+    /// One package of 64 slow cores with high-bandwidth memory of 2016 (Xeon Phi 7210): the machine
+    /// on which the fitted programs are validated. The loss of clock rate is taken from the curve
+    /// of blackscholes, a program without shared data. The other figures are rounded from data
+    /// sheets.
     pub fn phi() -> Self {
         Self {
             switch_ns: 5_000.0,
@@ -103,17 +102,17 @@ impl Costs {
     }
 }
 
-/// A CPU, by index in the order of the topology.
+/// A CPU, identified by its index in the topology.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub domain: usize,
     pub package: usize,
     pub capacity: f64,
-    /// The other hardware threads of its core.
+    /// The other hardware threads of the core.
     pub siblings: Vec<usize>,
 }
 
-/// A machine to simulate.
+/// The simulated hardware.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub(crate) topology: Topology,
@@ -121,16 +120,16 @@ pub struct Machine {
     pub(crate) places: Vec<Place>,
     /// CPUs of each domain.
     pub(crate) domains: Vec<Vec<usize>>,
-    /// The memory node that each domain is nearest to.
+    /// The nearest NUMA node of each domain.
     pub(crate) node_of: Vec<usize>,
-    /// The package that each node is in.
+    /// The package of each NUMA node.
     pub(crate) package_of: Vec<usize>,
     pub(crate) llc_bytes: Vec<f64>,
     pub(crate) nodes: usize,
 }
 
 impl Machine {
-    /// That topology with these costs.
+    /// Builds the machine from a topology and its costs.
     pub fn new(topology: Topology, costs: Costs) -> Self {
         let index = |os| topology.cpus.iter().position(|cpu| cpu.os == os);
         let members = |cpus: &CpuSet| cpus.iter().filter_map(index).collect::<Vec<usize>>();
@@ -182,12 +181,12 @@ impl Machine {
         }
     }
 
-    /// What its hardware costs.
+    /// The costs of the hardware.
     pub fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// The topology that it was made of.
+    /// The machine's topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -200,7 +199,7 @@ impl Machine {
             .collect()
     }
 
-    /// Indices of the CPUs in a set.
+    /// The mask of a CPU set.
     pub(crate) fn mask(&self, cpus: &CpuSet) -> Mask {
         let mut mask = Mask::new(self.places.len());
         for (index, cpu) in self.topology.cpus.iter().enumerate() {
@@ -240,7 +239,7 @@ impl Mask {
         }
     }
 
-    /// The only one in it.
+    /// The only CPU of a set with one member.
     pub fn only(&self) -> Option<usize> {
         let first = self.words.iter().position(|&word| word != 0)?;
         (self.len() == 1).then(|| first * 64 + self.words[first].trailing_zeros() as usize)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several programs together under a policy, each repeated until every one has
-//! run often enough: the paper's protocol.
+//! Runs several programs together under a policy, each repeated until all have completed the
+//! required repetitions: the protocol of paper 1.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::script::Script;
-use crate::world::{Guest, SimWorld, Until};
+use crate::world::{PlannedArrival, SimWorld, StopCondition};
 
 /// A program of a mix.
 #[derive(Debug, Clone)]
-pub struct Entrant {
-    /// Its name.
+pub struct MixEntry {
+    /// Name of the program.
     pub name: String,
-    /// What it does.
+    /// Steps of its threads.
     pub script: Arc<Script>,
-    /// Repetitions a second alone, by cores: on the first domain, the first
-    /// two and so on. What a profile store would hold, and what NTT is held against.
+    /// Repetitions per second when run alone, by number of cores (those of the first domain, of the
+    /// first two, and so on): the content of a profile store and the baseline of NTT.
     pub alone: Curve,
-    /// Work of a repetition, in nanoseconds of a core that it has to itself.
+    /// Work of a repetition, in nanoseconds of an undisturbed core.
     pub work_ns: f64,
-    /// Weight of its NTT in the mean that policies minimise.
+    /// Weight of the program's NTT in the mean that policies minimise.
     pub weight: f64,
-    /// Whether the policy is told that curve.
+    /// Whether the policy gets the curve `alone` as a profile.
     pub known: bool,
 }
 
-impl Entrant {
-    /// A program, run alone on 1, 2, … domains of the machine; `None` if one of
-    /// these runs does not end.
+impl MixEntry {
+    /// Measures a program alone on 1, 2, … domains of the machine. Returns `None` if one of the
+    /// runs does not end.
     pub fn measure(
         name: &str,
         script: Arc<Script>,
@@ -68,7 +68,7 @@ impl Entrant {
         })
     }
 
-    /// What a policy is told when it comes.
+    /// The arrival as reported to a policy.
     pub fn arrival(&self, id: ProgramId, name: String) -> Arrival {
         Arrival {
             id,
@@ -76,7 +76,7 @@ impl Entrant {
             weight: self.weight,
             profile: self.known.then(|| self.alone.clone()),
             spinners: 0,
-            active_wait: Some(self.script.settles),
+            active_wait: Some(self.script.adaptive_spin),
             ran_before: false,
             stops_unseen: true,
             cpu_quota: None,
@@ -88,71 +88,71 @@ impl Entrant {
         }
     }
 
-    /// Seconds alone on the best number of cores.
+    /// Duration alone on the best number of cores, in seconds.
     pub fn alone_best_seconds(&self, machine: &Machine) -> f64 {
         let topology = machine.topology();
         1.0 / self.alone.best_rate(topology.cores.len() as f64)
     }
 }
 
-/// What came of a mix.
+/// The result of a mix.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct MixOutcome {
     /// Seconds of each program's repetitions.
     pub seconds: Vec<Vec<f64>>,
     /// Normalised turnaround time of each program.
     pub ntt: Vec<f64>,
-    /// Plans, and when they were made.
+    /// Plans, each with the virtual time of its decision.
     pub plans: Vec<(u64, Plan)>,
-    /// Events of the simulation.
+    /// Number of simulated events.
     pub events: u64,
-    /// Virtual seconds.
+    /// Virtual duration in seconds.
     pub virtual_seconds: f64,
 }
 
-impl Outcome {
+impl MixOutcome {
     /// The mean of the normalised turnaround times.
     pub fn antt(&self) -> f64 {
         self.ntt.iter().sum::<f64>() / self.ntt.len() as f64
     }
 }
 
-/// The programs as guests who come at the start and repeat.
-pub(crate) fn guests(entrants: &[Entrant]) -> Vec<Guest> {
-    let guest = |(index, entrant): (usize, &Entrant)| Guest {
-        arrival: entrant.arrival(ProgramId(index as u64 + 1), entrant.name.clone()),
-        script: Arc::clone(&entrant.script),
+/// The programs as arrivals at time 0 that repeat.
+pub(crate) fn planned_arrivals(entries: &[MixEntry]) -> Vec<PlannedArrival> {
+    let planned = |(index, entry): (usize, &MixEntry)| PlannedArrival {
+        arrival: entry.arrival(ProgramId(index as u64 + 1), entry.name.clone()),
+        script: Arc::clone(&entry.script),
         at_ns: 0,
         repeats: true,
     };
-    entrants.iter().enumerate().map(guest).collect()
+    entries.iter().enumerate().map(planned).collect()
 }
 
 /// Runs the mix until every program has completed `repetitions`.
 pub fn run(
-    entrants: &[Entrant],
+    entries: &[MixEntry],
     machine: &Machine,
     kernel: &Kernel,
     policy: Box<dyn Policy>,
     repetitions: usize,
     seed: u64,
-) -> Outcome {
-    let guests = guests(entrants);
+) -> MixOutcome {
+    let planned_arrivals = planned_arrivals(entries);
     let engine = Engine::new(machine.clone(), kernel.clone(), seed);
-    let until = Until {
+    let until = StopCondition {
         repetitions,
         at_ns: 3_600_000_000_000,
     };
-    let world = SimWorld::new(engine, guests, until);
+    let world = SimWorld::new(engine, planned_arrivals, until);
     let mut control = ControlLoop::new(policy, world);
     control.run();
     let (_, world) = control.into_parts();
-    let ntt = |(entrant, seconds): (&Entrant, &Vec<f64>)| {
+    let ntt = |(entry, seconds): (&MixEntry, &Vec<f64>)| {
         let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-        mean / entrant.alone_best_seconds(machine)
+        mean / entry.alone_best_seconds(machine)
     };
-    Outcome {
-        ntt: entrants.iter().zip(world.seconds()).map(ntt).collect(),
+    MixOutcome {
+        ntt: entries.iter().zip(world.seconds()).map(ntt).collect(),
         seconds: world.seconds().to_vec(),
         plans: world.plans().to_vec(),
         events: world.engine().events(),

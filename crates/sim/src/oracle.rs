@@ -1,73 +1,73 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The best static seats that perfect knowledge finds.
+//! Oracle: the best static seats found with perfect knowledge.
 //!
-//! Every way to share out the number of whole domains is predicted from the
-//! programs' true curves alone; what they do to one another the curves do not
-//! tell, so that the most promising ways are simulated, and the best of them is
-//! taken. Domains go out one program after another: who shares a package with
-//! whom is not varied.
+//! 1. Predict every distribution of whole domains from the programs' true curves.
+//! 2. Simulate the most promising distributions, because the curves do not include interference.
+//! 3. Select the best of them.
+//!
+//! Domains are assigned in order, program by program; which programs share a package is not varied.
 
 use std::collections::BTreeMap;
 
 use usher_model::{CpuSet, Topology};
 use usher_policy::Policy;
 
-use crate::horizon::{self, Horizon};
+use crate::extrapolation::{self, Extrapolation};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::mix::Entrant;
+use crate::mix::MixEntry;
 
-/// Seats by program.
+/// Seats by program name.
 pub type Seats = BTreeMap<String, CpuSet>;
 
-/// So many ways are simulated.
+/// Number of distributions to simulate.
 const CANDIDATES: usize = 6;
-/// A look at each: long enough for the programs' own rounds.
-const LOOK: Horizon = Horizon {
+/// Length of each simulation: long enough for the programs' own cycles.
+const LENGTH: Extrapolation = Extrapolation {
     settle_s: 1.0,
     steady_s: 4.0,
     repetitions: 3.0,
     scale: 1e3,
 };
 
-/// The best seats found, under a policy that is made from them.
+/// Finds the best seats under the policy that `policy` makes from seats.
 pub fn seats(
     machine: &Machine,
     kernel: &Kernel,
-    entrants: &[Entrant],
+    entries: &[MixEntry],
     policy: &dyn Fn(Seats) -> Box<dyn Policy>,
 ) -> Seats {
-    let mut candidates = candidates(machine.topology(), entrants, CANDIDATES);
-    let look = |seats: &Seats| {
-        let seen = horizon::run(entrants, machine, kernel, policy(seats.clone()), &LOOK, 1);
-        let weigh = |ntt: Vec<f64>| -> f64 {
-            let each = entrants.iter().zip(ntt);
-            each.map(|(entrant, ntt)| entrant.weight * ntt).sum()
+    let mut candidates = candidates(machine.topology(), entries, CANDIDATES);
+    let weighted_antt = |seats: &Seats| {
+        let forecast =
+            extrapolation::run(entries, machine, kernel, policy(seats.clone()), &LENGTH, 1);
+        let weighted_sum = |ntt: Vec<f64>| -> f64 {
+            let each = entries.iter().zip(ntt);
+            each.map(|(entry, ntt)| entry.weight * ntt).sum()
         };
-        // One in which somebody comes to nothing is no good.
-        seen.map_or(f64::INFINITY, |seen| weigh(seen.ntt))
+        // A distribution under which a program starves is excluded.
+        forecast.map_or(f64::INFINITY, |forecast| weighted_sum(forecast.ntt))
     };
-    let antts: Vec<f64> = candidates.iter().map(look).collect();
+    let antts: Vec<f64> = candidates.iter().map(weighted_antt).collect();
     let best = (0..candidates.len()).min_by(|&a, &b| antts[a].total_cmp(&antts[b]));
     best.map_or_else(Seats::new, |at| candidates.swap_remove(at))
 }
 
-/// The best ways to give every program whole domains by the curves alone, the
-/// very best first.
-pub fn candidates(topology: &Topology, entrants: &[Entrant], most: usize) -> Vec<Seats> {
+/// The best distributions of whole domains according to the curves alone, best first.
+pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec<Seats> {
     let domains = topology.domains.len();
     let cores_max = topology.cores.len() as f64;
     let upto = |count: usize| {
         let all = topology.domains[..count].iter();
         all.map(|domain| domain.cores.len()).sum::<usize>() as f64
     };
-    let ntt = |entrant: &Entrant, count: usize| {
-        entrant.weight * entrant.alone.best_rate(cores_max) / entrant.alone.rate(upto(count))
+    let ntt = |entry: &MixEntry, count: usize| {
+        entry.weight * entry.alone.best_rate(cores_max) / entry.alone.rate(upto(count))
     };
     let mut best: Vec<(f64, Vec<usize>)> = Vec::new();
-    let mut counts = vec![1; entrants.len()];
+    let mut counts = vec![1; entries.len()];
     try_all(&mut counts, 0, domains, &mut |counts| {
-        let sum: f64 = entrants.iter().zip(counts).map(|(e, &c)| ntt(e, c)).sum();
+        let sum: f64 = entries.iter().zip(counts).map(|(e, &c)| ntt(e, c)).sum();
         let at = best.partition_point(|(other, _)| *other <= sum);
         if at < most {
             best.insert(at, (sum, counts.to_vec()));
@@ -75,25 +75,25 @@ pub fn candidates(topology: &Topology, entrants: &[Entrant], most: usize) -> Vec
         }
     });
     best.into_iter()
-        .map(|(_, counts)| in_order(topology, entrants, &counts))
+        .map(|(_, counts)| in_order(topology, entries, &counts))
         .collect()
 }
 
-/// So many domains each, one program's after another's.
-fn in_order(topology: &Topology, entrants: &[Entrant], counts: &[usize]) -> Seats {
+/// Assigns each program its number of domains, in the order of the programs.
+fn in_order(topology: &Topology, entries: &[MixEntry], counts: &[usize]) -> Seats {
     let mut next = 0;
     let mut seats = Seats::new();
-    for (entrant, &count) in entrants.iter().zip(counts) {
+    for (entry, &count) in entries.iter().zip(counts) {
         let own = topology.domains[next..next + count].iter();
         let cpus = own.fold(CpuSet::new(), |set, domain| set.or(&domain.cpus));
-        seats.insert(entrant.name.clone(), cpus);
+        seats.insert(entry.name.clone(), cpus);
         next += count;
     }
     seats
 }
 
-/// Calls with every way to give each from `at` on one domain or more, at most
-/// so many in all.
+/// Calls `call` with every distribution of at most `left` domains in which each program from `at`
+/// on has at least one.
 fn try_all(counts: &mut Vec<usize>, at: usize, left: usize, call: &mut dyn FnMut(&[usize])) {
     if at == counts.len() {
         call(counts);

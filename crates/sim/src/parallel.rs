@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs that do not depend on one another, on several threads of this process.
+//! Runs independent computations on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The answers for all items, in their order, whatever the number of workers.
+/// The results for all items in their order, independent of the number of workers.
 pub fn each<T: Sync, R: Send>(
     items: &[T],
     workers: usize,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A recorded run, played back to the loop: a world that shows what was seen
-//! then, and checks that the loop does what it did then.
+//! Plays a recorded run back to the control loop: a world that returns the recorded observations
+//! and compares the loop's actions with the recorded ones.
 //!
-//! [`usher_control::replay`] feeds a policy; here the whole loop runs, so that
-//! it is tried too what it does with actions that failed, and that it asks for
-//! each in its order.
+//! [`usher_control::replay`] replays a policy alone. This module runs the whole loop, which also
+//! covers its treatment of failed actions and the order of its actions.
 
 use std::io::BufRead;
 
@@ -12,24 +11,24 @@ use usher_control::{ControlLoop, RecordError, RecordHead, RecordReader, RecordSt
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
-/// Why a record does not play back.
+/// Reason why a record does not play back.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaybackError {
-    /// It cannot be read, or its lines do not fit one another.
+    /// The record cannot be read, or its lines are inconsistent.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// No policy has that name.
-    #[error("the record's policy '{0}' is not known")]
+    /// The named policy does not exist.
+    #[error("the record names the unknown policy '{0}'")]
     Policy(String),
-    /// It holds no step.
-    #[error("the record holds no step")]
+    /// The record contains no step.
+    #[error("the record contains no step")]
     Empty,
-    /// The loop does something else.
-    #[error("line {line} of the record plays back otherwise: {what}")]
+    /// The loop behaves differently.
+    #[error("line {line} of the record: the playback differs: {what}")]
     Differs {
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is done now, and what was then.
+        /// The present and the recorded behaviour.
         what: String,
     },
 }
@@ -39,15 +38,15 @@ struct Playback<R> {
     reader: RecordReader<R>,
     now: RecordStep,
     next: Option<RecordStep>,
-    /// Actions of this turn that were asked for.
+    /// Number of actions requested in this iteration.
     acted: usize,
-    turns: usize,
+    iterations: usize,
     error: Option<PlaybackError>,
 }
 
 impl<R: BufRead> Playback<R> {
     fn differs(&mut self, what: String) {
-        let line = self.turns + 2;
+        let line = self.iterations + 2;
         self.error
             .get_or_insert(PlaybackError::Differs { line, what });
     }
@@ -57,7 +56,7 @@ impl<R: BufRead> World for Playback<R> {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         if failed != self.now.observation.failed {
             let then = &self.now.observation.failed;
-            self.differs(format!("{failed:?} failed, and {then:?} then"));
+            self.differs(format!("failed now: {failed:?}; recorded: {then:?}"));
         }
         self.acted = 0;
         self.now.observation.clone()
@@ -66,7 +65,7 @@ impl<R: BufRead> World for Playback<R> {
     fn act(&mut self, action: &Action) -> Result<(), String> {
         let then = self.now.decision.actions.get(self.acted);
         if then != Some(action) {
-            let what = format!("{action:?} is done, and {then:?} then");
+            let what = format!("action now: {action:?}; recorded: {then:?}");
             self.differs(what);
         }
         self.acted += 1;
@@ -80,12 +79,12 @@ impl<R: BufRead> World for Playback<R> {
     fn decided(&mut self, _: &Observation, decision: &Decision) {
         if !decision.is_recorded_as(&self.now.decision) {
             let then = &self.now.decision;
-            self.differs(format!("{decision:?}, and {then:?} then"));
+            self.differs(format!("decision now: {decision:?}; recorded: {then:?}"));
         }
     }
 
     fn wait(&mut self, _: Option<u64>) -> bool {
-        self.turns += 1;
+        self.iterations += 1;
         let Some(next) = self.next.take().filter(|_| self.error.is_none()) else {
             return false;
         };
@@ -98,18 +97,16 @@ impl<R: BufRead> World for Playback<R> {
     }
 }
 
-/// Plays a record back with the policy of its head; returns how many turns did
-/// as they did then.
+/// Plays a record back with the policy that it names. Returns the number of identical iterations.
 ///
 /// # Errors
-/// The record cannot be read, its lines do not fit one another, or the loop
-/// does something else than it did.
+/// The record cannot be read, its lines are inconsistent, or the loop behaves differently.
 pub fn play_back(input: impl BufRead) -> Result<usize, PlaybackError> {
     let by_name = |head: &RecordHead| usher_policy::by_name(&head.policy, &head.topology);
     play_back_with(input, by_name)
 }
 
-/// The same with a policy from elsewhere.
+/// Plays a record back with the given policy.
 ///
 /// # Errors
 /// As [`play_back`].
@@ -127,11 +124,11 @@ pub fn play_back_with<P: Policy>(
         now,
         next,
         acted: 0,
-        turns: 0,
+        iterations: 0,
         error: None,
     };
     let mut control = ControlLoop::new(policy, world);
     control.run();
     let (_, world) = control.into_parts();
-    world.error.map_or(Ok(world.turns), Err)
+    world.error.map_or(Ok(world.iterations), Err)
 }

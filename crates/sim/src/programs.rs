@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs come, begin anew, are seated and stopped, and go.
+//! Arrival, repetition, seating, stopping and end of programs.
 
 use std::sync::Arc;
 
 use oorandom::Rand32;
 
 use crate::clock::NEVER;
-use crate::engine::{Engine, News};
-use crate::job::{Doing, Job, Thread, ThreadId};
+use crate::engine::{Engine, SimEvent};
+use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::machine::Mask;
 use crate::ours::Standing;
 use crate::script::Script;
 
 impl Engine {
-    /// A program arrives; it repeats its work until it is killed, or ends.
+    /// Adds a program. It runs once, or repeats its work until it is killed.
     pub fn arrive(&mut self, script: Arc<Script>, repeats: bool) -> usize {
         let mut mask = Mask::new(self.cpus.len());
         for (cpu, state) in self.cpus.iter().enumerate() {
@@ -52,13 +52,13 @@ impl Engine {
             touched_ns: 0.0,
             script: script.into(),
         });
-        self.begin(program);
+        self.start_repetition(program);
         program
     }
 
-    /// Starts the program's threads.
-    fn begin(&mut self, program: usize) {
-        self.jobs[program].rewind(self.now_ns);
+    /// Creates and starts the program's threads.
+    fn start_repetition(&mut self, program: usize) {
+        self.jobs[program].reset(self.now_ns);
         let script = Arc::clone(&self.jobs[program].script.text);
         let repetition = u64::from(self.jobs[program].repetitions);
         let mut threads = Vec::new();
@@ -71,12 +71,12 @@ impl Engine {
                     number: index,
                     step: 0,
                     rounds: vec![0; role.steps.len()],
-                    doing: Doing::Waiting,
-                    over: false,
-                    nap: 0,
+                    run_state: RunState::Waiting,
+                    finished: false,
+                    sleep_timer: 0,
                     work: 0.0,
                     cold: 0.0,
-                    contended: 0.0,
+                    bounce_work: 0.0,
                     spins_at: None,
                     spins_until_ns: NEVER,
                     cpu_ns: 0,
@@ -86,25 +86,25 @@ impl Engine {
                     standing: Standing::default(),
                     queue: None,
                     last: 0,
-                    born: self.births,
+                    generation: self.threads_created,
                     affinity: self.jobs[program].inherited.clone(),
                     allowed: None,
-                    held: false,
+                    signal_stopped: false,
                     random: Rand32::new_inc(self.seed, stream),
                 };
-                self.births += 1;
-                threads.push(self.keep(thread));
+                self.threads_created += 1;
+                threads.push(self.store_thread(thread));
             }
         }
         self.jobs[program].threads.clone_from(&threads);
-        self.work_out_masks(program);
-        self.spread(program);
+        self.update_masks(program);
+        self.place_new_threads(program);
         for thread in threads {
             self.start(thread);
         }
     }
 
-    fn keep(&mut self, thread: Thread) -> ThreadId {
+    fn store_thread(&mut self, thread: Thread) -> ThreadId {
         match self.free.pop() {
             Some(id) => {
                 self.threads[id] = thread;
@@ -117,21 +117,21 @@ impl Engine {
         }
     }
 
-    /// Ends a program at once.
+    /// Kills a program.
     pub fn kill(&mut self, program: usize) {
         if self.jobs[program].gone {
             return;
         }
         self.jobs[program].repeats = false;
         for thread in self.jobs[program].threads.clone() {
-            self.withdraw(thread);
-            self.threads[thread].doing = Doing::Ended;
+            self.deactivate(thread);
+            self.threads[thread].run_state = RunState::Ended;
         }
-        self.over(program);
+        self.end_repetition(program);
     }
 
-    /// The last thread has gone.
-    pub(crate) fn over(&mut self, program: usize) {
+    /// Ends a repetition after the end of its last thread, and restarts or removes the program.
+    pub(crate) fn end_repetition(&mut self, program: usize) {
         let now_ns = self.now_ns;
         let job = &mut self.jobs[program];
         if let Some(since_ns) = job.wait_since_ns.take() {
@@ -139,53 +139,55 @@ impl Engine {
         }
         let ended: Vec<ThreadId> = std::mem::take(&mut job.threads);
         (job.runnable, job.queued) = (0, 0);
-        self.waits_no_more(program);
+        self.remove_waiting_program(program);
         self.free.extend(ended);
         if self.jobs[program].alive == 0 {
             let job = &mut self.jobs[program];
             job.repetitions += 1;
             job.work_finished = job.work;
             let seconds = (now_ns - job.began_ns) as f64 / 1e9;
-            self.news.push(News::Repeated { program, seconds });
-            if self.jobs[program].repeats && self.took_time(program) {
-                self.begin(program);
+            self.sim_events
+                .push(SimEvent::Repeated { program, seconds });
+            if self.jobs[program].repeats && self.check_took_time(program) {
+                self.start_repetition(program);
                 return;
             }
         }
         self.jobs[program].gone = true;
-        self.news.push(News::Ended(program));
+        self.sim_events.push(SimEvent::Ended(program));
     }
 
-    /// Gives a program a seat, or takes it away.
+    /// Sets or removes a program's seat.
     pub fn seat(&mut self, program: usize, cpus: Option<&usher_model::CpuSet>) {
         self.jobs[program].seat = cpus.map(|cpus| self.machine.mask(cpus));
-        self.new_mask(program);
+        self.apply_masks(program);
     }
 
-    /// Takes CPUs off line, or puts them back: only these are there now.
+    /// Sets the online CPUs.
     pub fn set_online(&mut self, cpus: &usher_model::CpuSet) {
         let online = self.machine.mask(cpus);
         for cpu in 0..self.cpus.len() {
             self.cpus[cpu].online = online.has(cpu);
         }
         for program in 0..self.jobs.len() {
-            self.new_mask(program);
+            self.apply_masks(program);
         }
     }
 
-    /// Works out where a program may run, and moves its threads there.
-    pub(crate) fn new_mask(&mut self, program: usize) {
-        self.work_out_masks(program);
+    /// Updates the allowed CPUs of a program and moves its threads accordingly.
+    pub(crate) fn apply_masks(&mut self, program: usize) {
+        self.update_masks(program);
         for thread in self.jobs[program].threads.clone() {
-            let (Doing::Running(cpu) | Doing::Queued(cpu)) = self.threads[thread].doing else {
+            let (RunState::Running(cpu) | RunState::Queued(cpu)) = self.threads[thread].run_state
+            else {
                 continue;
             };
             if !self.may_run(thread, cpu) {
-                self.withdraw(thread);
+                self.deactivate(thread);
                 self.ready(thread);
             }
         }
-        // Its new CPUs may be idle.
+        // The new CPUs may be idle.
         for cpu in 0..self.cpus.len() {
             if self.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
                 self.dispatch(cpu);
@@ -193,28 +195,29 @@ impl Engine {
         }
     }
 
-    /// Stops a program, or lets it go on.
+    /// Freezes or thaws a program.
     pub fn freeze(&mut self, program: usize, frozen: bool) {
         self.jobs[program].frozen = frozen;
         for thread in self.jobs[program].threads.clone() {
-            match self.threads[thread].doing {
-                Doing::Running(_) | Doing::Queued(_) if frozen => {
-                    self.withdraw(thread);
+            match self.threads[thread].run_state {
+                RunState::Running(_) | RunState::Queued(_) if frozen => {
+                    self.deactivate(thread);
                     self.stop(thread);
                 }
-                Doing::Stopped if !frozen && !self.threads[thread].held => self.ready(thread),
+                RunState::Stopped if !frozen && !self.threads[thread].signal_stopped => {
+                    self.ready(thread)
+                }
                 _ => {}
             }
         }
     }
 
-    /// Work that a program has done since it arrived, in nanoseconds of a core
-    /// that its threads have to themselves.
+    /// Work that a program has done since its arrival, in nanoseconds of an undisturbed core.
     pub(crate) fn work_ns(&self, program: usize) -> f64 {
         self.jobs[program].work
     }
 
-    /// CPU time that a program has had since it arrived.
+    /// CPU time that a program has used since its arrival.
     pub(crate) fn cpu_ns(&self, program: usize) -> f64 {
         self.jobs[program].cpu_ns as f64
     }

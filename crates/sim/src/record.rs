@@ -1,40 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which program ran where and when, for traces.
+//! Records which program ran on which CPU, for traces.
 //!
-//! Off unless asked for, and then bounded: threads of one program that follow
-//! one another on a CPU make one span, and when there are as many spans as were
-//! asked for, recording ends and says when.
+//! Recording is off by default and its size is limited. Consecutive threads of one program on a CPU
+//! form one span. At the requested number of spans the recording stops and stores the time.
 
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 
-/// A program had a CPU.
+/// A period in which threads of one program ran on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpan {
-    /// The CPU, by index in the topology.
+    /// Index of the CPU in the topology.
     pub cpu: usize,
-    /// The program, in the order of arrival.
+    /// Index of the program, in the order of arrival.
     pub program: usize,
-    /// Virtual nanoseconds.
+    /// Start in virtual nanoseconds.
     pub from_ns: u64,
-    /// The same, later.
+    /// End in virtual nanoseconds.
     pub to_ns: u64,
 }
 
-/// What was recorded.
+/// The recorded spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// In the order in which they ended.
+    /// The spans, in the order of their ends.
     pub spans: Vec<RunSpan>,
-    /// Nothing is missing before then.
+    /// Time up to which the recording is complete.
     pub until_ns: u64,
 }
 
-/// Recording under way.
+/// A recording in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
-    /// Who has each CPU, and since when.
+    /// The program running on each CPU, with the start of its span.
     open: Vec<Option<(usize, u64)>>,
     spans: Vec<RunSpan>,
     spans_max: usize,
@@ -42,8 +41,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// From now on a program, or nobody, has that CPU.
-    pub fn has(&mut self, cpu: usize, program: Option<usize>, now_ns: u64) {
+    /// Notes the program, or none, that runs on a CPU from now on.
+    pub fn set_current(&mut self, cpu: usize, program: Option<usize>, now_ns: u64) {
         if self.full_ns.is_some() {
             return;
         }
@@ -70,7 +69,7 @@ fn span(cpu: usize, open: Option<(usize, u64)>, to_ns: u64) -> Option<RunSpan> {
 }
 
 impl Engine {
-    /// Records from now on who has which CPU, in so many spans at most.
+    /// Starts recording, up to `spans_max` spans.
     pub fn record(&mut self, spans_max: usize) {
         let owner = |cpu: usize| {
             let thread = self.cpus[cpu].current?;
@@ -84,7 +83,7 @@ impl Engine {
         }));
     }
 
-    /// What was recorded so far; nothing where nothing was to be.
+    /// The recording so far; empty if recording was not started.
     pub fn recording(&self) -> Recording {
         let Some(recorder) = &self.recorder else {
             return Recording::default();
@@ -98,12 +97,12 @@ impl Engine {
         }
     }
 
-    /// A CPU may have somebody else now.
-    pub(crate) fn note_who_has(&mut self, cpu: usize) {
+    /// Passes a change of the CPU's current thread to the recorder.
+    pub(crate) fn record_current(&mut self, cpu: usize) {
         if let Some(recorder) = &mut self.recorder {
             let thread = self.cpus[cpu].current;
             let program = thread.map(|thread| self.threads[thread].program);
-            recorder.has(cpu, program, self.now_ns);
+            recorder.set_current(cpu, program, self.now_ns);
         }
     }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's sample mix (its figures 2 and 4): four programs under Linux, and
-//! with 12, 12, 18 and 6 cores, placed with and without regard to who shares
-//! caches and memory controllers.
+//! Paper 1's sample mix (its figures 2 and 4): four programs under Linux, and on 12, 12, 18 and 6
+//! cores, which are placed with and without regard to shared caches and memory controllers.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +9,19 @@ use usher_model::{CpuSet, Topology};
 use usher_policy::Policy;
 use usher_policy::baselines::Fixed;
 
-use crate::campaign::{Scheduler, cast};
-use crate::evaluation::Extent;
+use crate::campaign::{Scheduler, measure_programs};
+use crate::evaluation::SimulationSize;
+use crate::extrapolation::{self, Extrapolation};
 use crate::fault::Fault;
-use crate::horizon::{self, Horizon};
 use crate::machine::Machine;
-use crate::mix::Entrant;
+use crate::mix::MixEntry;
 use crate::setup::Setup;
 
-/// Its programs.
+/// The programs of the sample mix.
 pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
-/// Their cores where dies are not shared: figure 4 (b).
+/// Their CPUs when no two programs share a die: figure 4 (b).
 pub const APART: [&str; 4] = ["0-11", "12-23", "24-41", "42-47"];
-/// Where canneal shares dies with dedup, and ferret with streamcluster: (a).
+/// Their CPUs when canneal shares dies with dedup, and ferret with streamcluster: figure 4 (a).
 pub const TOGETHER: [&str; 4] = [
     "0-2,6-8,12-14,18-20",
     "3-5,9-11,15-17,21-23",
@@ -30,36 +29,36 @@ pub const TOGETHER: [&str; 4] = [
     "28-29,34-35,41,47",
 ];
 
-/// What Linux makes of it depends on where it happens to put single threads
-/// that a whole program waits for; what is told is the mean over so many seeds.
+/// Number of seeds over which results are averaged. The result under Linux depends on the placement
+/// of single threads that block a whole program.
 const SEEDS: u64 = 5;
 
-/// The mix in one way of scheduling.
+/// The mix under one way of scheduling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which way.
+    /// Name of the scheduler or placement.
     pub name: String,
     /// Mean NTT of each program.
     pub ntt: Vec<f64>,
-    /// Their mean.
+    /// Mean of `ntt`.
     pub antt: f64,
-    /// The paper's, where it gives one.
+    /// The paper's ANTT, where it reports one.
     pub paper: Option<f64>,
 }
 
-/// Runs it with the paper's seats and under schedulers; without a result where
-/// one of the programs is not among the setup's.
+/// Simulates the mix with the paper's seats and under the schedulers. Returns no results if the
+/// setup lacks one of the programs.
 ///
 /// # Errors
-/// A simulation cannot go on.
+/// A simulation cannot continue.
 pub fn run(
     setup: &Setup,
     topology: &Topology,
     schedulers: &[Scheduler],
-    extent: &Extent,
+    size: &SimulationSize,
 ) -> Result<Vec<Sample>, Fault> {
     let machine = Machine::new(topology.clone(), setup.costs.clone());
-    let (seconds, seed) = (extent.repetition_s, extent.seed);
+    let (seconds, seed) = (size.repetition_s, size.seed);
     let find = |name| {
         setup
             .models
@@ -68,30 +67,30 @@ pub fn run(
             .cloned()
     };
     let models: Vec<_> = PROGRAMS.into_iter().filter_map(find).collect();
-    let cast = cast(&models, &machine, &setup.kernel, seconds, seed)?;
-    if cast.len() < PROGRAMS.len() {
+    let programs = measure_programs(&models, &machine, &setup.kernel, seconds, seed)?;
+    if programs.len() < PROGRAMS.len() {
         return Ok(Vec::new());
     }
-    let mut mix = Mix {
-        entrants: cast.into_iter().map(|player| player.entrant).collect(),
+    let mut mix = SampleMix {
+        entries: programs.into_iter().map(|program| program.entry).collect(),
         machine: &machine,
         setup,
-        extent,
+        size,
     };
     let fixed = |cpus| {
         let seats = seats(cpus);
         move || -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats.clone())) }
     };
     let mut samples = vec![
-        mix.look("space sharing, dies shared", &fixed(TOGETHER), 2.0)?,
-        mix.look("space sharing, dies apart", &fixed(APART), 2.0)?,
+        mix.simulate("space sharing, dies shared", &fixed(TOGETHER), 2.0)?,
+        mix.simulate("space sharing, dies apart", &fixed(APART), 2.0)?,
     ];
     for &scheduler in schedulers {
-        for entrant in &mut mix.entrants {
-            entrant.known = scheduler.knows();
+        for entry in &mut mix.entries {
+            entry.known = scheduler.knows();
         }
-        let policy = || scheduler.policy(&machine, &setup.kernel, &mix.entrants);
-        samples.push(mix.look(scheduler.name(), &policy, scheduler.settle_s())?);
+        let policy = || scheduler.policy(&machine, &setup.kernel, &mix.entries);
+        samples.push(mix.simulate(scheduler.name(), &policy, scheduler.settle_s())?);
     }
     for (sample, paper) in samples.iter_mut().zip([1.39, 1.23]) {
         sample.paper = Some(paper);
@@ -105,31 +104,38 @@ pub fn run(
     Ok(samples)
 }
 
-struct Mix<'a> {
-    entrants: Vec<Entrant>,
+struct SampleMix<'a> {
+    entries: Vec<MixEntry>,
     machine: &'a Machine,
     setup: &'a Setup,
-    extent: &'a Extent,
+    size: &'a SimulationSize,
 }
 
-impl Mix<'_> {
-    fn look(
+impl SampleMix<'_> {
+    fn simulate(
         &self,
         name: &str,
         policy: &dyn Fn() -> Box<dyn Policy>,
         settle_s: f64,
     ) -> Result<Sample, Fault> {
-        let horizon = Horizon {
+        let extrapolation = Extrapolation {
             settle_s,
-            steady_s: self.extent.steady_s,
+            steady_s: self.size.steady_s,
             repetitions: 3.0,
-            scale: self.setup.native_s / self.extent.repetition_s,
+            scale: self.setup.native_s / self.size.repetition_s,
         };
         let (machine, kernel) = (self.machine, &self.setup.kernel);
-        let mut ntt = vec![0.0; self.entrants.len()];
-        for seed in (0..SEEDS).map(|more| self.extent.seed.wrapping_add(more)) {
-            let seen = horizon::run(&self.entrants, machine, kernel, policy(), &horizon, seed)?;
-            let sums = ntt.iter_mut().zip(seen.ntt);
+        let mut ntt = vec![0.0; self.entries.len()];
+        for seed in (0..SEEDS).map(|more| self.size.seed.wrapping_add(more)) {
+            let forecast = extrapolation::run(
+                &self.entries,
+                machine,
+                kernel,
+                policy(),
+                &extrapolation,
+                seed,
+            )?;
+            let sums = ntt.iter_mut().zip(forecast.ntt);
             sums.for_each(|(sum, ntt)| *sum += ntt / SEEDS as f64);
         }
         Ok(Sample {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs as their threads see them: what a thread does, step by step.
+//! Programs as lists of steps for each of their threads.
 //!
-//! Work is counted in nanoseconds on a core of capacity 1 that the thread has
-//! to itself, with warm caches and nobody else at the memory.
+//! The unit of work is a nanosecond on an undisturbed core of capacity 1 with warm caches and an
+//! idle memory system.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Op {
-    /// Computes for so long, give or take: evenly between `1 - spread` and
-    /// `1 + spread` times.
+    /// Computes. The work is uniformly distributed between `1 - spread` and `1 + spread` times
+    /// `ns`.
     Work {
         /// Mean work in nanoseconds.
         ns: f64,
-        /// Half-width of the distribution, relative; 0..1.
+        /// Half-width of the distribution, relative to the mean; 0 to 1.
         #[serde(default)]
         spread: f64,
     },
-    /// Computes items of a pool that all threads take from, until none is left.
-    /// Barriers fill the pools again.
+    /// Computes items of a pool shared by all threads, until the pool is empty. Barriers refill the
+    /// pools.
     Items {
-        /// Which pool.
+        /// Index of the pool.
         pool: usize,
         /// Mean work of an item in nanoseconds.
         ns: f64,
@@ -30,90 +30,89 @@ pub enum Op {
         #[serde(default)]
         spread: f64,
     },
-    /// The first thread of the role computes; the others go on.
+    /// The first thread of the role computes; the others continue.
     Serial {
         /// Work in nanoseconds.
         ns: f64,
     },
-    /// Reaches for what the program's other threads wrote on other CPUs: so much
-    /// time for each of the CPUs that they may be on. Nothing gets done in it.
-    Contend {
-        /// Nanoseconds for each of sixteen CPUs.
-        ns: f64,
-        /// How that grows: for each of n it is `(n / 16)^(power - 1)` times that.
+    /// Fetches cache lines that the program's other threads wrote on other CPUs. The cost grows
+    /// with the number of CPUs available to the program, and the step makes no progress.
+    #[serde(rename = "cache_bounce_ns")]
+    CacheBounce {
+        /// Cost per CPU at 16 CPUs, in nanoseconds.
+        per_cpu: f64,
+        /// Growth of the cost: at n CPUs, the cost per CPU is `(n / 16)^(power - 1)` times
+        /// `per_cpu`.
         power: f64,
     },
-    /// Takes a lock, after whoever came before.
+    /// Takes a lock; waiting threads get it in the order of arrival.
     Lock(usize),
-    /// Gives it back.
+    /// Releases a lock.
     Unlock(usize),
-    /// Waits for all threads that come to this barrier.
+    /// Waits until all threads that use this barrier have arrived.
     Barrier(usize),
-    /// Puts an item into a queue; waits while it is full.
+    /// Puts an item into a queue; waits while the queue is full.
     Put(usize),
-    /// Takes an item out; waits while it is empty; ends when it is closed: when
-    /// every thread that puts into it has ended.
+    /// Takes an item out of a queue; waits while the queue is empty. The thread ends when the queue
+    /// is closed, that is, when every thread that puts into it has ended.
     Take(usize),
-    /// Waits for so long.
+    /// Sleeps.
     Sleep {
-        /// Nanoseconds.
+        /// Duration in nanoseconds.
         ns: u64,
     },
-    /// Goes back to a step, so that the steps between are done so many times
-    /// in all.
-    Again {
-        /// The step, counted from 0.
+    /// Jumps back to a step; the steps in between run `times` times in total.
+    Loop {
+        /// Index of the step, from 0.
         to: usize,
-        /// How often.
+        /// Total number of iterations.
         times: u32,
     },
-    /// A phase begins: from now on, until the next one or the end of the
-    /// repetition, this is what the whole program asks of caches and memory.
+    /// Starts a phase: sets the memory behaviour of the whole program until the next phase or the
+    /// end of the repetition.
     Memory(Memory),
 }
 
-/// Threads that do the same.
+/// A group of threads with the same steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Role {
-    /// How many.
+pub struct ThreadKind {
+    /// Number of threads.
     pub threads: u32,
-    /// What each does.
+    /// Steps of each thread.
     pub steps: Vec<Op>,
 }
 
 /// How threads wait at barriers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wait {
-    /// They sleep, at the cost of being woken.
+pub enum BarrierWait {
+    /// They block, and pay for the wakeup.
     Block,
     /// They spin.
     Spin,
-    /// They spin for so many nanoseconds of their CPU time, then sleep.
+    /// They spin for this much CPU time in nanoseconds, then block.
     SpinThenBlock(u64),
 }
 
-/// What a program asks of caches and memory.
+/// A program's use of caches and memory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// Share of its time, alone on one core, that waits for memory: 0..1.
+    /// Share of time waiting for memory, when alone on one core; 0 to 1.
     pub stall: f64,
-    /// Traffic of one thread at full speed with all it uses in the cache that
-    /// fits there when it is alone, GB/s.
+    /// Traffic of one thread in GB/s, at full speed, alone, with a warm cache.
     pub gbps: f64,
-    /// Bytes that all threads use together, in every domain where one runs.
+    /// Bytes shared by all threads, in every domain where one of them runs.
     pub shared_bytes: f64,
-    /// Bytes of each thread's own.
+    /// Private bytes of each thread.
     pub private_bytes: f64,
-    /// How much more traffic and waiting there is when nothing of it fits,
-    /// relative.
+    /// Relative increase of traffic and stall time when none of the data fits the cache.
     pub sensitivity: f64,
-    /// Whether one thread touches all memory first, so that it lies in that
-    /// thread's node; else each touches its own.
+    /// Whether one thread touches all memory first, thus all of it lies on that thread's node;
+    /// otherwise each thread touches its own.
     pub one_node: bool,
-    /// Throughput of two threads of it on one core, relative to one.
+    /// Throughput of two threads on one core, relative to one thread.
     pub smt: f64,
 }
 
@@ -131,61 +130,61 @@ impl Default for Memory {
     }
 }
 
-/// Threads that a program may have: four stages on the largest machine that a
-/// description can ask for would be more, and no program has them.
+/// Maximum number of threads of a program. Programs with four stages on the largest machine that a
+/// description allows could exceed it; real programs do not.
 pub const THREADS_MAX: u32 = 16_384;
-/// Work that a step may have, in nanoseconds: eleven days.
+/// Maximum work of a step, in nanoseconds: eleven days.
 const WORK_NS_MAX: f64 = 1e15;
-/// Most nanoseconds for each of sixteen CPUs: a second.
-const CONTEND_NS_MAX: f64 = 1e9;
-/// The steepest that it may grow.
-const CONTEND_POWER_MAX: f64 = 4.0;
+/// Maximum of `per_cpu` of a cache-bounce step, in nanoseconds: one second.
+const CACHE_BOUNCE_NS_MAX: f64 = 1e9;
+/// Maximum of its `power`.
+const CACHE_BOUNCE_POWER_MAX: f64 = 4.0;
 
-/// A program.
+/// The steps of a program's threads, and the objects that they share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Its threads.
-    pub roles: Vec<Role>,
-    /// Items in each pool.
+    pub roles: Vec<ThreadKind>,
+    /// Number of items in each pool.
     #[serde(default)]
     pub pools: Vec<u32>,
-    /// Places in each queue.
+    /// Capacity of each queue.
     #[serde(default)]
     pub queues: Vec<u32>,
-    /// How its threads wait at barriers.
-    pub wait: Wait,
-    /// Whether they settle at their start, by the cores found then, that they
-    /// spin: they go on to when they have fewer.
+    /// How threads wait at barriers.
+    pub wait: BarrierWait,
+    /// Whether the program decides at its start, from the number of cores at that time, that its
+    /// threads spin. The decision stays when cores are taken away.
     #[serde(default)]
-    pub settles: bool,
-    /// What it asks of the memory.
+    pub adaptive_spin: bool,
+    /// Use of caches and memory.
     #[serde(default)]
     pub memory: Memory,
 }
 
-/// What is wrong with a script.
+/// An invalid script.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("program '{program}': {reason}")]
 pub struct ScriptError {
-    /// Whose.
+    /// Name of the program.
     pub program: String,
-    /// What.
+    /// What is invalid.
     pub reason: String,
 }
 
-/// The highest number of a barrier or a lock.
+/// The highest index of a barrier or lock.
 const ID_MAX: usize = 9_999;
 
 impl Script {
-    /// Threads in all.
+    /// Number of threads.
     pub fn threads(&self) -> u32 {
         self.roles.iter().map(|role| role.threads).sum()
     }
 
-    /// Barriers that it names.
+    /// Number of barriers: the highest index used, plus one.
     pub(crate) fn barriers(&self) -> usize {
         self.highest(|op| match op {
             Op::Barrier(id) => Some(*id),
@@ -193,7 +192,7 @@ impl Script {
         })
     }
 
-    /// Locks that it names.
+    /// Number of locks: the highest index used, plus one.
     pub(crate) fn locks(&self) -> usize {
         self.highest(|op| match op {
             Op::Lock(id) | Op::Unlock(id) => Some(*id),
@@ -206,10 +205,10 @@ impl Script {
         steps.filter_map(pick).max().map_or(0, |id| id + 1)
     }
 
-    /// Checks that it can be run and comes to an end.
+    /// Checks that the script can run and ends.
     ///
     /// # Errors
-    /// The first thing that makes no sense.
+    /// The first invalid part.
     pub fn check(&self) -> Result<(), ScriptError> {
         self.fault().map_or(Ok(()), |reason| {
             Err(ScriptError {
@@ -222,11 +221,11 @@ impl Script {
     fn fault(&self) -> Option<String> {
         let threads: u64 = self.roles.iter().map(|role| u64::from(role.threads)).sum();
         if threads == 0 {
-            return Some("it has no thread".to_owned());
+            return Some("it has no threads".to_owned());
         }
         if threads > u64::from(THREADS_MAX) {
             return Some(format!(
-                "it has {threads} threads, the most is {THREADS_MAX}"
+                "it has {threads} threads; the maximum is {THREADS_MAX}"
             ));
         }
         if let Some(reason) = self.memory.fault() {
@@ -248,7 +247,7 @@ impl Script {
         (!works).then(|| "it has no work".to_owned())
     }
 
-    fn op_fault(&self, role: &Role, at: usize, op: &Op) -> Option<String> {
+    fn op_fault(&self, role: &ThreadKind, at: usize, op: &Op) -> Option<String> {
         match op {
             Op::Work { ns, spread } | Op::Items { ns, spread, .. }
                 if !((0.0..=WORK_NS_MAX).contains(ns) && (0.0..=1.0).contains(spread)) =>
@@ -260,12 +259,12 @@ impl Script {
             Op::Serial { ns } if !(0.0..=WORK_NS_MAX).contains(ns) => Some(format!(
                 "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns}"
             )),
-            Op::Contend { ns, power }
-                if !((0.0..=CONTEND_NS_MAX).contains(ns)
-                    && (0.0..=CONTEND_POWER_MAX).contains(power)) =>
+            Op::CacheBounce { per_cpu, power }
+                if !((0.0..=CACHE_BOUNCE_NS_MAX).contains(per_cpu)
+                    && (0.0..=CACHE_BOUNCE_POWER_MAX).contains(power)) =>
             {
                 Some(format!(
-                    "contention must be from 0 to {CONTEND_NS_MAX:e} ns with a power of 0 to {CONTEND_POWER_MAX}, not {ns} with {power}"
+                    "cache_bounce_ns: per_cpu must be from 0 to {CACHE_BOUNCE_NS_MAX:e} ns with a power of 0 to {CACHE_BOUNCE_POWER_MAX}, not {per_cpu} with {power}"
                 ))
             }
             Op::Barrier(id) | Op::Lock(id) | Op::Unlock(id) if *id > ID_MAX => Some(format!(
@@ -275,21 +274,21 @@ impl Script {
             Op::Items { pool, .. } if *pool >= self.pools.len() => {
                 Some(format!("there is no pool {pool}"))
             }
-            Op::Again { to, times } if *to >= at || *times == 0 => {
-                Some("it can only go back, once or more".to_owned())
+            Op::Loop { to, times } if *to >= at || *times == 0 => {
+                Some("a loop must go back to an earlier step, and run at least once".to_owned())
             }
-            Op::Again { to, .. } if !role.steps[*to..at].iter().any(Op::takes_time) => {
-                Some("what is repeated takes no time".to_owned())
+            Op::Loop { to, .. } if !role.steps[*to..at].iter().any(Op::takes_time) => {
+                Some("the repeated steps take no time".to_owned())
             }
             _ => None,
         }
     }
 
-    /// What is wrong with the queue that a step names.
+    /// The reason why the queue of a step is invalid, if any.
     fn queue_fault(&self, op: &Op) -> Option<String> {
-        let (queue, other_end, nobody) = match op {
-            Op::Put(queue) => (*queue, Op::Take(*queue), "takes anything out of"),
-            Op::Take(queue) => (*queue, Op::Put(*queue), "puts anything into"),
+        let (queue, other_end, missing) = match op {
+            Op::Put(queue) => (*queue, Op::Take(*queue), "takes from"),
+            Op::Take(queue) => (*queue, Op::Put(*queue), "puts into"),
             _ => return None,
         };
         let roles = self.roles.iter().filter(|role| role.threads > 0);
@@ -298,15 +297,15 @@ impl Script {
             .any(|op| *op == other_end);
         match self.queues.get(queue) {
             None => Some(format!("there is no queue {queue}")),
-            Some(0) => Some(format!("queue {queue} has no place")),
-            Some(_) if !has_two_ends => Some(format!("nobody {nobody} queue {queue}")),
+            Some(0) => Some(format!("queue {queue} has a capacity of 0")),
+            Some(_) if !has_two_ends => Some(format!("no thread {missing} queue {queue}")),
             Some(_) => None,
         }
     }
 }
 
 impl Memory {
-    /// What makes no sense in it.
+    /// The reason why the memory behaviour is invalid, if any.
     fn fault(&self) -> Option<String> {
         let amounts = [
             ("stall", self.stall),
@@ -331,16 +330,18 @@ impl Memory {
 }
 
 impl Op {
-    /// Whether it takes virtual time or waits for somebody who does.
+    /// Returns whether the step takes virtual time, or waits for a step that does.
     fn takes_time(&self) -> bool {
         match self {
-            Self::Work { ns, .. } | Self::Items { ns, .. } | Self::Contend { ns, .. } => *ns > 0.0,
+            Self::Work { ns, .. }
+            | Self::Items { ns, .. }
+            | Self::CacheBounce { per_cpu: ns, .. } => *ns > 0.0,
             Self::Take(_) | Self::Put(_) | Self::Barrier(_) => true,
             Self::Sleep { ns } => *ns > 0,
             Self::Serial { .. }
             | Self::Lock(_)
             | Self::Unlock(_)
-            | Self::Again { .. }
+            | Self::Loop { .. }
             | Self::Memory(_) => false,
         }
     }

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What paper 1's evaluation is simulated with, and what nobody has published
-//! of it: the free parameters, each with the range that it may lie in.
+//! The setting of the simulation of paper 1's evaluation, and its free parameters: values that are
+//! not published, each with its plausible range.
 
 use crate::kernel::Kernel;
 use crate::machine::Costs;
 use crate::parsec::Model;
 
-/// The machine of paper 1: four packages of two dies of six cores, with a
-/// memory controller each.
+/// The machine of paper 1: four packages of two dies of six cores, with one memory controller per
+/// die.
 pub const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
 
-/// The programs, what the machine's hardware costs, its kernel, and how long
-/// the programs are.
+/// The programs, the machine's costs, its kernel and the length of the programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// The programs.
     pub models: Vec<Model>,
-    /// The hardware.
+    /// The costs of the hardware.
     pub costs: Costs,
     /// The kernel.
     pub kernel: Kernel,
-    /// Seconds that a program takes on one core.
+    /// Duration of a program on one core, in seconds.
     pub native_s: f64,
 }
 
 impl Setup {
-    /// The setting that the published figures were fitted with.
+    /// The setting to which the published figures were fitted.
     pub fn new(models: Vec<Model>) -> Self {
         Self {
             models,
@@ -40,20 +39,20 @@ impl Setup {
     }
 }
 
-/// Something that is not known of the machine or of the programs.
+/// A parameter of the machine or the programs without a published value.
 #[derive(Debug, Clone, Copy)]
-pub struct Free {
-    /// Its name.
+pub struct FreeParameter {
+    /// Name of the parameter.
     pub name: &'static str,
-    /// What its values are.
+    /// Unit and meaning of its values.
     pub what: &'static str,
-    /// The ends of its range.
+    /// Its range.
     pub range: (f64, f64),
     set: fn(&mut Setup, f64),
 }
 
-impl Free {
-    /// The setup with that value of it.
+impl FreeParameter {
+    /// Returns the setup with the parameter set to `value`.
     pub fn set(&self, setup: &Setup, value: f64) -> Setup {
         let mut changed = setup.clone();
         (self.set)(&mut changed, value);
@@ -61,30 +60,29 @@ impl Free {
     }
 }
 
-/// All of them. Wherever a value stands in the middle of its range, the middle
-/// is what [`Setup::new`] has.
-pub const FREE: [Free; 10] = [
-    Free {
+/// All free parameters. A value in the middle of its range is the one that [`Setup::new`] has.
+pub const FREE_PARAMETERS: [FreeParameter; 10] = [
+    FreeParameter {
         name: "node bandwidth",
         what: "GB/s of a die's memory controller; 12 gives the sample mix's figures, 21 is the channels' peak",
         range: (9.0, 16.0),
         set: |setup, value| setup.costs.node_gbps = value,
     },
-    Free {
+    FreeParameter {
         name: "traffic",
         what: "memory traffic of all programs, relative to what was fitted or assumed",
         range: (0.7, 1.4),
         set: |setup, value| setup.each(|model| model.traits.memory.gbps *= value),
     },
-    Free {
+    FreeParameter {
         name: "LLC sensitivity",
-        what: "how much more traffic and waiting a full cache means, relative to what was assumed",
+        what: "increase of traffic and stall time with a full cache, relative to the assumption",
         range: (0.0, 2.0),
         set: |setup, value| setup.each(|model| model.traits.memory.sensitivity *= value),
     },
-    Free {
+    FreeParameter {
         name: "working sets",
-        what: "bytes that programs use together and for each thread, relative to what was assumed",
+        what: "shared and private bytes of the programs, relative to the assumption",
         range: (0.5, 2.0),
         set: |setup, value| {
             setup.each(|model| {
@@ -93,9 +91,9 @@ pub const FREE: [Free; 10] = [
             });
         },
     },
-    Free {
+    FreeParameter {
         name: "first touch",
-        what: "0: each program's memory lies where it is described to; 1: everywhere where its threads run",
+        what: "0: each program's memory lies on the nodes that its description gives; 1: on all nodes where its threads run",
         range: (0.0, 1.0),
         set: |setup, value| {
             if value > 0.5 {
@@ -103,30 +101,30 @@ pub const FREE: [Free; 10] = [
             }
         },
     },
-    Free {
+    FreeParameter {
         name: "far memory",
-        what: "latency of another package's memory relative to one's own",
+        what: "latency of another package's memory relative to the local node",
         range: (1.2, 2.0),
         set: |setup, value| setup.costs.far_factor = value,
     },
-    Free {
+    FreeParameter {
         name: "latency",
-        what: "milliseconds in which all in a queue of the kernel have a turn; 24 in its source",
+        what: "milliseconds in which every thread of a queue runs once; 24 in the kernel's source",
         range: (8.0, 48.0),
         set: |setup, value| setup.kernel.latency_ns = (value * 1e6) as u64,
     },
-    Free {
+    FreeParameter {
         name: "migration",
-        what: "refilling a core's and a die's caches, relative to what was assumed",
+        what: "refill costs of a core's and a die's caches, relative to the assumption",
         range: (0.3, 3.0),
         set: |setup, value| {
             setup.costs.private_refill_ns *= value;
             setup.costs.refill_gbps /= value;
         },
     },
-    Free {
+    FreeParameter {
         name: "x264's lag",
-        what: "part of a frame by which the next one trails; no curve of it is published",
+        what: "part of a frame by which the next frame trails; no curve of x264 is published",
         range: (0.03, 0.12),
         set: |setup, value| {
             let x264 = |model: &&mut Model| model.name == "x264";
@@ -137,9 +135,9 @@ pub const FREE: [Free; 10] = [
                 .for_each(|model| model.traits.serial = value);
         },
     },
-    Free {
+    FreeParameter {
         name: "length",
-        what: "seconds that a program takes on one core: native inputs take minutes",
+        what: "seconds of a program on one core: native inputs take minutes",
         range: (100.0, 400.0),
         set: |setup, value| setup.native_s = value,
     },

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 3b's test: four loops on two cores with two hardware threads each.
+//! The test of paper 3b: four CPU loops on two cores with two hardware threads each.
 //!
-//! Two loops of 2 s and two of 10 s are started at once; what counts is when
-//! all have ended. If the two long ones come to lie on one core and nobody
-//! moves them, that takes the time of both; a scheduler that prefers idle
-//! cores moves one over when the short ones have ended.
+//! Two loops of 2 s and two of 10 s start together; the result is the time until all have ended. If
+//! the two long loops share a core to the end, they take the time of both. A scheduler that prefers
+//! idle cores moves one of them when the short loops have ended.
 
 use std::sync::Arc;
 
@@ -15,58 +14,56 @@ use usher_model::Topology;
 use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::machine::{Costs, Machine};
-use crate::script::{Memory, Op, Role, Script, Wait};
+use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 
-/// Least, most and mean seconds until all loops have ended.
+/// Minimum, maximum and mean time until all loops have ended, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// Least.
+pub struct CompletionTimes {
+    /// Minimum.
     pub min: f64,
-    /// Most.
+    /// Maximum.
     pub max: f64,
     /// Mean.
     pub mean: f64,
 }
 
-/// Throughput of two CPU loops on one core, relative to one: they use the same
-/// execution units all the time and get a little into each other's way. The
-/// paper's least and most time imply 0.87 and 1.01.
+/// Throughput of two CPU loops on one core, relative to one loop. They use the same execution units
+/// all the time and slow each other slightly. The paper's minimum and maximum imply 0.87 and 1.01.
 pub const LOOPS_SMT: f64 = 0.97;
 
-/// Seconds of the four loops, alone.
+/// Duration of the four loops when alone, in seconds.
 pub const LOOPS: [f64; 4] = [2.0, 2.0, 10.0, 10.0];
 
-/// The test over so many seeds under a kernel.
-pub fn test(topology: &Topology, kernel: &Kernel, seeds: u64) -> Spread {
-    let mut spread = Spread {
+/// Runs the test under a kernel, once per seed.
+pub fn test(topology: &Topology, kernel: &Kernel, seeds: u64) -> CompletionTimes {
+    let mut times = CompletionTimes {
         min: f64::INFINITY,
         max: 0.0,
         mean: 0.0,
     };
     for seed in 0..seeds {
         let seconds = once(topology, kernel, seed);
-        spread.min = spread.min.min(seconds);
-        spread.max = spread.max.max(seconds);
-        spread.mean += (seconds - spread.mean) / (seed + 1) as f64;
+        times.min = times.min.min(seconds);
+        times.max = times.max.max(seconds);
+        times.mean += (seconds - times.mean) / (seed + 1) as f64;
     }
-    spread
+    times
 }
 
-/// A kernel that does not know cores from hardware threads, one that does, and the latter
-/// under Usher's scheduler.
+/// A kernel without SMT awareness, one with it, and the latter under Usher's scheduler.
 pub fn kernels() -> [Kernel; 3] {
-    let blind = Kernel {
+    let smt_unaware = Kernel {
         smt_aware: false,
         ..Kernel::default()
     };
-    [blind, Kernel::default(), Kernel::usher()]
+    [smt_unaware, Kernel::default(), Kernel::usher()]
 }
 
 fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
     let machine = Machine::new(topology.clone(), Costs::default());
     let mut engine = Engine::new(machine, kernel.clone(), seed);
     let mut order = LOOPS.to_vec();
-    // Generators with neighbouring seeds begin alike.
+    // Generators with neighbouring seeds start with similar values.
     let far = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     shuffle(&mut order, &mut Rand32::new(far));
     for seconds in order {
@@ -76,18 +73,18 @@ fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
         }];
         let script = Script {
             name: format!("loop of {seconds} s"),
-            roles: vec![Role { threads: 1, steps }],
+            roles: vec![ThreadKind { threads: 1, steps }],
             pools: vec![],
             queues: vec![],
-            wait: Wait::Block,
-            settles: false,
+            wait: BarrierWait::Block,
+            adaptive_spin: false,
             memory: Memory {
                 smt: LOOPS_SMT,
                 ..Memory::default()
             },
         };
         engine.arrive(Arc::new(script), false);
-        // They are started one after another from a shell.
+        // The shell starts the loops one after another, 1 ms apart.
         if engine.run(engine.now_ns() + 1_000_000).is_err() {
             return f64::NAN;
         }
@@ -97,10 +94,10 @@ fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
         if engine.run(u64::MAX / 2).is_err() {
             return f64::NAN;
         }
-        let news = engine.take_news();
-        ended += news
+        let events = engine.take_sim_events();
+        ended += events
             .iter()
-            .filter(|news| matches!(news, crate::engine::News::Ended(_)))
+            .filter(|event| matches!(event, crate::engine::SimEvent::Ended(_)))
             .count();
     }
     engine.now_ns() as f64 / 1e9

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the steps of a thread do.
+//! Execution of the steps of a thread.
 
 use std::sync::Arc;
 
 use crate::clock::NEVER;
-use crate::engine::{Engine, NOTHING, Timer};
-use crate::job::{Doing, ThreadId};
-use crate::script::{Op, Script, Wait};
+use crate::engine::{Engine, Timer, WORK_EPSILON};
+use crate::job::{RunState, ThreadId};
+use crate::script::{BarrierWait, Op, Script};
 
-/// What a step comes to.
+/// The result of a step.
 enum Step {
-    /// The thread goes on to the next one.
+    /// The thread continues with the next step.
     Next,
-    /// It has something to do on a CPU: work, or spinning.
+    /// The thread needs a CPU, to work or to spin.
     Busy,
-    /// It waits, or has come to its end.
-    Off,
+    /// The thread waits or has ended.
+    Blocked,
 }
 
 impl Engine {
-    /// Goes through the thread's steps until one takes time; true if it has
-    /// something to do on a CPU now (work, or spinning), false if it waits or
-    /// has come to its end.
+    /// Executes the thread's steps until one takes time. Returns true if the thread then needs a
+    /// CPU (to work or to spin), false if it waits or has ended.
     pub(crate) fn advance(&mut self, id: ThreadId) -> bool {
         let script = Arc::clone(&self.jobs[self.threads[id].program].script.text);
         loop {
-            if self.is_storm(id) {
+            if self.exceeds_step_limit(id) {
                 return false;
             }
             let thread = &self.threads[id];
@@ -44,17 +43,17 @@ impl Engine {
                     self.threads[id].step += 1;
                     self.give_work(id, if first { ns } else { 0.0 }, 0.0)
                 }
-                Op::Contend { ns, power } => self.contend(id, ns, power),
+                Op::CacheBounce { per_cpu, power } => self.cache_bounce(id, per_cpu, power),
                 Op::Lock(lock) => self.lock(id, lock),
                 Op::Unlock(lock) => self.unlock(id, lock),
                 Op::Barrier(barrier) => {
                     self.threads[id].step += 1;
-                    self.arrive_at(id, barrier, script.wait)
+                    self.arrive_at_barrier(id, barrier, script.wait)
                 }
                 Op::Put(queue) => self.put(id, queue),
                 Op::Take(queue) => self.take(id, queue, steps.len()),
                 Op::Sleep { ns } => self.sleep(id, ns),
-                Op::Again { to, times } => self.again(id, to, times),
+                Op::Loop { to, times } => self.loop_back(id, to, times),
                 Op::Memory(ref memory) => {
                     self.threads[id].step += 1;
                     let program = self.threads[id].program;
@@ -65,7 +64,7 @@ impl Engine {
             match step {
                 Step::Next => {}
                 Step::Busy => return true,
-                Step::Off => return false,
+                Step::Blocked => return false,
             }
         }
     }
@@ -82,14 +81,14 @@ impl Engine {
     }
 
     fn sleep(&mut self, id: ThreadId, ns: u64) -> Step {
-        let nap = self.next_timer();
+        let sleep_timer = self.next_timer();
         self.threads[id].step += 1;
-        self.threads[id].nap = nap;
-        self.after(ns, Timer::Wake(id, nap));
-        Step::Off
+        self.threads[id].sleep_timer = sleep_timer;
+        self.after(ns, Timer::Wake(id, sleep_timer));
+        Step::Blocked
     }
 
-    fn again(&mut self, id: ThreadId, to: usize, times: u32) -> Step {
+    fn loop_back(&mut self, id: ThreadId, to: usize, times: u32) -> Step {
         let thread = &mut self.threads[id];
         let rounds = &mut thread.rounds[thread.step];
         *rounds += 1;
@@ -102,14 +101,14 @@ impl Engine {
         Step::Next
     }
 
-    fn contend(&mut self, id: ThreadId, ns: f64, power: f64) -> Step {
+    fn cache_bounce(&mut self, id: ThreadId, per_cpu_ns: f64, power: f64) -> Step {
         let thread = &mut self.threads[id];
         thread.step += 1;
         let job = &self.jobs[thread.program];
         let sharers = f64::from(job.alive.min(job.mask.len()));
         thread.work = 0.0;
-        thread.contended = ns * sharers * (sharers / 16.0).powf(power - 1.0);
-        match thread.contended > NOTHING {
+        thread.bounce_work = per_cpu_ns * sharers * (sharers / 16.0).powf(power - 1.0);
+        match thread.bounce_work > WORK_EPSILON {
             true => Step::Busy,
             false => Step::Next,
         }
@@ -120,7 +119,7 @@ impl Engine {
         let lock = &mut self.jobs[thread.program].locks[lock];
         if lock.held {
             lock.waiters.push_back(id);
-            return Step::Off;
+            return Step::Blocked;
         }
         lock.held = true;
         thread.step += 1;
@@ -132,7 +131,7 @@ impl Engine {
         thread.step += 1;
         let lock = &mut self.jobs[thread.program].locks[lock];
         lock.held = false;
-        // Who is woken has it at once: a hand-off, in the order of arrival.
+        // The lock is handed to the waiter that arrived first.
         if let Some(next) = lock.waiters.pop_front() {
             self.wake(next);
         }
@@ -146,26 +145,26 @@ impl Engine {
             false => 0.0,
         };
         thread.work = ns * (1.0 + off);
-        match thread.work > NOTHING {
+        match thread.work > WORK_EPSILON {
             true => Step::Busy,
             false => Step::Next,
         }
     }
 
-    /// A thread comes to a barrier: it goes on at once, spins there, or sleeps.
-    fn arrive_at(&mut self, id: ThreadId, barrier: usize, wait: Wait) -> Step {
+    /// Arrives at a barrier: the thread continues, spins or blocks.
+    fn arrive_at_barrier(&mut self, id: ThreadId, barrier: usize, wait: BarrierWait) -> Step {
         let program = self.threads[id].program;
         let state = &mut self.jobs[program].barriers[barrier];
         state.arrived += 1;
         if state.arrived < state.parties {
             let thread = &mut self.threads[id];
             thread.spins_until_ns = match wait {
-                Wait::Block => {
+                BarrierWait::Block => {
                     state.sleepers.push(id);
-                    return Step::Off;
+                    return Step::Blocked;
                 }
-                Wait::Spin => NEVER,
-                Wait::SpinThenBlock(ns) => thread.cpu_ns.saturating_add(ns),
+                BarrierWait::Spin => NEVER,
+                BarrierWait::SpinThenBlock(ns) => thread.cpu_ns.saturating_add(ns),
             };
             thread.spins_at = Some(barrier);
             state.spinners.push(id);
@@ -185,25 +184,25 @@ impl Engine {
         Step::Next
     }
 
-    /// The barrier that a thread spins at has opened.
+    /// Ends a thread's spinning after its barrier has opened.
     fn stop_spinning(&mut self, id: ThreadId) {
-        if let Doing::Running(cpu) = self.threads[id].doing {
+        if let RunState::Running(cpu) = self.threads[id].run_state {
             self.account(cpu);
         }
         self.threads[id].spins_at = None;
-        // What it does next is found when it has the CPU: now, or later.
+        // Its next step starts when the thread has a CPU: now or later.
         self.threads[id].work = 0.0;
-        if let Doing::Running(cpu) = self.threads[id].doing {
+        if let RunState::Running(cpu) = self.threads[id].run_state {
             self.clock.set(cpu, self.now_ns);
         }
     }
 
-    /// Puts an item into a queue, or waits for a place.
+    /// Puts an item into a queue, or waits for room.
     fn put(&mut self, id: ThreadId, queue: usize) -> Step {
         let state = &mut self.jobs[self.threads[id].program].queues[queue];
-        if state.items >= state.places {
+        if state.items >= state.capacity {
             state.putters.push_back(id);
-            return Step::Off;
+            return Step::Blocked;
         }
         state.items += 1;
         self.threads[id].step += 1;
@@ -213,8 +212,7 @@ impl Engine {
         Step::Next
     }
 
-    /// Takes an item, waits for one, or, when the queue is closed, goes to the
-    /// end of its steps.
+    /// Takes an item or waits for one. If the queue is closed, skips the remaining steps.
     fn take(&mut self, id: ThreadId, queue: usize, end: usize) -> Step {
         let state = &mut self.jobs[self.threads[id].program].queues[queue];
         if state.items == 0 {
@@ -223,7 +221,7 @@ impl Engine {
                 return Step::Next;
             }
             state.takers.push_back(id);
-            return Step::Off;
+            return Step::Blocked;
         }
         state.items -= 1;
         self.threads[id].step += 1;
@@ -233,7 +231,7 @@ impl Engine {
         Step::Next
     }
 
-    /// The thread has done all its steps.
+    /// Ends a thread that has done all its steps.
     fn end(&mut self, id: ThreadId, script: &Script) -> bool {
         let program = self.threads[id].program;
         let role = &script.roles[self.threads[id].role];
@@ -249,7 +247,7 @@ impl Engine {
                 }
             }
         }
-        self.threads[id].over = true;
+        self.threads[id].finished = true;
         false
     }
 }

@@ -1,48 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Single threads: each has an affinity of its own and can be stopped alone,
-//! as `sched_setaffinity` and `SIGSTOP` do where there is no cgroup.
+//! Affinity and stopping of single threads: the effects of `sched_setaffinity` and `SIGSTOP`, which
+//! serve where cgroups are not available.
 //!
-//! The kernel's choices (module `kernel`) look at a program's mask, the union
-//! of what its threads may use. Where the threads of one differ, which they do
-//! only while something has gone half-way, a thread that was put into the queue
-//! of a CPU that it may not use is sent on when its turn comes; so none ever
-//! runs where it must not.
+//! CPU selection (module `kernel`) uses a program's mask, the union of its threads' allowed CPUs.
+//! The threads' sets differ only while an operation is incomplete. A thread may then be queued on a
+//! CPU that it must not use; it is requeued elsewhere when it is picked, and therefore never runs
+//! outside its set.
 
 use usher_model::CpuSet;
 
 use crate::engine::Engine;
-use crate::job::{Doing, ThreadId};
+use crate::job::{RunState, ThreadId};
 use crate::machine::Mask;
 
-/// A thread of a program, as somebody outside would name it.
+/// A thread as an outside observer identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ThreadName {
-    /// Its number, which another has after it.
+pub struct ThreadHandle {
+    /// Index of the thread; reused after its end.
     pub number: usize,
-    /// Which bearer of that number.
-    pub born: u64,
+    /// Distinguishes successive threads with the same index.
+    pub generation: u64,
 }
 
 impl Engine {
     /// A program's living threads.
-    pub fn threads_of(&self, program: usize) -> Vec<ThreadName> {
-        let living = |&&thread: &&ThreadId| self.threads[thread].doing != Doing::Ended;
-        let name = |&number: &ThreadId| ThreadName {
+    pub fn threads_of(&self, program: usize) -> Vec<ThreadHandle> {
+        let living = |&&thread: &&ThreadId| self.threads[thread].run_state != RunState::Ended;
+        let name = |&number: &ThreadId| ThreadHandle {
             number,
-            born: self.threads[number].born,
+            generation: self.threads[number].generation,
         };
         let threads = self.jobs[program].threads.iter();
         threads.filter(living).map(name).collect()
     }
 
-    fn find(&self, name: ThreadName) -> Option<&crate::job::Thread> {
+    fn find(&self, name: ThreadHandle) -> Option<&crate::job::Thread> {
         let thread = self.threads.get(name.number)?;
-        (thread.born == name.born && thread.doing != Doing::Ended).then_some(thread)
+        (thread.generation == name.generation && thread.run_state != RunState::Ended)
+            .then_some(thread)
     }
 
-    /// A thread's affinity, CPUs that are off line included; `None` where the
-    /// thread has gone.
-    pub fn affinity(&self, name: ThreadName) -> Option<CpuSet> {
+    /// A thread's affinity, including offline CPUs; `None` if the thread has ended.
+    pub fn affinity(&self, name: ThreadHandle) -> Option<CpuSet> {
         let thread = self.find(name)?;
         Some(match &thread.affinity {
             Some(mask) => self.machine.cpus(mask),
@@ -50,79 +49,79 @@ impl Engine {
         })
     }
 
-    /// Gives a thread an affinity; nothing where it has gone.
-    pub fn set_affinity(&mut self, name: ThreadName, cpus: &CpuSet) {
+    /// Sets a thread's affinity; no effect if the thread has ended.
+    pub fn set_affinity(&mut self, name: ThreadHandle, cpus: &CpuSet) {
         let Some(program) = self.find(name).map(|thread| thread.program) else {
             return;
         };
-        let mask = self.narrowing(cpus);
-        // Who starts the program again has what its first thread has.
+        let mask = self.restricting_mask(cpus);
+        // The next repetition inherits the affinity of the program's first thread.
         if self.threads_of(program).first() == Some(&name) {
             self.jobs[program].inherited.clone_from(&mask);
         }
         self.threads[name.number].affinity = mask;
-        self.new_mask(program);
+        self.apply_masks(program);
     }
 
-    /// The mask of these CPUs; `None` where they are all there are.
-    pub(crate) fn narrowing(&self, cpus: &CpuSet) -> Option<Mask> {
+    /// The mask of these CPUs; `None` if they are all CPUs of the machine.
+    pub(crate) fn restricting_mask(&self, cpus: &CpuSet) -> Option<Mask> {
         let all = self.machine.topology().all_cpus();
         (*cpus != all).then(|| self.machine.mask(cpus))
     }
 
-    /// Binds a program to these CPUs, as it would itself: all its threads, and
-    /// those that are born later.
+    /// Binds a program to these CPUs, as it would bind itself: all its threads, and those created
+    /// later.
     pub fn bind(&mut self, program: usize, cpus: &CpuSet) {
-        self.jobs[program].inherited = self.narrowing(cpus);
+        self.jobs[program].inherited = self.restricting_mask(cpus);
         for thread in self.threads_of(program) {
             self.set_affinity(thread, cpus);
         }
     }
 
-    /// Whether a thread has been stopped by itself.
-    pub fn is_held(&self, name: ThreadName) -> bool {
-        self.find(name).is_some_and(|thread| thread.held)
+    /// Returns whether a thread itself has been stopped.
+    pub fn is_signal_stopped(&self, name: ThreadHandle) -> bool {
+        self.find(name).is_some_and(|thread| thread.signal_stopped)
     }
 
-    /// Stops one thread, or lets it go on.
-    pub fn hold(&mut self, name: ThreadName, held: bool) {
+    /// Stops or continues one thread.
+    pub fn set_signal_stopped(&mut self, name: ThreadHandle, stopped: bool) {
         if self.find(name).is_none() {
             return;
         }
-        self.threads[name.number].held = held;
-        match self.threads[name.number].doing {
-            Doing::Running(_) | Doing::Queued(_) if held => {
-                self.withdraw(name.number);
+        self.threads[name.number].signal_stopped = stopped;
+        match self.threads[name.number].run_state {
+            RunState::Running(_) | RunState::Queued(_) if stopped => {
+                self.deactivate(name.number);
                 self.stop(name.number);
             }
-            Doing::Stopped if !self.is_stopped(name.number) => self.ready(name.number),
+            RunState::Stopped if !self.is_stopped(name.number) => self.ready(name.number),
             _ => {}
         }
     }
 
-    /// A thread that would run is not to. It sleeps, as far as the scheduler knows.
+    /// Stops a runnable thread. For the scheduler, the thread sleeps.
     pub(crate) fn stop(&mut self, thread: ThreadId) {
-        self.threads[thread].doing = Doing::Stopped;
+        self.threads[thread].run_state = RunState::Stopped;
         self.threads[thread].standing.slept = true;
     }
 
     pub(crate) fn is_stopped(&self, thread: ThreadId) -> bool {
         let state = &self.threads[thread];
-        state.held || self.jobs[state.program].frozen
+        state.signal_stopped || self.jobs[state.program].frozen
     }
 
     pub(crate) fn may_run(&self, thread: ThreadId, cpu: usize) -> bool {
         self.where_allowed(thread).has(cpu)
     }
 
-    /// Where a thread may run.
+    /// The CPUs that a thread may use.
     pub(crate) fn where_allowed(&self, thread: ThreadId) -> &Mask {
         let state = &self.threads[thread];
         let mask = state.allowed.as_ref();
         mask.unwrap_or(&self.jobs[state.program].mask)
     }
 
-    /// CPUs that are on line.
+    /// The online CPUs.
     pub(crate) fn online(&self) -> Mask {
         let mut online = Mask::new(self.cpus.len());
         for (cpu, state) in self.cpus.iter().enumerate() {
@@ -133,10 +132,9 @@ impl Engine {
         online
     }
 
-    /// Works out where a program and each of its threads may run. As the kernel
-    /// does, who would be left without any CPU may run on all of the next wider
-    /// set: the seat, then whatever is on line.
-    pub(crate) fn work_out_masks(&mut self, program: usize) {
+    /// Updates the allowed CPUs of a program and of each of its threads. As in Linux, an empty set
+    /// is replaced by the next wider one: first the seat, then all online CPUs.
+    pub(crate) fn update_masks(&mut self, program: usize) {
         let online = self.online();
         let seat = self.jobs[program].seat.as_ref();
         let seat = seat
@@ -148,7 +146,7 @@ impl Engine {
             if own.is_empty() { seat.clone() } else { own }
         };
         let mut threads = self.jobs[program].threads.clone();
-        threads.retain(|&thread| self.threads[thread].doing != Doing::Ended);
+        threads.retain(|&thread| self.threads[thread].run_state != RunState::Ended);
         let mut whole: Option<Mask> = None;
         let mut same = true;
         for &thread in &threads {
@@ -172,17 +170,17 @@ impl Engine {
         self.jobs[program].mask = whole.unwrap_or(seat);
     }
 
-    /// Where a thread that wakes goes.
-    pub(crate) fn place_allowed(&self, thread: ThreadId) -> Option<usize> {
-        let cpu = self.place(thread)?;
+    /// Selects an allowed CPU for a woken thread.
+    pub(crate) fn select_allowed_cpu(&self, thread: ThreadId) -> Option<usize> {
+        let cpu = self.select_cpu(thread)?;
         match self.may_run(thread, cpu) {
             true => Some(cpu),
-            false => self.shortest(thread),
+            false => self.shortest_allowed_queue(thread),
         }
     }
 
-    /// The CPU with the fewest threads of those that this one may use.
-    fn shortest(&self, thread: ThreadId) -> Option<usize> {
+    /// The allowed CPU with the fewest threads.
+    fn shortest_allowed_queue(&self, thread: ThreadId) -> Option<usize> {
         let length = |&cpu: &usize| {
             let state = &self.cpus[cpu];
             (
@@ -195,7 +193,7 @@ impl Engine {
             .min_by_key(length)
     }
 
-    /// Who runs next on a CPU, of those who may.
+    /// Picks the next thread of a CPU among those that may run on it.
     pub(crate) fn pick_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
         loop {
             let thread = self.pick(cpu)?;
@@ -203,25 +201,24 @@ impl Engine {
                 return Some(thread);
             }
             self.leave(thread, cpu);
-            self.send_on(thread);
+            self.requeue_allowed(thread);
         }
     }
 
-    /// A thread for a CPU that would idle.
+    /// Pulls a thread for a CPU that would be idle.
     pub(crate) fn pull_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
         let thread = self.pull(cpu)?;
         if self.may_run(thread, cpu) {
             return Some(thread);
         }
-        self.send_on(thread);
+        self.requeue_allowed(thread);
         None
     }
 
-    /// Puts a thread that has just been taken out of a queue into that of a CPU
-    /// that it may use.
-    fn send_on(&mut self, thread: ThreadId) {
-        // Its mask is never empty.
-        let to = self.shortest(thread).unwrap_or(0);
+    /// Moves a thread, which has just left a queue, to the queue of an allowed CPU.
+    fn requeue_allowed(&mut self, thread: ThreadId) {
+        // The set of allowed CPUs is never empty.
+        let to = self.shortest_allowed_queue(thread).unwrap_or(0);
         self.account(to);
         self.enqueue(thread, to);
         match self.cpus[to].current {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated machine as the control loop sees it.
+//! [`SimWorld`]: the simulated machine behind the control loop's [`World`] interface.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,73 +10,73 @@ use usher_model::{
     ProgramSample, Progress, ProgressSource,
 };
 
-use crate::engine::{Engine, News};
-use crate::script::{Script, Wait};
+use crate::engine::{Engine, SimEvent};
+use crate::script::{BarrierWait, Script};
 
-/// Why the simulator regulates no background work.
+/// Reason for rejecting priority changes of background work.
 pub(crate) const NO_PRIORITIES: &str = "simulated programs have no priorities";
 
-/// Somebody who is to arrive.
+/// A program with the time of its arrival.
 #[derive(Debug, Clone)]
-pub struct Guest {
-    /// What the policy is told of it: weight, profile, what it binds itself to.
+pub struct PlannedArrival {
+    /// The arrival as reported to the policy: weight, profile, own CPU binding.
     pub arrival: Arrival,
-    /// What it does.
+    /// The steps of its threads.
     pub script: Arc<Script>,
-    /// When it comes, in virtual nanoseconds.
+    /// Time of arrival in virtual nanoseconds.
     pub at_ns: u64,
-    /// Whether it starts again whenever it ends.
+    /// Whether the program restarts whenever it ends.
     pub repeats: bool,
 }
 
-/// When a run is over.
+/// Conditions that end a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Until {
-    /// Every program has completed its work so often, or has ended.
+pub struct StopCondition {
+    /// Number of repetitions that each program must complete, unless it has ended.
     pub repetitions: usize,
-    /// At the latest then, in virtual nanoseconds.
+    /// Latest end of the run in virtual nanoseconds.
     pub at_ns: u64,
 }
 
-/// A simulated world for one run.
+/// The simulated world of one run.
 #[derive(Debug)]
 pub struct SimWorld {
     engine: Engine,
-    guests: Vec<Guest>,
-    /// Program numbers of the engine, by the loop's.
+    arrivals: Vec<PlannedArrival>,
+    /// Program identifiers of the control loop, mapped to program indices of the engine.
     present: BTreeMap<ProgramId, usize>,
     events: Vec<Event>,
     online: CpuSet,
-    until: Until,
-    /// Seconds of each program's repetitions, by the order of `guests`.
+    stop: StopCondition,
+    /// Seconds of each program's repetitions, in the order of `arrivals`.
     seconds: Vec<Vec<f64>>,
-    /// The guest that each of the engine's programs is.
-    guest_of: Vec<usize>,
-    /// When each guest left, by the order of `guests`.
+    /// For each program index of the engine, the index in `arrivals`.
+    arrival_of: Vec<usize>,
+    /// Departure time of each program, in the order of `arrivals`.
     left_ns: Vec<Option<u64>>,
     plans: Vec<(u64, Plan)>,
     acted: usize,
 }
 
 impl SimWorld {
-    /// A machine to which these guests come.
-    pub fn new(engine: Engine, mut guests: Vec<Guest>, until: Until) -> Self {
-        guests.sort_by_key(|guest| (guest.at_ns, guest.arrival.id));
+    /// Creates the world of a run in which these programs arrive.
+    pub fn new(engine: Engine, mut arrivals: Vec<PlannedArrival>, stop: StopCondition) -> Self {
+        arrivals.sort_by_key(|planned| (planned.at_ns, planned.arrival.id));
         let online = engine.machine().topology().all_cpus();
         let mut world = Self {
-            seconds: vec![Vec::new(); guests.len()],
-            left_ns: vec![None; guests.len()],
+            seconds: vec![Vec::new(); arrivals.len()],
+            left_ns: vec![None; arrivals.len()],
             engine,
-            guests,
+            arrivals,
             present: BTreeMap::new(),
             events: Vec::new(),
             online,
-            until,
-            guest_of: Vec::new(),
+            stop,
+            arrival_of: Vec::new(),
             plans: Vec::new(),
             acted: 0,
         };
-        world.let_in();
+        world.admit_due();
         world
     }
 
@@ -85,156 +85,157 @@ impl SimWorld {
         &self.seconds
     }
 
-    /// The guests, in the order of arrival.
-    pub fn guests(&self) -> &[Guest] {
-        &self.guests
+    /// The planned arrivals, in the order of arrival.
+    pub fn arrivals(&self) -> &[PlannedArrival] {
+        &self.arrivals
     }
 
-    /// When a guest left, in virtual nanoseconds, if it did; by the order of
-    /// arrival.
-    pub fn left_ns(&self, guest: usize) -> Option<u64> {
-        self.left_ns[guest]
+    /// Departure time of the program with this index, in virtual nanoseconds; `None` while it runs.
+    pub fn left_ns(&self, planned: usize) -> Option<u64> {
+        self.left_ns[planned]
     }
 
-    /// The machine.
+    /// The simulated machine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Every plan that was made, and when.
+    /// Every plan, with the virtual time of its decision.
     pub fn plans(&self) -> &[(u64, Plan)] {
         &self.plans
     }
 
-    /// How many actions were carried out.
+    /// Number of actions carried out.
     pub fn acted(&self) -> usize {
         self.acted
     }
 
-    /// Ends a program at once.
+    /// Kills a program.
     pub fn kill(&mut self, id: ProgramId) {
         if let Ok(program) = self.program(id) {
             self.engine.kill(program);
-            self.hear_news();
+            self.collect_sim_events();
         }
     }
 
-    /// Only these CPUs are on line from now on.
+    /// Sets the online CPUs.
     pub fn set_online(&mut self, cpus: CpuSet) {
         self.engine.set_online(&cpus);
         self.online = cpus;
     }
 
-    /// Work that every guest has done since it came, in their order.
+    /// Work done by each program since its arrival, in the order of arrival.
     pub fn works_ns(&mut self) -> Vec<f64> {
-        self.engine.settle();
-        let programs = 0..self.guest_of.len();
+        self.engine.charge_all();
+        let programs = 0..self.arrival_of.len();
         programs
             .map(|program| self.engine.work_ns(program))
             .collect()
     }
 
-    /// CPUs that are on line.
+    /// The online CPUs.
     pub fn online(&self) -> &CpuSet {
         &self.online
     }
 
-    /// The programs that are there, each with its number in the engine.
+    /// The running programs, each with its program index of the engine.
     pub fn present(&self) -> &BTreeMap<ProgramId, usize> {
         &self.present
     }
 
-    /// What each of the engine's programs is, in the order of arrival.
-    pub fn arrived(&self) -> impl Iterator<Item = &Guest> {
-        self.guest_of.iter().map(|&index| &self.guests[index])
+    /// The programs that have arrived, in the order of arrival.
+    pub fn arrived(&self) -> impl Iterator<Item = &PlannedArrival> {
+        self.arrival_of.iter().map(|&index| &self.arrivals[index])
     }
 
-    /// The machine, for whoever acts on it past [`World::act`]; what happened
-    /// meanwhile is heard of when time passes.
+    /// Mutable access to the engine, for actions that bypass [`World::act`]. The resulting events
+    /// are collected when virtual time advances.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// Lets time pass until then, at the latest until something happens that a
-    /// policy would hear of, and takes in who has come and gone.
-    pub fn pass(&mut self, until_ns: u64) {
-        let next = self.guests.get(self.guest_of.len());
-        let next_ns = next.map_or(until_ns, |guest| guest.at_ns);
+    /// Advances virtual time to `until_ns` or to the first event that concerns the policy; then
+    /// handles arrivals and departures.
+    pub fn advance_to(&mut self, until_ns: u64) {
+        let next = self.arrivals.get(self.arrival_of.len());
+        let next_ns = next.map_or(until_ns, |planned| planned.at_ns);
         if self.engine.run(until_ns.min(next_ns)).is_err() {
             return;
         }
-        self.hear_news();
-        self.let_in();
+        self.collect_sim_events();
+        self.admit_due();
     }
 
-    /// What has happened and no observation has told.
+    /// Removes and returns the events that no observation has reported yet.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Whether the run is over, or cannot go on.
+    /// Returns whether the run has ended or cannot continue.
     pub fn is_over(&self) -> bool {
-        let all_came = self.guest_of.len() == self.guests.len();
+        let all_came = self.arrival_of.len() == self.arrivals.len();
         let enough = |(index, seconds): (usize, &Vec<f64>)| {
-            seconds.len() >= self.until.repetitions
-                || !self.present.contains_key(&self.guests[index].arrival.id)
+            seconds.len() >= self.stop.repetitions
+                || !self.present.contains_key(&self.arrivals[index].arrival.id)
         };
         self.engine.fault().is_some()
-            || self.engine.now_ns() >= self.until.at_ns
+            || self.engine.now_ns() >= self.stop.at_ns
             || all_came && self.seconds.iter().enumerate().all(enough)
     }
 
-    /// Whoever decides next hears of the programs that are there as of programs
-    /// that ran before, and of nothing else that has happened.
-    pub fn announce_again(&mut self) {
+    /// Replaces the pending events by one arrival per running program, marked `ran_before`. A newly
+    /// started policy thereby learns of the running programs and of nothing earlier.
+    pub fn announce_running(&mut self) {
         self.events.clear();
         for program in self.present.values() {
-            let guest = &self.guests[self.guest_of[*program]];
+            let planned = &self.arrivals[self.arrival_of[*program]];
             let arrival = Arrival {
                 ran_before: true,
-                ..guest.arrival.clone()
+                ..planned.arrival.clone()
             };
             self.events.push(Event::Arrived(Box::new(arrival)));
         }
     }
 
-    fn hear_news(&mut self) {
-        for news in self.engine.take_news() {
-            self.hear(news);
+    fn collect_sim_events(&mut self) {
+        for event in self.engine.take_sim_events() {
+            self.record_sim_event(event);
         }
     }
 
-    fn let_in(&mut self) {
-        let come = self.guest_of.len();
-        for index in come..self.guests.len() {
-            let guest = &self.guests[index];
-            if guest.at_ns > self.engine.now_ns() {
+    fn admit_due(&mut self) {
+        let come = self.arrival_of.len();
+        for index in come..self.arrivals.len() {
+            let planned = &self.arrivals[index];
+            if planned.at_ns > self.engine.now_ns() {
                 return;
             }
-            let program = self.engine.arrive(Arc::clone(&guest.script), guest.repeats);
-            if let Some(cpus) = &guest.arrival.bound_to {
+            let program = self
+                .engine
+                .arrive(Arc::clone(&planned.script), planned.repeats);
+            if let Some(cpus) = &planned.arrival.bound_to {
                 self.engine.bind(program, cpus);
             }
-            self.guest_of.push(index);
-            self.present.insert(guest.arrival.id, program);
+            self.arrival_of.push(index);
+            self.present.insert(planned.arrival.id, program);
             self.events
-                .push(Event::Arrived(Box::new(guest.arrival.clone())));
+                .push(Event::Arrived(Box::new(planned.arrival.clone())));
         }
     }
 
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Repeated { program, seconds } => {
-                let index = self.guest_of[program];
+    fn record_sim_event(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::Repeated { program, seconds } => {
+                let index = self.arrival_of[program];
                 self.seconds[index].push(seconds);
                 self.events.push(Event::Repeated {
-                    program: self.guests[index].arrival.id,
+                    program: self.arrivals[index].arrival.id,
                     seconds,
                 });
             }
-            News::Ended(program) => {
-                let index = self.guest_of[program];
-                let id = self.guests[index].arrival.id;
+            SimEvent::Ended(program) => {
+                let index = self.arrival_of[program];
+                let id = self.arrivals[index].arrival.id;
                 self.left_ns[index] = Some(self.engine.now_ns());
                 self.present.remove(&id);
                 self.events.push(Event::Departed(id));
@@ -251,7 +252,7 @@ impl SimWorld {
 impl World for SimWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         let mut programs = Vec::new();
-        self.engine.settle();
+        self.engine.charge_all();
         for (&id, &program) in &self.present {
             programs.push(self.engine.sample(program, id));
         }
@@ -287,28 +288,29 @@ impl World for SimWorld {
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
         let now_ns = self.engine.now_ns();
         let wanted_ns = at_most_ns.map_or(u64::MAX, |ns| now_ns.saturating_add(ns));
-        self.pass(wanted_ns.min(self.until.at_ns));
+        self.advance_to(wanted_ns.min(self.stop.at_ns));
         !self.is_over()
     }
 }
 
 impl Engine {
-    /// What a probe would tell of a program that is credited with all it did.
+    /// The sample that a probe would return if it observed all progress of the program.
     fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
         let job = &self.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
-        let spins = !matches!(job.script.wait, Wait::Block);
+        let spins = !matches!(job.script.wait, BarrierWait::Block);
         ProgramSample {
             id,
             cpu_ns: job.cpu_ns,
             wait_ns: Some(job.wait_ns + waits_now),
             threads: job.script.threads(),
             spinners: 0,
-            active_wait: Some(job.script.settles),
+            active_wait: Some(job.script.adaptive_spin),
             progress: Some(Progress {
                 total: job.work + job.spun_ns,
                 source: ProgressSource::Instructions,
-                confidence: ProgressSource::Instructions.confidence(spins && job.script.settles),
+                confidence: ProgressSource::Instructions
+                    .confidence(spins && job.script.adaptive_spin),
             }),
             stopped: false,
         }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs that cannot go on end with a reason; phases; recording.
+//! Runs that cannot continue end with a reason; phases; recording.
 
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
-use usher_sim::engine::{Engine, News};
+use usher_sim::engine::{Engine, SimEvent};
 use usher_sim::fault::Fault;
 use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
-use usher_sim::script::{Memory, Op, Role, Script, Wait};
+use usher_sim::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -25,15 +25,15 @@ fn engine(spec: &str) -> Engine {
     Engine::new(machine, Kernel::default(), 1)
 }
 
-fn script(roles: Vec<(u32, Vec<Op>)>, queues: Vec<u32>, wait: Wait) -> Script {
-    let role = |(threads, steps)| Role { threads, steps };
+fn script(roles: Vec<(u32, Vec<Op>)>, queues: Vec<u32>, wait: BarrierWait) -> Script {
+    let role = |(threads, steps)| ThreadKind { threads, steps };
     Script {
         name: "p".to_owned(),
         roles: roles.into_iter().map(role).collect(),
         pools: vec![0],
         queues,
         wait,
-        settles: false,
+        adaptive_spin: false,
         memory: Memory::default(),
     }
 }
@@ -45,15 +45,15 @@ fn work(ms: f64) -> Op {
     }
 }
 
-/// What becomes of a script within ten virtual seconds.
+/// Result of a script within ten virtual seconds.
 fn outcome(script: Script, repeats: bool) -> Result<(), Fault> {
     script.check().unwrap();
     let mut engine = engine("core:2 pu:1");
     engine.arrive(Arc::new(script), repeats);
     while engine.now_ns() < 10 * SECOND {
         engine.run(10 * SECOND)?;
-        let news = engine.take_news();
-        if news.contains(&News::Ended(0)) {
+        let events = engine.take_sim_events();
+        if events.contains(&SimEvent::Ended(0)) {
             return Ok(());
         }
     }
@@ -61,7 +61,7 @@ fn outcome(script: Script, repeats: bool) -> Result<(), Fault> {
 }
 
 #[test]
-fn threads_that_wait_for_one_another_are_found_however_they_wait() {
+fn detects_deadlocks_at_locks_barriers_and_queues() {
     // Two locks taken in opposite order.
     let crosswise = |first, then| {
         vec![
@@ -75,9 +75,9 @@ fn threads_that_wait_for_one_another_are_found_however_they_wait() {
     let locks = script(
         vec![(1, crosswise(0, 1)), (1, crosswise(1, 0))],
         vec![],
-        Wait::Block,
+        BarrierWait::Block,
     );
-    // One thread leaves before the barrier that counts on it.
+    // One thread ends before the barrier that expects it.
     let leaves = |wait| {
         let roles = vec![
             (1, vec![work(1.0), Op::Barrier(0), Op::Barrier(0)]),
@@ -85,31 +85,38 @@ fn threads_that_wait_for_one_another_are_found_however_they_wait() {
         ];
         script(roles, vec![], wait)
     };
-    // A queue whose reader takes one item only.
+    // A queue with a reader that takes only one item.
     let full = script(
         vec![
-            (
-                1,
-                vec![work(1.0), Op::Put(0), Op::Again { to: 0, times: 9 }],
-            ),
+            (1, vec![work(1.0), Op::Put(0), Op::Loop { to: 0, times: 9 }]),
             (1, vec![Op::Take(0)]),
         ],
         vec![2],
-        Wait::Block,
+        BarrierWait::Block,
     );
     for (script, what) in [
         (locks, "role 0, step 2 waits for lock 1"),
-        (leaves(Wait::Block), "role 0, step 2 waits at barrier 0"),
-        (leaves(Wait::Spin), "role 0, step 2 waits at barrier 0"),
         (
-            leaves(Wait::SpinThenBlock(5)),
+            leaves(BarrierWait::Block),
             "role 0, step 2 waits at barrier 0",
         ),
-        (full, "role 0, step 1 waits for a place in queue 0"),
+        (
+            leaves(BarrierWait::Spin),
+            "role 0, step 2 waits at barrier 0",
+        ),
+        (
+            leaves(BarrierWait::SpinThenBlock(5)),
+            "role 0, step 2 waits at barrier 0",
+        ),
+        (full, "role 0, step 1 waits for room in queue 0"),
     ] {
         match outcome(script, false) {
-            Err(Fault::Deadlock { program, who, at_s }) => {
-                assert_eq!((program.as_str(), who.as_str()), ("p", what));
+            Err(Fault::Deadlock {
+                program,
+                waiter,
+                at_s,
+            }) => {
+                assert_eq!((program.as_str(), waiter.as_str()), ("p", what));
                 assert!(at_s <= 2.0);
             }
             other => panic!("{what}: {other:?}"),
@@ -118,15 +125,19 @@ fn threads_that_wait_for_one_another_are_found_however_they_wait() {
 }
 
 #[test]
-fn a_long_nap_and_a_stopped_program_are_no_deadlock() {
+fn long_sleep_and_frozen_program_are_no_deadlock() {
     let naps = vec![work(1.0), Op::Sleep { ns: 5 * SECOND }, work(1.0)];
     assert_eq!(
-        outcome(script(vec![(2, naps)], vec![], Wait::Block), false),
+        outcome(script(vec![(2, naps)], vec![], BarrierWait::Block), false),
         Ok(())
     );
     let mut engine = engine("core:1 pu:1");
     let program = engine.arrive(
-        Arc::new(script(vec![(1, vec![work(1.0)])], vec![], Wait::Block)),
+        Arc::new(script(
+            vec![(1, vec![work(1.0)])],
+            vec![],
+            BarrierWait::Block,
+        )),
         false,
     );
     engine.freeze(program, true);
@@ -134,20 +145,23 @@ fn a_long_nap_and_a_stopped_program_are_no_deadlock() {
 }
 
 #[test]
-fn steps_without_time_are_a_storm_that_ends() {
-    // One thread gives itself an item and takes it, four thousand million times.
+fn endless_steps_without_time_are_an_error() {
+    // One thread puts an item into a queue and takes it, four thousand million times.
     let own = vec![
         work(1.0),
         Op::Put(0),
         Op::Take(0),
-        Op::Again {
+        Op::Loop {
             to: 1,
             times: u32::MAX,
         },
     ];
-    let storm = outcome(script(vec![(1, own)], vec![1], Wait::Block), false);
-    assert!(matches!(storm, Err(Fault::Storm { .. })), "{storm:?}");
-    // A pool that holds nothing, between two barriers.
+    let storm = outcome(script(vec![(1, own)], vec![1], BarrierWait::Block), false);
+    assert!(
+        matches!(storm, Err(Fault::ZeroTimeLoop { .. })),
+        "{storm:?}"
+    );
+    // An empty pool between two barriers.
     let empty = vec![
         Op::Items {
             pool: 0,
@@ -155,48 +169,57 @@ fn steps_without_time_are_a_storm_that_ends() {
             spread: 0.0,
         },
         Op::Barrier(0),
-        Op::Again {
+        Op::Loop {
             to: 0,
             times: u32::MAX,
         },
     ];
-    let storm = outcome(script(vec![(1, empty.clone())], vec![], Wait::Block), false);
-    assert!(matches!(storm, Err(Fault::Storm { .. })), "{storm:?}");
-    // A repetition that takes no time, and is to be repeated.
+    let storm = outcome(
+        script(vec![(1, empty.clone())], vec![], BarrierWait::Block),
+        false,
+    );
+    assert!(
+        matches!(storm, Err(Fault::ZeroTimeLoop { .. })),
+        "{storm:?}"
+    );
+    // A repeated program with repetitions that take no time.
     let nothing = outcome(
-        script(vec![(1, empty[..1].to_vec())], vec![], Wait::Block),
+        script(vec![(1, empty[..1].to_vec())], vec![], BarrierWait::Block),
         true,
     );
-    assert!(matches!(nothing, Err(Fault::Nothing { .. })), "{nothing:?}");
+    assert!(matches!(nothing, Err(Fault::NoWork { .. })), "{nothing:?}");
 }
 
 #[test]
-fn a_chain_of_threads_that_wake_one_another_ends() {
+fn endless_chain_of_wakeups_is_an_error() {
     let stages = 1_500;
     let mut roles = vec![(1, vec![work(1.0), Op::Put(0)])];
     for stage in 0..stages {
         roles.push((1, vec![Op::Take(stage), Op::Put(stage + 1)]));
     }
     roles.push((1, vec![Op::Take(stages)]));
-    let chain = outcome(script(roles, vec![1; stages + 1], Wait::Block), false);
-    assert!(matches!(chain, Err(Fault::Chain { .. })), "{chain:?}");
+    let chain = outcome(
+        script(roles, vec![1; stages + 1], BarrierWait::Block),
+        false,
+    );
+    assert!(matches!(chain, Err(Fault::WakeupChain { .. })), "{chain:?}");
 }
 
 #[test]
-fn a_limit_of_events_holds_and_the_fault_stays() {
+fn event_limit_ends_the_run_with_a_permanent_fault() {
     let mut engine = engine("core:1 pu:1");
     let tiny = vec![
         Op::Work {
             ns: 1.0,
             spread: 0.0,
         },
-        Op::Again {
+        Op::Loop {
             to: 0,
             times: u32::MAX,
         },
     ];
     engine.arrive(
-        Arc::new(script(vec![(1, tiny)], vec![], Wait::Block)),
+        Arc::new(script(vec![(1, tiny)], vec![], BarrierWait::Block)),
         false,
     );
     engine.limit_events(10_000);
@@ -209,7 +232,7 @@ fn a_limit_of_events_holds_and_the_fault_stays() {
 }
 
 #[test]
-fn scripts_that_make_no_sense_are_refused_by_name() {
+fn rejects_invalid_scripts_with_name_and_reason() {
     let memory = |stall| {
         Op::Memory(Memory {
             stall,
@@ -236,17 +259,17 @@ fn scripts_that_make_no_sense_are_refused_by_name() {
         (
             vec![work(1.0), Op::Put(0)],
             vec![1],
-            "nobody takes anything out of queue 0",
+            "no thread takes from queue 0",
         ),
         (
             vec![Op::Take(0), work(1.0)],
             vec![1],
-            "nobody puts anything into queue 0",
+            "no thread puts into queue 0",
         ),
         (vec![memory(0.5)], vec![], "it has no work"),
     ];
     for (steps, queues, want) in cases {
-        let error = script(vec![(1, steps)], queues, Wait::Block)
+        let error = script(vec![(1, steps)], queues, BarrierWait::Block)
             .check()
             .unwrap_err();
         assert!(error.to_string().contains(want), "{error}");
@@ -254,19 +277,19 @@ fn scripts_that_make_no_sense_are_refused_by_name() {
     let many = script(
         vec![(u32::MAX, vec![work(1.0)]), (u32::MAX, vec![work(1.0)])],
         vec![],
-        Wait::Block,
+        BarrierWait::Block,
     );
     let said = many.check().unwrap_err().to_string();
     assert!(
-        said.contains("8589934590 threads, the most is 16384"),
+        said.contains("8589934590 threads; the maximum is 16384"),
         "{said}"
     );
 }
 
 #[test]
-fn a_phase_changes_what_the_program_asks_of_memory_until_the_next() {
-    // Alone on a node that carries 12 GB/s: two threads that ask for 12 each
-    // and wait for memory all but a tenth of the time take almost twice as long.
+fn phase_sets_memory_use_until_the_next_phase() {
+    // Alone on a node with 12 GB/s: two threads with a demand of 12 GB/s each and a stall share of
+    // 0.9 take almost twice as long.
     let hungry = Memory {
         stall: 0.9,
         gbps: 12.0,
@@ -280,49 +303,50 @@ fn a_phase_changes_what_the_program_asks_of_memory_until_the_next() {
         }
         steps
     };
-    let seconds = |phase: Option<Memory>| {
-        let mut engine = engine("numa:1 core:2 pu:1");
-        engine.arrive(
-            Arc::new(script(vec![(2, steps(phase))], vec![], Wait::Block)),
-            true,
-        );
-        let mut times = Vec::new();
-        while times.len() < 2 {
-            engine.run(100 * SECOND).unwrap();
-            times.extend(
-                engine
-                    .take_news()
-                    .into_iter()
-                    .filter_map(|news| match news {
-                        News::Repeated { seconds, .. } => Some(seconds),
-                        News::Ended(_) => None,
-                    }),
+    let seconds =
+        |phase: Option<Memory>| {
+            let mut engine = engine("numa:1 core:2 pu:1");
+            engine.arrive(
+                Arc::new(script(vec![(2, steps(phase))], vec![], BarrierWait::Block)),
+                true,
             );
-        }
-        times
-    };
+            let mut times = Vec::new();
+            while times.len() < 2 {
+                engine.run(100 * SECOND).unwrap();
+                times.extend(engine.take_sim_events().into_iter().filter_map(
+                    |event| match event {
+                        SimEvent::Repeated { seconds, .. } => Some(seconds),
+                        SimEvent::Ended(_) => None,
+                    },
+                ));
+            }
+            times
+        };
     let calm = seconds(None);
     let phased = seconds(Some(hungry));
     assert!((calm[0] - 2.0).abs() < 0.01, "{calm:?}");
     assert!((2.7..3.1).contains(&phased[0]), "{phased:?}");
-    // A repetition begins with the program's own memory again.
+    // A repetition starts with the program's own memory use again.
     assert!((phased[1] / phased[0] - 1.0).abs() < 0.01, "{phased:?}");
 }
 
 #[test]
-fn what_is_recorded_adds_up_to_the_cpu_time_and_nobody_has_a_cpu_twice() {
+fn recorded_spans_add_up_to_cpu_time_without_overlap() {
     let mut engine = engine("core:2 pu:1");
     engine.record(usize::MAX);
-    let steps = || vec![work(3.0), Op::Barrier(0), Op::Again { to: 0, times: 50 }];
+    let steps = || vec![work(3.0), Op::Barrier(0), Op::Loop { to: 0, times: 50 }];
     for _ in 0..3 {
-        let script = script(vec![(2, steps())], vec![], Wait::Block);
+        let script = script(vec![(2, steps())], vec![], BarrierWait::Block);
         engine.arrive(Arc::new(script), false);
     }
     let mut ended = 0;
     while ended < 3 {
         engine.run(100 * SECOND).unwrap();
-        let news = engine.take_news();
-        ended += news.iter().filter(|n| matches!(n, News::Ended(_))).count();
+        let events = engine.take_sim_events();
+        ended += events
+            .iter()
+            .filter(|n| matches!(n, SimEvent::Ended(_)))
+            .count();
     }
     let mut spans = engine.recording().spans;
     let total_ns: u64 = spans.iter().map(|span| span.to_ns - span.from_ns).sum();
@@ -338,12 +362,16 @@ fn what_is_recorded_adds_up_to_the_cpu_time_and_nobody_has_a_cpu_twice() {
 }
 
 #[test]
-fn a_recording_is_bounded_and_says_until_when() {
+fn recording_is_bounded_and_states_its_end() {
     let mut engine = engine("core:1 pu:1");
     engine.record(5);
     for _ in 0..2 {
         engine.arrive(
-            Arc::new(script(vec![(1, vec![work(100.0)])], vec![], Wait::Block)),
+            Arc::new(script(
+                vec![(1, vec![work(100.0)])],
+                vec![],
+                BarrierWait::Block,
+            )),
             false,
         );
     }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the simulated machine and its kernel must do whatever the parameters.
+//! Invariants of the simulated machine and its kernel that hold for all parameters.
 
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
 use usher_model::*;
-use usher_sim::engine::{Engine, News};
+use usher_sim::engine::{Engine, SimEvent};
 use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
-use usher_sim::script::{Memory, Op, Role, Script, Wait};
+use usher_sim::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// Domains of cores with so many hardware threads each.
+/// A topology of domains with this number of cores and hardware threads each.
 fn topology(domains: usize, cores_each: usize, threads: usize) -> Topology {
     let spec = format!("package:{domains} numa:1 core:{cores_each} pu:{threads}");
     usher_topology::load(usher_topology::Source::Synthetic(spec)).unwrap()
@@ -37,11 +37,11 @@ fn engine_with(kernel: Kernel, domains: usize, cores_each: usize, threads: usize
 fn program(threads: u32, steps: Vec<Op>) -> Arc<Script> {
     let script = Script {
         name: "p".into(),
-        roles: vec![Role { threads, steps }],
+        roles: vec![ThreadKind { threads, steps }],
         pools: vec![],
         queues: vec![],
-        wait: Wait::Block,
-        settles: false,
+        wait: BarrierWait::Block,
+        adaptive_spin: false,
         memory: Memory::default(),
     };
     script.check().unwrap();
@@ -55,14 +55,14 @@ fn work(seconds: f64) -> Op {
     }
 }
 
-/// Seconds until each of so many programs has ended once.
+/// Seconds until each of the programs has ended once.
 fn times(engine: &mut Engine, programs: usize) -> Vec<f64> {
     let mut times = vec![0.0; programs];
     let mut left = programs;
     while left > 0 {
         engine.run(1_000 * SECOND).unwrap();
-        for news in engine.take_news() {
-            if let News::Repeated { program, seconds } = news {
+        for event in engine.take_sim_events() {
+            if let SimEvent::Repeated { program, seconds } = event {
                 times[program] = seconds;
                 left -= 1;
             }
@@ -84,7 +84,7 @@ fn one_thread_takes_as_long_as_its_work() {
 }
 
 #[test]
-fn programs_on_one_cpu_share_it_evenly_whatever_their_threads() {
+fn programs_on_one_cpu_share_it_evenly_regardless_of_thread_counts() {
     let mut engine = engine(1, 1, 1);
     engine.arrive(program(1, vec![work(1.0)]), false);
     engine.arrive(program(3, vec![work(1.0 / 3.0)]), false);
@@ -94,27 +94,27 @@ fn programs_on_one_cpu_share_it_evenly_whatever_their_threads() {
 }
 
 #[test]
-fn under_cfs_threads_on_one_cpu_share_it_evenly() {
+fn cfs_shares_one_cpu_evenly_between_threads() {
     let mut engine = engine_with(Kernel::cfs(), 1, 1, 1);
     engine.arrive(program(3, vec![work(2.0)]), false);
     engine.arrive(program(1, vec![work(1.0)]), false);
     near(times(&mut engine, 2)[1], 4.0, 0.02);
 }
 
-/// Mean time of a nap and the work after it beside a thread that never sleeps.
-fn nap_beside_a_hog(kernel: Kernel, work_ms: f64) -> f64 {
+/// Mean time of a sleep and the following work, beside a thread that never sleeps.
+fn sleep_beside_busy_thread(kernel: Kernel, work_ms: f64) -> f64 {
     let mut engine = engine_with(kernel, 1, 1, 1);
     let naps = vec![
         Op::Sleep { ns: 10 * MS },
         work(work_ms / 1e3),
-        Op::Again { to: 0, times: 100 },
+        Op::Loop { to: 0, times: 100 },
     ];
     engine.arrive(program(1, vec![work(60.0)]), false);
     let sleeper = engine.arrive(program(1, naps), false);
     loop {
         engine.run(100 * SECOND).unwrap();
-        for news in engine.take_news() {
-            if let News::Repeated { program, seconds } = news
+        for event in engine.take_sim_events() {
+            if let SimEvent::Repeated { program, seconds } = event
                 && program == sleeper
             {
                 return seconds * 10.0;
@@ -124,56 +124,56 @@ fn nap_beside_a_hog(kernel: Kernel, work_ms: f64) -> f64 {
 }
 
 #[test]
-fn under_cfs_who_slept_runs_at_once_up_to_its_share() {
-    // Two milliseconds every twelve are less than its half: it never waits.
-    near(nap_beside_a_hog(Kernel::cfs(), 2.0), 12.0, 0.02);
-    // Thirty every forty are more: it cannot have them, and has its half at least.
-    let long = nap_beside_a_hog(Kernel::cfs(), 30.0);
+fn cfs_runs_woken_threads_at_once_up_to_their_share() {
+    // Two milliseconds in twelve are less than its half: it never waits.
+    near(sleep_beside_busy_thread(Kernel::cfs(), 2.0), 12.0, 0.02);
+    // Thirty in forty are more than its half; it receives at least the half.
+    let long = sleep_beside_busy_thread(Kernel::cfs(), 30.0);
     assert!((45.0..70.0).contains(&long), "{long}");
-    // Without a credit for sleep it waits for the hog's turn to end.
+    // Without a credit for sleep it waits for the end of the busy thread's slice.
     let strict = Kernel {
         latency_ns: 0,
         ..Kernel::cfs()
     };
-    assert!(nap_beside_a_hog(strict, 2.0) > 12.5);
+    assert!(sleep_beside_busy_thread(strict, 2.0) > 12.5);
 }
 
 #[test]
-fn what_others_write_costs_the_more_the_more_cpus_there_are() {
+fn cache_bounce_cost_grows_with_the_number_of_cpus() {
     let contended = |cpus: usize| {
         let mut engine = engine(1, 8, 1);
         let steps = vec![
             work(0.001),
-            Op::Contend {
-                ns: 100_000.0,
+            Op::CacheBounce {
+                per_cpu: 100_000.0,
                 power: 2.0,
             },
-            Op::Again { to: 0, times: 10 },
+            Op::Loop { to: 0, times: 10 },
         ];
         let id = engine.arrive(program(8, steps), false);
         let seat: Vec<String> = (0..cpus).map(|cpu| cpu.to_string()).collect();
         engine.seat(id, Some(&seat.join(",").parse().unwrap()));
         times(&mut engine, 1)[0]
     };
-    // For n CPUs each thread pays 0.1 ms * n * n / 16 after 1 ms of work.
+    // With n CPUs each thread pays 0.1 ms * n * n / 16 after 1 ms of work.
     near(contended(8), 10.0 * (0.001 + 0.4e-3), 0.01);
     near(contended(4), 20.0 * (0.001 + 0.1e-3), 0.03);
 }
 
 #[test]
-fn contention_is_not_lost_when_others_have_a_turn() {
+fn cache_bounce_cost_survives_preemption() {
     let mut engine = engine(1, 1, 1);
     let steps = vec![
         work(0.001),
-        Op::Contend {
-            ns: 1e9,
+        Op::CacheBounce {
+            per_cpu: 1e9,
             power: 1.0,
         },
     ];
     let script = (*program(1, steps)).clone();
     engine.arrive(Arc::new(script), false);
     engine.arrive(program(1, vec![work(1.0)]), false);
-    // Both have a second's worth, and half of the CPU.
+    // Each program has one second of work and half of the CPU.
     near(times(&mut engine, 2)[0], 2.0, 0.02);
 }
 
@@ -187,7 +187,7 @@ fn idle_cpus_pull_work() {
 }
 
 #[test]
-fn a_seat_keeps_a_program_in_and_a_release_lets_it_out() {
+fn seat_confines_a_program_until_release() {
     let mut engine = engine(1, 4, 1);
     let program = engine.arrive(program(4, vec![work(1.0)]), false);
     engine.seat(program, Some(&CpuSet::range(0, 1)));
@@ -197,7 +197,7 @@ fn a_seat_keeps_a_program_in_and_a_release_lets_it_out() {
 }
 
 #[test]
-fn a_frozen_program_stands_still() {
+fn frozen_program_makes_no_progress() {
     let mut engine = engine(1, 2, 1);
     let program = engine.arrive(program(2, vec![work(1.0)]), false);
     engine.run(SECOND / 2).unwrap();
@@ -208,7 +208,7 @@ fn a_frozen_program_stands_still() {
 }
 
 #[test]
-fn a_program_whose_cpus_go_off_line_runs_elsewhere() {
+fn program_moves_away_from_offline_cpus() {
     let mut engine = engine(1, 4, 1);
     let program = engine.arrive(program(1, vec![work(1.0)]), false);
     engine.seat(program, Some(&CpuSet::range(0, 0)));
@@ -218,7 +218,7 @@ fn a_program_whose_cpus_go_off_line_runs_elsewhere() {
 }
 
 #[test]
-fn the_slowest_thread_decides_at_a_barrier() {
+fn slowest_thread_determines_barrier_time() {
     let mut engine = engine(1, 4, 1);
     let steps = vec![
         Op::Work {
@@ -226,36 +226,36 @@ fn the_slowest_thread_decides_at_a_barrier() {
             spread: 0.5,
         },
         Op::Barrier(0),
-        Op::Again { to: 0, times: 1000 },
+        Op::Loop { to: 0, times: 1000 },
     ];
     engine.arrive(program(4, steps), false);
-    // The mean of the largest of four values spread evenly over 0.5..1.5.
+    // The mean of the maximum of four values uniformly distributed over 0.5..1.5.
     near(times(&mut engine, 1)[0], 1.3, 0.03);
 }
 
 #[test]
-fn a_lock_is_held_by_one() {
+fn lock_is_held_by_one_thread() {
     let mut engine = engine(1, 4, 1);
     let steps = vec![
         Op::Lock(0),
         work(1e-3),
         Op::Unlock(0),
-        Op::Again { to: 0, times: 250 },
+        Op::Loop { to: 0, times: 250 },
     ];
     engine.arrive(program(4, steps), false);
     near(times(&mut engine, 1)[0], 1.0, 0.02);
 }
 
 #[test]
-fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
+fn pipeline_runs_at_the_rate_of_its_slowest_stage_and_ends() {
     let mut engine = engine(1, 8, 1);
-    let role = |threads, steps| Role { threads, steps };
+    let role = |threads, steps| ThreadKind { threads, steps };
     let script = Script {
         name: "pipe".into(),
         roles: vec![
             role(
                 1,
-                vec![work(1e-3), Op::Put(0), Op::Again { to: 0, times: 1000 }],
+                vec![work(1e-3), Op::Put(0), Op::Loop { to: 0, times: 1000 }],
             ),
             role(
                 4,
@@ -263,7 +263,7 @@ fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
                     Op::Take(0),
                     work(8e-3),
                     Op::Put(1),
-                    Op::Again {
+                    Op::Loop {
                         to: 0,
                         times: u32::MAX,
                     },
@@ -274,7 +274,7 @@ fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
                 vec![
                     Op::Take(1),
                     work(1e-3),
-                    Op::Again {
+                    Op::Loop {
                         to: 0,
                         times: u32::MAX,
                     },
@@ -283,8 +283,8 @@ fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
         ],
         pools: vec![],
         queues: vec![16, 16],
-        wait: Wait::Block,
-        settles: false,
+        wait: BarrierWait::Block,
+        adaptive_spin: false,
         memory: Memory::default(),
     };
     script.check().unwrap();
@@ -293,34 +293,34 @@ fn a_pipeline_goes_as_fast_as_its_slowest_stage_and_ends() {
 }
 
 #[test]
-fn threads_that_spin_waste_what_sleeping_ones_leave() {
+fn spinning_wastes_cpu_time_that_blocking_leaves_to_others() {
     let slow = |wait| {
         let mut engine = engine(1, 2, 1);
         let steps = vec![
             Op::Serial { ns: 1e6 },
             Op::Barrier(0),
-            Op::Again { to: 0, times: 500 },
+            Op::Loop { to: 0, times: 500 },
         ];
         let mut script = (*program(2, steps)).clone();
         script.wait = wait;
         engine.arrive(Arc::new(script), false);
         engine.arrive(program(2, vec![work(10.0)]), false);
         engine.run(SECOND * 1000).unwrap();
-        let News::Repeated {
+        let SimEvent::Repeated {
             program: 0,
             seconds,
-        } = engine.take_news()[0]
+        } = engine.take_sim_events()[0]
         else {
-            panic!("the other one cannot be first");
+            panic!("the other program cannot end first");
         };
         seconds
     };
-    let (blocks, spins) = (slow(Wait::Block), slow(Wait::Spin));
+    let (blocks, spins) = (slow(BarrierWait::Block), slow(BarrierWait::Spin));
     assert!(spins > 1.2 * blocks, "{spins} against {blocks}");
 }
 
 #[test]
-fn a_crowded_memory_carries_no_more_than_it_can() {
+fn overloaded_memory_node_is_limited_to_its_bandwidth() {
     let mut engine = engine(1, 8, 1);
     let mut script = (*program(8, vec![work(1.0)])).clone();
     script.memory = Memory {
@@ -329,12 +329,12 @@ fn a_crowded_memory_carries_no_more_than_it_can() {
         ..Memory::default()
     };
     engine.arrive(Arc::new(script), false);
-    // 8 threads ask for 32 GB/s of a node that carries 16.
+    // 8 threads request 32 GB/s from a node with 16 GB/s.
     near(times(&mut engine, 1)[0], 2.0, 0.05);
 }
 
 #[test]
-fn programs_that_do_not_fit_together_slow_one_another() {
+fn programs_that_overflow_the_cache_slow_one_another_down() {
     let script = |bytes| {
         let mut script = (*program(2, vec![work(1.0)])).clone();
         script.memory = Memory {
@@ -352,7 +352,7 @@ fn programs_that_do_not_fit_together_slow_one_another() {
         times(&mut engine, 2)[0]
     };
     near(together(2e6), 1.0, 0.01);
-    // Half of each fits: 0.5 + 0.5 * (1 + 2 * 0.5).
+    // Half of each working set fits: 0.5 + 0.5 * (1 + 2 * 0.5).
     near(together(6e6), 1.5, 0.06);
 }
 
@@ -367,7 +367,7 @@ fn the_same_seed_gives_the_same_run() {
                     spread: 0.9,
                 },
                 Op::Barrier(0),
-                Op::Again { to: 0, times: 50 },
+                Op::Loop { to: 0, times: 50 },
             ];
             engine.arrive(program(threads, steps), false);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How far the models are from what was published.
+//! Deviation of the models from published measurements.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use usher_model::Topology;
 use usher_sim::alone::alone;
-use usher_sim::campaign::{Player, Scheduler, cast};
-use usher_sim::evaluation::Extent;
-use usher_sim::fidelity::{Fit, PHI, XEON, fits, machine};
+use usher_sim::campaign::{CampaignProgram, Scheduler, measure_programs};
+use usher_sim::evaluation::SimulationSize;
+use usher_sim::fidelity::{CurveFit, PHI, XEON, fits, machine};
 use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::oracle::candidates;
@@ -18,10 +18,10 @@ use usher_sim::sample;
 use usher_sim::setup::{PAPER_1, Setup};
 use usher_topology::Source;
 
-const EXTENT: Extent = Extent {
+const SIZE: SimulationSize = SimulationSize {
     repetition_s: 24.0,
     steady_s: 20.0,
-    every: 1,
+    stride: 1,
     seed: 1,
     workers: 1,
 };
@@ -30,16 +30,15 @@ fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
 
-fn simulated(name: &str, spec: &str) -> Vec<Fit> {
+fn simulated(name: &str, spec: &str) -> Vec<CurveFit> {
     let machine = machine(name, &topology(spec)).unwrap();
     fits(&machine, name, &programs().unwrap()).unwrap()
 }
 
-/// Median errors of all programs, each of which must not exceed `limit` but
-/// for those named.
+/// Asserts that the median errors of all programs, except the named ones, are at most `limit`.
 fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
     let fits = simulated(name, spec);
-    assert_eq!(fits.len(), 9, "all but x264 are published");
+    assert_eq!(fits.len(), 9, "all curves but x264's are published");
     for fit in fits {
         let (median, worst) = fit.median_and_worst().unwrap();
         let program = fit.program.as_str();
@@ -52,13 +51,13 @@ fn medians(name: &str, spec: &str, limit: f64, but: &[&str]) {
 }
 
 #[test]
-fn models_give_the_speedups_that_they_were_fitted_to() {
+fn models_match_the_speedups_they_were_fitted_to() {
     medians("xeon", XEON, 0.05, &[]);
 }
 
 #[test]
-fn no_point_of_most_of_them_is_far_off() {
-    // Where the published curves have a kink that no smooth model has.
+fn most_programs_have_no_outlier() {
+    // The published curves have kinks that no smooth model reproduces.
     let kinks = [
         ("blackscholes", 0.11),
         ("dedup", 0.45),
@@ -75,45 +74,45 @@ fn no_point_of_most_of_them_is_far_off() {
 }
 
 #[test]
-fn and_nearly_those_of_a_machine_that_they_were_not_fitted_to() {
-    // Dedup's dip at 16 threads is not modelled, nor how streamcluster
-    // collapses on more than 40 slow cores.
+fn models_match_another_machine_without_fitting() {
+    // Not modelled: dedup's dip at 16 threads, and the collapse of streamcluster on more than 40
+    // slow cores.
     medians("phi", PHI, 0.10, &["dedup", "streamcluster"]);
 }
 
 /// The programs of these names, alone on the machine of paper 1.
-fn alone_on_paper_1(names: &[&str]) -> Vec<Player> {
+fn alone_on_paper_1(names: &[&str]) -> Vec<CampaignProgram> {
     let setup = Setup::new(programs().unwrap());
     let machine = Machine::new(topology(PAPER_1), setup.costs.clone());
     let mut models = setup.models;
     models.retain(|model| names.is_empty() || names.contains(&model.name.as_str()));
-    cast(&models, &machine, &setup.kernel, EXTENT.repetition_s, 1).unwrap()
+    measure_programs(&models, &machine, &setup.kernel, SIZE.repetition_s, 1).unwrap()
 }
 
 #[test]
-fn too_many_threads_cost_a_tenth_but_for_streamcluster() {
-    let players = alone_on_paper_1(&[]);
-    assert_eq!(players.len(), 10);
-    for player in players {
-        let (name, crowded) = (&player.entrant.name, player.crowded);
+fn excess_threads_cost_a_tenth_except_for_streamcluster() {
+    let programs = alone_on_paper_1(&[]);
+    assert_eq!(programs.len(), 10);
+    for program in programs {
+        let (name, crowded) = (&program.entry.name, program.crowded);
         eprintln!("{name}: {crowded:.3}");
         assert_eq!(crowded > 1.10, name == "streamcluster", "{name}: {crowded}");
     }
 }
 
 #[test]
-fn the_best_seats_of_the_sample_mix_are_those_of_the_paper() {
-    let players = alone_on_paper_1(&sample::PROGRAMS);
-    let entrants: Vec<_> = players.into_iter().map(|player| player.entrant).collect();
-    let seats = &candidates(&topology(PAPER_1), &entrants, 1)[0];
+fn best_seats_of_the_sample_mix_match_the_paper() {
+    let programs = alone_on_paper_1(&sample::PROGRAMS);
+    let entries: Vec<_> = programs.into_iter().map(|program| program.entry).collect();
+    let seats = &candidates(&topology(PAPER_1), &entries, 1)[0];
     let cores: Vec<usize> = sample::PROGRAMS.map(|name| seats[name].len()).to_vec();
     assert_eq!(cores, [12, 12, 18, 6]);
 }
 
 #[test]
-fn the_sample_mix_is_as_the_paper_has_it() {
+fn sample_mix_matches_the_paper() {
     let setup = Setup::new(programs().unwrap());
-    let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &EXTENT).unwrap();
+    let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &SIZE).unwrap();
     let known: Vec<_> = samples
         .iter()
         .filter(|sample| sample.paper.is_some())
@@ -131,7 +130,7 @@ fn the_sample_mix_is_as_the_paper_has_it() {
 }
 
 #[test]
-fn four_loops_take_what_paper_3b_measured() {
+fn four_loops_match_paper_3b() {
     let topology = topology("package:2 core:1 pu:2");
     let near = |got: f64, want: f64| assert!((got / want - 1.0).abs() <= 0.05, "{got} {want}");
     let [blind, aware, ours] =
@@ -156,7 +155,7 @@ fn rows_keep_as_many_threads_busy_as_frames_overlap() {
             frame_ms: 10.0,
             ..Traits::default()
         };
-        let (traits, frames) = traits.lasting(20.0);
+        let (traits, frames) = traits.with_duration(20.0);
         let script = Arc::new(traits.script("rows", threads, frames));
         script.check().unwrap();
         let alone = alone(&machine, &Kernel::default(), script, None, 1).unwrap();

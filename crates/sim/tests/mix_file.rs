@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a file of a mix may say, and what is said of one that is wrong.
+//! Sim files: all keys, and the errors of invalid files.
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 
 use usher_sim::campaign::Scheduler;
-use usher_sim::kernel::Fair;
+use usher_sim::kernel::GroupBy;
 use usher_sim::machine::Costs;
 use usher_sim::mixfile::{Body, SimMix};
 
@@ -18,12 +18,12 @@ const MACHINE: &str = "[machine]\nfrom = \"core:2 pu:1\"\n";
 const PROGRAM: &str = "[[program]]\nparsec = \"ferret\"\n";
 
 #[test]
-fn little_is_enough_and_everything_can_be_said() {
-    let little = parse(&format!("{MACHINE}{PROGRAM}")).unwrap();
-    assert_eq!(little.title, "my");
-    assert_eq!(little.costs, Costs::default());
-    assert_eq!(little.protocol.against.len(), 4);
-    let program = &little.programs[0];
+fn reads_minimal_and_complete_files() {
+    let minimal = parse(&format!("{MACHINE}{PROGRAM}")).unwrap();
+    assert_eq!(minimal.title, "my");
+    assert_eq!(minimal.costs, Costs::default());
+    assert_eq!(minimal.protocol.policies.len(), 4);
+    let program = &minimal.programs[0];
     assert!(program.known && program.repeats && program.resident);
     assert_eq!((program.name.as_str(), program.copies), ("ferret", 1));
 
@@ -33,13 +33,13 @@ fn little_is_enough_and_everything_can_be_said() {
         description = "everything"
         [machine]
         from = "package:2 core:2 pu:1"
-        like = "xeon-phi-7210"
+        preset = "xeon-phi-7210"
         costs = { node_gbps = 20, switch_ns = 100 }
         [kernel]
-        fair = "threads"
+        group_by = "threads"
         slice_ns = 1000000
         [protocol]
-        against = ["linux", "casas-lending", "usher-cold", "oracle"]
+        policies = ["linux", "casas-lending", "usher-cold", "oracle"]
         repetitions = 2
         rounds = 4
         seed = 9
@@ -65,15 +65,15 @@ fn little_is_enough_and_everything_can_be_said() {
         programs = ["b"]
         count = 10
         seconds = 20
-        stay_s = 3
+        lifetime_s = 3
         "#,
     )
     .unwrap();
     assert_eq!(all.costs.node_gbps, 20.0);
     assert_eq!(all.costs.switch_ns, 100.0);
     assert_eq!(all.costs.refill_gbps, Costs::phi().refill_gbps);
-    assert_eq!(all.kernel.fair, Fair::Threads);
-    assert_eq!(all.protocol.against[1], Scheduler::CasasLending);
+    assert_eq!(all.kernel.group_by, GroupBy::Threads);
+    assert_eq!(all.protocol.policies[1], Scheduler::CasasLending);
     assert!(
         matches!(&all.programs[0].body, Body::Traits { traits, seconds, .. }
         if traits.serial == 0.2 && *seconds == 1.5)
@@ -83,21 +83,24 @@ fn little_is_enough_and_everything_can_be_said() {
     assert_eq!(all.arrivals.unwrap().programs, [1]);
 }
 
-/// A file is refused in one line that says this.
-fn refuses(text: &str, want: &str) {
-    let said = parse(text).unwrap_err();
-    let in_one_line = said.starts_with("mixes/my.toml:") && !said.contains('\n');
-    assert!(in_one_line && said.contains(want), "{want}\n{said}\n{text}");
+/// Asserts that a file is rejected with this one-line message.
+fn rejects(text: &str, want: &str) {
+    let message = parse(text).unwrap_err();
+    let in_one_line = message.starts_with("mixes/my.toml:") && !message.contains('\n');
+    assert!(
+        in_one_line && message.contains(want),
+        "{want}\n{message}\n{text}"
+    );
 }
 
 #[test]
-fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
-    refuses("", "1: missing field `machine`");
-    refuses(MACHINE, "1: a mix needs at least one [[program]]");
+fn rejects_invalid_machine_and_protocol_with_line_and_key() {
+    rejects("", "1: missing field `machine`");
+    rejects(MACHINE, "1: a mix needs at least one [[program]]");
     let cases = [
         (
-            "like = \"vax\"",
-            "3: machine.like: no machine 'vax'; there are opteron-6172, xeon",
+            "preset = \"vax\"",
+            "3: machine.preset: unknown preset 'vax'; presets: opteron-6172, xeon",
         ),
         (
             "costs = { gbps = 1 }",
@@ -113,22 +116,22 @@ fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
         ),
         (
             "[kernel]\nslice = 1",
-            "4: kernel.slice: unknown; there are like, ",
+            "4: kernel.slice: unknown key; known keys: preset, ",
         ),
         (
-            "[kernel]\nfair = \"threads\"\nbalance_ns = 0",
+            "[kernel]\ngroup_by = \"threads\"\nbalance_ns = 0",
             "5: kernel.balance_ns: must be from",
         ),
         (
             "[kernel]\nslice_ns = 1_000_000\nturn_ns = 24_000_000",
-            "5: kernel.turn_ns: means nothing in the order \"eevdf\"",
+            "5: kernel.turn_ns: has no effect with order = \"eevdf\"",
         ),
         (
-            "[kernel]\nlike = \"usher-sched\"\nfair = \"programs\"",
-            "5: kernel.fair: means nothing in the order \"usher-sched\"",
+            "[kernel]\npreset = \"usher-sched\"\ngroup_by = \"programs\"",
+            "5: kernel.group_by: has no effect with order = \"usher-sched\"",
         ),
         (
-            "[protocol]\nagainst = [\"linus\"]",
+            "[protocol]\npolicies = [\"linus\"]",
             "4: unknown variant `linus`, expected one of",
         ),
         (
@@ -141,12 +144,12 @@ fn a_machine_or_protocol_that_is_wrong_is_refused_with_its_line_and_key() {
         ),
     ];
     for (text, want) in cases {
-        refuses(&format!("{MACHINE}{text}\n{PROGRAM}"), want);
+        rejects(&format!("{MACHINE}{text}\n{PROGRAM}"), want);
     }
 }
 
 #[test]
-fn a_program_that_is_wrong_is_refused_with_its_line_and_key() {
+fn rejects_invalid_program_with_line_and_key() {
     let cases = [
         (
             "weight = 0",
@@ -171,19 +174,19 @@ fn a_program_that_is_wrong_is_refused_with_its_line_and_key() {
         ("speed = 3", "5: unknown field `speed`"),
         (
             "[[program]]\nparsec = \"feret\"",
-            "6: program 'feret': parsec: no program 'feret'; there are",
+            "6: program 'feret': parsec: unknown program 'feret'; programs:",
         ),
         (
             "[[program]]\nparsec = \"ferret\"",
-            "5: two programs are called 'ferret'; use `name`",
+            "5: two programs have the name 'ferret'; use `name`",
         ),
         (
             "[[program]]\nname = \"x\"",
-            "6: program 'x': name: say what it does by one of `parsec`",
+            "6: program 'x': name: give exactly one of `parsec`",
         ),
     ];
     for (text, want) in cases {
-        refuses(&format!("{MACHINE}{PROGRAM}{text}"), want);
+        rejects(&format!("{MACHINE}{PROGRAM}{text}"), want);
     }
     for (traits, want) in [
         (
@@ -196,12 +199,12 @@ fn a_program_that_is_wrong_is_refused_with_its_line_and_key() {
         ),
     ] {
         let program = format!("[[program]]\nname = \"p\"\ntraits = {{ {traits} }}");
-        refuses(&format!("{MACHINE}{program}"), want);
+        rejects(&format!("{MACHINE}{program}"), want);
     }
 }
 
 #[test]
-fn a_script_that_is_wrong_is_refused_with_its_step() {
+fn rejects_invalid_script_with_step() {
     for (step, want) in [
         (
             "{ work = { ns = -1 } }",
@@ -221,12 +224,12 @@ fn a_script_that_is_wrong_is_refused_with_its_step() {
     ] {
         let role = format!("roles = [{{ threads = 1, steps = [{step}] }}]");
         let program = format!("[[program]]\nname = \"p\"\n[program.script]\n{role}");
-        refuses(&format!("{MACHINE}{program}"), want);
+        rejects(&format!("{MACHINE}{program}"), want);
     }
 }
 
 #[test]
-fn arrivals_that_are_wrong_are_refused_with_their_line_and_key() {
+fn rejects_invalid_arrivals_with_line_and_key() {
     for (text, want) in [
         (
             "rate_per_s = 0\ncount = 1",
@@ -234,7 +237,7 @@ fn arrivals_that_are_wrong_are_refused_with_their_line_and_key() {
         ),
         (
             "rate_per_s = 1",
-            "6: arrivals.rate_per_s: say `count` or `seconds`, too",
+            "6: arrivals.rate_per_s: needs `count` or `seconds`",
         ),
         (
             "rate_per_s = 1\ncount = 0",
@@ -242,17 +245,74 @@ fn arrivals_that_are_wrong_are_refused_with_their_line_and_key() {
         ),
         (
             "rate_per_s = 1\nseconds = 1e9",
-            "6: arrivals.rate_per_s: 1000000000 programs, the most",
+            "6: arrivals.rate_per_s: 1000000000 programs; the maximum",
         ),
         (
             "rate_per_s = 1\ncount = 1\nprograms = [\"x\"]",
-            "8: arrivals.programs: no program 'x'; there are ferret",
+            "8: arrivals.programs: unknown program 'x'; programs of the file: ferret",
         ),
         (
             "rate_per_s = 1\ncount = 1\nprograms = []",
-            "8: arrivals.programs: names no program",
+            "8: arrivals.programs: empty list of programs",
         ),
     ] {
-        refuses(&format!("{MACHINE}{PROGRAM}[arrivals]\n{text}"), want);
+        rejects(&format!("{MACHINE}{PROGRAM}[arrivals]\n{text}"), want);
     }
+}
+
+#[test]
+fn rejects_old_keys_as_unknown_and_suggests_similar_ones() {
+    for (text, want) in [
+        (
+            "like = \"opteron-6172\"",
+            "3: unknown field `like`, expected one of",
+        ),
+        (
+            "[kernel]\nlike = \"linux-eevdf\"",
+            "4: kernel.like: unknown key",
+        ),
+        (
+            "[kernel]\nfair = \"threads\"",
+            "4: kernel.fair: unknown key",
+        ),
+        (
+            "[kernel]\nlead_ns = 1_000_000",
+            "4: kernel.lead_ns: unknown key",
+        ),
+        (
+            "[kernel]\nslice = 1_000_000",
+            "; a similar name exists: `slice_ns`",
+        ),
+        ("[protocol]\nagainst = []", "4: unknown field `against`"),
+        (
+            "[protocol]\nround = 2",
+            "4: unknown field `round`, expected one of `policies`, `repetitions`, `rounds`",
+        ),
+        ("[protocol]\nround = 2", "; a similar name exists: `rounds`"),
+    ] {
+        rejects(&format!("{MACHINE}{text}\n{PROGRAM}"), want);
+    }
+    let traits = |text: &str| format!("{MACHINE}[[program]]\nname = \"p\"\ntraits = {{ {text} }}");
+    rejects(&traits("extra = 2"), "5: unknown field `extra`");
+    rejects(&traits("locked = 0.1"), "5: unknown field `locked`");
+    rejects(&traits("seral = 0.1"), "; a similar name exists: `serial`");
+    let arrivals = "[arrivals]\nrate_per_s = 1\ncount = 1\nstay_s = 1";
+    rejects(
+        &format!("{MACHINE}{PROGRAM}{arrivals}"),
+        "unknown field `stay_s`",
+    );
+    let script = |keys: &str, step: &str| {
+        let role = format!("{keys}roles = [{{ threads = 1, steps = [{step}] }}]");
+        format!("{MACHINE}[[program]]\nname = \"p\"\n[program.script]\n{role}")
+    };
+    let work = "{ work = { ns = 1 } }";
+    rejects(&script("settles = true\n", work), "unknown field `settles`");
+    rejects(
+        &script("", "{ again = { to = 0, times = 2 } }"),
+        "unknown variant `again`",
+    );
+    rejects(
+        &script("", "{ contend = { ns = 1, power = 1 } }"),
+        "unknown variant `contend`",
+    );
 }

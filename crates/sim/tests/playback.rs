@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recorded runs, simulated and real, played back through the loop.
+//! Recorded runs, simulated and real, played back through the control loop.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,16 +9,15 @@ use std::rc::Rc;
 
 use usher_control::{RecordHead, RecordReader, Recorder, replay};
 use usher_policy::{Policy, by_name};
+use usher_sim::fuzz::{Case, MACHINES};
 use usher_sim::playback::{PlaybackError, play_back, play_back_with};
-use usher_sim::swarm::{Case, MACHINES};
 use usher_topology::Source;
 
-/// What `usher daemon --record` wrote on a machine with two CPUs and no PMU:
-/// `tests/data/README.md` has how.
+/// A record of `usher daemon --record` on a machine with two CPUs and no PMU;
+/// `tests/data/README.md` describes how it was made.
 const REAL: &[u8] = include_bytes!("data/daemon.jsonl");
 
-/// The real record, decided again by the policy as it is now where `make bless`
-/// asks for that.
+/// The real record. With `make bless` its decisions are made again by the current policy.
 fn real() -> Vec<u8> {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         let mut reader = RecordReader::new(REAL).unwrap();
@@ -50,8 +49,7 @@ impl Write for Memory {
     }
 }
 
-/// The records of every daemon of a case; none where the seed's policy is not
-/// one that ships.
+/// The records of every daemon of a case; none if the seed's policy is not part of the product.
 fn recorded(seed: u64) -> Vec<Vec<u8>> {
     let load = |spec: &str| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap();
     let machines: Vec<_> = MACHINES.into_iter().map(load).collect();
@@ -74,12 +72,12 @@ fn policy(head: &RecordHead) -> Box<dyn Policy + Send> {
 }
 
 #[test]
-fn simulated_runs_replay_and_play_back_whatever_went_wrong_in_them() {
+fn simulated_runs_with_faults_replay_and_play_back() {
     let mut lives = 0;
     for seed in 0..20 {
         for record in recorded(seed) {
             let lines = record.iter().filter(|&&byte| byte == b'\n').count();
-            // A daemon may be killed before it has decided anything.
+            // The daemon may be killed before its first decision.
             if lines == 1 {
                 continue;
             }
@@ -96,7 +94,7 @@ fn simulated_runs_replay_and_play_back_whatever_went_wrong_in_them() {
 }
 
 #[test]
-fn a_real_run_plays_back_to_the_same_actions() {
+fn real_run_plays_back_to_the_same_actions() {
     let real = real();
     let text = std::str::from_utf8(&real).unwrap();
     let steps = text.lines().count() - 1;
@@ -108,34 +106,39 @@ fn a_real_run_plays_back_to_the_same_actions() {
 }
 
 #[test]
-fn what_is_done_otherwise_is_named_with_its_line() {
+fn reports_line_of_different_decision() {
     let linux = |head: &RecordHead| by_name("linux", &head.topology);
     let error = play_back_with(REAL, linux).unwrap_err();
     let PlaybackError::Differs { line, .. } = &error else {
         panic!("{error}");
     };
     let text = std::str::from_utf8(REAL).unwrap();
-    let acts = |line: &&str| !line.contains("\"actions\":[]");
-    let first = text.lines().skip(1).position(|line| acts(&line)).unwrap() + 2;
+    let has_actions = |line: &&str| !line.contains("\"actions\":[]");
+    let first = text
+        .lines()
+        .skip(1)
+        .position(|line| has_actions(&line))
+        .unwrap()
+        + 2;
     assert!(
         *line <= first,
-        "line {line}, and the first action is in {first}"
+        "line {line}, but the first action is in {first}"
     );
-    let start = format!("line {line} of the record plays back otherwise: ");
+    let start = format!("line {line} of the record: the playback differs: ");
     assert!(error.to_string().starts_with(&start), "{error}");
 }
 
 #[test]
-fn a_record_that_is_none_says_so() {
+fn rejects_invalid_records() {
     let said = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
     assert_eq!(said(b""), "the record is empty");
     let head = REAL.split_inclusive(|&byte| byte == b'\n').next().unwrap();
-    assert_eq!(said(head), "the record holds no step");
+    assert_eq!(said(head), "the record contains no step");
     let text = std::str::from_utf8(REAL).unwrap();
     let unknown = text.replacen("\"policy\":\"usher\"", "\"policy\":\"oracle\"", 1);
     assert_eq!(
         said(unknown.as_bytes()),
-        "the record's policy 'oracle' is not known"
+        "the record names the unknown policy 'oracle'"
     );
     let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
     assert_eq!(

@@ -121,8 +121,8 @@ fn the_same_file_and_seed_give_the_same_answer_and_options_are_obeyed() {
         .collect();
     assert_eq!(names, ["linux", "linux", "usher-cold", "usher-cold"]);
     assert_eq!(two["machine"], "core:4 pu:1");
-    assert_eq!(runs[0]["arrivals"]["came"], 8);
-    assert_eq!(runs[0]["arrivals"]["left"], 8);
+    assert_eq!(runs[0]["arrivals"]["arrived"], 8);
+    assert_eq!(runs[0]["arrivals"]["departed"], 8);
 }
 
 /// Exit status and line of a mix that fails, without where its file is.
@@ -159,9 +159,9 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
         &[],
         "/nowhere.xml: there is no such file or directory",
     );
-    let unknown = "FILE:8: program 'fire': parsec: no program 'fire'; there are blackscholes,";
+    let unknown = "FILE:8: program 'fire': parsec: unknown program 'fire'; programs: blackscholes,";
     refuses(&SMALL.replace("\"ferret\"", "\"fire\""), &[], unknown);
-    let many = "'FILE': 201 programs would be there at once, on 8 CPUs; the most is 128";
+    let many = "'FILE': 201 programs would run at once on 8 CPUs; the maximum is 128";
     refuses(&format!("{SMALL}copies = 200"), &[], many);
     for (args, want) in [
         (
@@ -171,7 +171,7 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
         (["--max-seconds", "-1"], "seconds must be a positive number"),
         (
             ["--max-seconds", "0.01"],
-            "alone on 1 core it takes more than 0.1 s; give it less work",
+            "alone on 1 core it takes more than 0.1 s; reduce its work",
         ),
         (
             ["--events-max", "0"],
@@ -180,7 +180,7 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
     ] {
         refuses(SMALL, &args, want);
     }
-    let ways = "10 programs, and the machine has 2 domains";
+    let ways = "10 programs exceed the machine's 2 domains";
     refuses(
         &format!("{SMALL}copies = 9"),
         &["--against", "linux,oracle"],
@@ -209,13 +209,13 @@ fn scripts_that_never_end_are_one_line_and_status_125() {
     refuses(
         &crosswise,
         &[],
-        "program 'p': all its threads wait for one another, since",
+        "program 'p': deadlock: all its threads wait for one another since",
     );
-    let again = "{ again = { to = 1, times = 4000000000 } }";
-    let own = format!("{{ work = {{ ns = 1e6 }} }}, {{ put = 0 }}, {{ take = 0 }}, {again}");
-    let storm = script(&format!("{{ threads = 1, steps = [{own}] }}"));
-    refuses(&storm, &[], "more than 4000000 steps at 0.001");
-    let tiny = format!("{{ work = {{ ns = 1 }} }}, {{ work = {{ ns = 1 }} }}, {again}");
+    let loop_back = "{ loop = { to = 1, times = 4000000000 } }";
+    let own = format!("{{ work = {{ ns = 1e6 }} }}, {{ put = 0 }}, {{ take = 0 }}, {loop_back}");
+    let endless = script(&format!("{{ threads = 1, steps = [{own}] }}"));
+    refuses(&endless, &[], "more than 4000000 steps at 0.001");
+    let tiny = format!("{{ work = {{ ns = 1 }} }}, {{ work = {{ ns = 1 }} }}, {loop_back}");
     let slow = script(&format!("{{ threads = 1, steps = [{tiny}] }}"));
     let events = "'p' alone on 1 core: more than 100000 events by 0.000 s of virtual time";
     refuses(&slow, &["--events-max", "100000"], events);
@@ -231,7 +231,7 @@ fn the_examples_make_sense() {
         let mix = usher_sim::mixfile::SimMix::read(&path).unwrap();
         let source = usher_topology::Source::parse(&mix.machine_source()).unwrap();
         let machine = usher_topology::load(source).unwrap();
-        usher_sim::trial::comings(&mix, machine.cpus.len(), 1).unwrap();
+        usher_sim::trial::arrival_specs(&mix, machine.cpus.len(), 1).unwrap();
         count += 1;
     }
     assert_eq!(count, 4);

@@ -202,7 +202,7 @@ proptest! {
 
 #[test]
 fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
-    // Seed 504 of the swarm: the thread whose mask was noted is gone, its child
+    // Seed 504 of the fuzzer: the thread whose mask was noted is gone, its child
     // was born with ours and no look has found it yet.
     let program = ProgramId(1);
     let thread = thread(1);

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use serde_json::json;
 use usher_sim::chip::published::TABLE_3;
-use usher_sim::chip::study::{Extent, cells, compare, table_3};
-use usher_sim::chip::{Fitted, Pattern, figure4};
+use usher_sim::chip::study::{FrameCounts, cells, compare, table_3};
+use usher_sim::chip::{FittedParameters, Pattern, figure4};
 use usher_tasks::dispatch::{Fcfs, Lcfs};
 
 use crate::bars::{Bar, Part};
@@ -47,7 +47,7 @@ enum Which {
 /// Runs the parts; true when every bar was met.
 pub fn run(args: &ChipArgs) -> Result<bool> {
     let fitted = match &args.parameters {
-        None => Fitted::default(),
+        None => FittedParameters::default(),
         Some(file) => {
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("reading {}", file.display()))?;
@@ -55,7 +55,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
                 .with_context(|| format!("{} holds no parameters", file.display()))?
         }
     };
-    let extent = Extent {
+    let extent = FrameCounts {
         warm_up: 1,
         measured: args.frames,
     };
@@ -78,7 +78,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
 }
 
 /// Table 2.
-fn board(fitted: &Fitted, extent: Extent) -> Result<Part> {
+fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let cells = cells().map_err(|error| anyhow!(error))?;
     let began = std::time::Instant::now();
@@ -102,7 +102,7 @@ fn board(fitted: &Fitted, extent: Extent) -> Result<Part> {
 }
 
 /// Table 3.
-fn simulator(fitted: &Fitted, extent: Extent) -> Result<Part> {
+fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     let tallies = table_3(fitted, extent)?;
     let gain = tallies[0].cycles as f64 / tallies[1].cycles.max(1) as f64;
     let mut part = Part::new(

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bars, tables and figures of the chip.
 
-use usher_sim::chip::published::{Figures, Simulated};
-use usher_sim::chip::study::{Compared, Extent, HEADLINE, Ratio, peaks, ratios, share_within};
-use usher_sim::chip::{Fitted, Pattern, Tally};
+use usher_sim::chip::published::{Figures, Table3Column};
+use usher_sim::chip::study::{
+    CellComparison, FrameCounts, HEADLINE, Ratio, peaks, ratios, share_within,
+};
+use usher_sim::chip::{FittedParameters, Pattern, Tally};
 
 use super::chart;
 use crate::bars::{Bar, Figure, Table};
@@ -38,7 +40,7 @@ fn fps(figures: &Figures) -> Option<f64> {
 }
 
 /// What issue 5 asks of Table 2.
-pub fn bars(rows: &[Compared]) -> Vec<Bar> {
+pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
     let speed = ratios(rows, fps);
     let misses = ratios(rows, |figures| figures.l2_misses);
     let mut bars = Vec::new();
@@ -85,11 +87,11 @@ pub fn bars(rows: &[Compared]) -> Vec<Bar> {
 }
 
 /// Table 2, once for each kind of figure.
-pub fn tables(rows: &[Compared]) -> Vec<Table> {
+pub fn tables(rows: &[CellComparison]) -> Vec<Table> {
     COLUMNS.map(|column| table(rows, column)).into()
 }
 
-fn table(rows: &[Compared], (name, of, scale, decimals): Column) -> Table {
+fn table(rows: &[CellComparison], (name, of, scale, decimals): Column) -> Table {
     let mut head = vec![name.to_owned(), "cores".to_owned()];
     for pattern in Pattern::ALL {
         if pattern != Pattern::Usher {
@@ -102,7 +104,7 @@ fn table(rows: &[Compared], (name, of, scale, decimals): Column) -> Table {
             format!("{:.decimals$}", value * scale)
         })
     };
-    let line = |of_cell: &[Compared]| {
+    let line = |of_cell: &[CellComparison]| {
         let cell = of_cell[0].cell;
         let mut line = vec![
             format!("{}, {} KB", cell.input.name(), cell.l2_kb),
@@ -123,10 +125,11 @@ fn table(rows: &[Compared], (name, of, scale, decimals): Column) -> Table {
 }
 
 /// FPS against cores.
-pub fn figures(rows: &[Compared]) -> Vec<Figure> {
+pub fn figures(rows: &[CellComparison]) -> Vec<Figure> {
     let mut panels = Vec::new();
-    let same =
-        |a: &&Compared, b: &Compared| a.cell.input == b.cell.input && a.cell.l2_kb == b.cell.l2_kb;
+    let same = |a: &&CellComparison, b: &CellComparison| {
+        a.cell.input == b.cell.input && a.cell.l2_kb == b.cell.l2_kb
+    };
     for first in rows
         .iter()
         .filter(|row| row.cell.cores == 1 && row.pattern == Pattern::Fcfs)
@@ -170,7 +173,7 @@ fn class(pattern: Pattern) -> &'static str {
 }
 
 /// What to know: how it was made, and which cells are off.
-pub fn notes(rows: &[Compared], fitted: &Fitted) -> Vec<String> {
+pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> {
     let off_peaks = peaks(rows)
         .into_iter()
         .filter(|peak| peak.simulated.abs_diff(peak.published) > 1)
@@ -218,13 +221,13 @@ fn outside(ratios: &[Ratio], limit: f64) -> String {
 /// A line of Table 3: its name, the paper's figure, ours, decimals.
 type Line<'a> = (
     &'a str,
-    fn(&Simulated) -> f64,
+    fn(&Table3Column) -> f64,
     &'a dyn Fn(&Tally) -> f64,
     usize,
 );
 
 /// Table 3.
-pub fn table_3(published: &[Simulated; 2], tallies: &[Tally; 2], extent: Extent) -> Table {
+pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: FrameCounts) -> Table {
     let frames = f64::from(extent.measured);
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     let cores = HEADLINE.cores as u64;
@@ -323,16 +326,23 @@ mod tests {
 
     #[test]
     fn a_cell_has_its_line_in_each_table_and_its_bars() {
-        let extent = Extent {
+        let extent = FrameCounts {
             warm_up: 0,
             measured: 1,
         };
-        let cell = usher_sim::chip::published::Cell {
+        let cell = usher_sim::chip::published::TableCell {
             input: usher_sim::chip::h264::Input::Qvga,
             l2_kb: 128,
             cores: 1,
         };
-        let rows = compare(&[cell], &Pattern::ALL, &Fitted::default(), extent, 1).unwrap();
+        let rows = compare(
+            &[cell],
+            &Pattern::ALL,
+            &FittedParameters::default(),
+            extent,
+            1,
+        )
+        .unwrap();
         let tables = tables(&rows);
         for table in &tables {
             assert_eq!(table.rows.len(), 1);

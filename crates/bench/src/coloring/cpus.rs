@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use usher_sim::coloring::kernel::{self, Field, RUNNING, SLEEPING, Structures};
-use usher_sim::coloring::machine::{Colors, Load};
-use usher_sim::coloring::workload::{Step, Workload};
+use usher_sim::coloring::machine::{Colors, WorkloadKind};
+use usher_sim::coloring::workload::{OperationResult, Workload};
 
 use super::lock::{LockTally, SpinLock};
 use super::region::{Pages, Region, View, walk_queue};
@@ -32,7 +32,7 @@ pub enum Until {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
     /// What runs.
-    pub load: Load,
+    pub load: WorkloadKind,
     /// Where structures stand.
     pub colors: Colors,
     /// Of which pages.
@@ -214,7 +214,7 @@ impl<'a> Cpu<'a> {
         self.view.write(task, Field::State, SLEEPING);
         let place = self.place(task);
         let step = self.machine.workload.step(place, now_ns, &mut self.to_wake);
-        if step == Step::Waits {
+        if step == OperationResult::Waits {
             return self.schedule();
         }
         self.view.write(task, Field::State, RUNNING);
@@ -266,7 +266,7 @@ impl<'a> Cpu<'a> {
 mod tests {
     use super::*;
 
-    fn plan(load: Load, colors: Colors, cpus: usize) -> Plan {
+    fn plan(load: WorkloadKind, colors: Colors, cpus: usize) -> Plan {
         Plan {
             load,
             colors,
@@ -280,14 +280,14 @@ mod tests {
 
     #[test]
     fn workloads_get_on_whatever_the_colours_and_threads() {
-        for load in Load::ALL {
-            for colors in [Colors::Plain, Colors::OURS] {
+        for load in WorkloadKind::ALL {
+            for colors in [Colors::Plain, Colors::DEFAULT] {
                 for cpus in [1, 2] {
                     let tally = run(&plan(load, colors, cpus)).unwrap();
                     assert!(tally.operations >= 30_000, "{load:?} {colors:?} {cpus}");
                     assert!(tally.decisions > 0 && tally.visits > tally.decisions);
                     // The first messages are late: all are said before one is heard.
-                    assert!(tally.completed > 0 || load == Load::Chat);
+                    assert!(tally.completed > 0 || load == WorkloadKind::Chat);
                     assert!(tally.lock.acquisitions >= tally.decisions);
                 }
             }
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn one_cpu_decides_alike_wherever_structures_stand() {
         let counts = |colors| {
-            let tally = run(&plan(Load::Chat, colors, 1)).unwrap();
+            let tally = run(&plan(WorkloadKind::Chat, colors, 1)).unwrap();
             (tally.operations, tally.decisions)
         };
-        let (plain, ours) = (counts(Colors::Plain), counts(Colors::OURS));
+        let (plain, ours) = (counts(Colors::Plain), counts(Colors::DEFAULT));
         assert_eq!(plain.0, ours.0);
         // Ticks of the clock may fall on different tasks.
         assert!(plain.1.abs_diff(ours.1) < plain.1 / 4, "{plain:?} {ours:?}");

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use usher_sim::coloring::machine::{Colors, Load};
+use usher_sim::coloring::machine::{Colors, WorkloadKind};
 
 use super::cpus::Tally;
 use crate::cachegrind::{self, Counted, Counts, Shape};
@@ -98,7 +98,7 @@ impl From<Counts> for Misses {
 }
 
 /// Runs a workload of so many operations under cachegrind.
-pub fn run(load: Load, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
+pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
     let (first, second) = shapes(Path::new("/sys"))?;
     let own = std::env::current_exe().context("finding this program")?;
     let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
@@ -143,7 +143,7 @@ pub fn variant(colors: Colors) -> &'static str {
     match colors {
         Colors::Plain => "plain",
         Colors::Modulo(_) => "modulo",
-        Colors::Ours(_) => "ours",
+        Colors::Colored(_) => "ours",
     }
 }
 

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, Statistic};
-use usher_sim::coloring::machine::{Colors, Load};
+use usher_sim::coloring::machine::{Colors, WorkloadKind};
 
 use super::cpus::{self, Plan, Tally};
 
@@ -25,7 +25,7 @@ pub struct Pairs {
 
 /// Runs the plan so often, plain and coloured.
 pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
-    let load: Load = plan.load;
+    let load: WorkloadKind = plan.load;
     let run = |colors: Colors, seed: usize| {
         cpus::run(&Plan {
             colors,
@@ -37,10 +37,10 @@ pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
         Ok(match n % 2 {
             0 => {
                 let plain = run(Colors::Plain, n)?;
-                [plain, run(Colors::OURS, n)?]
+                [plain, run(Colors::DEFAULT, n)?]
             }
             _ => {
-                let colored = run(Colors::OURS, n)?;
+                let colored = run(Colors::DEFAULT, n)?;
                 [run(Colors::Plain, n)?, colored]
             }
         })

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use usher_sim::coloring::machine::{Colors, Load};
+use usher_sim::coloring::machine::{Colors, WorkloadKind};
 
 use crate::bars::{Bar, Part};
 use crate::machine;
@@ -174,7 +174,7 @@ fn loaded(args: &ColoringArgs) -> Result<Part> {
     };
     let (warm, time) = (Duration::from_millis(warm), Duration::from_millis(time));
     let mut pairs = Vec::new();
-    for workload in Load::ALL {
+    for workload in WorkloadKind::ALL {
         for cpus in [1, 2] {
             eprintln!("  {}, threads: {cpus}", workload.name());
             let plan = Plan {
@@ -196,7 +196,7 @@ fn ground(args: &ColoringArgs) -> Result<Part> {
     let scratch = tempfile::tempdir()?;
     let operations = if args.quick { 6_000 } else { 20_000 };
     let mut grinds = Vec::new();
-    for workload in Load::ALL {
+    for workload in WorkloadKind::ALL {
         for colors in walks::VARIANTS {
             eprintln!("  {}, {}, under valgrind", workload.name(), colors.name());
             grinds.push(grind::run(workload, colors, operations, scratch.path())?);
@@ -221,7 +221,9 @@ pub struct RunArgs {
 
 /// Does one run, and prints what it counted.
 pub fn run_one(args: &RunArgs) -> Result<()> {
-    let load = Load::ALL.into_iter().find(|load| load.name() == args.load);
+    let load = WorkloadKind::ALL
+        .into_iter()
+        .find(|load| load.name() == args.load);
     let colors = walks::VARIANTS
         .into_iter()
         .find(|&c| grind::variant(c) == args.colors);

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use oorandom::Rand64;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use serde::{Deserialize, Serialize};
-use usher_sim::coloring::kernel::{self, BLOCK_BYTES, Field, Structures, Walked};
+use usher_sim::coloring::kernel::{self, BLOCK_BYTES, Field, Structures, WalkResult};
 use usher_sim::coloring::machine::Colors;
 use usher_sim::coloring::workload::Workload;
 
@@ -219,7 +219,7 @@ impl Structures for View<'_> {
 
 /// The walk, as a function of its own, which cachegrind finds by its name.
 #[inline(never)]
-pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: Walked) -> Walked {
+pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
     kernel::walk(view, cpu, space, so_far)
 }
 
@@ -240,11 +240,11 @@ mod tests {
     fn each_structure_is_walked_once_wherever_it_stands() {
         let region = Region::new(300, Pages::Small).unwrap();
         assert!(region.bytes() >= 301 * BLOCK_BYTES);
-        for colors in [Colors::Plain, Colors::MODULO, Colors::OURS] {
+        for colors in [Colors::Plain, Colors::MODULO, Colors::DEFAULT] {
             let places = region.places(300, colors).unwrap();
             let mut view = View::new(&region, &places);
             view.fill(None, 1, 1);
-            let walked = walk_queue(&mut view, 0, 1, Walked::NOTHING);
+            let walked = walk_queue(&mut view, 0, 1, WalkResult::NONE);
             assert_eq!(walked.visits, 300, "{colors:?}");
             let block = |place: u32| place as usize * 4 / BLOCK_BYTES;
             assert!(

@@ -5,8 +5,8 @@
 use anyhow::{Context, Result};
 use serde_json::json;
 use usher_report::stats;
-use usher_sim::coloring::machine::{Colors, Load, Machine};
-use usher_sim::coloring::{Outcome, Setting, gain_percent, published, simulate};
+use usher_sim::coloring::machine::{Colors, SmpMachine, WorkloadKind};
+use usher_sim::coloring::{Setting, SimulationResult, gain_percent, published, simulate};
 
 use super::chart::{Chart, Line};
 use crate::bars::{Bar, Figure, Part, Table};
@@ -15,22 +15,22 @@ use crate::bars::{Bar, Figure, Part, Table};
 /// the paper's number of colours, and with the remainder alone.
 const VARIANTS: [Colors; 4] = [
     Colors::Plain,
-    Colors::OURS,
-    Colors::Ours(32),
+    Colors::DEFAULT,
+    Colors::Colored(32),
     Colors::MODULO,
 ];
 
 /// The seeds of one workload, number of CPUs and variant.
 #[derive(Debug, Clone)]
 struct Point {
-    load: Load,
+    load: WorkloadKind,
     cpus: usize,
     colors: Colors,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<SimulationResult>,
 }
 
 impl Point {
-    fn median(&self, figure: impl Fn(&Outcome) -> f64) -> f64 {
+    fn median(&self, figure: impl Fn(&SimulationResult) -> f64) -> f64 {
         let all: Vec<f64> = self.outcomes.iter().map(figure).collect();
         stats::median(&all).unwrap_or(f64::NAN)
     }
@@ -65,18 +65,24 @@ impl Spread {
 struct Results(Vec<Point>);
 
 impl Results {
-    fn of(&self, load: Load, cpus: usize, colors: Colors) -> Option<&Point> {
+    fn of(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> Option<&Point> {
         let is = |p: &&Point| (p.load, p.cpus, p.colors) == (load, cpus, colors);
         self.0.iter().find(is)
     }
 
-    fn median(&self, load: Load, cpus: usize, colors: Colors, of: fn(&Outcome) -> f64) -> f64 {
+    fn median(
+        &self,
+        load: WorkloadKind,
+        cpus: usize,
+        colors: Colors,
+        of: fn(&SimulationResult) -> f64,
+    ) -> f64 {
         self.of(load, cpus, colors)
             .map_or(f64::NAN, |point| point.median(of))
     }
 
     /// Throughput over plain, in per cent more, seed by seed.
-    fn gain(&self, load: Load, cpus: usize, colors: Colors) -> Spread {
+    fn gain(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> Spread {
         let plain = self.of(load, cpus, Colors::Plain);
         let pairs = plain.zip(self.of(load, cpus, colors));
         let pairs = pairs.map(|(plain, colored)| plain.outcomes.iter().zip(&colored.outcomes));
@@ -95,7 +101,7 @@ impl Results {
 
 /// Simulates everything.
 pub fn part(quick: bool, seeds: u64) -> Result<Part> {
-    let machine = Machine::PAPER;
+    let machine = SmpMachine::PAPER;
     let times = if quick { 1 } else { 2 };
     let cpus: Vec<usize> = if quick {
         vec![1, 4, 8]
@@ -103,7 +109,7 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
         (1..=published::CPUS).collect()
     };
     let mut settings = Vec::new();
-    for load in Load::ALL {
+    for load in WorkloadKind::ALL {
         for &cpus in &cpus {
             let at_most = cpus == published::CPUS;
             let shown = |colors: &Colors| at_most || BY_CPUS.iter().any(|f| f.colors == *colors);
@@ -133,12 +139,12 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
     Ok(shown(&machine, &Results(points.collect()), times, seeds))
 }
 
-fn shown(machine: &Machine, results: &Results, times: u64, seeds: u64) -> Part {
+fn shown(machine: &SmpMachine, results: &Results, times: u64, seeds: u64) -> Part {
     let mut part = Part::new("simulated", "Simulated: the paper's machine, 1 to 8 CPUs");
     part.bars = bars(results);
     part.figures = vec![gains(results), throughputs(results), misses(results)];
     part.tables = vec![at_eight(results), parameters(machine)];
-    for load in Load::ALL {
+    for load in WorkloadKind::ALL {
         part.tables.insert(1, by_cpus(results, load));
     }
     part.notes = notes(results, times, seeds);
@@ -151,16 +157,16 @@ fn bars(results: &Results) -> Vec<Bar> {
     let cpus = published::CPUS;
     let mut bars = Vec::new();
     for (load, asked, paper) in [
-        (Load::Chat, 60.0, published::CHAT_GAIN),
-        (Load::Web, 15.0, published::WEB_GAIN),
+        (WorkloadKind::Chat, 60.0, published::CHAT_GAIN),
+        (WorkloadKind::Web, 15.0, published::WEB_GAIN),
     ] {
         let miss = |colors| 100.0 * results.median(load, cpus, colors, |o| o.walk_miss_ratio);
         let name = load.name();
         let what = format!("simulated {name}, {cpus} CPUs: walk's misses, plain (paper > 90)");
         bars.push(Bar::at_least(what, miss(Colors::Plain), 90.0, "%"));
         let what = format!("simulated {name}, {cpus} CPUs: walk's misses, coloured");
-        bars.push(Bar::at_most(what, miss(Colors::OURS), 10.0, "%"));
-        let gain = results.gain(load, cpus, Colors::OURS);
+        bars.push(Bar::at_most(what, miss(Colors::DEFAULT), 10.0, "%"));
+        let gain = results.gain(load, cpus, Colors::DEFAULT);
         let what = format!(
             "simulated {name}, {cpus} CPUs: gain, the seeds' median (paper +{paper}; seeds {:+.1} to {:+.1})",
             gain.least, gain.most
@@ -174,8 +180,8 @@ fn class(colors: Colors) -> &'static str {
     match colors {
         Colors::Plain => "p5",
         Colors::Modulo(_) => "p1",
-        Colors::Ours(32) => "p4",
-        Colors::Ours(_) => "p0",
+        Colors::Colored(32) => "p4",
+        Colors::Colored(_) => "p0",
     }
 }
 
@@ -214,13 +220,13 @@ fn chart(title: &str, y: &'static str, lines: Vec<Line>) -> Figure {
 
 fn gains(results: &Results) -> Figure {
     let web = published::WEB_GAINS.iter().enumerate();
-    let mut lines: Vec<Line> = Load::ALL
+    let mut lines: Vec<Line> = WorkloadKind::ALL
         .iter()
         .zip(["p2", "p6"])
         .map(|(&load, class)| {
             let name = format!("{}, simulated", load.name());
             line(results, class, name, |cpus| {
-                results.gain(load, cpus, Colors::OURS).median
+                results.gain(load, cpus, Colors::DEFAULT).median
             })
         })
         .collect();
@@ -245,14 +251,14 @@ fn gains(results: &Results) -> Figure {
 
 fn throughputs(results: &Results) -> Figure {
     let mut lines = Vec::new();
-    for load in Load::ALL {
+    for load in WorkloadKind::ALL {
         let one = results.median(load, 1, Colors::Plain, |o| o.throughput);
-        for colors in [Colors::Plain, Colors::OURS] {
+        for colors in [Colors::Plain, Colors::DEFAULT] {
             let class = match (load, colors) {
-                (Load::Web, Colors::Plain) => "p2",
-                (Load::Web, _) => "p10",
-                (Load::Chat, Colors::Plain) => "p6",
-                (Load::Chat, _) => "p14",
+                (WorkloadKind::Web, Colors::Plain) => "p2",
+                (WorkloadKind::Web, _) => "p10",
+                (WorkloadKind::Chat, Colors::Plain) => "p6",
+                (WorkloadKind::Chat, _) => "p14",
             };
             let name = format!("{}, {}", load.name(), colors.name());
             lines.push(line(results, class, name, |cpus| {
@@ -265,12 +271,12 @@ fn throughputs(results: &Results) -> Figure {
 }
 
 fn misses(results: &Results) -> Figure {
-    let mut lines: Vec<Line> = [Colors::Plain, Colors::OURS]
+    let mut lines: Vec<Line> = [Colors::Plain, Colors::DEFAULT]
         .into_iter()
         .map(|colors| {
             let name = format!("chat, {}", colors.name());
             line(results, class(colors), name, |cpus| {
-                100.0 * results.median(Load::Chat, cpus, colors, |o| o.walk_miss_ratio)
+                100.0 * results.median(WorkloadKind::Chat, cpus, colors, |o| o.walk_miss_ratio)
             })
         })
         .collect();
@@ -303,7 +309,7 @@ fn row(what: &str, values: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// A column: its heading and how an outcome is shown in it.
-type Column = (&'static str, fn(&Outcome) -> String);
+type Column = (&'static str, fn(&SimulationResult) -> String);
 
 /// Every variant at 8 CPUs.
 fn at_eight(results: &Results) -> Table {
@@ -328,7 +334,7 @@ fn at_eight(results: &Results) -> Table {
     ];
     head.extend(figures.iter().map(|(name, _)| (*name).to_owned()));
     head.push("gain".to_owned());
-    for load in Load::ALL {
+    for load in WorkloadKind::ALL {
         for colors in VARIANTS {
             let Some(point) = results.of(load, published::CPUS, colors) else {
                 continue;
@@ -354,7 +360,7 @@ fn at_eight(results: &Results) -> Table {
 struct ByCpus {
     name: &'static str,
     colors: Colors,
-    of: fn(&Outcome) -> f64,
+    of: fn(&SimulationResult) -> f64,
     unit: &'static str,
     published: (usize, &'static [f64]),
 }
@@ -363,7 +369,7 @@ const BY_CPUS: [ByCpus; 6] = {
     const fn of(
         name: &'static str,
         colors: Colors,
-        of: fn(&Outcome) -> f64,
+        of: fn(&SimulationResult) -> f64,
         unit: &'static str,
         published: (usize, &'static [f64]),
     ) -> ByCpus {
@@ -376,10 +382,10 @@ const BY_CPUS: [ByCpus; 6] = {
         }
     }
     use published as p;
-    let missing: fn(&Outcome) -> f64 = |o| 100.0 * o.walk_miss_ratio;
-    let taken: fn(&Outcome) -> f64 = |o| 100.0 * o.contention;
-    let held: fn(&Outcome) -> f64 = |o| o.hold_us;
-    let (plain, ours) = (Colors::Plain, Colors::OURS);
+    let missing: fn(&SimulationResult) -> f64 = |o| 100.0 * o.walk_miss_ratio;
+    let taken: fn(&SimulationResult) -> f64 = |o| 100.0 * o.contention;
+    let held: fn(&SimulationResult) -> f64 = |o| o.hold_us;
+    let (plain, ours) = (Colors::Plain, Colors::DEFAULT);
     [
         of(
             "walk's misses, plain",
@@ -427,7 +433,7 @@ const BY_CPUS: [ByCpus; 6] = {
 };
 
 /// One workload by CPUs, beside what was published.
-fn by_cpus(results: &Results, load: Load) -> Table {
+fn by_cpus(results: &Results, load: WorkloadKind) -> Table {
     let cpus = results.cpus();
     let known = |(first, values): (usize, &[f64]), unit: &str| {
         let cell = |n: &usize| match n.checked_sub(first).and_then(|at| values.get(at)) {
@@ -436,9 +442,9 @@ fn by_cpus(results: &Results, load: Load) -> Table {
         };
         row("· published", cpus.iter().map(cell))
     };
-    let gain = |n: &usize| results.gain(load, *n, Colors::OURS).percent();
+    let gain = |n: &usize| results.gain(load, *n, Colors::DEFAULT).percent();
     let mut rows = vec![row("gain: median (seeds)", cpus.iter().map(gain))];
-    if load == Load::Web {
+    if load == WorkloadKind::Web {
         rows.push(known((1, &published::WEB_GAINS), "%"));
     }
     for figure in &BY_CPUS {
@@ -447,7 +453,7 @@ fn by_cpus(results: &Results, load: Load) -> Table {
             .iter()
             .map(|n| format!("{:.1} {}", value(n), figure.unit));
         rows.push(row(figure.name, cells));
-        if load == Load::Chat {
+        if load == WorkloadKind::Chat {
             rows.push(known(figure.published, figure.unit));
         }
     }
@@ -458,7 +464,7 @@ fn by_cpus(results: &Results, load: Load) -> Table {
     }
 }
 
-fn parameters(machine: &Machine) -> Table {
+fn parameters(machine: &SmpMachine) -> Table {
     let rows = machine.parameters().into_iter().map(|parameter| {
         vec![
             parameter.name.to_owned(),
@@ -480,7 +486,7 @@ fn notes(results: &Results, times: u64, seeds: u64) -> Vec<String> {
         format!("{:.0} %", 100.0 * working)
     };
     vec![
-        format!("Nothing in this part was measured. Each point is {} requests or {} messages, after {} or {} that are not counted; medians over the seeds 1 to {seeds}, which draw where the structures lie and on which CPU each task begins. One plain CPU does operations {} of its time in the web load, {} in the chat.", times * Load::Web.warm(), times * Load::Chat.warm(), Load::Web.warm(), Load::Chat.warm(), rest(Load::Web), rest(Load::Chat)),
+        format!("Nothing in this part was measured. Each point is {} requests or {} messages, after {} or {} that are not counted; medians over the seeds 1 to {seeds}, which draw where the structures lie and on which CPU each task begins. One plain CPU does operations {} of its time in the web load, {} in the chat.", times * WorkloadKind::Web.warm(), times * WorkloadKind::Chat.warm(), WorkloadKind::Web.warm(), WorkloadKind::Chat.warm(), rest(WorkloadKind::Web), rest(WorkloadKind::Chat)),
         "Published: Yamamura et al., USENIX 2002, FREENIX track, tables 4, 7 and 8 (32 colours of 32 bytes, spinning kernel locks, Apache and a chat over TCP); +86.3 % is the talk's that the project follows. What was fitted is one set of figures for both workloads.".to_owned(),
         "Not modelled: the first level but for the line just looked at, the bus as a shared resource, other locks, interrupts' own time; new quanta are given out under the lock.".to_owned(),
     ]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, Statistic};
-use usher_sim::coloring::kernel::Walked;
+use usher_sim::coloring::kernel::WalkResult;
 use usher_sim::coloring::machine::Colors;
 
 use super::lock::{LockTally, SpinLock};
@@ -20,7 +20,7 @@ use super::region::{Pages, Region, View, walk_queue};
 /// Structures on the queue.
 pub const LENGTHS: [usize; 8] = [64, 128, 256, 512, 1024, 2400, 4096, 8192];
 /// Ways in which structures stand, in the order of the figures.
-pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::OURS];
+pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::DEFAULT];
 /// Visits of a spell at least: less than the scheduler's slice of a busy machine.
 const VISITS: usize = 25_000;
 /// Spells of a variant in a round.
@@ -186,7 +186,7 @@ fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
 }
 
 fn once(view: &mut View<'_>, cpu: u32) {
-    black_box(walk_queue(view, cpu, 1, Walked::NOTHING));
+    black_box(walk_queue(view, cpu, 1, WalkResult::NONE));
 }
 
 #[cfg(test)]

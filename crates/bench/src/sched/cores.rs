@@ -3,7 +3,7 @@
 //! threads each (paper 3b).
 
 use anyhow::Result;
-use usher_sim::smt::Spread;
+use usher_sim::smt::CompletionTimes;
 
 use super::lab::Measured;
 use super::rival::Rival;
@@ -128,8 +128,8 @@ fn table(simulated: &Smt) -> Table {
         "mean, s",
         "paper 3b",
     ];
-    let row = |name: &str, spread: Spread, paper: &str| {
-        let Spread { min, max, mean } = spread;
+    let row = |name: &str, spread: CompletionTimes, paper: &str| {
+        let CompletionTimes { min, max, mean } = spread;
         let figures = [min, max, mean].map(|value| cell(Some(value), 1));
         let cells = [name.to_owned()].into_iter().chain(figures);
         cells.chain([paper.to_owned()]).collect()

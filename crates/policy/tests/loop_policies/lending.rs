@@ -144,7 +144,7 @@ fn an_offline_cpu_is_in_no_seat() {
 
 #[test]
 fn a_partly_owned_core_is_not_lent() {
-    // Seed 182 of the swarm: cores of two hardware threads, CPUs 0 and 4, 1 and 5 and so on; one
+    // Seed 182 of the fuzzer: cores of two hardware threads, CPUs 0 and 4, 1 and 5 and so on; one
     // program has bound itself to one thread of two of the cores.
     let topology = with_siblings(4);
     let seats = [(1, "0,2"), (2, "1,5")]

@@ -220,7 +220,7 @@ fn a_program_with_a_profile_gives_no_cores_to_a_survey() {
 
 #[test]
 fn the_reported_plan_equals_the_seats() {
-    // Seed 56 of the swarm: half of a seat was given up for a trial, and no plan contained it.
+    // Seed 56 of the fuzzer: half of a seat was given up for a trial, and no plan contained it.
     let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];
     for case in 0..512_usize {
         let topology = paper_machine();

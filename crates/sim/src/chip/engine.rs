@@ -1,92 +1,93 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip at work: cores that take tasks from a dispatcher and go through what
-//! each touches, in the order of time.
+//! The simulated chip: cores that take tasks from a dispatcher and execute their memory accesses in
+//! order of time.
 //!
-//! A core is at the lock of the dispatcher, at a miss or at data, on its way there, or
-//! halted. What cores share (lock, second level, memory) is asked for in the order of
-//! time, then of who came first, then of core numbers, so that a run has one outcome.
-//! So are data, as what one core writes the others lose. Instructions nobody writes: a
-//! core is let go ahead through those that it has.
+//! A core is in one of these states: waiting for the dispatcher's lock, about to access data or to
+//! fetch missed instructions, on its way to one of these points, or halted. Accesses to shared
+//! resources (lock, second-level cache, memory) are ordered by time, then by order of arrival, then
+//! by core number; a run is therefore deterministic. Data accesses are ordered the same way,
+//! because a write invalidates the line in other cores' caches. Instructions are never written,
+//! thus a core may run ahead through instructions that hit its cache.
 //!
-//! A core whose task has ended waits for the lock, resolves what waited for the task
-//! and asks for the next one while it holds it. The rest of the cost of scheduling
-//! is its own. Where there is nothing it halts, until a task that ends elsewhere
-//! makes more ready than the one that its core takes itself.
+//! After the end of its task a core waits for the lock, resolves the dependants of the task and
+//! requests the next task while it holds the lock. The rest of the scheduling cost is outside the
+//! lock. Without a task the core halts until a task that ends on another core makes more than one
+//! task ready; that core takes the first itself.
 
 use usher_cache::GeometryError;
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
-use super::graph::{Access, GraphError, Kind, Order, TaskGraph};
-use super::memory::{Caches, Memory, Mode, Timing, Touch};
-use super::tally::{Ran, Span, Tally};
+use super::graph::{AccessKind, Dependencies, TaskAccess, TaskGraph, TaskGraphError};
+use super::memory::{Caches, Memory, MissModel, Timing, Touch};
+use super::tally::{RunResult, Tally, TaskExecution};
 
-/// A chip, and what scheduling costs on it.
+/// A chip and its cost of scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chip {
-    /// Cores that take tasks.
+    /// Number of cores.
     pub cores: usize,
-    /// Its caches.
+    /// Caches of the chip.
     pub caches: Caches,
-    /// How long what takes.
+    /// Latencies.
     pub timing: Timing,
-    /// Whether who comes second waits.
-    pub mode: Mode,
-    /// Cycles that each dispatch costs its core.
+    /// Whether accesses queue for shared resources.
+    pub mode: MissModel,
+    /// Cost of a dispatch on its core, in cycles.
     pub dispatch_cycles: u64,
-    /// Those of them under the lock.
+    /// The part of `dispatch_cycles` under the lock.
     pub locked_cycles: u64,
 }
 
-/// A chip that cannot be, or what cannot run on it.
+/// An invalid chip, or a graph that the chip cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ChipError {
-    /// A cache.
+    /// Invalid cache geometry.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// A graph.
+    /// Invalid graph.
     #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// No cores.
-    #[error("a chip without cores runs nothing")]
+    Graph(#[from] TaskGraphError),
+    /// The chip has no cores.
+    #[error("the chip has no cores")]
     NoCores,
-    /// There are not as many groups as tasks.
-    #[error("{groups} pairs of groups for {tasks} tasks")]
+    /// The number of groups differs from the number of tasks.
+    #[error("{groups} pairs of groups given for {tasks} tasks")]
     Groups {
-        /// Tasks.
+        /// Number of tasks.
         tasks: usize,
-        /// Groups.
+        /// Number of groups.
         groups: usize,
     },
-    /// A graph needs more memory than the machine was made for.
-    #[error("the graph touches {needs} bytes, the machine was made for {has}")]
+    /// The graph needs more memory than the machine has.
+    #[error("the graph touches {needs} bytes, but the machine has {has}")]
     Memory {
-        /// Bytes it needs.
+        /// Bytes that the graph needs.
         needs: u64,
-        /// Bytes there are.
+        /// Bytes of the machine.
         has: u64,
     },
-    /// The dispatcher held tasks back when all cores had halted.
+    /// The dispatcher kept tasks although all cores had halted.
     #[error("{left} of {tasks} tasks were never dispatched")]
     Stuck {
-        /// Those that did not run.
+        /// Number of tasks that did not run.
         left: usize,
-        /// All.
+        /// Number of all tasks.
         tasks: usize,
     },
 }
 
-/// A graph with the groups that a pattern gives its tasks.
+/// A graph with the groups that a pattern assigns to its tasks.
 #[derive(Debug, Clone, Copy)]
-pub struct Work<'a> {
+pub struct GroupedGraph<'a> {
     /// The tasks.
     pub graph: &'a TaskGraph,
-    /// Who follows whom.
-    pub order: &'a Order,
-    /// By task.
+    /// The dependencies.
+    pub order: &'a Dependencies,
+    /// Groups by task.
     pub groups: &'a [Groups],
 }
 
-/// How far a core is in what its task touches.
+/// Position of a core in the accesses of its task.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cursor {
     task: u32,
@@ -97,7 +98,7 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn next(&mut self, accesses: &[Access], private_base: u64, line: u64) -> Option<Touch> {
+    fn next(&mut self, accesses: &[TaskAccess], private_base: u64, line: u64) -> Option<Touch> {
         let mut cycles = 0;
         loop {
             let access = accesses.get(self.access)?;
@@ -139,11 +140,11 @@ impl Cursor {
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// Wants the lock since `came`; the task that has ended, if one has.
+    /// Waits for the lock since `came`; `ended` is the completed task, if any.
     Lock { came: u64, ended: Option<u32> },
-    /// On its way there.
+    /// On its way to the next synchronised point.
     Running,
-    /// Is about to touch data, or has missed instructions.
+    /// Is about to access data, or has missed instructions.
     Due(Touch),
     /// Halted.
     Halted,
@@ -157,9 +158,9 @@ struct Core {
     private_base: u64,
 }
 
-/// The chip with what is in its caches, between runs too.
+/// The chip with the content of its caches, which persists between runs.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct ChipMachine {
     chip: Chip,
     memory: Memory,
     cores: Vec<Core>,
@@ -167,29 +168,29 @@ pub struct Machine {
     memory_bytes: (u64, u64),
 }
 
-/// What a run keeps count of.
+/// State and counters of a run.
 struct Progress<'a> {
-    work: Work<'a>,
+    work: GroupedGraph<'a>,
     dispatcher: &'a mut dyn Dispatcher<u32>,
     waits: Vec<u32>,
     left: usize,
-    spans: Vec<Span>,
+    spans: Vec<TaskExecution>,
     tally: Tally,
 }
 
-impl Machine {
-    /// With empty caches, for graphs that touch so many shared and private bytes at
-    /// most.
+impl ChipMachine {
+    /// Creates a chip with empty caches, for graphs that touch at most these numbers of shared and
+    /// private bytes.
     ///
     /// # Errors
-    /// Where there are no cores, or caches cannot be.
+    /// The chip has no cores, or a cache geometry is invalid.
     pub fn new(chip: &Chip, (shared, private): (u64, u64)) -> Result<Self, ChipError> {
         if chip.cores == 0 {
             return Err(ChipError::NoCores);
         }
         let line = chip.caches.l2_line_bytes.max(1) as u64;
         let shared_end = shared.next_multiple_of(line);
-        // A line more each, so that not all begin in the same set.
+        // One more line per core, thus the cores' private memories start in different sets.
         let private_step = private.next_multiple_of(line) + line;
         let bytes = shared_end + private_step * chip.cores as u64;
         let memory = Memory::new(&chip.caches, chip.cores, bytes, chip.timing, chip.mode)?;
@@ -211,12 +212,12 @@ impl Machine {
     /// Runs a graph to its end.
     ///
     /// # Errors
-    /// Where the work does not fit the machine, or the dispatcher keeps tasks.
+    /// The graph does not fit the machine, or the dispatcher does not release all tasks.
     pub fn run(
         &mut self,
-        work: Work<'_>,
+        work: GroupedGraph<'_>,
         dispatcher: &mut dyn Dispatcher<u32>,
-    ) -> Result<Ran, ChipError> {
+    ) -> Result<RunResult, ChipError> {
         self.check(&work)?;
         let tasks = work.graph.tasks.len();
         let mut progress = Progress {
@@ -224,7 +225,7 @@ impl Machine {
             dispatcher,
             waits: work.order.waits.clone(),
             left: tasks,
-            spans: vec![Span::default(); tasks],
+            spans: vec![TaskExecution::default(); tasks],
             tally: Tally::default(),
         };
         for (task, _) in work
@@ -266,13 +267,13 @@ impl Machine {
         tally.cycles = ended - began;
         tally.tasks = tasks as u64;
         tally.counts = self.memory.counts.since(&counted);
-        Ok(Ran {
+        Ok(RunResult {
             tally,
             spans: progress.spans,
         })
     }
 
-    fn check(&self, work: &Work<'_>) -> Result<(), ChipError> {
+    fn check(&self, work: &GroupedGraph<'_>) -> Result<(), ChipError> {
         let (shared, private) = work.graph.extent()?;
         for (needs, has) in [
             (shared, self.memory_bytes.0),
@@ -289,12 +290,12 @@ impl Machine {
         }
     }
 
-    /// The latest that any core has seen.
+    /// The latest time that any core has reached.
     fn now(&self) -> u64 {
         self.cores.iter().map(|core| core.time).max().unwrap_or(0)
     }
 
-    /// The core whose turn it is, and when that of the next one comes.
+    /// The core with the earliest event, and the time of the next core's event.
     fn first(&self) -> Option<(usize, u64)> {
         let key = |number: usize, core: &Core| match core.state {
             State::Halted => None,
@@ -367,7 +368,7 @@ impl Machine {
         }
     }
 
-    /// Sends halted cores to the lock, as many as there are tasks.
+    /// Sends halted cores to the lock, one per ready task.
     fn wake(&mut self, by: usize, progress: &mut Progress<'_>) {
         let mut count = progress.dispatcher.len();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -383,7 +384,7 @@ impl Machine {
         }
     }
 
-    /// Lets a core go on until it is due later than `horizon`, or its task ends.
+    /// Advances a core until its next event is later than `horizon`, or its task ends.
     fn advance(&mut self, number: usize, horizon: u64, progress: &mut Progress<'_>) {
         let line = self.memory.l1_line_bytes();
         let graph = progress.work.graph;
@@ -398,8 +399,8 @@ impl Machine {
             progress.tally.compute += touch.cycles;
             let is_there = match touch.kind {
                 _ if touch.bytes == 0 => true,
-                Kind::Fetch => self.memory.touch(number, &touch),
-                Kind::Load | Kind::Store => false,
+                AccessKind::Fetch => self.memory.touch(number, &touch),
+                AccessKind::Load | AccessKind::Store => false,
             };
             if is_there {
                 continue;
@@ -418,10 +419,10 @@ impl Machine {
         };
     }
 
-    /// The time has come: looks for data, and gets what is missing.
+    /// Performs a due access and fetches what is missing.
     fn serve(&mut self, number: usize, touch: &Touch, tally: &mut Tally) {
         let core = &mut self.cores[number];
-        if touch.kind != Kind::Fetch && self.memory.touch(number, touch) {
+        if touch.kind != AccessKind::Fetch && self.memory.touch(number, touch) {
             return;
         }
         let stall = self
@@ -433,7 +434,7 @@ impl Machine {
 }
 
 impl Progress<'_> {
-    /// A task has ended: what waited for it alone is ready.
+    /// Makes the tasks ready that waited only for this one.
     fn resolve(&mut self, task: u32) {
         self.left -= 1;
         for &after in self.work.order.successors(task) {

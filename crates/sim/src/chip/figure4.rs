@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 5's figure 4: what last come, first served loses.
+//! Paper 5's figure 4: the loss of last-come-first-served order.
 //!
-//! The figure shows 24 tasks of one unit each, at most four at a time, and a task
-//! that is put off until there is nobody left to run beside those behind it. Its
-//! drawing is not in the text; chains of 3, 7, 7 and 7 tasks are such tasks.
+//! The figure shows 24 tasks of one unit each, of which at most four run at a time, and a task that
+//! is postponed until no other task is left to run beside its successors. The text does not contain
+//! the drawing; chains of 3, 7, 7 and 7 tasks have these properties.
 
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
-use super::engine::{Chip, ChipError, Machine, Work};
-use super::graph::{Order, TaskGraph, TaskSpec};
-use super::memory::{Caches, Mode, Timing};
-use super::tally::Ran;
+use super::engine::{Chip, ChipError, ChipMachine, GroupedGraph};
+use super::graph::{Dependencies, TaskGraph, TaskSpec};
+use super::memory::{Caches, MissModel, Timing};
+use super::tally::RunResult;
 
 /// Cycles of a unit.
 const UNIT: u32 = 1000;
@@ -31,10 +31,11 @@ pub fn tasks() -> TaskGraph {
     TaskGraph { tasks }
 }
 
-/// For each core and unit of time the task that runs, from 0; all of a length. Neither
-/// memory nor dispatching costs anything.
+/// For each core and unit of time, the index of the running task, from 0; all rows have the same
+/// length. Memory and dispatching cost nothing.
 ///
 /// # Errors
+/// The number of cores is 0.
 /// Where there are no cores.
 pub fn schedule(
     cores: usize,
@@ -49,9 +50,9 @@ pub fn schedule(
     Ok(schedule)
 }
 
-fn run(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<Ran, ChipError> {
+fn run(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<RunResult, ChipError> {
     let graph = tasks();
-    let order = Order::of(&graph)?;
+    let order = Dependencies::of(&graph)?;
     let groups = vec![Groups::NONE; graph.tasks.len()];
     let timing = Timing {
         l1_miss_cycles: 0,
@@ -66,16 +67,16 @@ fn run(cores: usize, dispatcher: &mut dyn Dispatcher<u32>) -> Result<Ran, ChipEr
         cores,
         caches: Caches::paper(64 << 10),
         timing,
-        mode: Mode::Uniform,
+        mode: MissModel::Uniform,
         dispatch_cycles: 0,
         locked_cycles: 0,
     };
-    let work = Work {
+    let work = GroupedGraph {
         graph: &graph,
         order: &order,
         groups: &groups,
     };
-    Machine::new(&chip, (0, 0))?.run(work, dispatcher)
+    ChipMachine::new(&chip, (0, 0))?.run(work, dispatcher)
 }
 
 #[cfg(test)]
@@ -86,10 +87,10 @@ mod tests {
 
     use super::*;
 
-    /// Of the chip: each core asks when its own task has ended. The orders alone, in
-    /// lockstep, are tested where they are made (`usher-tasks`, `tests/paper.rs`).
+    /// On the chip each core requests a task when its own task has ended. The orders in lockstep
+    /// are tested in `usher-tasks` (`tests/paper.rs`).
     #[test]
-    fn on_the_chip_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
+    fn lcfs_takes_two_more_units_on_three_cores_and_none_on_four() {
         let units = |cores, dispatcher: &mut dyn Dispatcher<u32>| {
             let schedule = schedule(cores, dispatcher).unwrap();
             let tasks = schedule.iter().flatten().flatten();

@@ -1,62 +1,62 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the paper does not tell about chip and decoder: the parameters that are
-//! fitted, one set for all cells of its tables and both modes.
+//! Free parameters of chip and decoder, which the paper does not give. One fitted set serves all
+//! cells of its tables and both modes.
 
 use serde::{Deserialize, Serialize};
 
 use super::engine::Chip;
-use super::memory::{Caches, Mode, Timing};
+use super::memory::{Caches, MissModel, Timing};
 
-/// The paper's clock of the cores.
+/// Clock of the cores in the paper.
 pub const CLOCK_HZ: f64 = 333e6;
-/// Table 3: cycles that a dispatch takes, first come first served and by groups.
+/// Table 3: cycles of a dispatch, first come first served and by groups.
 pub const DISPATCH_CYCLES: (u64, u64) = (1578, 1816);
 
-/// Parameters that are not facts. The default was found by a search
-/// (`examples/fit_chip.rs`) and, for the last steps, by hand (`docs/chip.md`).
+/// Values of the free parameters. The default was found by a search (`examples/fit_chip.rs`) with
+/// the last steps by hand (`docs/chip.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Fitted {
-    /// Macroblocks of a task. Implied by Table 3: cores x cycles x busy share over
-    /// mean cycles of a task is 2,400 tasks a WVGA frame, in both columns.
+pub struct FittedParameters {
+    /// Macroblocks per task. Table 3 implies it: cores x cycles x busy share over mean cycles of a
+    /// task is 2,400 tasks per WVGA frame, in both columns.
     pub grain: u32,
     /// Work of a macroblock through all stages, in cycles.
     pub macroblock_cycles: u64,
-    /// Size of the stages' code.
+    /// Scale of the size of the stages' code, in per cent.
     pub code_percent: u64,
-    /// What each core has for each stage's scratch, in bytes.
+    /// Scratch memory of each core for each stage, in bytes.
     pub workspace_bytes: u32,
-    /// Stack of a core that each macroblock writes, in bytes.
+    /// Stack bytes that each macroblock writes.
     pub stack_bytes: u32,
-    /// How often each line of it is written for a macroblock and stage.
+    /// Number of writes to each line of the stack per macroblock and stage.
     pub stack_writes: u32,
-    /// Tables that all cores and stages share, in bytes.
+    /// Tables shared by all cores and stages, in bytes.
     pub tables_bytes: u32,
-    /// Buffers for what stages hand on (state, differences, predictions) that a row of
-    /// macroblocks has, each for a task; who is to fill one waits until it has been used.
+    /// Buffers per row of macroblocks for the results that stages pass on (state, differences,
+    /// predictions), each for one task. A task that fills a buffer waits until its previous content
+    /// has been used.
     pub slots: u32,
-    /// Tasks by which the reconstruction of the row above must be ahead of where a
-    /// row goes on; 0: only each stage of the row's own stage above.
+    /// Number of tasks by which the reconstruction of the row above must be ahead before a row
+    /// continues; 0: a stage waits only for the same stage of the row above.
     pub lead: u32,
-    /// What the stages of the front half tell one another about a macroblock, in
-    /// bytes.
+    /// State that the stages of the front half exchange per macroblock, in bytes.
     pub state_bytes: u32,
-    /// What the parser hands over of a macroblock (syntax, coefficients), in bytes.
+    /// Parser output per macroblock (syntax, coefficients), in bytes.
     pub parsed_bytes: u32,
-    /// On the board, a word that misses the second level comes after so many cycles,
-    /// ahead of the rest of its line (the paper's 200 are its simulator's).
+    /// Latency of a word that misses the second level on the board, in cycles; the word arrives
+    /// ahead of the rest of its line (the paper's 200 cycles are those of its simulator).
     pub first_word_cycles: u64,
-    /// Memory is busy with a line of 256 bytes, in cycles.
+    /// Time for which memory is busy with a line of 256 bytes, in cycles.
     pub line_busy_cycles: u64,
-    /// What another row of a memory bank adds, in cycles.
+    /// Additional time for opening another row of a memory bank, in cycles.
     pub row_cycles: u64,
-    /// Stores of a core that may be under way.
+    /// Maximum number of outstanding stores of a core.
     pub write_buffer: usize,
-    /// Part of a dispatch under the lock.
+    /// Part of a dispatch under the lock, in per cent.
     pub locked_percent: u64,
 }
 
-impl Default for Fitted {
+impl Default for FittedParameters {
     fn default() -> Self {
         Self {
             grain: 5,
@@ -79,10 +79,16 @@ impl Default for Fitted {
     }
 }
 
-impl Fitted {
-    /// The chip of the paper's tables with so many cores and such a second level,
-    /// where a dispatch costs `dispatch_cycles`.
-    pub fn chip(&self, cores: usize, l2_bytes: usize, dispatch_cycles: u64, mode: Mode) -> Chip {
+impl FittedParameters {
+    /// The chip of the paper's tables with this number of cores, second-level size and cost of a
+    /// dispatch.
+    pub fn chip(
+        &self,
+        cores: usize,
+        l2_bytes: usize,
+        dispatch_cycles: u64,
+        mode: MissModel,
+    ) -> Chip {
         Chip {
             cores,
             caches: Caches::paper(l2_bytes),

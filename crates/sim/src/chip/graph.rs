@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs of tasks with what each touches in memory, generated or recorded.
+//! Task graphs with the memory accesses of each task, generated or recorded.
 
 use serde::{Deserialize, Serialize};
 
-/// What an access is for.
+/// Kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Instructions.
+pub enum AccessKind {
+    /// Instruction fetch.
     Fetch,
     /// Data read.
     Load,
-    /// Data written.
+    /// Data write.
     Store,
 }
 
-/// A block of memory that a task goes through: `rows` rows of `bytes` bytes, each
-/// `stride` bytes after the one before.
+/// A block of memory that a task accesses: `rows` rows of `bytes` bytes at a distance of `stride`
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Access {
-    /// What for.
-    pub kind: Kind,
-    /// Where the first row begins. Of private memory: from where the core's begins.
+pub struct TaskAccess {
+    /// Kind of the access.
+    pub kind: AccessKind,
+    /// Start of the first row; for private memory relative to the core's private region.
     pub address: u64,
-    /// Bytes of a row.
+    /// Bytes per row.
     pub bytes: u32,
-    /// Rows.
+    /// Number of rows.
     #[serde(default = "one")]
     pub rows: u32,
-    /// Bytes from the beginning of a row to that of the next.
+    /// Distance between the starts of two rows in bytes.
     #[serde(default)]
     pub stride: u32,
-    /// Each core has such memory of its own (a stack, tables that it has copied).
+    /// Whether each core has its own copy of the memory (a stack, copied tables).
     #[serde(default)]
     pub private: bool,
-    /// Cycles of work that come with it, without any wait for memory.
+    /// Cycles of work that accompany the access, without waits for memory.
     #[serde(default)]
     pub cycles: u32,
 }
@@ -44,9 +44,9 @@ fn one() -> u32 {
     1
 }
 
-impl Access {
-    /// A block of one row in shared memory, without work.
-    pub fn row(kind: Kind, address: u64, bytes: u32) -> Self {
+impl TaskAccess {
+    /// An access to one row of shared memory without work.
+    pub fn row(kind: AccessKind, address: u64, bytes: u32) -> Self {
         Self {
             kind,
             address,
@@ -58,7 +58,7 @@ impl Access {
         }
     }
 
-    /// Behind its last byte.
+    /// The address after the last byte.
     pub fn end(&self) -> u64 {
         let rows = u64::from(self.rows.saturating_sub(1)) * u64::from(self.stride);
         let span = rows.saturating_add(u64::from(self.bytes));
@@ -70,88 +70,90 @@ impl Access {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
-    /// Its temporal group; 0: none.
+    /// Temporal group; 0: none.
     #[serde(default)]
     pub t: u32,
-    /// Its spatial group; 0: none.
+    /// Spatial group; 0: none.
     #[serde(default)]
     pub s: u32,
-    /// The tasks that it waits for, by their places in the graph.
+    /// Indices of the tasks that this task depends on.
     #[serde(default)]
     pub after: Vec<u32>,
-    /// Cycles of work at its beginning.
+    /// Cycles of work at the start of the task.
     #[serde(default)]
     pub cycles: u32,
-    /// What it touches, in that order.
+    /// Accesses in order.
     #[serde(default)]
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<TaskAccess>,
 }
 
-/// Tasks, and who waits for whom.
+/// Tasks and their dependencies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskGraph {
-    /// All of them; the order means nothing but which is older at the beginning.
+    /// The tasks; their order determines only the age at the start.
     pub tasks: Vec<TaskSpec>,
 }
 
-/// A graph that cannot be run.
+/// An invalid graph.
 #[derive(Debug, thiserror::Error)]
-pub enum GraphError {
-    /// Not the JSON of a graph.
+pub enum TaskGraphError {
+    /// The text is not a graph in JSON.
     #[error("reading a recorded graph: {0}")]
     Json(#[from] serde_json::Error),
-    /// A task waits for one that is not there.
-    #[error("task {task} waits for task {after}, and there are {count}")]
+    /// A task depends on a task that does not exist.
+    #[error("task {task} waits for task {after}, but the graph has {count} tasks")]
     Missing {
-        /// Which.
+        /// Index of the task.
         task: usize,
-        /// For whom.
+        /// Index of the missing task.
         after: u32,
-        /// Tasks there are.
+        /// Number of tasks.
         count: usize,
     },
-    /// Tasks wait for one another in a circle.
-    #[error("{count} tasks never become ready, task {first} among them: they wait in a circle")]
+    /// The dependencies contain a cycle.
+    #[error(
+        "{count} tasks never become ready, task {first} among them: their dependencies form a cycle"
+    )]
     Circle {
-        /// How many.
+        /// Number of tasks that never become ready.
         count: usize,
-        /// The first.
+        /// The first of them.
         first: usize,
     },
-    /// An access beyond the memory that is modelled.
+    /// An access outside the modelled memory.
     #[error(
-        "task {task} touches addresses up to {end:#x}, more than {limit:#x} bytes are modelled"
+        "task {task} touches addresses up to {end:#x}; the modelled memory has {limit:#x} bytes"
     )]
     Address {
-        /// Which.
+        /// Index of the task.
         task: usize,
-        /// Up to there.
+        /// Highest address.
         end: u64,
-        /// What is modelled.
+        /// Size of the modelled memory.
         limit: u64,
     },
 }
 
-/// Modelled memory, shared and private each.
+/// Size of the modelled memory, for shared and private memory each.
 pub const MEMORY_BYTES: u64 = 1 << 30;
-/// What compacting keeps together: all bits that choose a set of a cache with ways
-/// of at most that size stay as they are.
+/// Unit that compaction moves as a whole. All bits that select a set of a cache with ways of at
+/// most this size stay the same.
 pub const SEGMENT_BYTES: u64 = 128 << 10;
 
 impl TaskGraph {
-    /// A recorded graph, its addresses compacted.
+    /// Reads a recorded graph and compacts its addresses.
     ///
     /// # Errors
-    /// Where it is no graph, or a single access spans more than is modelled.
-    pub fn from_json(text: &str) -> Result<Self, GraphError> {
+    /// The text is not a valid graph, or a single access exceeds the modelled memory.
+    pub fn from_json(text: &str) -> Result<Self, TaskGraphError> {
         let mut graph: Self = serde_json::from_str(text)?;
         for (task, spec) in graph.tasks.iter().enumerate() {
             for access in &spec.accesses {
                 let limit = MEMORY_BYTES;
                 let end = access.end();
                 if end - access.address > limit {
-                    return Err(GraphError::Address { task, end, limit });
+                    return Err(TaskGraphError::Address { task, end, limit });
                 }
             }
         }
@@ -159,12 +161,11 @@ impl TaskGraph {
         Ok(graph)
     }
 
-    /// Moves the segments that shared accesses fall into next to one another, in
-    /// the order of their addresses, so that recorded addresses from anywhere in 64
-    /// bits fit the modelled memory. Which set of a cache an address falls into
-    /// stays the same, as long as a way has no more than [`SEGMENT_BYTES`].
+    /// Moves the segments of all shared accesses next to one another, in the order of their
+    /// addresses, to fit recorded 64-bit addresses into the modelled memory. The cache set of an
+    /// address does not change, if a way has at most [`SEGMENT_BYTES`].
     fn compact(&mut self) {
-        let shared = |access: &&mut Access| !access.private;
+        let shared = |access: &&mut TaskAccess| !access.private;
         let all = self.tasks.iter_mut().flat_map(|task| &mut task.accesses);
         let mut segments: Vec<u64> = Vec::new();
         for access in all.filter(shared) {
@@ -185,18 +186,18 @@ impl TaskGraph {
         }
     }
 
-    /// Bytes of shared memory, and of private memory a core.
+    /// Bytes of shared memory, and of private memory per core.
     ///
     /// # Errors
-    /// Where an access lies beyond [`MEMORY_BYTES`].
-    pub fn extent(&self) -> Result<(u64, u64), GraphError> {
+    /// An access lies beyond [`MEMORY_BYTES`].
+    pub fn extent(&self) -> Result<(u64, u64), TaskGraphError> {
         let (mut shared, mut private) = (0, 0);
         for (task, spec) in self.tasks.iter().enumerate() {
             for access in &spec.accesses {
                 let end = access.end();
                 if end > MEMORY_BYTES {
                     let limit = MEMORY_BYTES;
-                    return Err(GraphError::Address { task, end, limit });
+                    return Err(TaskGraphError::Address { task, end, limit });
                 }
                 let most = match access.private {
                     true => &mut private,
@@ -209,27 +210,27 @@ impl TaskGraph {
     }
 }
 
-/// Who follows whom, for a graph that can be run.
+/// Dependencies of a graph without cycles.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    /// By task: how many others it waits for.
+pub struct Dependencies {
+    /// Number of dependencies by task.
     pub waits: Vec<u32>,
     first: Vec<u32>,
     after: Vec<u32>,
 }
 
-impl Order {
-    /// Of a graph.
+impl Dependencies {
+    /// Computes the dependencies of a graph.
     ///
     /// # Errors
-    /// Where a task waits for one that is not there, or for itself.
-    pub fn of(graph: &TaskGraph) -> Result<Self, GraphError> {
+    /// A task depends on a missing task, or on itself.
+    pub fn of(graph: &TaskGraph) -> Result<Self, TaskGraphError> {
         let count = graph.tasks.len();
         let mut first = vec![0_u32; count + 1];
         for (task, spec) in graph.tasks.iter().enumerate() {
             for &after in &spec.after {
                 if after as usize >= count {
-                    return Err(GraphError::Missing { task, after, count });
+                    return Err(TaskGraphError::Missing { task, after, count });
                 }
                 first[after as usize + 1] += 1;
             }
@@ -255,8 +256,8 @@ impl Order {
         Ok(order)
     }
 
-    /// With each task's successors as a graph of the runtime wants them: the one that
-    /// was declared next after the task first, round at the end.
+    /// Orders each task's successors as the runtime does for graphs: starting with the task
+    /// declared next after it, wrapping around at the end.
     #[must_use]
     pub fn onward(mut self) -> Self {
         for (task, ends) in self.first.windows(2).enumerate() {
@@ -266,13 +267,13 @@ impl Order {
         self
     }
 
-    /// The tasks that wait for that one, ascending unless [`Self::onward`].
+    /// The successors of a task, ascending unless changed by [`Self::onward`].
     pub fn successors(&self, task: u32) -> &[u32] {
         let task = task as usize;
         &self.after[self.first[task] as usize..self.first[task + 1] as usize]
     }
 
-    fn check_circles(&self) -> Result<(), GraphError> {
+    fn check_circles(&self) -> Result<(), TaskGraphError> {
         let mut waits = self.waits.clone();
         let tasks = 0..waits.len() as u32;
         let mut ready: Vec<u32> = tasks.filter(|&task| waits[task as usize] == 0).collect();
@@ -288,7 +289,7 @@ impl Order {
         }
         match waits.iter().position(|&left| left > 0) {
             None => Ok(()),
-            Some(first) => Err(GraphError::Circle {
+            Some(first) => Err(TaskGraphError::Circle {
                 count: waits.len() - ran,
                 first,
             }),
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recorded_graph_is_read_and_its_addresses_move_together() {
+    fn reads_recorded_graph_and_compacts_its_addresses() {
         let text = r#"{"tasks": [
             {"t": 1, "s": 2, "cycles": 100, "accesses": [
                 {"kind": "fetch", "address": 4198400, "bytes": 640},
@@ -314,10 +315,10 @@ mod tests {
             of(0, 1),
             SEGMENT_BYTES + 140_000_000_000_000 % SEGMENT_BYTES
         );
-        assert_eq!(of(1, 0), 64, "private memory stays where it is");
+        assert_eq!(of(1, 0), 64, "private memory does not move");
         let (shared, private) = graph.extent().unwrap();
         assert!(shared <= 3 * SEGMENT_BYTES && private == 72);
-        let order = Order::of(&graph).unwrap();
+        let order = Dependencies::of(&graph).unwrap();
         assert_eq!(
             (order.successors(0), &order.waits[..]),
             (&[1][..], &[0, 1][..])
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn onward_begins_with_the_task_declared_next() {
+    fn onward_starts_with_the_task_declared_next() {
         let task = |after: &[u32]| TaskSpec {
             after: after.to_vec(),
             ..TaskSpec::default()
@@ -333,13 +334,13 @@ mod tests {
         let graph = TaskGraph {
             tasks: vec![task(&[2]), task(&[2]), task(&[]), task(&[2]), task(&[2])],
         };
-        let order = Order::of(&graph).unwrap();
+        let order = Dependencies::of(&graph).unwrap();
         assert_eq!(order.successors(2), [0, 1, 3, 4]);
         assert_eq!(order.onward().successors(2), [3, 4, 0, 1]);
     }
 
     #[test]
-    fn what_cannot_be_run_is_named() {
+    fn rejects_invalid_graphs_with_reason() {
         let task = |after: &[u32]| TaskSpec {
             after: after.to_vec(),
             ..TaskSpec::default()
@@ -347,12 +348,12 @@ mod tests {
         let missing = TaskGraph {
             tasks: vec![task(&[]), task(&[7])],
         };
-        let error = Order::of(&missing).unwrap_err().to_string();
-        assert_eq!(error, "task 1 waits for task 7, and there are 2");
+        let error = Dependencies::of(&missing).unwrap_err().to_string();
+        assert_eq!(error, "task 1 waits for task 7, but the graph has 2 tasks");
         let circle = TaskGraph {
             tasks: vec![task(&[]), task(&[0, 2]), task(&[1])],
         };
-        let error = Order::of(&circle).unwrap_err().to_string();
+        let error = Dependencies::of(&circle).unwrap_err().to_string();
         assert!(
             error.starts_with("2 tasks never become ready, task 1 among"),
             "{error}"
@@ -363,10 +364,10 @@ mod tests {
         };
         far.tasks[0]
             .accesses
-            .push(Access::row(Kind::Load, u64::MAX - 100, 64));
+            .push(TaskAccess::row(AccessKind::Load, u64::MAX - 100, 64));
         assert!(matches!(
             far.extent(),
-            Err(GraphError::Address { task: 0, .. })
+            Err(TaskGraphError::Address { task: 0, .. })
         ));
         far.compact();
         assert!(far.extent().is_ok());

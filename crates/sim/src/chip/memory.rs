@@ -1,59 +1,57 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The caches of the chip, what lies behind them, and what an access costs.
+//! The caches and the memory of the chip, and the cost of an access.
 //!
-//! Each core has a cache for instructions and one for data; all share the second
-//! level, behind which is memory. A store that misses a data cache goes past it, and a
-//! line that one core writes is dropped from the others'. Two modes tell what a miss
-//! costs; which accesses miss is the caches' business and the same code in both:
+//! Each core has an instruction cache and a data cache; all cores share the second-level cache in
+//! front of memory. Stores that miss a data cache bypass it, and a written line is invalidated in
+//! the other cores' caches. Two modes determine the cost of a miss; the caches, and thus the set of
+//! misses, are the same in both:
 //!
-//! *Uniform*, as the paper's simulator: each miss of the first level stalls its core
-//! for 10 cycles, each of the second for 200 more, whatever else goes on.
-//!
-//! *Contended*, as its board: before the latencies there are queues. The second
-//! level answers one access at a time, memory fills or writes back one line at a
-//! time, and takes longer where the bank has another row open. A load or a fetch
-//! waits for its word, also in a line that is on its way for somebody else; the word
-//! comes ahead of the rest of its line. A store goes into the core's write buffer
-//! and stalls only where that is full.
+//! - *Uniform*, as in the paper's simulator: each first-level miss stalls its core for 10 cycles,
+//!   each second-level miss for 200 more, independent of other accesses.
+//! - *Contended*, as on the paper's board: accesses queue. The second level serves one access at a
+//!   time. Memory fills or writes back one line at a time, and takes longer if the bank has another
+//!   row open. A load or fetch waits for its word, also if another core has requested the line; the
+//!   word arrives ahead of the rest of the line. A store goes into the core's write buffer and
+//!   stalls only if the buffer is full.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use usher_cache::{AccessOutcome as Found, Cache, Geometry, GeometryError, Replacement};
 
-use super::graph::Kind;
+use super::graph::AccessKind;
 
-/// What a miss costs.
+/// Cost model of misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Always the same (the paper's simulator, Table 3).
+pub enum MissModel {
+    /// Constant costs (the paper's simulator, Table 3).
     Uniform,
-    /// Who comes when another is served waits (the paper's board, Table 2).
+    /// Accesses queue for shared resources (the paper's board, Table 2).
     Contended,
 }
 
 /// Caches of the chip (paper 5, Table 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caches {
-    /// Bytes of each core's instruction cache, and of its data cache.
+    /// Size of each core's instruction cache, and of its data cache.
     pub l1_bytes: usize,
-    /// Lines a set there.
+    /// Associativity of the first level.
     pub l1_ways: usize,
-    /// Bytes a line there.
+    /// Line size of the first level.
     pub l1_line_bytes: usize,
-    /// Bytes of the cache that all share.
+    /// Size of the shared second level.
     pub l2_bytes: usize,
-    /// Lines a set there.
+    /// Associativity of the second level.
     pub l2_ways: usize,
-    /// Bytes a line there.
+    /// Line size of the second level.
     pub l2_line_bytes: usize,
-    /// What makes room in the first level, and in the second.
+    /// Replacement policies of the first and the second level.
     pub replacement: (Replacement, Replacement),
 }
 
 impl Caches {
-    /// As on the chip, with a second level of `l2_bytes`.
+    /// The caches of the paper's chip with a second level of `l2_bytes`.
     pub fn paper(l2_bytes: usize) -> Self {
         Self {
             l1_bytes: 8 << 10,
@@ -67,31 +65,30 @@ impl Caches {
     }
 }
 
-/// Times in cycles of a core.
+/// Latencies in cycles of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// A miss of the first level that the second answers.
+    /// A first-level miss that hits the second level.
     pub l1_miss_cycles: u64,
-    /// What a miss of the second level adds, where it is always the same: until the
-    /// whole line is there.
+    /// Additional cost of a second-level miss in uniform mode: until the whole line has arrived.
     pub l2_miss_cycles: u64,
-    /// What it adds on an idle bus, else: until the word that is waited for is
-    /// there, ahead of the rest of the line.
+    /// Additional cost in contended mode on an idle bus: until the requested word has arrived,
+    /// ahead of the rest of the line.
     pub first_word_cycles: u64,
-    /// The second level is busy with one access.
+    /// Time for which an access occupies the second level.
     pub l2_busy_cycles: u64,
-    /// Memory is busy with one line.
+    /// Time for which a line occupies memory.
     pub line_busy_cycles: u64,
-    /// What another row of a bank adds to that.
+    /// Additional time for opening another row of a bank.
     pub row_cycles: u64,
-    /// Stores of a core that may be under way.
+    /// Maximum number of outstanding stores of a core.
     pub write_buffer: usize,
 }
 
-/// How often what happened.
+/// Event counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct CacheCounts {
     /// Words of four bytes fetched.
     pub fetched_words: u64,
     /// Words of four bytes loaded or stored.
@@ -108,13 +105,13 @@ pub struct Counts {
     pub bus_cycles: u64,
 }
 
-impl Counts {
+impl CacheCounts {
     /// Misses of both first-level caches.
     pub fn l1_misses(&self) -> u64 {
         self.l1_fetch_misses + self.l1_data_misses
     }
 
-    /// What has been added since.
+    /// The difference to an earlier state of the counters.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             fetched_words: self.fetched_words - before.fetched_words,
@@ -128,11 +125,11 @@ impl Counts {
     }
 }
 
-/// Banks of the memory, and what one has open at a time.
+/// Number of banks of the memory, and the size of an open row.
 const BANKS: usize = 4;
 const ROW_BYTES: u64 = 2048;
 
-/// Memory behind the caches: one line at a time.
+/// The memory behind the caches, which transfers one line at a time.
 #[derive(Debug, Clone)]
 struct Bus {
     free: u64,
@@ -141,8 +138,8 @@ struct Bus {
 }
 
 impl Bus {
-    /// Moves the line of `address`, not before `at`; when it began, and whether
-    /// another row had to be opened.
+    /// Transfers the line of `address` at `at` or later. Returns the start time and whether another
+    /// row had to be opened.
     fn occupy(&mut self, at: u64, address: u64, timing: &Timing) -> (u64, bool) {
         let row = address / ROW_BYTES;
         let open = &mut self.open[row as usize % BANKS];
@@ -155,31 +152,31 @@ impl Bus {
     }
 }
 
-/// A line of memory as the second level sees it.
+/// A line of memory in the second level.
 #[derive(Debug, Clone, Copy, Default)]
 struct Line {
-    /// When it is there, if it has been on its way.
+    /// Time of its arrival, if it is in flight.
     arrives: u64,
-    /// It differs from memory.
+    /// Whether it differs from memory.
     dirty: bool,
 }
 
-/// A line of the first level that a task touches, or, without bytes, work alone.
+/// An access to a line of the first level, or work alone if it has no bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touch {
-    pub kind: Kind,
+    pub kind: AccessKind,
     pub address: u64,
     pub bytes: u64,
-    /// Others may have it in their caches.
+    /// Whether other cores may have the line in their caches.
     pub shared: bool,
-    /// Work before it.
+    /// Work before the access.
     pub cycles: u64,
 }
 
-/// Caches, buses, buffers.
+/// Caches, buses and buffers.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
-    mode: Mode,
+    mode: MissModel,
     timing: Timing,
     fetch: Vec<Cache>,
     data: Vec<Cache>,
@@ -187,19 +184,19 @@ pub(super) struct Memory {
     lines: Vec<Line>,
     l2_free: u64,
     bus: Bus,
-    /// By core: when each store under way is done.
+    /// Completion times of outstanding stores, by core.
     writes: Vec<VecDeque<u64>>,
-    pub counts: Counts,
+    pub counts: CacheCounts,
 }
 
 impl Memory {
-    /// Empty caches in front of `bytes` bytes.
+    /// Creates empty caches in front of `bytes` bytes of memory.
     pub fn new(
         caches: &Caches,
         cores: usize,
         bytes: u64,
         timing: Timing,
-        mode: Mode,
+        mode: MissModel,
     ) -> Result<Self, GeometryError> {
         let l1 = Geometry::new(caches.l1_bytes, caches.l1_ways, caches.l1_line_bytes)?;
         let l2 = Geometry::new(caches.l2_bytes, caches.l2_ways, caches.l2_line_bytes)?;
@@ -218,37 +215,37 @@ impl Memory {
                 open: [u64::MAX; BANKS],
             },
             writes: vec![VecDeque::new(); cores],
-            counts: Counts::default(),
+            counts: CacheCounts::default(),
         })
     }
 
-    /// Bytes of a line of the first level.
+    /// Line size of the first level.
     pub fn l1_line_bytes(&self) -> u64 {
         self.data
             .first()
             .map_or(1, |cache| cache.geometry().line_bytes() as u64)
     }
 
-    /// A core touches a line of its first level; whether it is there. Where it was
-    /// not, [`Self::fill`] has to follow.
+    /// Accesses a line in a core's first level. Returns whether it hit; after a miss,
+    /// [`Self::fill`] must follow.
     pub fn touch(&mut self, core: usize, touch: &Touch) -> bool {
         let Touch { kind, address, .. } = *touch;
         let words = touch.bytes.div_ceil(4);
         let cache = match kind {
-            Kind::Fetch => {
+            AccessKind::Fetch => {
                 self.counts.fetched_words += words;
                 &mut self.fetch[core]
             }
-            Kind::Load | Kind::Store => {
+            AccessKind::Load | AccessKind::Store => {
                 self.counts.data_words += words;
                 &mut self.data[core]
             }
         };
         let hit = match kind {
-            Kind::Store => cache.contains(address),
-            Kind::Fetch | Kind::Load => cache.access(address).is_hit(),
+            AccessKind::Store => cache.contains(address),
+            AccessKind::Fetch | AccessKind::Load => cache.access(address).is_hit(),
         };
-        if kind == Kind::Store {
+        if kind == AccessKind::Store {
             self.lines[self.l2.geometry().line(address) as usize].dirty = true;
             if touch.shared {
                 for (other, cache) in self.data.iter_mut().enumerate() {
@@ -261,17 +258,16 @@ impl Memory {
         hit
     }
 
-    /// A core asks for a line that its first level misses at `now`: for how many
-    /// cycles that stalls it.
-    pub fn fill(&mut self, core: usize, kind: Kind, address: u64, now: u64) -> u64 {
+    /// Requests a line after a first-level miss at `now`. Returns the stall in cycles.
+    pub fn fill(&mut self, core: usize, kind: AccessKind, address: u64, now: u64) -> u64 {
         match kind {
-            Kind::Fetch => self.counts.l1_fetch_misses += 1,
-            Kind::Load | Kind::Store => self.counts.l1_data_misses += 1,
+            AccessKind::Fetch => self.counts.l1_fetch_misses += 1,
+            AccessKind::Load | AccessKind::Store => self.counts.l1_data_misses += 1,
         }
         let found = self.l2.access(address);
         self.counts.l2_misses += u64::from(!found.is_hit());
         match self.mode {
-            Mode::Uniform => {
+            MissModel::Uniform => {
                 self.write_back(found, now);
                 let beyond = if found.is_hit() {
                     0
@@ -280,17 +276,17 @@ impl Memory {
                 };
                 self.timing.l1_miss_cycles + beyond
             }
-            Mode::Contended => {
+            MissModel::Contended => {
                 let there = self.there(found, address, now);
                 match kind {
-                    Kind::Store => self.buffer(core, now, there),
-                    Kind::Fetch | Kind::Load => there - now,
+                    AccessKind::Store => self.buffer(core, now, there),
+                    AccessKind::Fetch | AccessKind::Load => there - now,
                 }
             }
         }
     }
 
-    /// When the core has a line that it asked for at `now`.
+    /// Time at which the core has the line that it requested at `now`.
     fn there(&mut self, found: Found, address: u64, now: u64) -> u64 {
         let timing = self.timing;
         let begins = now.max(self.l2_free);
@@ -309,7 +305,7 @@ impl Memory {
         there
     }
 
-    /// Writes back what made room, if it has to be.
+    /// Writes back the replaced line if it is dirty.
     fn write_back(&mut self, found: Found, at: u64) {
         let Found::Miss {
             evicted: Some(line),
@@ -321,13 +317,13 @@ impl Memory {
             return;
         }
         self.counts.written_back += 1;
-        if self.mode == Mode::Contended {
+        if self.mode == MissModel::Contended {
             let address = line * self.l2.geometry().line_bytes() as u64;
             self.bus.occupy(at, address, &self.timing);
         }
     }
 
-    /// Puts a store that is done at `done` into the buffer: the stall until there is
+    /// Puts a store that completes at `done` into the buffer. Returns the stall until there is
     /// room.
     fn buffer(&mut self, core: usize, now: u64, done: u64) -> u64 {
         let writes = &mut self.writes[core];
@@ -340,7 +336,7 @@ impl Memory {
         {
             stall = first - now;
         }
-        // Stores leave in the order in which they came.
+        // Stores complete in the order of their issue.
         let done = writes.back().map_or(done, |&last| last.max(done));
         writes.push_back(done);
         stall
@@ -361,12 +357,12 @@ mod tests {
         write_buffer: 2,
     };
 
-    fn memory(mode: Mode) -> Memory {
+    fn memory(mode: MissModel) -> Memory {
         Memory::new(&Caches::paper(64 << 10), 2, 1 << 20, TIMING, mode).unwrap()
     }
 
-    /// A word that all share.
-    fn word(kind: Kind, address: u64) -> Touch {
+    /// An access to a shared word.
+    fn word(kind: AccessKind, address: u64) -> Touch {
         Touch {
             kind,
             address,
@@ -377,42 +373,42 @@ mod tests {
     }
 
     fn load(memory: &mut Memory, core: usize, address: u64, now: u64) -> u64 {
-        match memory.touch(core, &word(Kind::Load, address)) {
+        match memory.touch(core, &word(AccessKind::Load, address)) {
             true => 0,
-            false => memory.fill(core, Kind::Load, address, now),
+            false => memory.fill(core, AccessKind::Load, address, now),
         }
     }
 
     #[test]
     fn uniform_misses_cost_10_and_200_more() {
-        let mut memory = memory(Mode::Uniform);
+        let mut memory = memory(MissModel::Uniform);
         assert_eq!(load(&mut memory, 0, 0, 0), 210);
         assert_eq!(load(&mut memory, 0, 0, 0), 0);
-        // The same line of the second level, and another core at the same time.
+        // The same line of the second level, from another core at the same time.
         assert_eq!(load(&mut memory, 0, 64, 0), 10);
         assert_eq!(load(&mut memory, 1, 0, 0), 10);
         assert_eq!((memory.counts.l1_misses(), memory.counts.l2_misses), (3, 1));
     }
 
     #[test]
-    fn who_comes_second_waits_for_the_first() {
-        let mut memory = memory(Mode::Contended);
+    fn contended_accesses_queue() {
+        let mut memory = memory(MissModel::Contended);
         // A row has to be opened: 10 + 150 + 20, and the bus is busy until 130.
         assert_eq!(load(&mut memory, 0, 0, 0), 180);
         // The second level is busy until 2, memory until 130; the row is open.
         assert_eq!(load(&mut memory, 1, 256, 0), 130 + 150);
-        // The line of the first is still on its way.
+        // The line of the first access is still in flight.
         assert_eq!(load(&mut memory, 1, 64, 100), 80);
         assert_eq!(load(&mut memory, 1, 128, 1000), 10);
         assert_eq!(memory.counts.bus_cycles, 220);
     }
 
     #[test]
-    fn stores_stall_where_the_buffer_is_full() {
-        let mut memory = memory(Mode::Contended);
+    fn stores_stall_when_the_buffer_is_full() {
+        let mut memory = memory(MissModel::Contended);
         let mut store = |address, now| {
-            assert!(!memory.touch(0, &word(Kind::Store, address)));
-            memory.fill(0, Kind::Store, address, now)
+            assert!(!memory.touch(0, &word(AccessKind::Store, address)));
+            memory.fill(0, AccessKind::Store, address, now)
         };
         assert_eq!((store(0, 0), store(256, 0)), (0, 0));
         assert_eq!(store(512, 0), 180, "the first of two is done at 180");
@@ -420,26 +416,33 @@ mod tests {
     }
 
     #[test]
-    fn what_a_core_writes_the_others_lose() {
-        let mut memory = memory(Mode::Uniform);
+    fn writes_invalidate_lines_of_other_cores() {
+        let mut memory = memory(MissModel::Uniform);
         load(&mut memory, 0, 0, 0);
         load(&mut memory, 1, 0, 0);
-        assert!(memory.touch(0, &word(Kind::Store, 0)));
-        assert!(memory.touch(0, &word(Kind::Load, 0)));
-        assert!(!memory.touch(1, &word(Kind::Load, 0)));
+        assert!(memory.touch(0, &word(AccessKind::Store, 0)));
+        assert!(memory.touch(0, &word(AccessKind::Load, 0)));
+        assert!(!memory.touch(1, &word(AccessKind::Load, 0)));
     }
 
     #[test]
-    fn only_what_was_written_is_written_back() {
-        let mut memory = memory(Mode::Uniform);
+    fn only_dirty_lines_are_written_back() {
+        let mut memory = memory(MissModel::Uniform);
         let sets = (64 << 10) / 4;
         for way in 0..5 {
-            let (kind, address) = (if way == 0 { Kind::Store } else { Kind::Load }, way * sets);
+            let (kind, address) = (
+                if way == 0 {
+                    AccessKind::Store
+                } else {
+                    AccessKind::Load
+                },
+                way * sets,
+            );
             memory.touch(0, &word(kind, address));
             memory.fill(0, kind, address, 0);
         }
         assert_eq!(memory.counts.written_back, 1);
-        memory.fill(0, Kind::Load, 5 * sets, 0);
+        memory.fill(0, AccessKind::Load, 5 * sets, 0);
         assert_eq!(memory.counts.written_back, 1);
     }
 }

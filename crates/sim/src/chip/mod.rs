@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip of paper 5, its decoder's tasks, and the orders in which they run.
+//! The chip of paper 5, the tasks of its decoder, and the orders in which they run.
 //!
-//! The paper's tables come from an evaluation board and from a simulator that
-//! nobody else has. This models both: the dispatchers are those of `usher-tasks`,
-//! the caches those of `usher-cache`; tasks are graphs with what each touches
-//! ([`TaskGraph`]), here made up from how an H.264 decoder works ([`h264`]), or
-//! recorded from a real program ([`TaskGraph::from_json`]). [`Machine`] runs them
-//! with penalties that are always the same, as the paper's simulator has them, or
-//! with queues at the shared cache and at memory, as its board must have had. What
-//! the paper does not tell is in [`Fitted`]: one set of parameters for all cells and
-//! both modes.
+//! The paper's tables come from an evaluation board and a simulator that are not available. This
+//! module models both. The dispatchers are those of `usher-tasks`, the caches those of
+//! `usher-cache`. Tasks are graphs with memory accesses ([`TaskGraph`]), either generated from the
+//! structure of an H.264 decoder ([`h264`]) or recorded from a real program
+//! ([`TaskGraph::from_json`]). [`ChipMachine`] runs them either with constant miss penalties, as the
+//! paper's simulator, or with queues at the shared cache and memory, as on its board. Parameters
+//! that the paper does not give are in [`FittedParameters`]: one set for all cells and both modes.
 //!
-//! Everything is simulated: no figure of this module was measured, but for those
-//! that the paper measured (`published`).
+//! All results of this module are simulated; only the figures in `published` were measured, by the
+//! paper.
 
 mod engine;
 pub mod figure4;
@@ -25,11 +23,12 @@ pub mod published;
 pub mod study;
 mod tally;
 
-pub use engine::{Chip, ChipError, Machine, Work};
-pub use fitted::{CLOCK_HZ, DISPATCH_CYCLES, Fitted};
+pub use engine::{Chip, ChipError, ChipMachine, GroupedGraph};
+pub use fitted::{CLOCK_HZ, DISPATCH_CYCLES, FittedParameters};
 pub use graph::{
-    Access, GraphError, Kind, MEMORY_BYTES, Order, SEGMENT_BYTES, TaskGraph, TaskSpec,
+    AccessKind, Dependencies, MEMORY_BYTES, SEGMENT_BYTES, TaskAccess, TaskGraph, TaskGraphError,
+    TaskSpec,
 };
-pub use memory::{Caches, Counts, Mode, Timing};
+pub use memory::{CacheCounts, Caches, MissModel, Timing};
 pub use pattern::Pattern;
-pub use tally::{Ran, Span, Tally};
+pub use tally::{RunResult, Tally, TaskExecution};

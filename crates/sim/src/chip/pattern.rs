@@ -1,37 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How tasks are ordered: the paper's three ways, and ours.
+//! Task orders: the three of the paper, and that of Usher.
 
 use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};
 
 use super::fitted::DISPATCH_CYCLES;
-use super::graph::Order;
-use super::h264::{Place, STAGES};
+use super::graph::Dependencies;
+use super::h264::{STAGES, TaskPosition};
 
-/// A dispatcher with groups for it.
+/// A dispatcher with its assignment of groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// First come, first served.
     Fcfs,
-    /// The paper's dispatcher: S by stage, T by two rows of macroblocks, the back
-    /// half's rows one further up.
+    /// The paper's dispatcher; S by stage, T by two rows of macroblocks, with the rows of the back
+    /// half shifted up by one.
     A,
-    /// The paper's dispatcher: S by stage, T the frame's front half, then its back
-    /// half.
+    /// The paper's dispatcher; S by stage, T first the frame's front half, then its back half.
     B,
-    /// The rules of this library's default policy, with the groups of pattern A. A
-    /// dispatch costs as much as the paper's.
+    /// The default policy of `usher-tasks` with the groups of pattern A; a dispatch costs the same
+    /// as in the paper.
     Usher,
 }
 
 impl Pattern {
-    /// All.
+    /// All patterns.
     pub const ALL: [Self; 4] = [Self::Fcfs, Self::A, Self::B, Self::Usher];
-    /// Those that the paper has.
+    /// The patterns of the paper.
     pub const PAPER: [Self; 3] = [Self::Fcfs, Self::A, Self::B];
 
-    /// As in the data and on the page.
+    /// Name in the data and on the report page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fcfs => "FCFS",
@@ -42,7 +41,7 @@ impl Pattern {
     }
 
     /// The groups of a task.
-    pub fn groups(self, place: Place) -> Groups {
+    pub fn groups(self, place: TaskPosition) -> Groups {
         let is_back = matches!(place.stage, 3 | 6 | 7);
         let s = 1 + place.stage;
         match self {
@@ -52,16 +51,15 @@ impl Pattern {
         }
     }
 
-    /// Who follows whom, in the order in which its dispatcher is told of what has become
-    /// ready.
-    pub fn order(self, of: &Order) -> Order {
+    /// The dependencies, with successors in the order in which the dispatcher receives ready tasks.
+    pub fn order(self, of: &Dependencies) -> Dependencies {
         match self {
             Self::Fcfs | Self::A | Self::B => of.clone(),
             Self::Usher => of.clone().onward(),
         }
     }
 
-    /// Its dispatcher, for a frame of so many rows of macroblocks.
+    /// The pattern's dispatcher for a frame with `rows` rows of macroblocks.
     pub fn dispatcher(self, cores: usize, rows: u32) -> Box<dyn Dispatcher<u32>> {
         let (t_count, s_count) = (rows as usize / 2 + 2, STAGES + 1);
         match self {

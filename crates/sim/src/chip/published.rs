@@ -1,44 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What paper 5 published: Table 2, measured on its board, and Table 3, from its
-//! simulator.
+//! Published figures of paper 5: Table 2, measured on its board, and Table 3, from its simulator.
 
 use serde::{Deserialize, Serialize};
 
 use super::h264::Input;
 use super::pattern::Pattern;
 
-/// Pictures that Table 2 counts misses over.
+/// Number of pictures over which Table 2 counts misses.
 pub const PICTURES: f64 = 128.0;
 
 /// A row of Table 2 without its pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Cell {
+pub struct TableCell {
     /// The pictures.
     pub input: Input,
     /// Size of the second level.
     pub l2_kb: usize,
-    /// Cores that decode.
+    /// Number of decoding cores.
     pub cores: usize,
 }
 
-/// What Table 2 has of a cell and a pattern; measured there, simulated here.
+/// Figures of a cell and pattern of Table 2: measured in the paper, simulated here.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Pictures a second.
+    /// Pictures per second.
     pub fps: f64,
-    /// Mean cycles of a task.
+    /// WeightedMean cycles of a task.
     pub cycles_a_task: f64,
-    /// Misses of the first level over 128 pictures; none where garbled.
+    /// First-level misses over 128 pictures; `None` if the printed figure is garbled.
     pub l1_misses: Option<f64>,
-    /// Misses of the second level over 128 pictures; none where garbled.
+    /// Second-level misses over 128 pictures; `None` if the printed figure is garbled.
     pub l2_misses: Option<f64>,
 }
 
 /// Table 2, line by line.
 ///
 /// # Errors
-/// Where the data that came with this crate are not what they were.
-pub fn table_2() -> Result<Vec<(Cell, Pattern, Figures)>, String> {
+/// The built-in data are malformed.
+pub fn table_2() -> Result<Vec<(TableCell, Pattern, Figures)>, String> {
     let text = include_str!("../../data/paper5-table2.csv");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -47,7 +46,7 @@ pub fn table_2() -> Result<Vec<(Cell, Pattern, Figures)>, String> {
         .collect()
 }
 
-fn parse(line: &str) -> Option<(Cell, Pattern, Figures)> {
+fn parse(line: &str) -> Option<(TableCell, Pattern, Figures)> {
     let fields: Vec<&str> = line.split(',').collect();
     let [input, l2_kb, cores, pattern, fps, cycles_a_task, l1, l2] = fields[..] else {
         return None;
@@ -58,7 +57,7 @@ fn parse(line: &str) -> Option<(Cell, Pattern, Figures)> {
     };
     let input = Input::ALL.into_iter().find(|other| other.name() == input)?;
     let mut patterns = Pattern::PAPER.into_iter();
-    let cell = Cell {
+    let cell = TableCell {
         input,
         l2_kb: l2_kb.parse().ok()?,
         cores: cores.parse().ok()?,
@@ -76,28 +75,28 @@ fn parse(line: &str) -> Option<(Cell, Pattern, Figures)> {
     ))
 }
 
-/// A row of Table 3: the paper's simulator, WVGA, 128 KB, four cores, one frame.
+/// A column of Table 3: the paper's simulator, WVGA, 128 KB, four cores, one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Simulated {
-    /// All cycles of the frame.
+pub struct Table3Column {
+    /// Cycles of the frame.
     pub cycles: f64,
-    /// Mean cycles of a task.
+    /// WeightedMean cycles of a task.
     pub cycles_a_task: f64,
-    /// Mean cycles of scheduling a task.
+    /// WeightedMean cycles of scheduling a task.
     pub scheduling_a_task: f64,
-    /// Share of the cores' time in tasks.
+    /// Share of the cores' time spent in tasks.
     pub busy: f64,
-    /// Misses of the instruction caches by accesses.
+    /// Miss ratio of the instruction caches.
     pub l1_fetch_miss: f64,
-    /// Misses of the data caches by accesses.
+    /// Miss ratio of the data caches.
     pub l1_data_miss: f64,
-    /// Misses of the second level by those of the first.
+    /// Second-level misses divided by first-level misses.
     pub l2_miss: f64,
 }
 
 /// Table 3: FCFS and pattern A.
-pub const TABLE_3: [Simulated; 2] = [
-    Simulated {
+pub const TABLE_3: [Table3Column; 2] = [
+    Table3Column {
         cycles: 14_794_509.0,
         cycles_a_task: 20_716.0,
         scheduling_a_task: 1_578.0,
@@ -106,7 +105,7 @@ pub const TABLE_3: [Simulated; 2] = [
         l1_data_miss: 0.0186,
         l2_miss: 0.0635,
     },
-    Simulated {
+    Table3Column {
         cycles: 13_333_567.0,
         cycles_a_task: 17_784.0,
         scheduling_a_task: 1_816.0,
@@ -122,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_2_is_whole_but_for_three_cells() {
+    fn table_2_is_complete_except_for_three_cells() {
         let table = table_2().unwrap();
         assert_eq!(table.len(), 42 * 3);
         let garbled = |figures: &Figures| {
@@ -135,13 +134,13 @@ mod tests {
                 .sum::<usize>(),
             3
         );
-        let headline = Cell {
+        let headline = TableCell {
             input: Input::Wvga,
             l2_kb: 128,
             cores: 4,
         };
         let fps = |pattern| {
-            let of = |row: &&(Cell, Pattern, Figures)| row.0 == headline && row.1 == pattern;
+            let of = |row: &&(TableCell, Pattern, Figures)| row.0 == headline && row.1 == pattern;
             table.iter().find(of).unwrap().2.fps
         };
         assert_eq!(Pattern::PAPER.map(fps), [22.10, 30.87, 33.09]);
@@ -151,8 +150,8 @@ mod tests {
         );
     }
 
-    /// Cores x cycles x busy share are the cycles of all tasks: 2,400 of them, of
-    /// five macroblocks each.
+    /// Cores x cycles x busy share are the cycles of all tasks: 2,400 tasks of five macroblocks
+    /// each.
     #[test]
     fn table_3_implies_2400_tasks() {
         for column in TABLE_3 {

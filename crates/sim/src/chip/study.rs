@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's tables, simulated, and how far they agree.
+//! Simulation of the paper's tables, and the deviation from them.
 
 use serde::{Deserialize, Serialize};
 
-use super::engine::{ChipError, Machine, Work};
-use super::fitted::{CLOCK_HZ, Fitted};
+use super::engine::{ChipError, ChipMachine, GroupedGraph};
+use super::fitted::{CLOCK_HZ, FittedParameters};
 use super::h264::{Frame, Input, frames};
-use super::memory::Mode;
+use super::memory::MissModel;
 use super::pattern::Pattern;
-use super::published::{Cell, Figures, PICTURES, table_2};
+use super::published::{Figures, PICTURES, TableCell, table_2};
 use super::tally::Tally;
 use crate::parallel;
 
-/// Frames that are simulated.
+/// Number of frames to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Extent {
-    /// Frames that fill the caches first.
+pub struct FrameCounts {
+    /// Frames that fill the caches first and do not count.
     pub warm_up: u32,
     /// Frames that count.
     pub measured: u32,
 }
 
-impl Default for Extent {
+impl Default for FrameCounts {
     fn default() -> Self {
         Self {
             warm_up: 1,
@@ -30,24 +30,24 @@ impl Default for Extent {
     }
 }
 
-/// Frames of all inputs with one set of parameters.
+/// Frames of all inputs under one set of parameters.
 #[derive(Debug, Clone)]
-pub struct Films {
-    fitted: Fitted,
+pub struct FrameSets {
+    fitted: FittedParameters,
     films: Vec<(Input, [Frame; 2])>,
 }
 
 /// Decodes `extent` frames of a film.
 ///
 /// # Errors
-/// Where the chip cannot be.
+/// The chip is invalid.
 fn decode(
     film: &[Frame; 2],
-    cell: Cell,
+    cell: TableCell,
     pattern: Pattern,
-    mode: Mode,
-    fitted: &Fitted,
-    extent: Extent,
+    mode: MissModel,
+    fitted: &FittedParameters,
+    extent: FrameCounts,
 ) -> Result<Tally, ChipError> {
     let chip = fitted.chip(
         cell.cores,
@@ -60,14 +60,14 @@ fn decode(
         let (shared, private) = frame.graph.extent()?;
         bytes = (shared.max(bytes.0), private.max(bytes.1));
     }
-    let mut machine = Machine::new(&chip, bytes)?;
+    let mut machine = ChipMachine::new(&chip, bytes)?;
     let groups = [0, 1].map(|of| film[of].groups(|place| pattern.groups(place)));
     let orders = [0, 1].map(|of: usize| pattern.order(&film[of].order));
     let mut dispatcher = pattern.dispatcher(cell.cores, film[0].rows);
     let mut sum = Tally::default();
     for number in 0..extent.warm_up + extent.measured {
         let of = number as usize % 2;
-        let work = Work {
+        let work = GroupedGraph {
             graph: &film[of].graph,
             order: &orders[of],
             groups: &groups[of],
@@ -80,12 +80,12 @@ fn decode(
     Ok(sum)
 }
 
-impl Films {
-    /// Of those inputs.
+impl FrameSets {
+    /// Generates the frames of these inputs.
     ///
     /// # Errors
-    /// Never, as long as the generated graphs can be run.
-    pub fn new(inputs: &[Input], fitted: &Fitted) -> Result<Self, ChipError> {
+    /// None, if the generated graphs are valid.
+    pub fn new(inputs: &[Input], fitted: &FittedParameters) -> Result<Self, ChipError> {
         let film = |&input: &Input| Ok((input, frames(input, fitted)?));
         Ok(Self {
             fitted: *fitted,
@@ -93,16 +93,16 @@ impl Films {
         })
     }
 
-    /// Simulates a cell.
+    /// Simulates a cell; returns nothing for an input that was not generated.
     ///
     /// # Errors
-    /// Where the chip cannot be; nothing is run where the input is not here.
+    /// The chip is invalid.
     pub fn run(
         &self,
-        cell: Cell,
+        cell: TableCell,
         pattern: Pattern,
-        mode: Mode,
-        extent: Extent,
+        mode: MissModel,
+        extent: FrameCounts,
     ) -> Result<Tally, ChipError> {
         let film = self.films.iter().find(|(input, _)| *input == cell.input);
         match film {
@@ -112,8 +112,8 @@ impl Films {
     }
 }
 
-/// A run in the terms of Table 2.
-pub fn figures(tally: &Tally, extent: Extent) -> Figures {
+/// Converts a run to the figures of Table 2.
+pub fn figures(tally: &Tally, extent: FrameCounts) -> Figures {
     let frames = f64::from(extent.measured.max(1));
     let over = |misses: u64| Some(misses as f64 * PICTURES / frames);
     Figures {
@@ -124,56 +124,56 @@ pub fn figures(tally: &Tally, extent: Extent) -> Figures {
     }
 }
 
-/// A cell and pattern, simulated and, where the paper has it, measured.
+/// A simulated cell and pattern, with the published figures if there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct CellComparison {
     /// The cell.
-    pub cell: Cell,
+    pub cell: TableCell,
     /// The pattern.
     pub pattern: Pattern,
-    /// Here.
+    /// Table3Column figures.
     pub simulated: Figures,
-    /// There.
+    /// Published figures.
     pub published: Option<Figures>,
-    /// All that was counted here.
+    /// All counters of the simulation.
     pub tally: Tally,
 }
 
-/// The cells of Table 2, once each, in its order.
+/// The distinct cells of Table 2, in its order.
 ///
 /// # Errors
-/// Where the data are not what they were.
-pub fn cells() -> Result<Vec<Cell>, String> {
-    let mut cells: Vec<Cell> = table_2()?.into_iter().map(|(cell, _, _)| cell).collect();
+/// The built-in data are malformed.
+pub fn cells() -> Result<Vec<TableCell>, String> {
+    let mut cells: Vec<TableCell> = table_2()?.into_iter().map(|(cell, _, _)| cell).collect();
     cells.dedup();
     Ok(cells)
 }
 
-/// Simulates those cells under those patterns, `workers` at a time.
+/// Simulates these cells under these patterns on `workers` threads.
 ///
 /// # Errors
-/// Where a chip cannot be.
+/// A chip is invalid.
 pub fn compare(
-    cells: &[Cell],
+    cells: &[TableCell],
     patterns: &[Pattern],
-    fitted: &Fitted,
-    extent: Extent,
+    fitted: &FittedParameters,
+    extent: FrameCounts,
     workers: usize,
-) -> Result<Vec<Compared>, String> {
+) -> Result<Vec<CellComparison>, String> {
     let table = table_2()?;
     let mut inputs: Vec<Input> = cells.iter().map(|cell| cell.input).collect();
     inputs.sort_unstable();
     inputs.dedup();
-    let films = Films::new(&inputs, fitted).map_err(|error| error.to_string())?;
-    let pairs: Vec<(Cell, Pattern)> = cells
+    let films = FrameSets::new(&inputs, fitted).map_err(|error| error.to_string())?;
+    let pairs: Vec<(TableCell, Pattern)> = cells
         .iter()
         .flat_map(|&cell| patterns.iter().map(move |&pattern| (cell, pattern)))
         .collect();
-    let one = |&(cell, pattern): &(Cell, Pattern)| {
-        let tally = films.run(cell, pattern, Mode::Contended, extent);
+    let one = |&(cell, pattern): &(TableCell, Pattern)| {
+        let tally = films.run(cell, pattern, MissModel::Contended, extent);
         let tally = tally.map_err(|error| error.to_string())?;
-        let of = |row: &&(Cell, Pattern, Figures)| row.0 == cell && row.1 == pattern;
-        Ok(Compared {
+        let of = |row: &&(TableCell, Pattern, Figures)| row.0 == cell && row.1 == pattern;
+        Ok(CellComparison {
             cell,
             pattern,
             simulated: figures(&tally, extent),
@@ -184,33 +184,33 @@ pub fn compare(
     parallel::each(&pairs, workers, &one).into_iter().collect()
 }
 
-/// A ratio of two patterns in one cell, here and in the paper.
+/// The ratio of a pattern to FCFS in one cell, simulated and published.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The cell.
-    pub cell: Cell,
-    /// Of this pattern to FCFS.
+    pub cell: TableCell,
+    /// The pattern that is divided by FCFS.
     pub pattern: Pattern,
-    /// Here.
+    /// Table3Column ratio.
     pub simulated: f64,
-    /// There.
+    /// Published ratio.
     pub published: f64,
 }
 
 impl Ratio {
-    /// How far apart they are.
+    /// Absolute difference of the two ratios.
     pub fn off(&self) -> f64 {
         (self.simulated - self.published).abs()
     }
 }
 
-/// The ratios to FCFS of what `of` takes from the figures, wherever both have it.
-pub fn ratios(rows: &[Compared], of: impl Fn(&Figures) -> Option<f64>) -> Vec<Ratio> {
-    let base = |cell: Cell| {
+/// Ratios to FCFS of the figure that `of` selects, where both sources have it.
+pub fn ratios(rows: &[CellComparison], of: impl Fn(&Figures) -> Option<f64>) -> Vec<Ratio> {
+    let base = |cell: TableCell| {
         rows.iter()
             .find(|row| row.cell == cell && row.pattern == Pattern::Fcfs)
     };
-    let ratio = |row: &Compared| {
+    let ratio = |row: &CellComparison| {
         let fcfs = base(row.cell)?;
         Some(Ratio {
             cell: row.cell,
@@ -223,13 +223,13 @@ pub fn ratios(rows: &[Compared], of: impl Fn(&Figures) -> Option<f64>) -> Vec<Ra
     others.filter_map(ratio).collect()
 }
 
-/// The share of ratios that are off by no more than that.
+/// Share of the ratios with a difference of at most `limit`.
 pub fn share_within(ratios: &[Ratio], limit: f64) -> f64 {
     let within = ratios.iter().filter(|ratio| ratio.off() <= limit).count();
     within as f64 / ratios.len().max(1) as f64
 }
 
-/// Where FPS is highest.
+/// The number of cores with the highest FPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
     /// The pictures.
@@ -238,22 +238,22 @@ pub struct Peak {
     pub l2_kb: usize,
     /// The pattern.
     pub pattern: Pattern,
-    /// Cores, here.
+    /// Table3Column number of cores.
     pub simulated: usize,
-    /// Cores, there.
+    /// Published number of cores.
     pub published: usize,
 }
 
-/// The numbers of cores with most FPS, wherever the paper has them.
-pub fn peaks(rows: &[Compared]) -> Vec<Peak> {
+/// The numbers of cores with the highest FPS, where the paper gives them.
+pub fn peaks(rows: &[CellComparison]) -> Vec<Peak> {
     let mut peaks: Vec<Peak> = Vec::new();
     for row in rows {
-        let same = |other: &&Compared| {
+        let same = |other: &&CellComparison| {
             other.cell.input == row.cell.input
                 && other.cell.l2_kb == row.cell.l2_kb
                 && other.pattern == row.pattern
         };
-        let most = |fps: &dyn Fn(&Compared) -> f64| {
+        let most = |fps: &dyn Fn(&CellComparison) -> f64| {
             let curve = rows.iter().filter(same);
             let best = curve.max_by(|a, b| fps(a).total_cmp(&fps(b)));
             best.map_or(0, |best| best.cell.cores)
@@ -271,28 +271,28 @@ pub fn peaks(rows: &[Compared]) -> Vec<Peak> {
     peaks
 }
 
-/// Table 3 simulated: FCFS and pattern A with uniform penalties.
+/// Simulates Table 3: FCFS and pattern A with uniform penalties.
 ///
 /// # Errors
-/// Where the chip cannot be.
-pub fn table_3(fitted: &Fitted, extent: Extent) -> Result<[Tally; 2], ChipError> {
-    let films = Films::new(&[Input::Wvga], fitted)?;
-    let run = |pattern| films.run(HEADLINE, pattern, Mode::Uniform, extent);
+/// The chip is invalid.
+pub fn table_3(fitted: &FittedParameters, extent: FrameCounts) -> Result<[Tally; 2], ChipError> {
+    let films = FrameSets::new(&[Input::Wvga], fitted)?;
+    let run = |pattern| films.run(HEADLINE, pattern, MissModel::Uniform, extent);
     Ok([run(Pattern::Fcfs)?, run(Pattern::A)?])
 }
 
 /// The cell of the paper's headline and of its Table 3.
-pub const HEADLINE: Cell = Cell {
+pub const HEADLINE: TableCell = TableCell {
     input: Input::Wvga,
     l2_kb: 128,
     cores: 4,
 };
 
-/// How far simulation and paper are apart, for the fit: squares of what the bars
-/// ask about, in units of their tolerances, and, at a tenth of the weight, of FPS
-/// and misses themselves.
-pub fn distance(rows: &[Compared], uniform: f64) -> f64 {
-    let mut sum = Mean::default();
+/// Distance between simulation and paper, for the fit: squares of the deviations that the bars
+/// limit, in units of their tolerances, and with a tenth of the weight those of FPS and misses
+/// themselves.
+pub fn distance(rows: &[CellComparison], uniform: f64) -> f64 {
+    let mut sum = WeightedMean::default();
     for ratio in ratios(rows, |figures| Some(figures.fps)) {
         // The headline has a bar of its own.
         let weight = if ratio.cell == HEADLINE { 5.0 } else { 1.0 };
@@ -323,14 +323,14 @@ pub fn distance(rows: &[Compared], uniform: f64) -> f64 {
 
 /// A weighted mean of squares.
 #[derive(Debug, Default)]
-struct Mean {
+struct WeightedMean {
     sum: f64,
     weight: f64,
 }
 
-impl Mean {
+impl WeightedMean {
     fn add(&mut self, weight: f64, error: f64) {
-        // One cell far off must not decide: beyond three tolerances it is lost.
+        // An outlier must not dominate: deviations are clamped to three tolerances.
         self.sum += weight * error.clamp(-3.0, 3.0).powi(2);
         self.weight += weight;
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run on the chip came to.
+//! Results of a run on the chip.
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::Counts;
+use super::memory::CacheCounts;
 
-/// What a run came to. Times are cycles, summed over cores but for the first.
+/// Totals of a run. Times are in cycles, summed over the cores except for `cycles`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// From the beginning to the end.
+    /// From start to end.
     pub cycles: u64,
-    /// Tasks run.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Their own work.
+    /// Work of the tasks.
     pub compute: u64,
     /// Waits for caches and memory.
     pub stalled: u64,
@@ -20,19 +20,19 @@ pub struct Tally {
     pub scheduling: u64,
     /// Waits for the dispatcher's lock.
     pub lock_wait: u64,
-    /// Halted.
+    /// Halted time.
     pub idle: u64,
-    /// Caches and memory.
-    pub counts: Counts,
+    /// Counters of caches and memory.
+    pub counts: CacheCounts,
 }
 
 impl Tally {
-    /// Mean cycles of a task, from its first access to its last.
+    /// WeightedMean cycles of a task, from its first access to the end of its last.
     pub fn cycles_a_task(&self) -> f64 {
         (self.compute + self.stalled) as f64 / self.tasks.max(1) as f64
     }
 
-    /// This and another run, one after the other.
+    /// The sum of this run and a later one.
     pub fn and(&self, other: &Self) -> Self {
         let (a, b) = (&self.counts, &other.counts);
         Self {
@@ -43,7 +43,7 @@ impl Tally {
             scheduling: self.scheduling + other.scheduling,
             lock_wait: self.lock_wait + other.lock_wait,
             idle: self.idle + other.idle,
-            counts: Counts {
+            counts: CacheCounts {
                 fetched_words: a.fetched_words + b.fetched_words,
                 data_words: a.data_words + b.data_words,
                 l1_fetch_misses: a.l1_fetch_misses + b.l1_fetch_misses,
@@ -56,24 +56,24 @@ impl Tally {
     }
 }
 
-/// When and where a task ran.
+/// TaskPosition and time of a task's execution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Span {
+pub struct TaskExecution {
     /// The core, from 0.
     pub core: usize,
-    /// When its first access began.
+    /// Start of the first access.
     pub from: u64,
-    /// When its last had ended.
+    /// End of the last access.
     pub to: u64,
-    /// How often it ran.
+    /// Number of executions.
     pub times: u32,
 }
 
-/// A run: its sums, and each task.
+/// Results of a run: totals and tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
-    /// The sums.
+pub struct RunResult {
+    /// The totals.
     pub tally: Tally,
-    /// By task.
-    pub spans: Vec<Span>,
+    /// Executions by task.
+    pub spans: Vec<TaskExecution>,
 }

@@ -1,55 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs that run tasks, in virtual time.
+//! CPUs that run tasks in virtual time.
 //!
-//! A CPU does operations of its task. Between two it takes what came from outside,
-//! wakes whom its operation woke, and calls the scheduler when its task waits or
-//! was told to give way. Wake-ups and decisions happen under the one lock; who
-//! finds it taken spins, and gets it in the order of asking. What happens under
-//! the lock takes what its instructions take and what its looks at memory cost in
-//! the caches as they are then.
+//! A CPU executes the operations of its task. Between two operations it handles external arrivals,
+//! wakes the tasks that its operation woke, and calls the scheduler if its task waits or must be
+//! rescheduled. Wakeups and scheduling decisions happen under one lock; a CPU that finds the lock
+//! taken spins, and the lock is granted in the order of requests. A critical section takes the time
+//! of its instructions plus the cost of its memory accesses in the present state of the caches.
 //!
-//! An event is one of a CPU's: "goes on", or "lets go of the lock". What an
-//! operation or a critical section does, it does at its beginning.
+//! Each event belongs to a CPU: it continues, or it releases the lock. The effects of an operation
+//! or a critical section occur at its start.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::kernel::{self, Field, RUNNING, SLEEPING, Structures, walk};
-use super::machine::Machine;
-use super::memory::Looks;
-use super::model::Model;
-use super::workload::{Step, Workload};
+use super::machine::SmpMachine;
+use super::memory::CacheRequests;
+use super::model::TaskStructures;
+use super::workload::{OperationResult, Workload};
 
-/// What was counted, from the beginning on.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Time that passed.
+pub struct RunCounts {
+    /// Elapsed time.
     pub cycles: u64,
-    /// Units of work that the workload completed.
+    /// Completed units of work.
     pub completed: u64,
-    /// Operations done.
+    /// Number of operations.
     pub operations: u64,
-    /// Calls of the scheduler.
+    /// Number of scheduler calls.
     pub decisions: u64,
-    /// Structures that walks looked at.
+    /// Number of structures visited by walks.
     pub visits: u64,
-    /// What walks asked of the second level.
-    pub walk: Looks,
-    /// What operations asked of it.
-    pub work: Looks,
-    /// Times that the lock was asked for.
+    /// Second-level cache requests of walks.
+    pub walk: CacheRequests,
+    /// Second-level cache requests of operations.
+    pub work: CacheRequests,
+    /// Number of lock requests.
     pub acquisitions: u64,
-    /// Times that it was taken then.
+    /// Number of lock requests that found the lock taken.
     pub contended: u64,
-    /// Cycles that it was held.
+    /// Cycles for which the lock was held.
     pub held: u64,
-    /// Cycles that CPUs spun for it.
+    /// Cycles for which CPUs spun on the lock.
     pub spun: u64,
     /// Cycles of operations.
     pub worked: u64,
 }
 
-impl std::ops::Sub for Counts {
+impl std::ops::Sub for RunCounts {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
@@ -70,9 +69,9 @@ impl std::ops::Sub for Counts {
     }
 }
 
-/// What a CPU wants the lock for.
+/// Reason for a CPU's lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Want {
+enum LockReason {
     Wake(usize),
     Schedule,
 }
@@ -83,42 +82,47 @@ enum Event {
     LetsGo,
 }
 
-/// When, in which order among those of one time, whose, of which epoch, what.
+/// An event: time, order among events of equal time, CPU, epoch, kind.
 type Due = (u64, u64, usize, u64, Event);
 
 #[derive(Debug, Default)]
 struct Cpu {
     running: Option<u32>,
     to_wake: Vec<usize>,
-    wants: Option<Want>,
+    wants: Option<LockReason>,
     asked: u64,
-    /// An idle one that was told that there is work.
-    told: bool,
-    /// The last decision was for another task.
+    /// Whether an idle CPU has been notified of work.
+    notified: bool,
+    /// Whether the last decision selected another task.
     changes: bool,
     next_tick: u64,
-    /// Events of an earlier one are void.
+    /// Events of earlier epochs are void.
     epoch: u64,
 }
 
-/// CPUs, their memory and what they run.
-pub struct Engine<'a> {
-    machine: Machine,
+/// CPUs, their memory and their tasks.
+pub struct SmpEngine<'a> {
+    machine: SmpMachine,
     workload: &'a dyn Workload,
-    model: Model,
+    model: TaskStructures,
     cpus: Vec<Cpu>,
     owner: Option<usize>,
     waiting: VecDeque<usize>,
     events: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     now: u64,
-    counts: Counts,
+    counts: RunCounts,
 }
 
-impl<'a> Engine<'a> {
-    /// All tasks on the queue, each as if it had run on a CPU drawn by the model's
-    /// seed; all CPUs about to call the scheduler.
-    pub fn new(machine: Machine, workload: &'a dyn Workload, model: Model, cpus: usize) -> Self {
+impl<'a> SmpEngine<'a> {
+    /// Puts all tasks on the queue, each with a last CPU drawn by the model's seed. All CPUs start
+    /// with a call of the scheduler.
+    pub fn new(
+        machine: SmpMachine,
+        workload: &'a dyn Workload,
+        model: TaskStructures,
+        cpus: usize,
+    ) -> Self {
         let mut engine = Self {
             machine,
             workload,
@@ -129,11 +133,11 @@ impl<'a> Engine<'a> {
             events: BinaryHeap::new(),
             sequence: 0,
             now: 0,
-            counts: Counts::default(),
+            counts: RunCounts::default(),
         };
         kernel::empty(&mut engine.model);
         for task in 0..workload.tasks() {
-            let number = Model::number(task);
+            let number = TaskStructures::number(task);
             let space = workload.address_space(task);
             let cpu = engine.model.draw_cpu(cpus);
             kernel::create(&mut engine.model, number, space, cpu);
@@ -142,16 +146,15 @@ impl<'a> Engine<'a> {
         engine.model.take();
         let tick = machine.cycles(machine.tick_us * 1_000);
         for cpu in 0..cpus {
-            engine.cpus[cpu].told = true;
+            engine.cpus[cpu].notified = true;
             engine.cpus[cpu].next_tick = tick * (cpu as u64 + 1) / cpus as u64;
             engine.push(0, cpu, Event::GoesOn);
         }
         engine
     }
 
-    /// Runs until so many units of work are completed, or nothing can happen any
-    /// more; what was counted by then.
-    pub fn run_until_completed(&mut self, units: u64) -> Counts {
+    /// Runs until `units` units of work are completed or no event is left. Returns the counters.
+    pub fn run_until_completed(&mut self, units: u64) -> RunCounts {
         while self.workload.completed() < units {
             let Some(Reverse((at, _, cpu, epoch, event))) = self.events.pop() else {
                 break;
@@ -161,8 +164,8 @@ impl<'a> Engine<'a> {
             }
             self.now = at;
             match event {
-                Event::GoesOn => self.go_on(cpu),
-                Event::LetsGo => self.let_go(cpu),
+                Event::GoesOn => self.continue_task(cpu),
+                Event::LetsGo => self.release_lock(cpu),
             }
         }
         self.counts.completed = self.workload.completed();
@@ -170,12 +173,12 @@ impl<'a> Engine<'a> {
         self.counts
     }
 
-    /// The structures, to look at.
-    pub fn model(&self) -> &Model {
+    /// The task structures, for inspection.
+    pub fn model(&self) -> &TaskStructures {
         &self.model
     }
 
-    /// Who runs on each CPU.
+    /// The current task of each CPU.
     pub fn running(&self) -> Vec<Option<u32>> {
         self.cpus.iter().map(|cpu| cpu.running).collect()
     }
@@ -187,26 +190,26 @@ impl<'a> Engine<'a> {
             .push(Reverse((at, self.sequence, cpu, epoch, event)));
     }
 
-    /// A CPU between two operations.
-    fn go_on(&mut self, cpu: usize) {
+    /// Continues a CPU between two operations.
+    fn continue_task(&mut self, cpu: usize) {
         let now_ns = self.machine.ns(self.now);
         self.workload.arrivals(now_ns, &mut self.cpus[cpu].to_wake);
         if let Some(task) = self.cpus[cpu].to_wake.pop() {
-            return self.ask(cpu, Want::Wake(task));
+            return self.request_lock(cpu, LockReason::Wake(task));
         }
         let Some(task) = self.cpus[cpu].running else {
             return self.idle(cpu);
         };
         self.ticks(cpu, task);
         if self.model.peek(task, Field::NeedResched) != 0 {
-            return self.ask(cpu, Want::Schedule);
+            return self.request_lock(cpu, LockReason::Schedule);
         }
         self.operate(cpu, task, now_ns);
     }
 
     fn idle(&mut self, cpu: usize) {
-        if std::mem::take(&mut self.cpus[cpu].told) {
-            return self.ask(cpu, Want::Schedule);
+        if std::mem::take(&mut self.cpus[cpu].notified) {
+            return self.request_lock(cpu, LockReason::Schedule);
         }
         let tick = self.machine.cycles(self.machine.tick_us * 1_000);
         let late = self.now.saturating_sub(self.cpus[cpu].next_tick);
@@ -228,31 +231,31 @@ impl<'a> Engine<'a> {
 
     fn operate(&mut self, cpu: usize, task: u32, now_ns: u64) {
         self.model.poke(task, Field::State, SLEEPING);
-        let place = Model::place(task);
+        let place = TaskStructures::place(task);
         let step = self
             .workload
             .step(place, now_ns, &mut self.cpus[cpu].to_wake);
-        if step == Step::Waits {
-            return self.ask(cpu, Want::Schedule);
+        if step == OperationResult::Waits {
+            return self.request_lock(cpu, LockReason::Schedule);
         }
         self.model.poke(task, Field::State, RUNNING);
         let machine = self.machine;
         self.model.on(cpu).touch_operation(&machine, place);
-        let looks = self.model.take();
-        let took = self.model.about(machine.operation_cycles) + self.cost(looks);
+        let requests = self.model.take();
+        let took = self.model.draw_length(machine.operation_cycles) + self.cost(requests);
         self.counts.operations += 1;
         self.counts.worked += took;
-        self.counts.work.requests += looks.requests;
-        self.counts.work.misses += looks.misses;
+        self.counts.work.requests += requests.requests;
+        self.counts.work.misses += requests.misses;
         self.push(self.now + took, cpu, Event::GoesOn);
     }
 
-    fn cost(&self, looks: Looks) -> u64 {
-        let hits = looks.requests - looks.misses;
-        hits * self.machine.hit_cycles + looks.misses * self.machine.miss_cycles
+    fn cost(&self, requests: CacheRequests) -> u64 {
+        let hits = requests.requests - requests.misses;
+        hits * self.machine.hit_cycles + requests.misses * self.machine.miss_cycles
     }
 
-    fn ask(&mut self, cpu: usize, want: Want) {
+    fn request_lock(&mut self, cpu: usize, want: LockReason) {
         self.cpus[cpu].wants = Some(want);
         self.cpus[cpu].asked = self.now;
         self.counts.acquisitions += 1;
@@ -265,18 +268,18 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A CPU gets the lock and does what it wanted it for.
+    /// Gives the lock to a CPU and executes its critical section.
     fn enter(&mut self, cpu: usize) {
         self.owner = Some(cpu);
         self.counts.spun += self.now - self.cpus[cpu].asked;
         self.model.on(cpu).touch_lock();
         let instructions = match self.cpus[cpu].wants.take() {
-            Some(Want::Wake(task)) => self.wake(cpu, Model::number(task)),
-            Some(Want::Schedule) => self.schedule(cpu),
+            Some(LockReason::Wake(task)) => self.wake(cpu, TaskStructures::number(task)),
+            Some(LockReason::Schedule) => self.schedule(cpu),
             None => 0,
         };
-        let looks = self.model.take();
-        let held = instructions + self.cost(looks);
+        let requests = self.model.take();
+        let held = instructions + self.cost(requests);
         self.counts.held += held;
         self.push(self.now + held, cpu, Event::LetsGo);
     }
@@ -285,29 +288,29 @@ impl<'a> Engine<'a> {
         let running = self.running();
         let woken = kernel::wake(self.model.on(cpu), task, &running);
         if let Some(to) = woken.cpu.filter(|&to| running[to].is_none()) {
-            self.tell(to);
+            self.notify(to);
         }
         self.machine.wake_cycles
     }
 
-    /// Tells an idle CPU that there is work.
-    fn tell(&mut self, cpu: usize) {
-        if !std::mem::replace(&mut self.cpus[cpu].told, true) && !self.is_busy(cpu) {
+    /// Notifies an idle CPU of work.
+    fn notify(&mut self, cpu: usize) {
+        if !std::mem::replace(&mut self.cpus[cpu].notified, true) && !self.is_busy(cpu) {
             self.cpus[cpu].epoch += 1;
             self.push(self.now, cpu, Event::GoesOn);
         }
     }
 
-    /// Whether an event of that CPU will come by itself, or the lock to it.
+    /// Returns whether an event or a lock grant of the CPU is pending.
     fn is_busy(&self, cpu: usize) -> bool {
         self.owner == Some(cpu) || self.waiting.contains(&cpu)
     }
 
     fn schedule(&mut self, cpu: usize) -> u64 {
-        let mut walked = Looks::default();
+        let mut walked = CacheRequests::default();
         let prev = self.cpus[cpu].running;
         let model = self.model.on(cpu);
-        let mut before = Looks::default();
+        let mut before = CacheRequests::default();
         let chosen = kernel::schedule(model, cpu as u32, prev, |model, cpu, space, so_far| {
             before = add(before, model.take());
             let found = walk(model, cpu, space, so_far);
@@ -319,13 +322,13 @@ impl<'a> Engine<'a> {
         self.counts.walk = add(self.counts.walk, walked);
         self.cpus[cpu].running = chosen.next;
         self.cpus[cpu].changes = chosen.next != prev;
-        // The rest of the critical section is still in the model's count.
+        // The rest of the critical section is still counted in the model.
         let instructions =
             self.machine.decision_cycles + u64::from(chosen.visits) * self.machine.visit_cycles;
         instructions + self.cost(add(before, walked))
     }
 
-    fn let_go(&mut self, cpu: usize) {
+    fn release_lock(&mut self, cpu: usize) {
         self.owner = None;
         if let Some(next) = self.waiting.pop_front() {
             self.enter(next);
@@ -336,15 +339,15 @@ impl<'a> Engine<'a> {
     }
 }
 
-fn add(a: Looks, b: Looks) -> Looks {
-    Looks {
+fn add(a: CacheRequests, b: CacheRequests) -> CacheRequests {
+    CacheRequests {
         requests: a.requests + b.requests,
         misses: a.misses + b.misses,
     }
 }
 
-/// Numbers on the queue, in its order.
-pub fn queue(model: &Model) -> Vec<u32> {
+/// The tasks on the queue, in order.
+pub fn queue(model: &TaskStructures) -> Vec<u32> {
     let head = model.head();
     let mut queue = vec![];
     let mut at = model.peek(head, Field::Next);

@@ -1,47 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler of Linux 2.4: one list of all that can run, walked in full at
-//! each decision.
+//! The scheduler of Linux 2.4: one list of all runnable tasks, which every decision walks in full.
 //!
-//! All runnable tasks, those that run included, hang on one doubly linked list
-//! under one lock. `schedule()` takes off the list who goes to sleep, walks the
-//! whole of it, and gives the CPU to the task with the greatest *goodness*: what
-//! is left of its quantum, plus a bonus for the CPU that it ran on last and one
-//! for the address space that is loaded. When nobody has quantum left, everybody
-//! gets a new one. A wake-up puts a task at the head of the list, and looks for a
-//! CPU that is idle or runs somebody much less deserving (`reschedule_idle()`).
+//! All runnable tasks, including the running ones, are on one doubly linked list under one lock.
 //!
-//! The code is generic in where the task structures are, so that the same
-//! decisions are made in a simulated machine, which charges for each look at a
-//! structure, and in this machine's memory, where each look is one.
+//! - `schedule()` removes a task that goes to sleep from the list, walks the whole list, and
+//!   selects the task with the greatest *goodness*: the rest of its quantum, plus a bonus for the
+//!   CPU of its last run and a bonus for the loaded address space. When no task has quantum left,
+//!   all tasks get a new quantum.
+//! - A wakeup puts a task at the head of the list and searches for a CPU that is idle or runs a
+//!   task with much lower goodness (`reschedule_idle()`).
 //!
-//! One liberty: new quanta are given out under the lock; Linux drops it meanwhile.
+//! The code is generic in the storage of task structures. The same decisions run on a simulated
+//! machine, which charges for each access to a structure, and in the memory of the host.
+//!
+//! One deviation: new quanta are assigned under the lock; Linux releases it meanwhile.
 
-/// What the scheduler keeps in a task structure, a word of 32 bits each.
+/// Fields of a task structure, each a word of 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// [`RUNNING`] or [`SLEEPING`].
     State,
-    /// Not 0: whoever runs shall call the scheduler.
+    /// Not 0: the task's CPU must call the scheduler.
     NeedResched,
-    /// Ticks left of the quantum.
+    /// Remaining ticks of the quantum.
     Counter,
-    /// -20..=19, as an `i32`.
+    /// Nice value, -20 to 19, as an `i32`.
     Nice,
     /// Number of the address space.
     AddressSpace,
-    /// Whether it runs at the moment.
+    /// Whether the task is running.
     HasCpu,
-    /// The CPU that it runs on or ran on last.
+    /// The CPU of the present or the last run.
     Processor,
-    /// The next on the list; 0 for who is not on it.
+    /// The next task on the list; 0 for a task off the list.
     Next,
-    /// The one before.
+    /// The previous task on the list.
     Prev,
 }
 
 impl Field {
-    /// Where it lies in the structure. From 2.4.4 for 32 bits: what `goodness()`
-    /// reads lies at 0x20..=0x3f, one line of the Pentium III.
+    /// Offset in the structure, as in 2.4.4 for 32 bits: the fields that `goodness()` reads lie at
+    /// 0x20..=0x3f, one cache line of the Pentium III.
     pub const fn offset_bytes(self) -> u32 {
         match self {
             Self::State => 0x00,
@@ -57,30 +56,29 @@ impl Field {
     }
 }
 
-/// Bytes of a structure, as far as the scheduler uses it.
+/// Size of the part of a structure that the scheduler uses.
 pub const STRUCTURE_BYTES: usize = 128;
-/// Bytes of the block at whose start it stands: a kernel stack.
+/// Size of the block that starts with the structure: a kernel stack.
 pub const BLOCK_BYTES: usize = 8192;
 
-/// Wants to run.
+/// State of a runnable task.
 pub const RUNNING: u32 = 0;
-/// Waits for something.
+/// State of a waiting task.
 pub const SLEEPING: u32 = 1;
 
-/// What a task is worth more on the CPU that it ran on last
-/// (`PROC_CHANGE_PENALTY` on i386).
+/// Goodness bonus on the CPU of the last run (`PROC_CHANGE_PENALTY` on i386).
 const SAME_CPU: i32 = 15;
-/// Ticks of a new quantum at nice 0 with 100 ticks a second (`NICE_TO_TICKS`).
+/// Ticks of a new quantum at nice 0 with 100 ticks per second (`NICE_TO_TICKS`).
 pub const QUANTUM_TICKS: u32 = 6;
-/// Less than anybody's goodness.
-const NOBODY: i32 = -1000;
+/// A goodness below that of all tasks.
+const GOODNESS_MIN: i32 = -1000;
 
-/// Task structures and the head of their list. A task is a number, not 0, of the
-/// implementation's choice.
+/// Storage of task structures and the list head. A task is a number other than 0, chosen by the
+/// implementation.
 pub trait Structures {
-    /// The head, which has [`Field::Next`] and [`Field::Prev`] alone.
+    /// The list head, which has only [`Field::Next`] and [`Field::Prev`].
     fn head(&self) -> u32;
-    /// The task of that place in the list of all, if there are so many.
+    /// The task with this index in the list of all tasks, if it exists.
     fn task(&self, place: usize) -> Option<u32>;
     /// Reads a field.
     fn read(&mut self, task: u32, field: Field) -> u32;
@@ -88,7 +86,7 @@ pub trait Structures {
     fn write(&mut self, task: u32, field: Field, value: u32);
 }
 
-/// How much a task deserves that CPU while that address space is loaded.
+/// Goodness of a task on a CPU with this loaded address space.
 #[inline(always)]
 pub fn goodness<S: Structures>(s: &mut S, task: u32, cpu: u32, space: u32) -> i32 {
     let counter = s.read(task, Field::Counter) as i32;
@@ -100,30 +98,29 @@ pub fn goodness<S: Structures>(s: &mut S, task: u32, cpu: u32, space: u32) -> i3
     counter + same_cpu + same_space + 20 - s.read(task, Field::Nice) as i32
 }
 
-/// What a walk found.
+/// Result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Walked {
+pub struct WalkResult {
     /// The best task so far.
     pub best: Option<u32>,
     /// Its goodness.
     pub goodness: i32,
-    /// Structures looked at.
+    /// Number of visited structures.
     pub visits: u32,
 }
 
-impl Walked {
-    /// Nobody yet.
-    pub const NOTHING: Self = Self {
+impl WalkResult {
+    /// No task found.
+    pub const NONE: Self = Self {
         best: None,
-        goodness: NOBODY,
+        goodness: GOODNESS_MIN,
         visits: 0,
     };
 }
 
-/// Walks the whole list for somebody better than `so_far` among those who do not
-/// run.
+/// Walks the whole list for a task that is not running and has a greater goodness than `so_far`.
 #[inline(always)]
-pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: Walked) -> Walked {
+pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
     let head = s.head();
     let mut walked = so_far;
     let mut at = s.read(head, Field::Next);
@@ -141,14 +138,14 @@ pub fn walk<S: Structures>(s: &mut S, cpu: u32, space: u32, so_far: Walked) -> W
     walked
 }
 
-/// Makes the list an empty one.
+/// Empties the list.
 pub fn empty<S: Structures>(s: &mut S) {
     let head = s.head();
     s.write(head, Field::Next, head);
     s.write(head, Field::Prev, head);
 }
 
-/// Gives a structure what a new task has, off the list.
+/// Initialises the structure of a new task, off the list.
 pub fn create<S: Structures>(s: &mut S, task: u32, space: u32, cpu: u32) {
     s.write(task, Field::State, RUNNING);
     s.write(task, Field::NeedResched, 0);
@@ -179,36 +176,36 @@ pub fn remove<S: Structures>(s: &mut S, task: u32) {
     s.write(task, Field::Next, 0);
 }
 
-/// A decision.
+/// A scheduling decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chosen {
-    /// Who runs next; nobody where nobody can.
+pub struct SchedulingDecision {
+    /// The next task; `None` if no task is runnable.
     pub next: Option<u32>,
-    /// Structures looked at on the way.
+    /// Number of visited structures.
     pub visits: u32,
-    /// Whether everybody got a new quantum.
+    /// Whether all tasks got a new quantum.
     pub new_quanta: bool,
 }
 
-/// Who runs on that CPU after `prev`; under the lock. `walker` is [`walk`], or
-/// what calls it.
+/// Selects the successor of `prev` on a CPU; called under the lock. `walker` is [`walk`] or a
+/// wrapper of it.
 pub fn schedule<S: Structures>(
     s: &mut S,
     cpu: u32,
     prev: Option<u32>,
-    mut walker: impl FnMut(&mut S, u32, u32, Walked) -> Walked,
-) -> Chosen {
+    mut walker: impl FnMut(&mut S, u32, u32, WalkResult) -> WalkResult,
+) -> SchedulingDecision {
     let goes_on = prev.filter(|&task| still_runs(s, task));
     let space = prev.map_or(0, |task| s.read(task, Field::AddressSpace));
     let (mut visits, mut new_quanta) = (0, false);
     let found = loop {
         let so_far = match goes_on {
-            Some(task) => Walked {
+            Some(task) => WalkResult {
                 best: Some(task),
                 goodness: goodness(s, task, cpu, space),
                 visits: 0,
             },
-            None => Walked::NOTHING,
+            None => WalkResult::NONE,
         };
         let found = walker(s, cpu, space, so_far);
         visits += found.visits;
@@ -225,14 +222,14 @@ pub fn schedule<S: Structures>(
     if let Some(prev) = prev.filter(|_| prev != found.best) {
         s.write(prev, Field::HasCpu, 0);
     }
-    Chosen {
+    SchedulingDecision {
         next: found.best,
         visits,
         new_quanta,
     }
 }
 
-/// Takes a task that goes to sleep off the list; whether it does not.
+/// Takes a task that goes to sleep off the list. Returns whether the task remains runnable.
 fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
     let runs = s.read(task, Field::State) == RUNNING;
     if !runs {
@@ -242,7 +239,7 @@ fn still_runs<S: Structures>(s: &mut S, task: u32) -> bool {
     runs
 }
 
-/// A new quantum for everybody, with half of what is left of the old.
+/// Gives each task a new quantum plus half of the rest of the old one.
 fn give_quanta<S: Structures>(s: &mut S) {
     for place in 0.. {
         let Some(task) = s.task(place) else { return };
@@ -251,21 +248,20 @@ fn give_quanta<S: Structures>(s: &mut S) {
     }
 }
 
-/// What came of a wake-up.
+/// Result of a wakeup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Woken {
-    /// Whether the task was put on the list; else it was there.
+pub struct WakeupResult {
+    /// Whether the task was added to the list; otherwise it was on it.
     pub added: bool,
-    /// The CPU that shall call the scheduler: an idle one, or one whose task was
-    /// told so.
+    /// The CPU that must call the scheduler: an idle CPU, or one with a task that has to be rescheduled.
     pub cpu: Option<usize>,
 }
 
-/// Wakes a task; under the lock. `running` is who runs on each CPU.
-pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Woken {
+/// Wakes a task; called under the lock. `running` is the current task of each CPU.
+pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> WakeupResult {
     s.write(task, Field::State, RUNNING);
     if s.read(task, Field::Next) != 0 {
-        return Woken {
+        return WakeupResult {
             added: false,
             cpu: None,
         };
@@ -275,11 +271,11 @@ pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Wok
     if let Some(current) = cpu.and_then(|cpu| running[cpu]) {
         s.write(current, Field::NeedResched, 1);
     }
-    Woken { added: true, cpu }
+    WakeupResult { added: true, cpu }
 }
 
-/// `reschedule_idle()`: the CPU it ran on last if that is idle, any idle one, or
-/// the one whose task it beats by most, and by more than 1.
+/// `reschedule_idle()`: the CPU of the last run if it is idle, any idle CPU, or the CPU with the task
+/// that it exceeds most in goodness, by more than 1.
 fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Option<usize> {
     let last = s.read(task, Field::Processor) as usize;
     let idle = |cpu: usize| running.get(cpu).is_some_and(Option::is_none);
@@ -299,7 +295,7 @@ fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Opti
     most.1
 }
 
-/// A tick of the clock for who runs.
+/// Charges a tick to the running task.
 pub fn tick<S: Structures>(s: &mut S, task: u32) {
     let left = s.read(task, Field::Counter).saturating_sub(1);
     s.write(task, Field::Counter, left);
@@ -314,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// Structures without places: task `n` is `n + 2`.
+    /// Structures without addresses: task `n` is `n + 2`.
     struct Plain(Vec<[u32; 32]>);
 
     impl Plain {
@@ -336,7 +332,7 @@ mod tests {
                 assert_eq!(
                     self.read(next, Field::Prev),
                     at,
-                    "the list back is the list"
+                    "backward and forward links agree"
                 );
                 at = next;
             }
@@ -363,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_the_walk_share_a_line() {
+    fn fields_of_the_walk_share_a_cache_line() {
         use Field::{AddressSpace, Counter, HasCpu, Next, Nice, Processor};
         for field in [Counter, Nice, AddressSpace, HasCpu, Processor, Next] {
             assert!((0x20..0x40).contains(&field.offset_bytes()));
@@ -371,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_stays_on_its_cpu_until_its_quantum_is_much_smaller() {
+    fn task_stays_on_its_cpu_until_its_quantum_is_much_smaller() {
         let mut s = Plain::new(2);
         add(&mut s, 2);
         add(&mut s, 3);
@@ -389,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_woken_gets_an_idle_cpu_or_the_least_deserving() {
+    fn woken_task_gets_an_idle_cpu_or_the_one_with_the_lowest_goodness() {
         let mut s = Plain::new(3);
         for task in [2, 3] {
             add(&mut s, task);
@@ -408,7 +404,7 @@ mod tests {
         assert_eq!(s.read(3, Field::NeedResched), 1);
     }
 
-    /// The greatest goodness on the queue among those who do not run elsewhere.
+    /// The greatest goodness on the queue among tasks that do not run on other CPUs.
     fn greatest(s: &mut Plain, cpu: u32, prev: Option<u32>, elsewhere: Option<u32>) -> Option<i32> {
         let space = prev.map_or(0, |task| s.read(task, Field::AddressSpace));
         let queue = s.queue();
@@ -417,10 +413,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched: who is on the queue, in which order,
-        /// and that nobody better than who is chosen is left.
+        /// Compares with a linear search: the content and order of the queue, and that no better
+        /// task than the selected one remains.
         #[test]
-        fn the_best_of_the_queue_runs(steps in prop::collection::vec((0..3_u32, 0..12_u32), 1..200)) {
+        fn selects_best_task_of_the_queue(steps in prop::collection::vec((0..3_u32, 0..12_u32), 1..200)) {
             let mut s = Plain::new(12);
             let mut queue: Vec<u32> = vec![];
             let mut running = [None; 2];

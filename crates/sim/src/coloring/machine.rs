@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated machine in figures: what is known of the paper's, and what is
-//! assumed or fitted.
+//! The simulated machine of paper 3a: published, assumed and fitted figures.
 
 use serde::Serialize;
 use usher_cache::{Geometry, GeometryError};
@@ -9,24 +8,24 @@ use usher_tasks::color::{ColorError, Coloring};
 use super::kernel::{BLOCK_BYTES, STRUCTURE_BYTES};
 use super::workload::{Chat, Web, Workload};
 
-/// Where a figure comes from.
+/// Source of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Source {
-    /// Paper 3a, or its authors' longer text (USENIX 2002).
+    /// Paper 3a, or its authors' longer paper (USENIX 2002).
     Paper,
-    /// The source text of Linux 2.4.4.
+    /// The source code of Linux 2.4.4.
     Linux,
-    /// Descriptions of the benchmark or of the program.
+    /// Descriptions of the benchmark or the program.
     Description,
-    /// Nobody says; chosen.
+    /// Not published; assumed.
     Assumed,
-    /// Chosen so that published lock times, misses and the web's gain on one CPU come
-    /// out; the same for both workloads. No other gain was looked at.
+    /// Fitted to published lock times, misses and the web's gain on one CPU, with one value for
+    /// both workloads. No other gain was used.
     Fitted,
 }
 
 impl Source {
-    /// In words.
+    /// Name of the source.
     pub fn name(self) -> &'static str {
         match self {
             Self::Paper => "paper",
@@ -38,58 +37,58 @@ impl Source {
     }
 }
 
-/// A machine and its kernel, in cycles.
+/// A machine and its kernel; times in cycles.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Machine {
-    /// Cycles a microsecond.
+pub struct SmpMachine {
+    /// Cycles per microsecond.
     pub clock_mhz: u64,
-    /// Bytes of a CPU's second level.
+    /// Size of a CPU's second-level cache.
     pub l2_bytes: usize,
-    /// Its ways.
+    /// Its associativity.
     pub l2_ways: usize,
-    /// Bytes of a line.
+    /// Line size.
     pub line_bytes: usize,
-    /// Bytes of memory that task structures and the rest lie in, at random.
+    /// Size of the memory that contains task structures and other data at random addresses.
     pub memory_bytes: usize,
-    /// A line from the second level.
+    /// Access to a line in the second level.
     pub hit_cycles: u64,
-    /// A line from memory or another CPU.
+    /// Access to a line in memory or in another CPU's cache.
     pub miss_cycles: u64,
-    /// The walk's instructions for one structure.
+    /// Instructions of the walk per structure.
     pub visit_cycles: u64,
-    /// Instructions of a decision beside the walk, under the lock.
+    /// Instructions of a decision besides the walk, under the lock.
     pub decision_cycles: u64,
-    /// Instructions of a wake-up, under the lock.
+    /// Instructions of a wakeup, under the lock.
     pub wake_cycles: u64,
-    /// The change of stacks and address spaces after a decision.
+    /// Switch of stack and address space after a decision.
     pub switch_cycles: u64,
-    /// An operation of a task, but for its misses, +-25 % at random.
+    /// An operation of a task without its misses, +-25 % at random.
     pub operation_cycles: u64,
-    /// Lines of its own that a task touches in an operation, and writes to.
+    /// Private lines that a task writes in an operation.
     pub own_lines: usize,
-    /// Bytes that these lie in.
+    /// Bytes that contain the private lines.
     pub own_bytes: usize,
-    /// Lines of code and data of all that an operation reads.
+    /// Common lines of code and data that an operation reads.
     pub common_lines: usize,
-    /// Bytes that these lie in.
+    /// Bytes that contain the common lines.
     pub common_bytes: usize,
-    /// Between two ticks.
+    /// Period of the tick.
     pub tick_us: u64,
 }
 
 /// A figure of the machine with its source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Parameter {
-    /// What it is.
+    /// Name of the figure.
     pub name: &'static str,
-    /// How much, with its unit.
+    /// Its value with the unit.
     pub value: String,
-    /// Whence.
+    /// Its source.
     pub source: Source,
 }
 
-impl Machine {
-    /// The paper's server: Pentium III Xeon 550 MHz, 1 MB of second level each.
+impl SmpMachine {
+    /// The paper's server: Pentium III Xeon 550 MHz with 1 MB of second-level cache each.
     pub const PAPER: Self = Self {
         clock_mhz: 550,
         l2_bytes: 1 << 20,
@@ -110,25 +109,25 @@ impl Machine {
         tick_us: 10_000,
     };
 
-    /// The geometry of a second level.
+    /// Geometry of a second-level cache.
     ///
     /// # Errors
-    /// Where there is no such cache.
+    /// The geometry is invalid.
     pub fn geometry(&self) -> Result<Geometry, GeometryError> {
         Geometry::new(self.l2_bytes, self.l2_ways, self.line_bytes)
     }
 
-    /// Nanoseconds of so many cycles.
+    /// Converts cycles to nanoseconds.
     pub fn ns(&self, cycles: u64) -> u64 {
         cycles * 1_000 / self.clock_mhz
     }
 
-    /// Cycles of so many nanoseconds, rounded up.
+    /// Converts nanoseconds to cycles, rounded up.
     pub fn cycles(&self, ns: u64) -> u64 {
         (ns * self.clock_mhz).div_ceil(1_000)
     }
 
-    /// Every figure, for a table.
+    /// All figures, for a table.
     pub fn parameters(&self) -> Vec<Parameter> {
         self.known().into_iter().chain(self.chosen()).collect()
     }
@@ -137,7 +136,7 @@ impl Machine {
         format!("{cycles} cycles ({} ns)", self.ns(cycles))
     }
 
-    /// Figures that somebody says.
+    /// Figures from a source.
     fn known(&self) -> [Parameter; 6] {
         use Source::{Linux, Paper};
         let l2 = format!(
@@ -169,7 +168,7 @@ impl Machine {
         ]
     }
 
-    /// Figures that were chosen.
+    /// Assumed and fitted figures.
     fn chosen(&self) -> [Parameter; 13] {
         use Source::{Assumed, Fitted};
         let cycles = |n| self.cycles_shown(n);
@@ -238,28 +237,29 @@ fn of(name: &'static str, value: String, source: Source) -> Parameter {
     }
 }
 
-/// Messages that a member of the chat may be ahead of what it has heard.
+/// Maximum number of messages by which a member of the chat may be ahead of the messages it has
+/// received.
 pub const CHAT_AHEAD: u64 = 4;
 /// Operations of half a request.
 pub const WEB_OPERATIONS: u32 = 6;
-/// From what a process sends to what comes back from its client.
+/// Time from a process's reply to the client's next data.
 pub const WEB_NETWORK_NS: u64 = 300_000;
 
 /// The two workloads of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Load {
+pub enum WorkloadKind {
     /// WebBench: 256 processes of Apache 1.3.
     Web,
     /// The chat: 30 rooms of 20 members of 4 threads.
     Chat,
 }
 
-impl Load {
-    /// Both.
+impl WorkloadKind {
+    /// Both workloads.
     pub const ALL: [Self; 2] = [Self::Web, Self::Chat];
 
-    /// Its name.
+    /// Name of the workload.
     pub fn name(self) -> &'static str {
         match self {
             Self::Web => "web",
@@ -267,16 +267,17 @@ impl Load {
         }
     }
 
-    /// Units to simulate before anything is counted: everybody has had some turns.
+    /// Number of units that are simulated before counting starts, long enough for several turns of
+    /// every task.
     pub fn warm(self) -> u64 {
         match self {
             Self::Web => 2_560,
-            // What all say at the start before they have to hear others is 48,000.
+            // The initial messages before members wait for others are 48,000.
             Self::Chat => 100_000,
         }
     }
 
-    /// What is counted.
+    /// Unit of the count.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Web => "requests",
@@ -284,7 +285,7 @@ impl Load {
         }
     }
 
-    /// Its tasks, at their start.
+    /// The tasks in their initial state.
     pub fn workload(self) -> Box<dyn Workload> {
         match self {
             Self::Web => Box::new(Web::new(256, WEB_OPERATIONS, WEB_NETWORK_NS)),
@@ -293,48 +294,48 @@ impl Load {
     }
 }
 
-/// Where in its block a structure stands.
+/// Position of a structure in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Colors {
-    /// At its start, as in Linux.
+    /// At the start, as in Linux.
     Plain,
-    /// (address >> 13) mod so many lines of 64 bytes from it.
+    /// At a multiple of 64 bytes: (address >> 13) mod this number of lines.
     Modulo(usize),
-    /// As [`Coloring`] has it, with so many colours.
-    Ours(usize),
+    /// As placed by [`Coloring`] with this number of colours.
+    Colored(usize),
 }
 
 impl Colors {
-    /// Colours of ours: as many lines of 64 bytes as there are sets in a first
-    /// level of 32 KiB and 8 ways.
-    pub const OURS: Self = Self::Ours(64);
-    /// The plain remainder, as many.
+    /// The default number of colours of `usher-tasks`: the number of 64-byte lines equals the
+    /// number of sets of a first-level cache of 32 KiB with 8 ways.
+    pub const DEFAULT: Self = Self::Colored(64);
+    /// The plain remainder with the same number of colours.
     pub const MODULO: Self = Self::Modulo(64);
 
-    /// What it is called.
+    /// Name of the placement.
     pub fn name(self) -> String {
         match self {
             Self::Plain => "plain".to_owned(),
             Self::Modulo(colors) => format!("(address >> 13) mod {colors}"),
-            Self::Ours(colors) => format!("Coloring, {colors} colours"),
+            Self::Colored(colors) => format!("Coloring, {colors} colours"),
         }
     }
 
-    /// From a block's address to its structure's.
+    /// The function from a block's address to its structure's address.
     ///
     /// # Errors
-    /// Where a structure would not lie in its block.
+    /// A structure would exceed its block.
     pub fn placer(self) -> Result<impl Fn(u64) -> u64, ColorError> {
         let colors = match self {
             Self::Plain => 1,
-            Self::Modulo(colors) | Self::Ours(colors) => colors,
+            Self::Modulo(colors) | Self::Colored(colors) => colors,
         };
         let coloring = Coloring::new(BLOCK_BYTES, STRUCTURE_BYTES, colors)?;
         let shift = move |base: u64| match self {
             Self::Plain => 0,
             Self::Modulo(_) => base / BLOCK_BYTES as u64 % colors as u64 * 64,
-            Self::Ours(_) => coloring.shift(base as usize) as u64,
+            Self::Colored(_) => coloring.shift(base as usize) as u64,
         };
         Ok(move |base| base + shift(base))
     }

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The second-level caches of a machine with several CPUs, kept coherent.
+//! Coherent second-level caches of a machine with several CPUs.
 //!
-//! Each CPU has one of its own. A write takes the line out of all others, so that
-//! their next look misses. What a CPU looks at again without having looked at
-//! another line meanwhile is in its first level and costs nothing here; the rest
-//! of the first level is not modelled: between two walks a task runs through more
-//! than its 16 KB.
+//! Each CPU has its own cache. A write invalidates the line in all other caches, thus their next
+//! access misses. Repeated accesses of a CPU to its last line hit the first level and cost nothing
+//! here. The first level is not modelled further: between two walks a task accesses more than its
+//! 16 KB.
 
 use usher_cache::{Cache, Geometry, Replacement};
 
-/// How often, for one kind of access.
+/// Counters of one kind of access.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Looks {
+pub struct CacheRequests {
     /// Reads and writes that reached the second level.
     pub requests: u64,
-    /// Those that it did not hold.
+    /// Requests that missed.
     pub misses: u64,
 }
 
-impl Looks {
-    /// Misses a request; 0 without any.
+impl CacheRequests {
+    /// Misses per request; 0 without requests.
     pub fn miss_ratio(self) -> f64 {
         match self.requests {
             0 => 0.0,
@@ -28,7 +27,7 @@ impl Looks {
     }
 }
 
-impl std::ops::Sub for Looks {
+impl std::ops::Sub for CacheRequests {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
@@ -41,17 +40,17 @@ impl std::ops::Sub for Looks {
 
 /// The caches.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct CoherentCaches {
     caches: Vec<Cache>,
-    /// The line that each CPU looked at last.
+    /// The last accessed line of each CPU.
     last: Vec<u64>,
 }
 
 /// No line.
 const NONE: u64 = u64::MAX;
 
-impl Memory {
-    /// Empty ones, least recently used out first.
+impl CoherentCaches {
+    /// Creates empty caches with LRU replacement.
     pub fn new(cpus: usize, geometry: Geometry) -> Self {
         Self {
             caches: vec![Cache::new(geometry, Replacement::Lru); cpus],
@@ -59,23 +58,23 @@ impl Memory {
         }
     }
 
-    /// A CPU reads; what the second level saw of it is added to `looks`.
+    /// Reads a line; adds the request to the second level to `counters`.
     #[inline]
-    pub fn read(&mut self, cpu: usize, address: u64, looks: &mut Looks) {
+    pub fn read(&mut self, cpu: usize, address: u64, counters: &mut CacheRequests) {
         let cache = &mut self.caches[cpu];
         let line = cache.geometry().line(address);
         if self.last[cpu] == line {
             return;
         }
         self.last[cpu] = line;
-        looks.requests += 1;
-        looks.misses += u64::from(!cache.access(address).is_hit());
+        counters.requests += 1;
+        counters.misses += u64::from(!cache.access(address).is_hit());
     }
 
-    /// A CPU writes: nobody else has the line afterwards.
+    /// Writes a line and invalidates it in all other caches.
     #[inline]
-    pub fn write(&mut self, cpu: usize, address: u64, looks: &mut Looks) {
-        self.read(cpu, address, looks);
+    pub fn write(&mut self, cpu: usize, address: u64, counters: &mut CacheRequests) {
+        self.read(cpu, address, counters);
         let line = self.last[cpu];
         for (other, cache) in self.caches.iter_mut().enumerate() {
             if other != cpu {
@@ -94,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What each CPU has, as a list in the order of the last looks.
+    /// The content of each CPU's cache, as a list in the order of the last accesses.
     struct Lists {
         lines: Vec<Vec<u64>>,
         last: Vec<Option<u64>>,
@@ -103,7 +102,7 @@ mod tests {
     }
 
     impl Lists {
-        /// Whether the CPU's second level was asked, and had it.
+        /// Returns whether the request hit, if it reached the CPU's second level.
         fn look(&mut self, cpu: usize, line: u64) -> Option<bool> {
             if self.last[cpu].replace(line) == Some(line) {
                 return None;
@@ -130,20 +129,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_lists_of_lines_do(
+        fn matches_a_model_of_lists_of_lines(
             steps in prop::collection::vec((0..3_usize, 0..24_u64, prop::bool::weighted(0.2)), 0..300),
         ) {
-            let mut memory = Memory::new(3, Geometry::new(256, 2, 32).unwrap());
+            let mut memory = CoherentCaches::new(3, Geometry::new(256, 2, 32).unwrap());
             let mut lists = Lists { lines: vec![vec![]; 3], last: vec![None; 3], sets: 4, ways: 2 };
             for (cpu, line, writes) in steps {
-                let mut looks = Looks::default();
+                let mut requests = CacheRequests::default();
                 match writes {
-                    true => memory.write(cpu, line * 32 + 4, &mut looks),
-                    false => memory.read(cpu, line * 32 + 8, &mut looks),
+                    true => memory.write(cpu, line * 32 + 4, &mut requests),
+                    false => memory.read(cpu, line * 32 + 8, &mut requests),
                 }
                 let had = lists.look(cpu, line);
-                prop_assert_eq!(looks.requests, u64::from(had.is_some()));
-                prop_assert_eq!(looks.misses, u64::from(had == Some(false)));
+                prop_assert_eq!(requests.requests, u64::from(had.is_some()));
+                prop_assert_eq!(requests.misses, u64::from(had == Some(false)));
                 if writes {
                     lists.written(cpu, line);
                 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 3a, simulated: a Linux 2.4 scheduler on 1 to 8 CPUs of 2001, with task
-//! structures at the start of 8 KB-aligned blocks, and coloured.
+//! Simulation of paper 3a: a Linux 2.4 scheduler on 1 to 8 CPUs of 2001, with task structures at
+//! the start of 8 KB-aligned blocks, or coloured.
 //!
-//! Every figure from here is simulated. What is simulated is the machine and the
-//! work ([`machine::Machine`], with the source of each figure); the scheduler's
-//! decisions ([`kernel`]) and the workloads ([`workload`]) are code that also runs
-//! on this machine (`usher bench coloring`), the caches are `usher-cache`'s, the
-//! colours `usher-tasks`'.
+//! All results are simulated: the machine and the work are models ([`machine::SmpMachine`], with the
+//! source of each figure). The scheduler's decisions ([`kernel`]) and the workloads ([`workload`])
+//! are code that also runs on the host (`usher-bench coloring`). The caches are those of
+//! `usher-cache`, the colours those of `usher-tasks`.
 
 pub mod engine;
 pub mod kernel;
@@ -20,112 +19,115 @@ use serde::Serialize;
 use usher_cache::GeometryError;
 use usher_tasks::color::ColorError;
 
-use engine::{Counts, Engine};
-use machine::{Colors, Load, Machine};
-use model::Model;
+use engine::{RunCounts, SmpEngine};
+use machine::{Colors, SmpMachine, WorkloadKind};
+use model::TaskStructures;
 use workload::Workload;
 
-/// What cannot be simulated.
+/// Reason why a setting cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
-    /// No such cache.
+    /// The cache geometry is invalid.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// No such colours.
+    /// The colours are invalid.
     #[error(transparent)]
     Colors(#[from] ColorError),
-    /// More than there is.
-    #[error("{blocks} blocks are needed, and the memory has {all}")]
-    Memory {
-        /// Needed.
+    /// The memory is too small.
+    #[error("{blocks} blocks are needed, but the memory has {all}")]
+    CoherentCaches {
+        /// Needed blocks.
         blocks: usize,
-        /// There.
+        /// Existing blocks.
         all: usize,
     },
-    /// Nobody to run anything.
-    #[error("a machine without a CPU")]
+    /// The machine has no CPUs.
+    #[error("the machine has no CPUs")]
     NoCpu,
 }
 
-/// What to simulate.
+/// Parameters of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Setting {
-    /// Which workload.
-    pub load: Load,
-    /// On how many CPUs.
+    /// The workload.
+    pub load: WorkloadKind,
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Where structures stand.
+    /// Placement of the task structures.
     pub colors: Colors,
-    /// Messages or requests before anything is counted.
+    /// Messages or requests before counting starts.
     pub warm: u64,
     /// Messages or requests that are counted.
     pub measured: u64,
-    /// Of places and lengths.
+    /// Seed of addresses and lengths.
     pub seed: u64,
 }
 
-/// What came of it. Simulated.
+/// Simulated results.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Outcome {
-    /// Of what.
+pub struct SimulationResult {
+    /// The parameters.
     pub setting: Setting,
-    /// Messages or requests a second.
+    /// Messages or requests per second.
     pub throughput: f64,
-    /// Misses a request of the walks to the second level.
+    /// Second-level miss ratio of walks.
     pub walk_miss_ratio: f64,
-    /// Misses of the tasks' own operations.
+    /// Second-level miss ratio of operations.
     pub work_miss_ratio: f64,
-    /// Structures a decision.
+    /// Structures per decision.
     pub queue_length: f64,
-    /// Decisions a second.
+    /// Decisions per second.
     pub decisions: f64,
-    /// Share of the times that the lock was asked for and found taken.
+    /// Share of lock requests that found the lock taken.
     pub contention: f64,
-    /// Mean time that it was held.
+    /// Mean time for which the lock was held.
     pub hold_us: f64,
-    /// Share of the CPUs' time that was spun away.
+    /// Share of the CPUs' time spent spinning.
     pub spinning: f64,
-    /// Share of it spent under the lock.
+    /// Share of the CPUs' time spent under the lock.
     pub holding: f64,
-    /// Share of it in operations.
+    /// Share of the CPUs' time spent in operations.
     pub working: f64,
 }
 
 /// Simulates one setting.
 ///
 /// # Errors
-/// Where there is no such machine.
-pub fn simulate(machine: &Machine, setting: &Setting) -> Result<Outcome, SimulationError> {
+/// The machine is invalid.
+pub fn simulate(
+    machine: &SmpMachine,
+    setting: &Setting,
+) -> Result<SimulationResult, SimulationError> {
     simulate_workload(machine, setting, setting.load.workload().as_ref())
 }
 
-/// Simulates one setting with tasks of the caller's, at their start.
+/// Simulates one setting with the caller's workload in its initial state.
 ///
 /// # Errors
-/// Where there is no such machine.
+/// The machine is invalid.
 pub fn simulate_workload(
-    machine: &Machine,
+    machine: &SmpMachine,
     setting: &Setting,
     workload: &dyn Workload,
-) -> Result<Outcome, SimulationError> {
+) -> Result<SimulationResult, SimulationError> {
     if setting.cpus == 0 {
         return Err(SimulationError::NoCpu);
     }
     let tasks = workload.tasks();
-    let model = Model::new(machine, setting.cpus, tasks, setting.colors, setting.seed)?;
-    let mut engine = Engine::new(*machine, workload, model, setting.cpus);
+    let model = TaskStructures::new(machine, setting.cpus, tasks, setting.colors, setting.seed)?;
+    let mut engine = SmpEngine::new(*machine, workload, model, setting.cpus);
     let warm = engine.run_until_completed(setting.warm);
     let counts = engine.run_until_completed(setting.warm + setting.measured) - warm;
     Ok(outcome(machine, setting, &counts))
 }
 
-fn outcome(machine: &Machine, setting: &Setting, counts: &Counts) -> Outcome {
+fn outcome(machine: &SmpMachine, setting: &Setting, counts: &RunCounts) -> SimulationResult {
     let seconds = counts.cycles as f64 / (machine.clock_mhz as f64 * 1e6);
     let cpu_cycles = (counts.cycles.max(1) * setting.cpus as u64) as f64;
-    // Nothing completed where nothing was to be measured.
+    // The time is 0 if nothing was to be measured.
     let seconds = seconds.max(f64::MIN_POSITIVE);
     let per = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    Outcome {
+    SimulationResult {
         setting: *setting,
         throughput: counts.completed as f64 / seconds,
         walk_miss_ratio: counts.walk.miss_ratio(),
@@ -140,7 +142,7 @@ fn outcome(machine: &Machine, setting: &Setting, counts: &Counts) -> Outcome {
     }
 }
 
-/// Throughput of the second over that of the first, in per cent more.
-pub fn gain_percent(plain: &Outcome, colored: &Outcome) -> f64 {
+/// Gain of the second throughput over the first, in per cent.
+pub fn gain_percent(plain: &SimulationResult, colored: &SimulationResult) -> f64 {
     100.0 * (colored.throughput / plain.throughput - 1.0)
 }

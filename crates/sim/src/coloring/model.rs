@@ -1,46 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task structures in simulated memory: each look goes through the caches of the
-//! CPU that looks.
+//! Task structures in simulated memory: each access goes through the accessing CPU's caches.
 
 use oorandom::Rand64;
 
 use super::SimulationError;
 use super::kernel::{BLOCK_BYTES, Field, Structures};
-use super::machine::{Colors, Machine};
-use super::memory::{Looks, Memory};
+use super::machine::{Colors, SmpMachine};
+use super::memory::{CacheRequests, CoherentCaches};
 
-/// Words of a structure that are kept.
+/// Number of words kept per structure.
 const WORDS: usize = 17;
 
-/// Structures, caches, and where everything lies. Task `n` of the workload is
-/// [`Model::number`]`(n)` to the scheduler.
+/// Structures, caches and addresses. The scheduler's number of task `n` of the workload is
+/// [`TaskStructures::number`]`(n)`.
 #[derive(Debug)]
-pub struct Model {
-    memory: Memory,
-    /// Of the head, then of each task.
+pub struct TaskStructures {
+    memory: CoherentCaches,
+    /// Words of the head and of each task.
     words: Vec<[u32; WORDS]>,
-    /// Addresses of the same.
+    /// Addresses of the head and of each task.
     structures: Vec<u64>,
-    /// Where each task's own lines begin.
+    /// Start of each task's private lines.
     own: Vec<u64>,
     /// Blocks of the common lines.
     common: Vec<u64>,
     lock: u64,
     random: Rand64,
-    /// Who looks.
+    /// The accessing CPU.
     cpu: usize,
-    /// What structures cost, since the last [`Self::take`].
-    looks: Looks,
+    /// Cost of accesses to structures since the last [`Self::take`].
+    requests: CacheRequests,
 }
 
-/// A place of the head; tasks follow.
+/// Number of the head; tasks follow.
 const HEAD: u32 = 1;
 
-impl Model {
-    /// Everything in random blocks; a task's number is drawn, too, so that the
-    /// order of creation says nothing about addresses.
+impl TaskStructures {
+    /// Places all data in random blocks. Task numbers are random too, thus the order of creation is
+    /// independent of addresses.
     pub fn new(
-        machine: &Machine,
+        machine: &SmpMachine,
         cpus: usize,
         tasks: usize,
         colors: Colors,
@@ -56,7 +55,7 @@ impl Model {
         let head = kernel + 256;
         let structures = std::iter::once(head).chain(blocks.into_iter().map(place));
         Ok(Self {
-            memory: Memory::new(cpus, machine.geometry()?),
+            memory: CoherentCaches::new(cpus, machine.geometry()?),
             words: vec![[0; WORDS]; tasks + 1],
             structures: structures.collect(),
             own,
@@ -64,7 +63,7 @@ impl Model {
             lock: kernel,
             random,
             cpu: 0,
-            looks: Looks::default(),
+            requests: CacheRequests::default(),
         })
     }
 
@@ -73,64 +72,63 @@ impl Model {
         task as u32 + HEAD + 1
     }
 
-    /// The task of a number.
+    /// The task with this number.
     pub fn place(number: u32) -> usize {
         (number - HEAD - 1) as usize
     }
 
-    /// Who looks from now on.
+    /// Sets the accessing CPU.
     pub fn on(&mut self, cpu: usize) -> &mut Self {
         self.cpu = cpu;
         self
     }
 
-    /// What the second level saw since this was asked last.
-    pub fn take(&mut self) -> Looks {
-        std::mem::take(&mut self.looks)
+    /// Removes and returns the second-level requests since the last call.
+    pub fn take(&mut self) -> CacheRequests {
+        std::mem::take(&mut self.requests)
     }
 
-    /// Takes the lock's line.
+    /// Accesses the lock's line.
     pub fn touch_lock(&mut self) {
-        self.memory.write(self.cpu, self.lock, &mut self.looks);
+        self.memory.write(self.cpu, self.lock, &mut self.requests);
     }
 
-    /// What an operation of a task touches: lines of its own, written; lines of
-    /// all, read.
-    pub fn touch_operation(&mut self, machine: &Machine, task: usize) {
+    /// The accesses of an operation: writes to private lines, reads of common lines.
+    pub fn touch_operation(&mut self, machine: &SmpMachine, task: usize) {
         let line = machine.line_bytes as u64;
         let own_lines = machine.own_bytes as u64 / line;
         let first = self.random.rand_u64() % own_lines;
         for nth in 0..machine.own_lines as u64 {
             let address = self.own[task] + (first + nth) % own_lines * line;
-            self.memory.write(self.cpu, address, &mut self.looks);
+            self.memory.write(self.cpu, address, &mut self.requests);
         }
         let lines = BLOCK_BYTES as u64 / line;
         for _ in 0..machine.common_lines {
             let drawn = self.random.rand_u64();
             let block = self.common[(drawn >> 32) as usize % self.common.len()];
             let address = block + drawn % lines * line;
-            self.memory.read(self.cpu, address, &mut self.looks);
+            self.memory.read(self.cpu, address, &mut self.requests);
         }
     }
 
-    /// One of so many CPUs, drawn evenly. A rule in its place, such as the task's
-    /// number modulo theirs, would put tasks of one kind together wherever it divides
-    /// the threads of a chat's member.
+    /// Draws a CPU with equal probability. A fixed rule, such as the task's number modulo the
+    /// number of CPUs, would put tasks of one kind together if it divides the number of threads of
+    /// a chat member.
     pub fn draw_cpu(&mut self, cpus: usize) -> u32 {
         self.random.rand_range(0..cpus as u64) as u32
     }
 
-    /// Of `length`, from three quarters to five quarters, evenly.
-    pub fn about(&mut self, length: u64) -> u64 {
+    /// Draws a length uniformly from three quarters to five quarters of `length`.
+    pub fn draw_length(&mut self, length: u64) -> u64 {
         length - length / 4 + self.random.rand_range(0..length / 2 + 1)
     }
 
-    /// A field, without looking.
+    /// Reads a field without an access to the caches.
     pub fn peek(&self, number: u32, field: Field) -> u32 {
         self.words[(number - HEAD) as usize][field.offset_bytes() as usize / 4]
     }
 
-    /// Sets a field, without looking.
+    /// Writes a field without an access to the caches.
     pub fn poke(&mut self, number: u32, field: Field, value: u32) {
         self.words[(number - HEAD) as usize][field.offset_bytes() as usize / 4] = value;
     }
@@ -140,7 +138,7 @@ impl Model {
     }
 }
 
-impl Structures for Model {
+impl Structures for TaskStructures {
     fn head(&self) -> u32 {
         HEAD
     }
@@ -152,27 +150,27 @@ impl Structures for Model {
     #[inline]
     fn read(&mut self, task: u32, field: Field) -> u32 {
         let address = self.address(task, field);
-        self.memory.read(self.cpu, address, &mut self.looks);
+        self.memory.read(self.cpu, address, &mut self.requests);
         self.peek(task, field)
     }
 
     #[inline]
     fn write(&mut self, task: u32, field: Field, value: u32) {
         let address = self.address(task, field);
-        self.memory.write(self.cpu, address, &mut self.looks);
+        self.memory.write(self.cpu, address, &mut self.requests);
         self.poke(task, field, value);
     }
 }
 
-/// So many blocks of the memory, each another, in random order.
+/// Distinct random blocks of the memory.
 fn random_blocks(
-    machine: &Machine,
+    machine: &SmpMachine,
     count: usize,
     random: &mut Rand64,
 ) -> Result<Vec<u64>, SimulationError> {
     let all = machine.memory_bytes / BLOCK_BYTES;
     if count > all {
-        return Err(SimulationError::Memory { blocks: count, all });
+        return Err(SimulationError::CoherentCaches { blocks: count, all });
     }
     let mut blocks: Vec<u64> = (0..all as u64).map(|n| n * BLOCK_BYTES as u64).collect();
     for at in 0..count {
@@ -187,23 +185,23 @@ fn random_blocks(
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use super::super::kernel::{Walked, add, create, empty, walk};
+    use super::super::kernel::{WalkResult, add, create, empty, walk};
     use super::*;
 
-    fn queue(cpus: usize, tasks: usize, colors: Colors) -> Model {
-        let mut model = Model::new(&Machine::PAPER, cpus, tasks, colors, 7).unwrap();
+    fn queue(cpus: usize, tasks: usize, colors: Colors) -> TaskStructures {
+        let mut model = TaskStructures::new(&SmpMachine::PAPER, cpus, tasks, colors, 7).unwrap();
         empty(&mut model);
         for task in 0..tasks {
-            create(&mut model, Model::number(task), 1, 0);
-            add(&mut model, Model::number(task));
+            create(&mut model, TaskStructures::number(task), 1, 0);
+            add(&mut model, TaskStructures::number(task));
         }
         model
     }
 
-    /// Misses of a walk that was walked before, from the addresses alone: a line
-    /// is still there if its set's lines, all looked at since, fit into the ways.
-    fn misses_of_second_walk(model: &Model) -> u64 {
-        let geometry = Machine::PAPER.geometry().unwrap();
+    /// Misses of a repeated walk, computed from the addresses alone: a line is still cached if the
+    /// lines of its set, all accessed since, fit the ways.
+    fn misses_of_second_walk(model: &TaskStructures) -> u64 {
+        let geometry = SmpMachine::PAPER.geometry().unwrap();
         let mut sets: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         for &structure in &model.structures {
             let address = structure + 0x20;
@@ -216,46 +214,48 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_misses_where_the_addresses_say_so() {
+    fn walk_misses_as_predicted_from_addresses() {
         for (tasks, colors) in [
             (60, Colors::Plain),
             (256, Colors::Plain),
             (2400, Colors::Plain),
             (256, Colors::MODULO),
             (2400, Colors::MODULO),
-            (2400, Colors::Ours(8)),
-            (2400, Colors::OURS),
+            (2400, Colors::Colored(8)),
+            (2400, Colors::DEFAULT),
         ] {
             let mut model = queue(1, tasks, colors);
-            walk(&mut model, 0, 1, Walked::NOTHING);
+            walk(&mut model, 0, 1, WalkResult::NONE);
             model.take();
-            let walked = walk(&mut model, 0, 1, Walked::NOTHING);
-            let looks = model.take();
+            let walked = walk(&mut model, 0, 1, WalkResult::NONE);
+            let requests = model.take();
             assert_eq!(walked.visits as usize, tasks);
-            // The head is read once more, at the end: its line was looked at first.
+            // The head is read again at the end; its line was accessed first.
             let expected = misses_of_second_walk(&model);
-            let seen = looks.misses;
+            let seen = requests.misses;
             assert!(
                 seen.abs_diff(expected) <= 1,
                 "{tasks} {colors:?}: {seen}, {expected}"
             );
-            assert!(looks.requests >= tasks as u64);
+            assert!(requests.requests >= tasks as u64);
         }
     }
 
     #[test]
-    fn what_another_cpu_wrote_is_missed_and_nothing_else() {
-        let mut model = queue(2, 100, Colors::OURS);
+    fn lines_written_by_another_cpu_are_the_only_misses() {
+        let mut model = queue(2, 100, Colors::DEFAULT);
         for cpu in [0, 1, 0, 1] {
-            walk(model.on(cpu), 0, 1, Walked::NOTHING);
+            walk(model.on(cpu), 0, 1, WalkResult::NONE);
         }
         for task in [3, 50, 77] {
-            model.on(1).write(Model::number(task), Field::HasCpu, 1);
+            model
+                .on(1)
+                .write(TaskStructures::number(task), Field::HasCpu, 1);
         }
         model.take();
-        walk(model.on(0), 0, 1, Walked::NOTHING);
+        walk(model.on(0), 0, 1, WalkResult::NONE);
         assert_eq!(model.take().misses, 3);
-        walk(model.on(0), 0, 1, Walked::NOTHING);
+        walk(model.on(0), 0, 1, WalkResult::NONE);
         assert_eq!(model.take().misses, 0);
     }
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was measured in 2002, to compare with.
+//! Measurements of 2002, for comparison.
 //!
-//! Paper 3a is the talk that the project follows: Yamamura, Hirai, Kumon, Linux
-//! Conference 2002 (in Japanese); its figures are +23.3 % (web, 8 CPUs), +86.3 %
-//! (chat, 8 CPUs), misses of the walk "> 90 %". The tables are from the authors'
-//! longer text: Yamamura, Hirai, Sato, Yamamoto, Naruse, Kumon, "Speeding Up Kernel
-//! Scheduler by Reducing Cache Misses", USENIX 2002, FREENIX track, tables 4, 7
-//! and 8; its kernel has 32 colours of 32 bytes.
+//! Paper 3a is the talk on which this project is based: Yamamura, Hirai, Kumon, Linux Conference
+//! 2002 (in Japanese). Its figures are +23.3 % (web, 8 CPUs), +86.3 % (chat, 8 CPUs), and walk
+//! misses of "> 90 %". The tables are from the authors' longer paper: Yamamura, Hirai, Sato,
+//! Yamamoto, Naruse, Kumon, "Speeding Up Kernel Scheduler by Reducing Cache Misses", USENIX 2002,
+//! FREENIX track, tables 4, 7 and 8. Its kernel has 32 colours of 32 bytes.
 
-/// CPUs of the tables' columns, from 1.
+/// Number of columns of the tables: 1 to 8 CPUs.
 pub const CPUS: usize = 8;
 /// Gain of the talk at 8 CPUs, per cent.
 pub const WEB_GAIN: f64 = 23.3;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the tables of a file to a mix: what stands there must make sense.
+//! Conversion of the tables of a sim file to a mix, with validation.
 
 use std::ops::Range;
 
@@ -7,38 +7,41 @@ use toml::Spanned;
 
 use super::raw::{RawMachine, RawProgram, RawProtocol, RawScript};
 use super::{Body, MACHINES, PROGRAMS_MAX, SimMixError, SimProgram, SimProtocol, Source};
-use crate::kernel::{Kernel, Order};
+use crate::kernel::{Kernel, QueueOrder};
 use crate::machine::Costs;
 use crate::parsec::{self, Traits};
 use crate::script::{Script, THREADS_MAX};
 
-/// Shorter turns would be spent on filling caches.
+/// Minimum slice; in shorter slices cache refills would take most of the time.
 const SLICE_NS_MIN: i64 = 100_000;
-/// The finest that balancing may be, and the coarsest.
+/// Range of the kernel's periods.
 const KERNEL_NS: std::ops::RangeInclusive<i64> = 10_000..=10_000_000_000;
-/// The kernels that are known.
+/// The kernel presets.
 const KERNELS: [&str; 3] = ["linux-eevdf", "linux-2.6.37", "usher-sched"];
-/// Frames that a program may have.
+/// Maximum number of frames of a program.
 const FRAMES_MAX: f64 = 1e7;
-/// Work of a program when nothing is said, in seconds on one core.
+/// Default work of a program, in seconds on one core.
 const SECONDS: f64 = 60.0;
 
 impl Source<'_> {
-    /// The name of the machine whose costs are taken, and the costs.
+    /// The preset of the machine's costs, and the costs after overrides.
     pub(super) fn costs(&self, raw: &RawMachine) -> Result<(String, Costs), SimMixError> {
         if raw.from.get_ref().trim().is_empty() {
-            let reason = "machine.from: names no machine; see 'usher topo --help'";
+            let reason = "machine.from is empty; see 'usher topo --help'";
             return Err(self.wrong(&raw.from.span(), reason));
         }
-        let name = raw.like.as_ref().map_or(MACHINES[0], |like| like.get_ref());
+        let name = raw
+            .preset
+            .as_ref()
+            .map_or(MACHINES[0], |preset| preset.get_ref());
         let base = match name {
             "opteron-6172" => Costs::default(),
             "xeon-e5-2695v2" => Costs::xeon(),
             "xeon-phi-7210" => Costs::phi(),
             _ => {
-                let span = raw.like.as_ref().map_or(0..0, Spanned::span);
+                let span = raw.preset.as_ref().map_or(0..0, Spanned::span);
                 let known = MACHINES.join(", ");
-                let reason = format!("machine.like: no machine '{name}'; there are {known}");
+                let reason = format!("machine.preset: unknown preset '{name}'; presets: {known}");
                 return Err(self.wrong(&span, reason));
             }
         };
@@ -53,7 +56,7 @@ impl Source<'_> {
                 toml::Value::Float(float) => *float,
                 other => return Err(wrong(format!("{key}: must be a number, not {other}"))),
             };
-            // Bandwidths, sizes and the speed divide something.
+            // Bandwidths, sizes and the speed are divisors.
             let least = match key.as_str() {
                 "refill_gbps" | "node_gbps" | "core_speed" | "llc_bytes" => f64::MIN_POSITIVE,
                 _ => 0.0,
@@ -79,7 +82,7 @@ impl Source<'_> {
         Ok((format!("{name}, with own figures"), costs))
     }
 
-    /// The kernel that it is like, with own figures.
+    /// The kernel preset with overrides.
     pub(super) fn kernel(&self, raw: Option<Spanned<toml::Table>>) -> Result<Kernel, SimMixError> {
         let Some(raw) = raw else {
             return Ok(Kernel::default());
@@ -89,27 +92,34 @@ impl Source<'_> {
             let at = self.line_of(&span, key);
             self.wrong(&at, format!("kernel.{key}: {reason}"))
         };
-        let like = own.remove("like");
-        let base = match like.as_ref().map_or(Some(KERNELS[0]), toml::Value::as_str) {
+        let preset = own.remove("preset");
+        let base = match preset
+            .as_ref()
+            .map_or(Some(KERNELS[0]), toml::Value::as_str)
+        {
             Some("linux-eevdf") => Kernel::default(),
             Some("linux-2.6.37") => Kernel::cfs(),
             Some("usher-sched") => Kernel::usher(),
             _ => {
-                let reason = format!("no such kernel; there are {}", KERNELS.join(", "));
-                return Err(wrong("like", reason));
+                let reason = format!("unknown preset; presets: {}", KERNELS.join(", "));
+                return Err(wrong("preset", reason));
             }
         };
         let base = toml::Table::try_from(base).map_err(|error| wrong("", error.to_string()))?;
         let mut table = base.clone();
         let keys: Vec<String> = own.keys().cloned().collect();
-        // As on the command line.
-        if let (Some(turn), None) = (own.get("turn_ns"), own.get("lead_ns")) {
-            table.insert("lead_ns".to_owned(), turn.clone());
+        // As on the command line, the maximum lag defaults to the turn.
+        if let (Some(turn), None) = (own.get("turn_ns"), own.get("max_lag_ns")) {
+            table.insert("max_lag_ns".to_owned(), turn.clone());
         }
         for (key, value) in own {
             let Some(known) = base.get(&key) else {
                 let keys: Vec<&str> = base.keys().map(String::as_str).collect();
-                let reason = format!("unknown; there are like, {}", keys.join(", "));
+                let hint = usher_model::closest_name(&key, keys.iter().copied().chain(["preset"]));
+                let hint = hint.map_or(String::new(), |key| {
+                    format!("; a similar name exists: `{key}`")
+                });
+                let reason = format!("unknown key; known keys: preset, {}{hint}", keys.join(", "));
                 return Err(wrong(&key, reason));
             };
             let reason = match (known, &value) {
@@ -128,21 +138,21 @@ impl Source<'_> {
             }
             table.insert(key.clone(), value);
             if let Err(error) = table.clone().try_into::<Kernel>() {
-                let said = error
+                let message = error
                     .message()
                     .lines()
                     .next()
                     .unwrap_or_default()
                     .to_owned();
-                return Err(wrong(&key, said));
+                return Err(wrong(&key, message));
             }
         }
         let order = table["order"].clone();
         let whole = table.try_into();
         let kernel: Kernel =
             whole.map_err(|error: toml::de::Error| wrong("", error.message().to_owned()))?;
-        match keys.iter().find(|key| !counts_in(kernel.order, key)) {
-            Some(key) => Err(wrong(key, format!("means nothing in the order {order}"))),
+        match keys.iter().find(|key| !applies_to(kernel.order, key)) {
+            Some(key) => Err(wrong(key, format!("has no effect with order = {order}"))),
             None => Ok(kernel),
         }
     }
@@ -157,12 +167,12 @@ impl Source<'_> {
             let at = self.line_of(&span, key);
             Err(self.wrong(&at, format!("protocol.{key}: {reason}")))
         };
-        if raw.against.is_empty() {
-            return wrong("against", "names no scheduler");
+        if raw.policies.is_empty() {
+            return wrong("policies", "empty list of schedulers");
         }
-        let twice = |at: &usize| raw.against[..*at].contains(&raw.against[*at]);
-        if (0..raw.against.len()).any(|at| twice(&at)) {
-            return wrong("against", "names a scheduler twice");
+        let twice = |at: &usize| raw.policies[..*at].contains(&raw.policies[*at]);
+        if (0..raw.policies.len()).any(|at| twice(&at)) {
+            return wrong("policies", "contains a scheduler twice");
         }
         if raw.repetitions == 0 {
             return wrong("repetitions", "must be 1 or more");
@@ -173,12 +183,12 @@ impl Source<'_> {
         if raw.events_max == 0 {
             return wrong("events_max", "must be 1 or more");
         }
-        // A virtual year is far more than can be simulated.
+        // A virtual year is far beyond what can be simulated.
         if !(raw.max_seconds > 0.0 && raw.max_seconds <= 3.2e7) {
             return wrong("max_seconds", "must be a positive number, a year at most");
         }
         Ok(SimProtocol {
-            against: raw.against,
+            policies: raw.policies,
             repetitions: raw.repetitions,
             rounds: raw.rounds,
             seed: raw.seed,
@@ -237,8 +247,8 @@ impl Source<'_> {
     }
 }
 
-/// What a program does, by whichever of the three ways it is said; or the key
-/// that is wrong, and why.
+/// The steps of a program, given by `parsec`, `traits` or `script`; or the invalid key and the
+/// reason.
 fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
     let (threads, seconds) = (raw.threads, raw.seconds);
     let of_traits = |from: String, traits: Traits, elsewhere: bool| {
@@ -262,7 +272,7 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
         (Some(parsec), None, None) => {
             let models = parsec::programs().map_err(|error| ("parsec", error.to_string()))?;
             let known: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-            let unknown = || format!("no program '{parsec}'; there are {}", known.join(", "));
+            let unknown = || format!("unknown program '{parsec}'; programs: {}", known.join(", "));
             let found = models.iter().find(|model| model.name == parsec);
             let model = found.ok_or_else(|| ("parsec", unknown()))?;
             let from = format!("model of PARSEC's {parsec}");
@@ -271,12 +281,18 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
         (None, Some(traits), None) => of_traits("traits".to_owned(), traits, false),
         (None, None, Some(script)) => match (threads, seconds) {
             (None, None) => written_out(name, script),
-            (Some(_), _) => Err(("threads", "a script says itself how many".to_owned())),
-            (_, Some(_)) => Err(("seconds", "a script says itself how much work".to_owned())),
+            (Some(_), _) => Err((
+                "threads",
+                "not allowed with `script`: its roles give the number".to_owned(),
+            )),
+            (_, Some(_)) => Err((
+                "seconds",
+                "not allowed with `script`: its steps give the work".to_owned(),
+            )),
         },
         _ => Err((
             "name",
-            "say what it does by one of `parsec`, `traits`, `script`".to_owned(),
+            "give exactly one of `parsec`, `traits`, `script`".to_owned(),
         )),
     }
 }
@@ -288,32 +304,32 @@ fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String
         pools: raw.pools,
         queues: raw.queues,
         wait: raw.wait,
-        settles: raw.settles,
+        adaptive_spin: raw.adaptive_spin,
         memory: raw.memory,
     };
     script.check().map_err(|error| ("script", error.reason))?;
     Ok(Body::Script(Box::new(script)))
 }
 
-/// Whether a kernel with that order looks at it.
-fn counts_in(order: Order, key: &str) -> bool {
+/// Returns whether the key applies to a kernel with this order.
+fn applies_to(order: QueueOrder, key: &str) -> bool {
     match key {
-        "aggregate" | "turn_ns" | "lead_ns" => order == Order::Usher,
-        "fair" | "busy_balance_ns" => order != Order::Usher,
-        "protect_ns" => order == Order::Eevdf,
-        "latency_ns" | "wakeup_granularity_ns" => order == Order::Cfs,
+        "aggregate" | "turn_ns" | "max_lag_ns" => order == QueueOrder::Usher,
+        "group_by" | "busy_balance_ns" => order != QueueOrder::Usher,
+        "protect_ns" => order == QueueOrder::Eevdf,
+        "latency_ns" | "wakeup_granularity_ns" => order == QueueOrder::Cfs,
         _ => true,
     }
 }
 
-/// What makes no sense in a time of the kernel's. Some may be off; none may come
-/// so often that nothing else happens.
+/// The reason why a time of the kernel is invalid, if any. Some may be 0 (off); very short periods
+/// are rejected, because they would fill the simulation with events.
 fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
     let least = match key {
         "slice_ns" => SLICE_NS_MIN,
         _ => *KERNEL_NS.start(),
     };
-    let may_be_off = !["slice_ns", "balance_ns", "turn_ns", "lead_ns"].contains(&key);
+    let may_be_off = !["slice_ns", "balance_ns", "turn_ns", "max_lag_ns"].contains(&key);
     let most = *KERNEL_NS.end();
     if may_be_off && ns == 0 || (least..=most).contains(&ns) {
         return None;
@@ -322,13 +338,13 @@ fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
     Some(format!("must be {off}from {least} to {most}, not {ns}"))
 }
 
-/// What makes no sense in traits.
+/// The reason why traits are invalid, if any.
 fn traits_fault(traits: &Traits) -> Option<String> {
     let shares = [
         ("serial", traits.serial),
         ("writer", traits.writer),
         ("spread", traits.spread),
-        ("locked", traits.locked),
+        ("critical_fraction", traits.critical_fraction),
         ("serial and writer together", traits.serial + traits.writer),
     ];
     let outside = |&(_, share): &(&str, f64)| !(0.0..=1.0).contains(&share);
@@ -337,7 +353,7 @@ fn traits_fault(traits: &Traits) -> Option<String> {
     }
     let amounts = [
         ("frame_ms", traits.frame_ms, 1e-3..=1e9),
-        ("extra", traits.extra, 1e-3..=1e3),
+        ("parallel_overhead", traits.parallel_overhead, 1e-3..=1e3),
         ("sync_us", traits.sync_us, 0.0..=1e6),
         ("sync_power", traits.sync_power, 0.0..=4.0),
         ("phases", f64::from(traits.phases), 1.0..=1e3),

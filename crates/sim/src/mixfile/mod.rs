@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading a file that describes a mix to simulate: machine, kernel, programs,
-//! arrivals, protocol. What may stand in it is in `docs/sim-mix-file.md`.
+//! Reader of sim files, which describe the machine, kernel, programs, arrivals and protocol of a
+//! simulated mix. The format is documented in `docs/sim-mix-file.md`.
 
 mod check;
 mod raw;
@@ -17,144 +17,143 @@ use crate::machine::Costs;
 use crate::parsec::Traits;
 use crate::script::Script;
 
-/// Programs that a file may ask for in all, copies and arrivals included: more
-/// than the largest machine that can be described has CPUs.
+/// Maximum number of programs of a file, including copies and arrivals: more than the CPUs of the
+/// largest machine that can be described.
 pub const PROGRAMS_MAX: usize = 10_000;
-/// Programs that may be there at once for every CPU of the machine: beyond that
-/// nobody could be given a seat in any sense.
-pub const PROGRAMS_A_CPU_MAX: usize = 16;
+/// Maximum number of simultaneous programs per CPU. With more programs seats would have no effect.
+pub const PROGRAMS_PER_CPU_MAX: usize = 16;
 
-/// The machines whose costs are known, by the name of their processor.
+/// The machines with known costs, named by processor.
 pub const MACHINES: [&str; 3] = ["opteron-6172", "xeon-e5-2695v2", "xeon-phi-7210"];
 
-/// A mix as its file says.
+/// A mix as described by its file.
 #[derive(Debug, Clone)]
 pub struct SimMix {
     /// The file.
     pub path: PathBuf,
-    /// The mix's name.
+    /// Title of the mix.
     pub title: String,
-    /// What it is for.
+    /// Description of the mix.
     pub description: String,
-    /// The machine: what `usher topo --from` takes, or "this". A relative path
-    /// starts from the file's folder.
+    /// The machine: an argument of `usher topo --from`, or "this". A relative path starts at the
+    /// file's folder.
     pub machine: String,
-    /// The machine whose costs these are, and whether some were changed.
-    pub like: String,
-    /// What its hardware costs.
+    /// The preset of the costs, with a note if some were overridden.
+    pub cost_preset: String,
+    /// The costs of the hardware.
     pub costs: Costs,
-    /// Its kernel.
+    /// The kernel.
     pub kernel: Kernel,
-    /// How it is run.
+    /// How the mix is run.
     pub protocol: SimProtocol,
     /// The programs; their names are unique.
     pub programs: Vec<SimProgram>,
-    /// Programs that come by chance.
+    /// Random arrivals.
     pub arrivals: Option<Arrivals>,
 }
 
-/// How a mix is run, unless the command line says otherwise.
+/// How a mix is run; options of the command line take precedence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimProtocol {
-    /// Schedulers, in the order in which they are shown.
-    pub against: Vec<Scheduler>,
-    /// Every program that repeats completes at least so many.
+    /// Schedulers, in the order of the output.
+    pub policies: Vec<Scheduler>,
+    /// Minimum number of completions of every repeating program.
     pub repetitions: u32,
-    /// Runs of each scheduler, each with a seed of its own.
+    /// Number of runs of each scheduler, each with its own seed.
     pub rounds: u32,
-    /// Everything random comes from it.
+    /// Seed of the random number generators.
     pub seed: u64,
-    /// A run ends after so many virtual seconds.
+    /// Maximum virtual length of a run in seconds.
     pub max_seconds: f64,
-    /// A run fails after so many events.
+    /// Number of events after which a run fails.
     pub events_max: u64,
 }
 
 /// A program of a mix.
 #[derive(Debug, Clone)]
 pub struct SimProgram {
-    /// Its name in the mix.
+    /// Name of the program in the mix.
     pub name: String,
-    /// What it does.
+    /// The steps of the program.
     pub body: Body,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
-    /// Whether `usher` has a profile of it.
+    /// Whether the policy `usher` has a profile of it.
     pub known: bool,
-    /// Whether it starts again whenever it ends.
+    /// Whether it restarts whenever it ends.
     pub repeats: bool,
-    /// How many of it there are.
+    /// Number of copies.
     pub copies: u32,
-    /// When it comes, in virtual seconds.
+    /// Time of arrival in virtual seconds.
     pub at_s: f64,
-    /// Whether it is there without arrivals, or only drawn by those.
+    /// Whether the program runs independently of `[arrivals]`, or is only drawn by it.
     pub resident: bool,
 }
 
-/// What a program does.
+/// The steps of a program.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// Traits, whose script depends on the number of threads.
+    /// Traits; their script depends on the number of threads.
     Traits {
-        /// For people: where the traits are from.
+        /// Origin of the traits, for output.
         from: String,
         /// The traits.
         traits: Box<Traits>,
-        /// Whether they are given for another machine ([`Traits::on`]).
+        /// Whether the traits refer to another machine ([`Traits::adapted_to`]).
         elsewhere: bool,
-        /// Threads of each parallel stage; `None`: the machine's cores.
+        /// Threads of each parallel stage; `None`: the number of cores.
         threads: Option<u32>,
         /// Sequential work in seconds on one core.
         seconds: f64,
     },
-    /// Threads, step by step.
+    /// A script for each thread.
     Script(Box<Script>),
 }
 
-/// Programs that come by chance: a Poisson process.
+/// Random arrivals: a Poisson process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrivals {
-    /// How many come in a second, on average.
+    /// Mean number of arrivals per second.
     pub rate_per_s: f64,
-    /// Places in `programs` of those that are drawn, evenly.
+    /// Indices in `programs` of the programs to draw, with equal probability.
     pub programs: Vec<usize>,
-    /// No more come after so many.
+    /// Maximum number of arrivals.
     pub count: usize,
-    /// No more come after so many virtual seconds.
+    /// Time of the last arrival in virtual seconds.
     pub seconds: f64,
-    /// Mean of the exponentially distributed time that each stays, repeating
-    /// its work; `None`: until it has done its work once.
-    pub stay_s: Option<f64>,
+    /// Mean of the exponentially distributed lifetime, during which the program repeats its work;
+    /// `None`: the program runs once.
+    pub lifetime_s: Option<f64>,
 }
 
-/// Why a file was refused.
+/// Reason why a file was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimMixError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("reading the mix '{path}': {reason}")]
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Something in it is not as it should be.
+    /// The content is invalid.
     #[error("{path}:{line}: {reason}")]
     Wrong {
         /// The file.
         path: String,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// The program and the key, and what is wrong with it.
+        /// The program, the key and the reason.
         reason: String,
     },
 }
 
 impl SimMix {
-    /// Reads a mix.
+    /// Reads a mix from a file.
     ///
     /// # Errors
-    /// The file cannot be read; a key is unknown, missing or makes no sense.
+    /// The file cannot be read; a key is unknown, missing or invalid.
     pub fn read(path: &Path) -> Result<Self, SimMixError> {
         let text = std::fs::read_to_string(path).map_err(|error| SimMixError::Read {
             path: path.display().to_string(),
@@ -163,17 +162,17 @@ impl SimMix {
         Self::parse(path, &text)
     }
 
-    /// Reads a mix from text; `path` says where it stands.
+    /// Reads a mix from text; `path` is its location.
     ///
     /// # Errors
-    /// A key is unknown, missing or makes no sense.
+    /// A key is unknown, missing or invalid.
     pub fn parse(path: &Path, text: &str) -> Result<Self, SimMixError> {
         let source = Source { path, text };
         if let Some(reason) = usher_model::nesting_error(text) {
-            return Err(source.refused(&serde::de::Error::custom(reason)));
+            return Err(source.parse_error(&serde::de::Error::custom(reason)));
         }
-        let raw: RawMix = toml::from_str(text).map_err(|error| source.refused(&error))?;
-        let (like, costs) = source.costs(&raw.machine)?;
+        let raw: RawMix = toml::from_str(text).map_err(|error| source.parse_error(&error))?;
+        let (cost_preset, costs) = source.costs(&raw.machine)?;
         let mut programs = raw.program.into_iter();
         let mut programs = programs.try_fold(Vec::new(), |mut all, program| {
             let (span, program) = (program.span(), program.into_inner());
@@ -187,7 +186,7 @@ impl SimMix {
             title: raw.title.unwrap_or_else(|| file_stem(path)),
             description: raw.description.trim().to_owned(),
             machine: raw.machine.from.into_inner(),
-            like,
+            cost_preset,
             costs,
             kernel: source.kernel(raw.kernel)?,
             protocol: source.protocol(raw.protocol)?,
@@ -196,8 +195,7 @@ impl SimMix {
         })
     }
 
-    /// The machine's description: a file or folder beside the mix, or what it
-    /// says itself.
+    /// The source of the machine: a file or folder relative to the mix, or the description itself.
     pub fn machine_source(&self) -> String {
         let beside = self.path.parent().map(|dir| dir.join(&self.machine));
         let found = beside.filter(|path| !self.machine.is_empty() && path.exists());
@@ -213,7 +211,7 @@ fn file_stem(path: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// A file being read.
+/// The text of a file and its location.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -229,14 +227,17 @@ impl Source<'_> {
         }
     }
 
-    /// What the parser says, in one line.
-    fn refused(&self, error: &toml::de::Error) -> SimMixError {
-        let said = error.message().lines().next().unwrap_or_default();
-        self.wrong(&error.span().unwrap_or(0..0), said)
+    /// Converts a parser error to one line.
+    fn parse_error(&self, error: &toml::de::Error) -> SimMixError {
+        let message = error.message().lines().next().unwrap_or_default();
+        self.wrong(
+            &error.span().unwrap_or(0..0),
+            usher_model::with_suggestion(message),
+        )
     }
 
-    /// The line of a table on which a key stands, or its first. The parser says
-    /// where a table's heading is; its keys follow until the next heading.
+    /// The line of a key in a table, or the table's first line. The parser reports only the
+    /// position of the table's heading; its keys follow until the next heading.
     fn line_of(&self, table: &Range<usize>, key: &str) -> Range<usize> {
         let lines = self.text.get(table.start..).unwrap_or_default();
         let mut at = table.start;
@@ -259,13 +260,13 @@ impl Source<'_> {
                 .iter()
                 .any(|(_, other)| other.name == program.name)
             {
-                let reason = format!("two programs are called '{}'", program.name);
+                let reason = format!("two programs have the name '{}'", program.name);
                 return Err(self.wrong(span, format!("{reason}; use `name`, or `copies`")));
             }
         }
         let copies: usize = all.iter().map(|(_, p)| p.copies as usize).sum();
         if copies > PROGRAMS_MAX {
-            let reason = format!("{copies} programs, the most is {PROGRAMS_MAX}");
+            let reason = format!("{copies} programs; the maximum is {PROGRAMS_MAX}");
             return Err(self.wrong(&(0..0), reason));
         }
         match all.is_empty() {
@@ -289,7 +290,7 @@ impl Source<'_> {
         let amounts = [
             ("rate_per_s", Some(raw.rate_per_s)),
             ("seconds", raw.seconds),
-            ("stay_s", raw.stay_s),
+            ("lifetime_s", raw.lifetime_s),
         ];
         for (key, amount) in amounts {
             if let Some(amount) = amount.filter(|&x| !(x.is_finite() && x > 0.0)) {
@@ -297,7 +298,7 @@ impl Source<'_> {
             }
         }
         let expected = match (raw.count, raw.seconds) {
-            (None, None) => return wrong("rate_per_s", "say `count` or `seconds`, too".into()),
+            (None, None) => return wrong("rate_per_s", "needs `count` or `seconds`".into()),
             (Some(0), _) => return wrong("count", "must be 1 or more".into()),
             (Some(count), _) => f64::from(count),
             (None, Some(seconds)) => seconds * raw.rate_per_s,
@@ -305,7 +306,7 @@ impl Source<'_> {
         if expected > PROGRAMS_MAX as f64 {
             return wrong(
                 "rate_per_s",
-                format!("{expected:.0} programs, the most is {PROGRAMS_MAX}"),
+                format!("{expected:.0} programs; the maximum is {PROGRAMS_MAX}"),
             );
         }
         let names = raw
@@ -318,21 +319,21 @@ impl Source<'_> {
                 let known = known.join(", ");
                 return wrong(
                     "programs",
-                    format!("no program '{name}'; there are {known}"),
+                    format!("unknown program '{name}'; programs of the file: {known}"),
                 );
             };
             programs[at].1.resident = false;
             drawn.push(at);
         }
         if drawn.is_empty() {
-            return wrong("programs", "names no program".into());
+            return wrong("programs", "empty list of programs".into());
         }
         Ok(Arrivals {
             rate_per_s: raw.rate_per_s,
             programs: drawn,
             count: raw.count.map_or(PROGRAMS_MAX, |count| count as usize),
             seconds: raw.seconds.unwrap_or(f64::INFINITY),
-            stay_s: raw.stay_s,
+            lifetime_s: raw.lifetime_s,
         })
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of a file, as they stand there.
+//! The tables of a sim file as they are deserialised.
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::campaign::Scheduler;
 use crate::parsec::Traits;
-use crate::script::{Memory, Role, Wait};
+use crate::script::{BarrierWait, Memory, ThreadKind};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,14 +26,14 @@ pub(super) struct RawMix {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMachine {
     pub from: Spanned<String>,
-    pub like: Option<Spanned<String>>,
+    pub preset: Option<Spanned<String>>,
     pub costs: Option<Spanned<toml::Table>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawProtocol {
-    pub against: Vec<Scheduler>,
+    pub policies: Vec<Scheduler>,
     pub repetitions: u32,
     pub rounds: u32,
     pub seed: u64,
@@ -45,7 +45,7 @@ impl Default for RawProtocol {
     fn default() -> Self {
         use Scheduler::{Casas, Equal, Linux, Usher};
         Self {
-            against: vec![Linux, Equal, Casas, Usher],
+            policies: vec![Linux, Equal, Casas, Usher],
             repetitions: 3,
             rounds: 1,
             seed: 1,
@@ -80,15 +80,15 @@ pub(super) struct RawProgram {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawScript {
-    pub roles: Vec<Role>,
+    pub roles: Vec<ThreadKind>,
     #[serde(default)]
     pub pools: Vec<u32>,
     #[serde(default)]
     pub queues: Vec<u32>,
     #[serde(default = "block")]
-    pub wait: Wait,
+    pub wait: BarrierWait,
     #[serde(default)]
-    pub settles: bool,
+    pub adaptive_spin: bool,
     #[serde(default)]
     pub memory: Memory,
 }
@@ -100,7 +100,7 @@ pub(super) struct RawArrivals {
     pub programs: Option<Vec<String>>,
     pub count: Option<u32>,
     pub seconds: Option<f64>,
-    pub stay_s: Option<f64>,
+    pub lifetime_s: Option<f64>,
 }
 
 fn one() -> f64 {
@@ -115,6 +115,6 @@ fn once() -> u32 {
     1
 }
 
-fn block() -> Wait {
-    Wait::Block
+fn block() -> BarrierWait {
+    BarrierWait::Block
 }

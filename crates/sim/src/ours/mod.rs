@@ -16,8 +16,8 @@ use usher_rules::when::{Comer, Hall, Limits, Passed, SPACES, Turn};
 use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
 
 use crate::engine::Engine;
-use crate::job::{Doing, ThreadId};
-use crate::kernel::Order;
+use crate::job::{RunState, ThreadId};
+use crate::kernel::QueueOrder;
 use crate::machine::Machine;
 
 /// Behind the queues of address spaces: that of urgent threads.
@@ -133,8 +133,8 @@ impl Engine {
     /// The CPU in whose queue those wait that this CPU may take.
     pub(crate) fn line(&self, cpu: usize) -> usize {
         match self.kernel.order {
-            Order::Usher => self.machine.domains[self.domain(cpu)][0],
-            Order::Eevdf | Order::Cfs => cpu,
+            QueueOrder::Usher => self.machine.domains[self.domain(cpu)][0],
+            QueueOrder::Eevdf | QueueOrder::Cfs => cpu,
         }
     }
 
@@ -146,7 +146,7 @@ impl Engine {
         Limits {
             slice_ns: self.kernel.slice_ns,
             turn_ns: self.kernel.turn_ns,
-            lead_ns: self.kernel.lead_ns,
+            lead_ns: self.kernel.max_lag_ns,
             aggregate: self.kernel.aggregate,
         }
     }
@@ -280,7 +280,7 @@ impl Engine {
             standing.queue = Some(at);
             self.ours.services[cpu].passed.meet(at, comer.vtime);
         }
-        self.threads[thread].doing = Doing::Queued(line);
+        self.threads[thread].run_state = RunState::Queued(line);
         self.cpus[line].queue.push(thread);
         self.queued(program, 1);
     }
@@ -401,7 +401,7 @@ impl Engine {
             return;
         };
         let (slice_ns, ends_ns) = (self.kernel.slice_ns, self.cpus[cpu].slice_end_ns);
-        if self.kernel.order != Order::Usher || self.now_ns < ends_ns {
+        if self.kernel.order != QueueOrder::Usher || self.now_ns < ends_ns {
             return;
         }
         if self.ours.queues[self.domain(cpu)].waiting() > 0 {
@@ -418,7 +418,7 @@ impl Engine {
 
     /// A thread begins to run.
     pub(crate) fn note_running(&mut self, thread: ThreadId, cpu: usize) {
-        if self.kernel.order != Order::Usher {
+        if self.kernel.order != QueueOrder::Usher {
             return;
         }
         let Standing {
@@ -458,7 +458,7 @@ impl Engine {
 
     /// A thread leaves its CPU, or its queue, and does not go on by itself.
     pub(crate) fn leave_ours(&mut self, thread: ThreadId) {
-        if let Doing::Running(cpu) = self.threads[thread].doing {
+        if let RunState::Running(cpu) = self.threads[thread].run_state {
             self.prolong(cpu);
             self.charge(thread);
             self.threads[thread].standing.urgent = false;

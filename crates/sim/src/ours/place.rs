@@ -79,7 +79,7 @@ impl Engine {
     /// Where the threads of a new program are before they have run: at its parent's CPU,
     /// and at the clock there.
     pub(crate) fn spread_from_parent(&mut self, program: usize) {
-        let any = mix(self.seed, self.births, program as u64) % self.cpus.len() as u64;
+        let any = mix(self.seed, self.threads_created, program as u64) % self.cpus.len() as u64;
         let parent = self.waker.unwrap_or(any as usize);
         let domain = self.domain(parent);
         let vtime = self.ours.queues[domain].hall.clock();

@@ -47,7 +47,7 @@ impl Engine {
         } else if share::is_late(
             *service.served_ns.get_or_insert(now_ns),
             now_ns,
-            self.kernel.lead_ns,
+            self.kernel.max_lag_ns,
         ) {
             let mut others = Moment {
                 own: SPACES as u32,
@@ -170,7 +170,7 @@ impl Engine {
         let mut is = Moment {
             began_ns: turn.began_ns,
             turn_ns: self.kernel.turn_ns,
-            lead_ns: self.kernel.lead_ns,
+            lead_ns: self.kernel.max_lag_ns,
             now_ns: self.now_ns,
             has_prev: u32::from(prev.is_some()),
             aggregate: u32::from(self.kernel.aggregate),

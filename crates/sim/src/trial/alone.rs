@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs of a mix on this machine: their scripts, and how they run
-//! alone.
+//! The programs of a mix on the simulated machine: their scripts and their measurements alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,57 +8,57 @@ use usher_model::{CpuSet, Curve, CurvePoint, Topology};
 
 use super::TrialError;
 use crate::alone::Alone;
-use crate::engine::{Engine, News};
+use crate::engine::{Engine, SimEvent};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::mixfile::{Body, SimMix, SimProgram};
 use crate::parsec::Traits;
 use crate::script::Script;
 
-/// Alone a program may take so many times as long as a run.
-const PATIENCE: f64 = 10.0;
-/// With more domains than this, not every number of them is tried.
+/// Maximum duration of a program alone, as a multiple of a run's maximum.
+const ALONE_FACTOR: f64 = 10.0;
+/// Number of domains up to which every number of domains is measured.
 const DOMAINS_ALL: usize = 12;
 
-/// A program of the mix: what every copy of it has in common.
+/// A program of the mix: the properties common to its copies.
 #[derive(Debug, Clone)]
-pub struct Role {
-    /// Its name.
+pub struct ProgramModel {
+    /// Name of the program.
     pub name: String,
-    /// For people: what it is.
+    /// Description for output.
     pub about: String,
-    /// What it does.
+    /// The steps of its threads.
     pub script: Arc<Script>,
-    /// Repetitions a second alone, by cores.
+    /// Repetitions per second when alone, by number of cores.
     pub alone: Curve,
-    /// What one takes on the best number of cores, in seconds.
+    /// Duration of a repetition on the best number of cores, in seconds.
     pub best_seconds: f64,
-    /// That number, by capacity.
+    /// The best number of cores, by capacity.
     pub best_cores: f64,
-    /// Work of one, in nanoseconds of a core that it has to itself.
+    /// Work of a repetition, in nanoseconds of an undisturbed core.
     pub work_ns: f64,
     /// Weight of its NTT in the mean.
     pub weight: f64,
-    /// Whether `usher` has a profile of it.
+    /// Whether the policy `usher` has a profile of it.
     pub known: bool,
 }
 
-/// The programs of a mix, and what they run on.
+/// The programs of a mix with their machine and kernel.
 #[derive(Debug, Clone)]
-pub struct Cast {
+pub struct MixSetup {
     /// The machine.
     pub machine: Machine,
     /// Its kernel.
     pub kernel: Kernel,
     /// The programs, in the order of the file.
-    pub roles: Vec<Role>,
+    pub programs: Vec<ProgramModel>,
 }
 
-impl Role {
-    /// Makes the program's script for this machine and runs it alone.
+impl ProgramModel {
+    /// Builds the program's script for the machine and measures it alone.
     ///
     /// # Errors
-    /// The script makes no sense, or does not come to an end.
+    /// The script is invalid or does not end.
     pub fn measure(
         program: &SimProgram,
         mix: &SimMix,
@@ -93,7 +92,7 @@ impl Role {
     }
 }
 
-/// What the program is, for people, and its script on this machine.
+/// A description for output, and the program's script for the machine.
 fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
     match &program.body {
         Body::Script(script) => {
@@ -107,14 +106,14 @@ fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
             threads,
             seconds,
         } => {
-            let here = match elsewhere {
-                true => traits.on(machine.costs()),
+            let adapted = match elsewhere {
+                true => traits.adapted_to(machine.costs()),
                 false => Traits::clone(traits),
             };
             let threads = threads.unwrap_or(machine.topology().cores.len() as u32);
-            let (here, frames) = here.lasting(*seconds);
+            let (adapted, frames) = adapted.with_duration(*seconds);
             let about = format!("{from}, {threads} threads, {seconds} s of work");
-            (about, here.script(&program.name, threads, frames))
+            (about, adapted.script(&program.name, threads, frames))
         }
     }
 }
@@ -143,13 +142,12 @@ fn curve(
     let points = points.into_values().collect();
     let curve = Curve::new(points).map_err(|error| TrialError::Program {
         program: script.name.clone(),
-        reason: format!("how it scales alone is not known: {error}"),
+        reason: format!("its scalability alone cannot be determined: {error}"),
     })?;
     Ok((curve, work))
 }
 
-/// The sets of CPUs that a program is run on alone: 1, 2, 4, … cores of the
-/// first domain, then whole domains.
+/// The CPU sets of the measurements: 1, 2, 4, … cores of the first domain, then whole domains.
 fn sets(topology: &Topology) -> Vec<CpuSet> {
     let domains = topology.domains.len();
     let first = topology.domains.first().map_or(&[][..], |d| &d.cores);
@@ -171,7 +169,7 @@ fn sets(topology: &Topology) -> Vec<CpuSet> {
     sets
 }
 
-/// Seconds and work of one repetition alone on these CPUs.
+/// Duration and work of one repetition alone on these CPUs.
 fn once(
     script: &Arc<Script>,
     mix: &SimMix,
@@ -184,14 +182,14 @@ fn once(
         reason,
     };
     let cores = machine.topology().cores_in(cpus).len();
-    // Nobody else is there: CPUs that it may not use need not be, either.
+    // No other program runs: the machine is restricted to the program's CPUs.
     let own = machine.topology().restrict(cpus);
     let own = own.map_err(|error| wrong(format!("alone on {cores} cores: {error}")))?;
     let machine = Machine::new(own, mix.costs.clone());
     let mut engine = Engine::new(machine, mix.kernel.clone(), seed);
     engine.limit_events(mix.protocol.events_max);
     let program = engine.arrive(Arc::clone(script), false);
-    let most_s = mix.protocol.max_seconds * PATIENCE;
+    let most_s = mix.protocol.max_seconds * ALONE_FACTOR;
     let ran = engine.run((most_s * 1e9) as u64);
     let on = match cores {
         1 => "1 core".to_owned(),
@@ -201,10 +199,13 @@ fn once(
         doing: format!("'{}' alone on {on}", script.name),
         fault,
     })?;
-    let ended = engine.take_news().into_iter().find_map(|news| match news {
-        News::Repeated { seconds, .. } => Some(seconds),
-        News::Ended(_) => None,
-    });
+    let ended = engine
+        .take_sim_events()
+        .into_iter()
+        .find_map(|event| match event {
+            SimEvent::Repeated { seconds, .. } => Some(seconds),
+            SimEvent::Ended(_) => None,
+        });
     match ended {
         Some(seconds) if seconds > 0.0 => Ok(Alone {
             seconds,
@@ -213,7 +214,7 @@ fn once(
         }),
         Some(_) => Err(wrong("it has no work".to_owned())),
         None => Err(wrong(format!(
-            "alone on {on} it takes more than {most_s} s; give it less work, or the run more max_seconds"
+            "alone on {on} it takes more than {most_s} s; reduce its work, or raise max_seconds"
         ))),
     }
 }

@@ -1,263 +1,276 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mix from a file, run under one scheduler after the other.
+//! Runs a mix from a file under several schedulers.
 //!
-//! A [`Cast`] is made first: every program of the file becomes a script for
-//! this machine and is run alone, on more and more cores; what it takes there
-//! at best is the unit of its NTT, and the curve is what a profile store would
-//! hold. A [`Trial`] is one run of one scheduler. The programs and the moments
-//! at which they come depend on the seed and the round alone, so that all
-//! schedulers of a round meet the same ones.
+//! 1. A [`MixSetup`] is built: every program of the file becomes a script for the machine and is
+//!    measured alone on increasing numbers of cores. Its best time is the unit of its NTT, and the
+//!    curve corresponds to the content of a profile store.
+//! 2. Each [`Trial`] is one run of one scheduler. The programs and the times of their arrivals
+//!    depend only on the seed and the round, thus they are the same for all schedulers of a round.
 
 mod alone;
-mod guests;
+mod arrivals;
+mod report;
+mod run;
 mod seats;
-mod shown;
-mod stage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_control::ControlLoop;
 use usher_model::ProgramId;
 
-pub use self::alone::{Cast, Role};
-pub use self::guests::{Coming, comings};
-pub use self::seats::{Acts, Place, Stay};
-pub use self::shown::{Reception, Show};
-use self::stage::Stage;
+pub use self::alone::{MixSetup, ProgramModel};
+pub use self::arrivals::{ArrivalSpec, arrival_specs};
+pub use self::report::{ArrivalStats, MixReport};
+use self::run::TrialRun;
+pub use self::seats::{ActionCounts, SeatPeriod, SeatState};
 use crate::campaign::Scheduler;
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::machine::Machine;
-use crate::mix::Entrant;
+use crate::mix::MixEntry;
 use crate::record::Recording;
-use crate::world::{SimWorld, Until};
+use crate::world::{SimWorld, StopCondition};
 
-/// Why a mix cannot be simulated.
+/// Reason why a mix unsupported be simulated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TrialError {
-    /// A program makes no sense on this machine.
+    /// A program is invalid on this machine.
     #[error("program '{program}': {reason}")]
     Program {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// There are more programs than can be seated.
     #[error(
-        "{programs} programs would be there at once, on {cpus} CPUs; the most is {most}: take some away, or a larger machine"
+        "{programs} programs would run at once on {cpus} CPUs; the maximum is {most}: remove some, or use a larger machine"
     )]
     TooMany {
-        /// How many.
+        /// Number of programs.
         programs: usize,
         /// CPUs of the machine.
         cpus: usize,
-        /// How many there may be.
+        /// Maximum number of programs.
         most: usize,
     },
-    /// A scheduler that looks at every way to seat the programs has too many.
-    #[error("'{scheduler}' tries every way to give whole domains to programs: {reason}")]
+    /// Too many distributions for a scheduler that evaluates all of them.
+    #[error("'{scheduler}' evaluates every distribution of whole domains: {reason}")]
     Oracle {
-        /// Its name.
+        /// Name of the scheduler.
         scheduler: &'static str,
-        /// Why it cannot.
+        /// The reason.
         reason: String,
     },
-    /// A run cannot go on.
+    /// A run unsupported continue.
     #[error("{doing}: {fault}")]
     Fault {
         /// Which run.
         doing: String,
-        /// Why.
+        /// The reason.
         fault: Fault,
     },
 }
 
-/// How a trial is run.
+/// Parameters of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Protocol {
-    /// Completions of every program that repeats, at least.
+pub struct TrialProtocol {
+    /// Minimum number of completions of every repeating program.
     pub repetitions: u32,
-    /// The seed of everything.
+    /// Seed of the random number generators.
     pub seed: u64,
-    /// Virtual seconds at most.
+    /// Maximum virtual length in seconds.
     pub max_seconds: f64,
-    /// Events at most.
+    /// Maximum number of events.
     pub events_max: u64,
-    /// Spans that are recorded of who had which CPU; 0: none.
+    /// Maximum number of recorded spans of programs on CPUs; 0: no recording.
     pub spans_max: usize,
 }
 
-/// What became of one program.
+/// The results of one program.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Guest {
-    /// Its name: that of its role, numbered where there are several.
+pub struct ProgramOutcome {
+    /// Name of the program, numbered if there are several copies.
     pub name: String,
-    /// Its role in the cast.
-    pub role: usize,
-    /// When it came, in virtual seconds.
+    /// Index of its program in the setup.
+    pub program: usize,
+    /// Time of arrival in virtual seconds.
     pub at_s: f64,
-    /// When it left, if it did.
+    /// Time of departure, if it departed.
     pub left_s: Option<f64>,
-    /// Whether it came by chance.
-    pub by_chance: bool,
-    /// Seconds of each repetition of its work.
+    /// Whether it arrived at random.
+    pub random: bool,
+    /// Duration of each repetition in seconds.
     pub seconds: Vec<f64>,
-    /// Mean of those over its best time alone.
+    /// Mean duration divided by the best duration alone.
     pub ntt: Option<f64>,
 }
 
-/// One run of one scheduler.
+/// Result of one run of one scheduler.
 #[derive(Debug, Clone)]
 pub struct Trial {
     /// The programs, in the order of their arrival.
-    pub guests: Vec<Guest>,
-    /// Whether all of them did what was wanted before the time was up.
+    pub programs: Vec<ProgramOutcome>,
+    /// Whether all programs completed the required repetitions in time.
     pub complete: bool,
-    /// Virtual seconds.
+    /// Virtual length in seconds.
     pub seconds: f64,
-    /// Events of the simulation.
+    /// Number of simulated events.
     pub events: u64,
-    /// What was done to programs.
-    pub acts: Acts,
-    /// Who sat where; the n-th guest has the n-th id, from 1.
-    pub stays: Vec<Stay>,
-    /// What the policy said, by virtual seconds.
+    /// Numbers of actions.
+    pub action_counts: ActionCounts,
+    /// Seats over time; the program with index n has the identifier n + 1.
+    pub seat_periods: Vec<SeatPeriod>,
+    /// Notes of the policy, by virtual seconds.
     pub notes: Vec<(f64, String)>,
-    /// Who ran where, as far as it was recorded.
+    /// Recorded spans of programs on CPUs.
     pub recording: Recording,
 }
 
 /// Runs a scheduler.
 ///
 /// # Errors
-/// There are too many programs for the machine or the scheduler; a program's
-/// threads wait for one another for ever; events have no end.
+/// There are too many programs for the machine or the scheduler; a program's threads are
+/// deadlocked; the number of events exceeds the limit.
 pub fn run(
-    cast: &Cast,
-    comings: &[Coming],
+    setup: &MixSetup,
+    arrival_specs: &[ArrivalSpec],
     scheduler: Scheduler,
-    protocol: &Protocol,
+    protocol: &TrialProtocol,
 ) -> Result<Trial, TrialError> {
-    let entrants: Vec<Entrant> = comings.iter().map(|c| cast.entrant(c, scheduler)).collect();
-    can(&cast.machine, scheduler, comings)?;
+    let entries: Vec<MixEntry> = arrival_specs
+        .iter()
+        .map(|c| setup.entry(c, scheduler))
+        .collect();
+    check_scheduler(&setup.machine, scheduler, arrival_specs)?;
     let until_ns = (protocol.max_seconds * 1e9) as u64;
-    let mut engine = Engine::new(cast.machine.clone(), cast.kernel.clone(), protocol.seed);
+    let mut engine = Engine::new(setup.machine.clone(), setup.kernel.clone(), protocol.seed);
     engine.limit_events(protocol.events_max);
     if protocol.spans_max > 0 {
         engine.record(protocol.spans_max);
     }
-    let guests = comings.iter().zip(&entrants);
-    let guests = guests.enumerate().map(|(at, (c, e))| c.guest(at, e));
-    let until = Until {
+    let planned = arrival_specs.iter().zip(&entries);
+    let planned = planned.enumerate().map(|(at, (c, e))| c.planned(at, e));
+    let until = StopCondition {
         repetitions: usize::MAX,
         at_ns: until_ns,
     };
-    let world = SimWorld::new(engine, guests.collect(), until);
+    let world = SimWorld::new(engine, planned.collect(), until);
     let id = |at: usize| ProgramId(at as u64 + 1);
-    let all = || comings.iter().enumerate();
+    let all = || arrival_specs.iter().enumerate();
     let leaves: BTreeSet<_> = all()
-        .filter_map(|(at, coming)| Some((coming.leaves_ns?, id(at))))
+        .filter_map(|(at, spec)| Some((spec.leaves_ns?, id(at))))
         .collect();
     let needs: BTreeMap<_, _> = all()
-        .filter(|(_, coming)| coming.repeats && coming.leaves_ns.is_none())
+        .filter(|(_, spec)| spec.repeats && spec.leaves_ns.is_none())
         .map(|(at, _)| (id(at), protocol.repetitions as usize))
         .collect();
-    let policy = scheduler.policy(&cast.machine, &cast.kernel, &entrants);
-    let mut control = ControlLoop::new(policy, Stage::new(world, leaves, needs, until_ns));
+    let policy = scheduler.policy(&setup.machine, &setup.kernel, &entries);
+    let mut control = ControlLoop::new(policy, TrialRun::new(world, leaves, needs, until_ns));
     control.run();
-    let (_, stage) = control.into_parts();
-    result(cast, comings, scheduler, stage)
+    let (_, trial_run) = control.into_parts();
+    result(setup, arrival_specs, scheduler, trial_run)
 }
 
 fn result(
-    cast: &Cast,
-    comings: &[Coming],
+    setup: &MixSetup,
+    arrival_specs: &[ArrivalSpec],
     scheduler: Scheduler,
-    mut stage: Stage,
+    mut trial_run: TrialRun,
 ) -> Result<Trial, TrialError> {
-    let engine = stage.world.engine();
+    let engine = trial_run.world.engine();
     if let Some(fault) = engine.fault() {
         return Err(TrialError::Fault {
             doing: format!("under {}", scheduler.name()),
             fault: fault.clone(),
         });
     }
-    stage.log.end(engine.now_ns());
-    if stage.log.stays.len() >= seats::SPANS_MAX {
-        let last_ns = stage.log.stays.iter().map(|stay| stay.from_ns).max();
+    trial_run.log.end(engine.now_ns());
+    if trial_run.log.seat_periods.len() >= seats::SPANS_MAX {
+        let last_ns = trial_run
+            .log
+            .seat_periods
+            .iter()
+            .map(|stay| stay.from_ns)
+            .max();
         let at_s = last_ns.unwrap_or(0) as f64 / 1e9;
-        let text = "from here on it was not recorded who sat where: too much happens";
-        stage.notes.push((at_s, text.to_owned()));
+        let text = "seats after this time were not recorded: too many changes";
+        trial_run.notes.push((at_s, text.to_owned()));
     }
-    let guest = |(at, coming): (usize, &Coming)| {
-        let seconds = stage.world.seconds()[at].clone();
+    let outcome = |(at, spec): (usize, &ArrivalSpec)| {
+        let seconds = trial_run.world.seconds()[at].clone();
         let mean = seconds.iter().sum::<f64>() / seconds.len().max(1) as f64;
-        let best = cast.roles[coming.role].best_seconds;
-        Guest {
-            name: coming.name.clone(),
-            role: coming.role,
-            at_s: coming.at_ns as f64 / 1e9,
-            left_s: stage.world.left_ns(at).map(|ns| ns as f64 / 1e9),
-            by_chance: coming.by_chance,
+        let best = setup.programs[spec.program].best_seconds;
+        ProgramOutcome {
+            name: spec.name.clone(),
+            program: spec.program,
+            at_s: spec.at_ns as f64 / 1e9,
+            left_s: trial_run.world.left_ns(at).map(|ns| ns as f64 / 1e9),
+            random: spec.random,
             ntt: (!seconds.is_empty()).then(|| mean / best),
             seconds,
         }
     };
     Ok(Trial {
-        guests: comings.iter().enumerate().map(guest).collect(),
-        complete: stage.complete,
+        programs: arrival_specs.iter().enumerate().map(outcome).collect(),
+        complete: trial_run.complete,
         seconds: engine.now_ns() as f64 / 1e9,
         events: engine.events(),
         recording: engine.recording(),
-        acts: stage.log.acts,
-        stays: stage.log.stays,
-        notes: stage.notes,
+        action_counts: trial_run.log.action_counts,
+        seat_periods: trial_run.log.seat_periods,
+        notes: trial_run.notes,
     })
 }
 
-/// Ways to seat programs that are tried at most.
+/// Maximum number of distributions that an oracle evaluates.
 const WAYS_MAX: f64 = 2e6;
 
-/// Whether a scheduler can take these programs on: an oracle has to look at all
-/// ways to seat them.
+/// Checks that a scheduler supports these programs. An oracle evaluates all distributions of
+/// domains.
 ///
 /// # Errors
-/// There are too many ways.
-pub fn can(machine: &Machine, scheduler: Scheduler, comings: &[Coming]) -> Result<(), TrialError> {
+/// Programs arrive or depart during the run, or there are too many distributions.
+pub fn check_scheduler(
+    machine: &Machine,
+    scheduler: Scheduler,
+    arrival_specs: &[ArrivalSpec],
+) -> Result<(), TrialError> {
     if !matches!(scheduler, Scheduler::Oracle | Scheduler::OracleLending) {
         return Ok(());
     }
     let domains = machine.topology().domains.len();
-    let programs = comings.len();
-    let cannot = |reason: String| {
+    let programs = arrival_specs.len();
+    let unsupported = |reason: String| {
         Err(TrialError::Oracle {
             scheduler: scheduler.name(),
             reason,
         })
     };
-    if comings
+    if arrival_specs
         .iter()
-        .any(|coming| coming.by_chance || coming.at_ns > 0)
+        .any(|spec| spec.random || spec.at_ns > 0)
     {
-        return cannot("it cannot be used where programs come and go".to_owned());
+        return unsupported(
+            "it does not support programs that arrive or depart during the run".to_owned(),
+        );
     }
     if programs > domains {
-        return cannot(format!(
-            "{programs} programs, and the machine has {domains} domains"
+        return unsupported(format!(
+            "{programs} programs exceed the machine's {domains} domains"
         ));
     }
-    // Ways to cut so many domains, or fewer, into as many parts.
+    // Number of ways to divide at most `domains` domains among the programs.
     let ways = (0..programs).fold(1.0, |ways, k| ways * (domains - k) as f64 / (k + 1) as f64);
     match ways > WAYS_MAX {
-        true => cannot(format!(
-            "{programs} programs on {domains} domains have {ways:.1e}"
+        true => unsupported(format!(
+            "{programs} programs on {domains} domains have {ways:.1e} distributions"
         )),
         false => Ok(()),
     }
 }
 
-/// A scheduler's name on the command line and in files.
+/// Name of a scheduler on the command line and in files.
 pub fn scheduler_id(scheduler: Scheduler) -> &'static str {
     match scheduler {
         Scheduler::CasasLending => "casas-lending",
@@ -267,7 +280,7 @@ pub fn scheduler_id(scheduler: Scheduler) -> &'static str {
     }
 }
 
-/// The scheduler of that name.
+/// The scheduler of this name.
 pub fn scheduler_by_id(id: &str) -> Option<Scheduler> {
     Scheduler::ALL
         .into_iter()
@@ -279,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_and_files_call_schedulers_the_same() {
+    fn scheduler_names_are_the_same_on_command_line_and_in_files() {
         for scheduler in Scheduler::ALL {
             let in_files = serde_json::to_value(scheduler).unwrap();
             assert_eq!(in_files, scheduler_id(scheduler));

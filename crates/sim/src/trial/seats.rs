@@ -1,67 +1,67 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who sat where: from plans and actions to spans of time.
+//! Seats over time, derived from plans and actions.
 
 use std::collections::BTreeMap;
 
 use usher_model::{Action, CpuSet, Decision, Plan, ProgramId, SeatMode};
 
-/// Spans that are kept of a run; what comes later is counted and dropped.
+/// Maximum number of periods kept for a run; later ones are dropped.
 pub(super) const SPANS_MAX: usize = 50_000;
 
-/// Where a program is.
+/// The CPUs and the state of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// CPUs of its own, or those that it shares.
+pub struct SeatState {
+    /// Own CPUs, or those that the program shares.
     pub own: CpuSet,
-    /// CPUs that it borrows, and from whom; `None`: nobody owns them.
+    /// Borrowed CPUs, each with its owner; `None`: unowned CPUs.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,
     /// Seated, shared or in turn.
     pub mode: SeatMode,
-    /// Whether it is stopped.
+    /// Whether the program is frozen.
     pub frozen: bool,
 }
 
-/// A program was there for so long.
+/// A period in which a program's seat did not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stay {
-    /// Who.
+pub struct SeatPeriod {
+    /// The program.
     pub program: ProgramId,
-    /// Virtual nanoseconds.
+    /// Start in virtual nanoseconds.
     pub from_ns: u64,
-    /// The same, later.
+    /// End in virtual nanoseconds.
     pub to_ns: u64,
-    /// Where.
-    pub place: Place,
+    /// The seat during the period.
+    pub seat_state: SeatState,
 }
 
-/// What was done to programs, by count.
+/// Numbers of actions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Acts {
+pub struct ActionCounts {
     /// Plans made.
     pub plans: usize,
-    /// Programs seated somewhere, or somewhere else.
+    /// Programs seated or moved to another seat.
     pub seats: usize,
-    /// Programs let out of their seats.
+    /// Programs released from their seats.
     pub releases: usize,
-    /// Programs stopped: for others' trials, or because it was others' turn.
+    /// Programs stopped, for trials of others or in turn.
     pub stops: usize,
 }
 
 #[derive(Debug, Default)]
-struct Member {
+struct ProgramState {
     seat: Option<CpuSet>,
     frozen: bool,
-    open: Option<(u64, Place)>,
+    open: Option<(u64, SeatState)>,
 }
 
-/// Written along while a run goes on.
+/// Recorder of seats during a run.
 #[derive(Debug)]
 pub(super) struct SeatLog {
     all: CpuSet,
     plan: Plan,
-    members: BTreeMap<ProgramId, Member>,
-    pub stays: Vec<Stay>,
-    pub acts: Acts,
+    states: BTreeMap<ProgramId, ProgramState>,
+    pub seat_periods: Vec<SeatPeriod>,
+    pub action_counts: ActionCounts,
 }
 
 impl SeatLog {
@@ -69,51 +69,51 @@ impl SeatLog {
         Self {
             all,
             plan: Plan::default(),
-            members: BTreeMap::new(),
-            stays: Vec::new(),
-            acts: Acts::default(),
+            states: BTreeMap::new(),
+            seat_periods: Vec::new(),
+            action_counts: ActionCounts::default(),
         }
     }
 
-    /// A program has come.
-    pub fn came(&mut self, program: ProgramId) {
-        self.members.entry(program).or_default();
+    /// Adds a program.
+    pub fn arrived(&mut self, program: ProgramId) {
+        self.states.entry(program).or_default();
     }
 
-    /// A program has gone.
-    pub fn left(&mut self, program: ProgramId, now_ns: u64) {
-        if let Some(member) = self.members.remove(&program) {
-            self.close(program, member.open, now_ns);
+    /// Removes a program.
+    pub fn departed(&mut self, program: ProgramId, now_ns: u64) {
+        if let Some(state) = self.states.remove(&program) {
+            self.close(program, state.open, now_ns);
         }
     }
 
-    /// Something was done to a program.
+    /// Records an action.
     pub fn acted(&mut self, action: &Action) {
-        let member = self.members.entry(action.program()).or_default();
+        let state = self.states.entry(action.program()).or_default();
         match action {
             Action::Seat { cpus, .. } => {
-                self.acts.seats += usize::from(member.seat.as_ref() != Some(cpus));
-                member.seat = Some(cpus.clone());
+                self.action_counts.seats += usize::from(state.seat.as_ref() != Some(cpus));
+                state.seat = Some(cpus.clone());
             }
             Action::Release { .. } => {
-                self.acts.releases += usize::from(member.seat.is_some());
-                member.seat = None;
+                self.action_counts.releases += usize::from(state.seat.is_some());
+                state.seat = None;
             }
             Action::Freeze { .. } => {
-                self.acts.stops += usize::from(!member.frozen);
-                member.frozen = true;
+                self.action_counts.stops += usize::from(!state.frozen);
+                state.frozen = true;
             }
-            Action::Thaw { .. } => member.frozen = false,
+            Action::Thaw { .. } => state.frozen = false,
             Action::Demote { .. } => {}
         }
     }
 
-    /// A decision was carried out: places may have changed.
+    /// Records a completed decision: seats may have changed.
     pub fn decided(&mut self, decision: &Decision, now_ns: u64) {
         if let Some(plan) = &decision.plan {
-            self.acts.plans += 1;
+            self.action_counts.plans += 1;
             self.plan = plan.clone();
-        } else if decision.actions.is_empty() && self.members.values().all(|m| m.open.is_some()) {
+        } else if decision.actions.is_empty() && self.states.values().all(|m| m.open.is_some()) {
             return;
         }
         let modes: BTreeMap<ProgramId, SeatMode> = self
@@ -123,10 +123,14 @@ impl SeatLog {
             .map(|seat| (seat.program, seat.mode))
             .collect();
         let mut closed = Vec::new();
-        for (&id, member) in &mut self.members {
-            let place = member.place(id, modes.get(&id).copied(), &self.plan, &self.all);
-            if member.open.as_ref().is_none_or(|(_, old)| *old != place) {
-                closed.push((id, member.open.replace((now_ns, place))));
+        for (&id, state) in &mut self.states {
+            let seat_state = state.seat_state(id, modes.get(&id).copied(), &self.plan, &self.all);
+            if state
+                .open
+                .as_ref()
+                .is_none_or(|(_, old)| *old != seat_state)
+            {
+                closed.push((id, state.open.replace((now_ns, seat_state))));
             }
         }
         for (id, open) in closed {
@@ -134,31 +138,37 @@ impl SeatLog {
         }
     }
 
-    /// The run is over.
+    /// Ends all periods at the end of the run.
     pub fn end(&mut self, now_ns: u64) {
-        for (id, member) in std::mem::take(&mut self.members) {
-            self.close(id, member.open, now_ns);
+        for (id, state) in std::mem::take(&mut self.states) {
+            self.close(id, state.open, now_ns);
         }
     }
 
-    fn close(&mut self, program: ProgramId, open: Option<(u64, Place)>, to_ns: u64) {
-        let Some((from_ns, place)) = open else {
+    fn close(&mut self, program: ProgramId, open: Option<(u64, SeatState)>, to_ns: u64) {
+        let Some((from_ns, seat_state)) = open else {
             return;
         };
-        if to_ns > from_ns && self.stays.len() < SPANS_MAX {
-            self.stays.push(Stay {
+        if to_ns > from_ns && self.seat_periods.len() < SPANS_MAX {
+            self.seat_periods.push(SeatPeriod {
                 program,
                 from_ns,
                 to_ns,
-                place,
+                seat_state,
             });
         }
     }
 }
 
-impl Member {
-    /// Where it is, given the plan: as the engine for real programs has it.
-    fn place(&self, id: ProgramId, mode: Option<SeatMode>, plan: &Plan, all: &CpuSet) -> Place {
+impl ProgramState {
+    /// The seat under the plan, computed as in the engine for real programs.
+    fn seat_state(
+        &self,
+        id: ProgramId,
+        mode: Option<SeatMode>,
+        plan: &Plan,
+        all: &CpuSet,
+    ) -> SeatState {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == id);
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
         let reach = self.seat.as_ref().unwrap_or(all).clone();
@@ -166,7 +176,7 @@ impl Member {
             .iter()
             .fold(reach, |own, (_, cpus)| own.minus(cpus));
         let in_turn = mode.filter(|&mode| mode == SeatMode::InTurn);
-        Place {
+        SeatState {
             own,
             borrowed,
             mode: match self.seat {

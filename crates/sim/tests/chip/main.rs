@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip against a clock that ticks every cycle and caches that are lists; what
-//! holds of every run; and the paper's headline.
+//! The chip compared with a reference model (a clock that ticks every cycle, and caches as lists);
+//! invariants of every run; and the paper's headline.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -8,10 +8,10 @@ mod slow;
 
 use proptest::prelude::*;
 use usher_cache::Replacement;
-use usher_sim::chip::study::{Extent, HEADLINE, compare, ratios, table_3};
+use usher_sim::chip::study::{FrameCounts, HEADLINE, compare, ratios, table_3};
 use usher_sim::chip::{
-    Access, Caches, Chip, Fitted, Kind, Machine, Mode, Order, Pattern, TaskGraph, TaskSpec, Timing,
-    Work,
+    AccessKind, Caches, Chip, ChipMachine, Dependencies, FittedParameters, GroupedGraph, MissModel,
+    Pattern, TaskAccess, TaskGraph, TaskSpec, Timing,
 };
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper, Usher};
 
@@ -27,7 +27,7 @@ const TIMING: Timing = Timing {
     write_buffer: 2,
 };
 
-fn chip(cores: usize, mode: Mode) -> Chip {
+fn chip(cores: usize, mode: MissModel) -> Chip {
     Chip {
         cores,
         caches: Caches {
@@ -46,29 +46,29 @@ fn chip(cores: usize, mode: Mode) -> Chip {
     }
 }
 
-/// Few addresses, so that cores get into each other's way.
-fn access() -> impl Strategy<Value = Access> {
+/// Few addresses, which make cores interfere.
+fn access() -> impl Strategy<Value = TaskAccess> {
     let kind = prop_oneof![
-        1 => Just(Kind::Fetch),
-        2 => Just(Kind::Load),
-        2 => Just(Kind::Store),
+        1 => Just(AccessKind::Fetch),
+        2 => Just(AccessKind::Load),
+        2 => Just(AccessKind::Store),
     ];
     let address = prop_oneof![0..200_u64, 0..3000_u64];
     let rows = (1..4_u32, 0..200_u32);
     let bytes = prop_oneof![1 => Just(0), 9 => 1..80_u32];
     let private = prop::bool::weighted(0.2);
     (kind, address, bytes, rows, private, 0..20_u32).prop_map(
-        |(kind, address, bytes, (rows, stride), private, cycles)| Access {
+        |(kind, address, bytes, (rows, stride), private, cycles)| TaskAccess {
             rows,
             stride,
             private,
             cycles,
-            ..Access::row(kind, address, bytes)
+            ..TaskAccess::row(kind, address, bytes)
         },
     )
 }
 
-/// Graphs whose tasks wait for earlier ones.
+/// Graphs with dependencies on earlier tasks.
 fn graph(tasks: usize) -> impl Strategy<Value = TaskGraph> {
     let task = (
         prop::collection::vec(any::<prop::sample::Index>(), 0..4),
@@ -103,19 +103,19 @@ fn dispatcher(which: usize, cores: usize) -> Box<dyn Dispatcher<u32>> {
     }
 }
 
-fn run(graph: &TaskGraph, chip: &Chip, which: usize) -> usher_sim::chip::Ran {
-    let order = Order::of(graph).unwrap();
+fn run(graph: &TaskGraph, chip: &Chip, which: usize) -> usher_sim::chip::RunResult {
+    let order = Dependencies::of(graph).unwrap();
     let groups: Vec<Groups> = graph
         .tasks
         .iter()
         .map(|task| Groups::new(task.t, task.s))
         .collect();
-    let work = Work {
+    let work = GroupedGraph {
         graph,
         order: &order,
         groups: &groups,
     };
-    let mut machine = Machine::new(chip, graph.extent().unwrap()).unwrap();
+    let mut machine = ChipMachine::new(chip, graph.extent().unwrap()).unwrap();
     machine
         .run(work, &mut *dispatcher(which, chip.cores))
         .unwrap()
@@ -125,10 +125,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn as_a_clock_that_ticks_every_cycle(
+    fn agrees_with_the_cycle_by_cycle_model(
         graph in graph(20), cores in 1..4_usize, which in 0..4_usize, contended: bool,
     ) {
-        let mode = if contended { Mode::Contended } else { Mode::Uniform };
+        let mode = if contended { MissModel::Contended } else { MissModel::Uniform };
         let chip = chip(cores, mode);
         let ran = run(&graph, &chip, which);
         let ticked = slowly(&graph, chip, &mut *dispatcher(which, cores));
@@ -139,10 +139,10 @@ proptest! {
     }
 
     #[test]
-    fn each_task_runs_once_and_after_what_it_waits_for(
+    fn each_task_runs_once_and_after_its_dependencies(
         graph in graph(60), cores in 1..9_usize, which in 0..4_usize,
     ) {
-        let chip = chip(cores, Mode::Contended);
+        let chip = chip(cores, MissModel::Contended);
         let ran = run(&graph, &chip, which);
         for (task, span) in ran.spans.iter().enumerate() {
             prop_assert_eq!(span.times, 1);
@@ -173,14 +173,14 @@ proptest! {
     }
 }
 
-/// The paper's headline and its Table 3; the whole is `usher-bench chip`.
+/// The paper's headline and its Table 3; all cells are in `usher-bench chip`.
 #[test]
 fn pattern_b_gains_half_on_the_board_and_pattern_a_a_tenth_in_the_simulator() {
-    let extent = Extent {
+    let extent = FrameCounts {
         warm_up: 1,
         measured: 1,
     };
-    let fitted = Fitted::default();
+    let fitted = FittedParameters::default();
     let rows = compare(&[HEADLINE], &Pattern::ALL, &fitted, extent, 2).unwrap();
     let ratios = ratios(&rows, |figures| Some(figures.fps));
     let b = ratios

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chip again, by a clock that ticks every cycle and caches that are lists of
-//! lines: slow, and plain to see.
+//! A simple and slow reference model of the chip: a clock that ticks every cycle, and caches as
+//! lists of lines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use usher_sim::chip::{Chip, Counts, Kind, Mode, TaskGraph};
+use usher_sim::chip::{AccessKind, CacheCounts, Chip, MissModel, TaskGraph};
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
-/// Bytes of a row of memory; as many banks have one open.
+/// Bytes of a row of memory; each of this number of banks has one row open.
 const ROW_BYTES: u64 = 2048;
 const BANKS: u64 = 4;
-/// Of a core's caches.
+/// Indices of a core's caches.
 const DATA: usize = 0;
 const INSTRUCTIONS: usize = 1;
 
-/// A cache as lists of lines, the next to go in front.
+/// A cache as lists of lines; the next line to be replaced is at the front.
 struct Lists {
     sets: Vec<VecDeque<u64>>,
     ways: usize,
@@ -32,7 +32,7 @@ impl Lists {
         }
     }
 
-    /// The set of an address, and where in it its line is.
+    /// The set of an address, and the position of its line.
     fn find(&mut self, address: u64) -> (&mut VecDeque<u64>, Option<usize>) {
         let line = address / self.line;
         let count = self.sets.len() as u64;
@@ -45,7 +45,7 @@ impl Lists {
         self.find(address).1.is_some()
     }
 
-    /// Whether the line is there, and which one went where it was not.
+    /// Reads a line. Returns whether it hit, and the line that was replaced otherwise.
     fn read(&mut self, address: u64) -> (bool, Option<u64>) {
         let (line, ways, lru) = (address / self.line, self.ways, self.lru);
         let (set, place) = self.find(address);
@@ -69,16 +69,16 @@ impl Lists {
     }
 }
 
-/// A part of a task: work, then a line of the first level, or, without bytes, nothing.
+/// A part of a task: work, followed by an access to a first-level line if it has bytes.
 #[derive(Clone, Copy)]
 struct Part {
     work: u64,
-    kind: Kind,
+    kind: AccessKind,
     address: u64,
     bytes: u64,
 }
 
-/// What a core of the oracle has left to do before its next word with the others.
+/// The work of a core before its next synchronisation with the others.
 #[derive(Clone, Copy)]
 enum Step {
     Lock(Option<usize>),
@@ -90,18 +90,18 @@ enum Step {
 struct Slow<'a> {
     graph: &'a TaskGraph,
     chip: Chip,
-    /// By core.
+    /// First-level caches by core.
     first: Vec<[Lists; 2]>,
     second: Lists,
-    /// Lines of the second level that memory does not have as they are.
+    /// Dirty lines of the second level.
     written: BTreeSet<u64>,
     arrives: BTreeMap<u64, u64>,
     second_free: u64,
     memory_free: u64,
     open: BTreeMap<u64, u64>,
-    /// By core: when each store that missed was done, those to come too.
+    /// Completion times of missed stores by core, including future ones.
     stores: Vec<Vec<u64>>,
-    counts: Counts,
+    counts: CacheCounts,
 }
 
 impl<'a> Slow<'a> {
@@ -120,19 +120,19 @@ impl<'a> Slow<'a> {
             memory_free: 0,
             open: BTreeMap::new(),
             stores: vec![Vec::new(); chip.cores],
-            counts: Counts::default(),
+            counts: CacheCounts::default(),
         }
     }
 
-    /// Where a core's own memory begins: behind what all share, whole lines of the
-    /// second level for each core and one more.
+    /// Start of a core's private memory: after the shared memory, in whole second-level lines for
+    /// each core plus one.
     fn own_memory(&self, core: usize) -> u64 {
         let (shared, private) = self.graph.extent().unwrap();
         let lines = |bytes: u64| bytes.div_ceil(self.second.line);
         (lines(shared) + (lines(private) + 1) * core as u64) * self.second.line
     }
 
-    /// What a core goes through for a task.
+    /// The parts of a task on a core.
     fn parts(&self, core: usize, task: usize) -> VecDeque<Part> {
         let line = self.chip.caches.l1_line_bytes as u64;
         let mut parts = VecDeque::new();
@@ -163,7 +163,7 @@ impl<'a> Slow<'a> {
         parts
     }
 
-    /// A core touches a line at `now`: how long that stalls it.
+    /// Accesses a line at `now`. Returns the stall.
     fn touch(&mut self, core: usize, part: Part, now: u64) -> u64 {
         let Part {
             kind,
@@ -173,16 +173,16 @@ impl<'a> Slow<'a> {
         } = part;
         let words = bytes.div_ceil(4);
         let hit = match kind {
-            Kind::Fetch => {
+            AccessKind::Fetch => {
                 self.counts.fetched_words += words;
                 self.first[core][INSTRUCTIONS].read(address).0
             }
-            Kind::Load => {
+            AccessKind::Load => {
                 self.counts.data_words += words;
                 self.first[core][DATA].read(address).0
             }
-            // It goes past a cache that does not have the line, and the others lose it.
-            Kind::Store => {
+            // A store bypasses a cache that lacks the line; the other caches lose the line.
+            AccessKind::Store => {
                 self.counts.data_words += words;
                 self.written.insert(address / self.second.line);
                 let others = (0..self.first.len()).filter(|&other| other != core);
@@ -194,17 +194,17 @@ impl<'a> Slow<'a> {
             return 0;
         }
         match kind {
-            Kind::Fetch => self.counts.l1_fetch_misses += 1,
-            Kind::Load | Kind::Store => self.counts.l1_data_misses += 1,
+            AccessKind::Fetch => self.counts.l1_fetch_misses += 1,
+            AccessKind::Load | AccessKind::Store => self.counts.l1_data_misses += 1,
         }
         match (self.chip.mode, kind) {
-            (Mode::Uniform, _) => self.always_the_same(address),
-            (Mode::Contended, Kind::Store) => self.buffer(core, address, now),
-            (Mode::Contended, _) => self.arrival(address, now) - now,
+            (MissModel::Uniform, _) => self.always_the_same(address),
+            (MissModel::Contended, AccessKind::Store) => self.buffer(core, address, now),
+            (MissModel::Contended, _) => self.arrival(address, now) - now,
         }
     }
 
-    /// Whether the second level has it, and the line that has to be written back.
+    /// Returns whether the second level hits, and the line to be written back.
     fn second_level(&mut self, address: u64) -> (bool, Option<u64>) {
         let (hit, gone) = self.second.read(address);
         self.counts.l2_misses += u64::from(!hit);
@@ -221,7 +221,7 @@ impl<'a> Slow<'a> {
         }
     }
 
-    /// When a word asked for at `now` is there.
+    /// Arrival time of a word requested at `now`.
     fn arrival(&mut self, address: u64, now: u64) -> u64 {
         let timing = self.chip.timing;
         let line = address / self.second.line;
@@ -234,14 +234,14 @@ impl<'a> Slow<'a> {
         }
         let there = self.moves(address, answered) + timing.first_word_cycles;
         self.arrives.insert(line, there);
-        // Room is made right after, whoever else wants something of memory.
+        // The write-back follows directly, before other requests to memory.
         if let Some(back) = back {
             self.moves(back * self.second.line, self.memory_free);
         }
         there
     }
 
-    /// Memory moves a line, from `at` on or later: when its row is open.
+    /// Transfers a line at `at` or later. Returns the time at which its row is open.
     fn moves(&mut self, address: u64, at: u64) -> u64 {
         let timing = self.chip.timing;
         let row = address / ROW_BYTES;
@@ -255,8 +255,8 @@ impl<'a> Slow<'a> {
         open
     }
 
-    /// A store that missed: how long until there is room in the buffer. Stores are done
-    /// in the order in which they came.
+    /// Buffers a missed store. Returns the wait for room. Stores complete in the order of their
+    /// issue.
     fn buffer(&mut self, core: usize, address: u64, now: u64) -> u64 {
         let done = self.arrival(address, now);
         let stores = &mut self.stores[core];
@@ -270,21 +270,21 @@ impl<'a> Slow<'a> {
     }
 }
 
-/// A core of the oracle.
+/// A core of the reference model.
 #[derive(Clone)]
 struct SlowCore {
-    /// When it acts.
+    /// Time of its next step.
     at: u64,
-    /// Since when it wants to.
+    /// Time from which it waits for the step.
     came: u64,
     step: Step,
-    /// What its task has left.
+    /// Remaining parts of its task.
     rest: VecDeque<Part>,
     task: usize,
 }
 
 impl SlowCore {
-    /// Goes on with the rest of its task at `at`.
+    /// Continues with the rest of its task at `at`.
     fn go_on(&mut self, at: u64) {
         let (at, step) = match self.rest.pop_front() {
             Some(part) => (at + part.work, Step::Touch(part)),
@@ -294,7 +294,7 @@ impl SlowCore {
     }
 }
 
-/// All tasks and cores of the oracle.
+/// All tasks and cores of the reference model.
 struct Slowly<'a> {
     slow: Slow<'a>,
     dispatcher: &'a mut dyn Dispatcher<u32>,
@@ -323,7 +323,7 @@ impl Slowly<'_> {
         }
     }
 
-    /// Has the lock, and may have ended a task.
+    /// Holds the lock, and may have completed a task.
     fn dispatch(&mut self, core: usize, now: u64, of: Option<usize>) {
         if let Some(of) = of {
             self.ended[of] = self.cores[core].came;
@@ -370,7 +370,7 @@ impl Slowly<'_> {
         }
     }
 
-    /// Who acts next at that time.
+    /// The core that acts next at this time.
     fn first(&self, now: u64) -> Option<usize> {
         let acts = |core: &SlowCore| core.at == now && !matches!(core.step, Step::Halted);
         let order = (0..self.cores.len()).filter(|&core| acts(&self.cores[core]));
@@ -378,12 +378,12 @@ impl Slowly<'_> {
     }
 }
 
-/// What a run by ticks came to.
+/// Result of a run by ticks.
 pub struct Ticked {
     pub cycles: u64,
-    /// By task.
+    /// End of each task.
     pub ended: Vec<u64>,
-    pub counts: Counts,
+    pub counts: CacheCounts,
 }
 
 /// Runs a graph cycle by cycle.

@@ -37,7 +37,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let mut unknown = None;
     let steps = usher_control::replay(BufReader::new(file), |head| {
         // Simulations record policies to compare with, too.
-        usher_sim::swarm::policy(&head.policy, &head.topology).unwrap_or_else(|| {
+        usher_sim::fuzz::policy(&head.policy, &head.topology).unwrap_or_else(|| {
             unknown = Some(head.policy.clone());
             Box::new(Nobody)
         })

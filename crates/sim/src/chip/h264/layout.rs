@@ -1,40 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where everything lies that the tasks of a frame touch.
+//! Memory layout of a frame and of the data that its tasks touch.
 
 use super::STAGES;
-use crate::chip::fitted::Fitted;
+use crate::chip::fitted::FittedParameters;
 
-/// Shares of the work that each stage has, in per cent.
+/// Share of the work of each stage, in per cent.
 pub(super) const WORK_PERCENT: [u64; STAGES] = [5, 15, 30, 8, 17, 7, 12, 6];
-/// Code of each stage, in 64-byte lines, before it is scaled.
+/// Code size of each stage in 64-byte lines, before scaling.
 pub(super) const CODE_LINES: [u64; STAGES] = [48, 64, 96, 48, 88, 56, 72, 56];
-/// The dispatcher's code and tables, and a task's descriptor, in bytes.
+/// Code and tables of the dispatcher, and the descriptor of a task, in bytes.
 pub(super) const DISPATCHER_CODE_BYTES: u32 = 1024;
 pub(super) const POOL_BYTES: u32 = 512;
 pub(super) const DESCRIPTOR_BYTES: u32 = 64;
-/// Vectors and modes of a macroblock, its differences of 16 bits, its prediction,
-/// its strengths.
+/// Sizes per macroblock: vectors and modes, differences of 16 bits, prediction, strengths.
 pub(super) const INFO_BYTES: u32 = 128;
 pub(super) const DIFFERENCE_BYTES: u32 = 768;
 pub(super) const PREDICTION_BYTES: u32 = 384;
 pub(super) const STRENGTH_BYTES: u32 = 128;
-/// Rows whose differences and predictions have buffers of their own.
+/// Number of rows with their own buffers for differences and predictions.
 pub(super) const BUFFER_ROWS: u32 = 10;
-/// Pixels at each side of a plane.
+/// Margin of a plane on each side, in pixels.
 pub(super) const MARGIN: u64 = 32;
-/// Pixels that a vector is long at most, in each direction.
+/// Maximum length of a vector in each direction, in pixels.
 pub(super) const VECTOR_MAX: u64 = 8;
 
-/// Three planes of pixels, one behind the other.
+/// Three consecutive planes of pixels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Planes {
     pub luma: u64,
-    /// The two of chroma.
+    /// The two chroma planes.
     pub chroma: [u64; 2],
     pub stride: u64,
 }
 
-/// Where everything lies.
+/// Addresses of all data.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub columns: u32,
@@ -65,7 +64,7 @@ pub(super) struct Layout {
     pub work_cycles: [u32; STAGES],
 }
 
-/// Hands out memory from 0 on, on pages.
+/// Page-aligned allocator of addresses from 0 on.
 struct Allocator(u64);
 
 impl Allocator {
@@ -89,7 +88,7 @@ impl Allocator {
 }
 
 impl Layout {
-    pub fn new(columns: u32, rows: u32, number: u64, fitted: &Fitted) -> Self {
+    pub fn new(columns: u32, rows: u32, number: u64, fitted: &FittedParameters) -> Self {
         let mut free = Allocator(0);
         let code_bytes = CODE_LINES.map(|lines| (lines * fitted.code_percent / 100 * 64) as u32);
         let code = code_bytes.map(|bytes| free.take(u64::from(bytes)));
@@ -138,19 +137,19 @@ impl Layout {
         }
     }
 
-    /// The number of a macroblock.
+    /// Index of a macroblock.
     pub fn at(&self, column: u32, row: u32) -> u64 {
         u64::from(row) * u64::from(self.columns) + u64::from(column)
     }
 
-    /// The number of its place in the buffers that stages hand on.
+    /// Index of a macroblock in the buffers that stages pass on.
     pub fn buffer(&self, column: u32, row: u32) -> u64 {
         let slot = column / self.grain % self.slots;
         let place = (row % BUFFER_ROWS * self.slots + slot) * self.grain + column % self.grain;
         u64::from(place)
     }
 
-    /// Where the vector of a macroblock points, in pixels beside itself.
+    /// Motion vector of a macroblock in pixels.
     pub fn vector(&self, column: u32, row: u32) -> (i64, i64) {
         let seed = (self.number << 40) | (u64::from(row) << 20) | u64::from(column);
         let mut dice = oorandom::Rand64::new(u128::from(seed));

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Frames of an H.264 baseline decoder as graphs of tasks, with made-up addresses.
+//! Task graphs of H.264 baseline frames, with generated addresses.
 //!
-//! Paper 5 cuts the processing of a macroblock's video signal into eight stages
-//! (its figure 8, whose names are not in the text) and says which of them make up
-//! the front half (0, 1, 2, 4, 5) and the back half (3, 6, 7). The stages here are
-//! those of the standard that fit this cut: motion vectors, residual, inter
-//! prediction, *boundary strengths*, luma and chroma reconstruction, *luma and
-//! chroma deblocking*. A task does one stage of a few macroblocks side by side.
+//! Paper 5 divides the processing of a macroblock's video signal into eight stages (its figure 8;
+//! their names are not in the text). The stages 0, 1, 2, 4 and 5 form the front half, the stages 3,
+//! 6 and 7 the back half. The stages here are those of the standard that fit this division: motion
+//! vectors, residual, inter prediction, *boundary strengths*, luma and chroma reconstruction, *luma
+//! and chroma deblocking*. A task is one stage of a few adjacent macroblocks.
 //!
-//! **Who waits for whom.** Within a stage: for the left, upper and upper right
-//! neighbours.
-//! Between stages of a macroblock: residual, prediction and strengths for the
-//! vectors, strengths for the residual, reconstruction for residual and prediction,
-//! deblocking for strengths and reconstruction. Between macroblocks: deblocking
-//! changes pixels that the reconstruction of the row below reads, and waits for the
-//! lower right neighbour's; a row goes on only where the reconstruction of the row
-//! above is [`Fitted::lead`] tasks ahead; and a task that fills a buffer waits until
-//! [`Fitted::slots`] tasks before it their row's has been used. A frame begins when
-//! the one before has ended.
+//! **Dependencies**
 //!
-//! **What a stage touches**, for each macroblock: its own code, once from end to
-//! end; tables that all share; the core's stack, which it writes several times over;
-//! scratch that each core has for each stage, half read and half written; and
+//! - Within a stage: on the left, upper and upper right neighbours.
+//! - Between stages of a macroblock: residual, prediction and strengths on the vectors; strengths
+//!   on the residual; reconstruction on residual and prediction; deblocking on strengths and
+//!   reconstruction.
+//! - Between macroblocks: deblocking changes pixels that the reconstruction of the row below reads,
+//!   and depends on that of the lower right neighbour.
+//! - A row continues only if the reconstruction of the row above is [`FittedParameters::lead`] tasks ahead.
+//! - A task that fills a buffer waits until the row's buffer of [`FittedParameters::slots`] tasks before has
+//!   been used.
+//! - A frame starts when the previous frame has ended.
+//!
+//! **Memory accesses** of a stage per macroblock: its code, once from end to end; tables shared by
+//! all cores; the core's stack, which is written several times; scratch memory of each core for
+//! each stage, half read and half written; and
 //!
 //! | stage | reads | writes |
 //! |---|---|---|
-//! | 0 vectors | a quarter of what the parser hands over; info of the macroblock, left, upper, upper right | info, state |
-//! | 1 residual | the rest of it; state | 384 differences of 16 bits |
-//! | 2 prediction | state; 21 x 21 luma and 2 x 9 x 9 chroma pixels of the frame before, where the vector points | 384 pixels |
+//! | 0 vectors | a quarter of the parser's output; info of the macroblock, left, upper, upper right | info, state |
+//! | 1 residual | the rest of the parser's output; state | 384 differences of 16 bits |
+//! | 2 prediction | state; 21 x 21 luma and 2 x 9 x 9 chroma pixels of the previous frame at the vector's target | 384 pixels |
 //! | 3 strengths | info of the macroblock, left, upper | strengths |
 //! | 4 luma | state, differences, prediction, the row of pixels above | 16 x 16 pixels of the frame |
-//! | 5 chroma | the same of chroma | 2 x 8 x 8 pixels |
+//! | 5 chroma | the same for chroma | 2 x 8 x 8 pixels |
 //! | 6, 7 deblocking | strengths, pixels with four (chroma: two) more to the left and above | the same pixels |
 //!
-//! and, at its beginning, its descriptor and the dispatcher's code and tables. What
-//! the parser hands over, infos (128 bytes: vectors, modes) and strengths (128
-//! bytes) are arrays over the whole frame, used anew by each frame. State,
-//! differences and predictions are in buffers, `slots` tasks of them in each of ten
-//! rows, used in turns. Frames are planes with 32 pixels of margin at each side, two
-//! in turns. Vectors are up to 8 pixels long, by chance. All macroblocks are
-//! predicted from the frame before, as most are at a quantiser of 40. What the two
-//! other cores of the chip do (parse the stream, put frames out) is left out.
+//! At its start a task also reads its descriptor and the dispatcher's code and tables.
+//!
+//! **Layout.** The parser's output, infos (128 bytes: vectors, modes) and strengths (128 bytes) are
+//! arrays over the whole frame, reused by each frame. State, differences and predictions are in
+//! ring buffers of `slots` tasks in each of ten rows. Frames alternate between two sets of planes
+//! with a margin of 32 pixels on each side. Vectors are random and up to 8 pixels long. All
+//! macroblocks are predicted from the previous frame, as most are at a quantiser of 40. The work of
+//! the chip's two other cores (parsing the stream, output of frames) is not modelled.
 
 mod layout;
 mod touches;
@@ -48,15 +49,15 @@ mod touches;
 use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::Groups;
 
-use super::fitted::Fitted;
-use super::graph::{GraphError, Order, TaskGraph, TaskSpec};
+use super::fitted::FittedParameters;
+use super::graph::{Dependencies, TaskGraph, TaskGraphError, TaskSpec};
 use layout::{BUFFER_ROWS, Layout};
-use touches::Maker;
+use touches::AccessRecorder;
 
-/// Stages of a macroblock.
+/// Number of stages of a macroblock.
 pub const STAGES: usize = 8;
 
-/// Pictures that the paper decodes.
+/// Picture sizes of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Input {
@@ -72,10 +73,10 @@ pub enum Input {
 }
 
 impl Input {
-    /// All, the smallest first.
+    /// All sizes, in ascending order.
     pub const ALL: [Self; 4] = [Self::Qvga, Self::Vga, Self::Wvga, Self::Hd];
 
-    /// As in the paper's Table 2.
+    /// Name in the paper's Table 2.
     pub fn name(self) -> &'static str {
         match self {
             Self::Qvga => "qvga",
@@ -85,7 +86,7 @@ impl Input {
         }
     }
 
-    /// Macroblocks side by side, and rows of them.
+    /// Number of macroblocks per row, and number of rows.
     pub fn macroblocks(self) -> (u32, u32) {
         match self {
             Self::Qvga => (20, 15),
@@ -96,41 +97,45 @@ impl Input {
     }
 }
 
-/// Where a task of a frame belongs.
+/// Position of a task in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Its stage, 0..8.
+pub struct TaskPosition {
+    /// Stage, 0 to 7.
     pub stage: u32,
-    /// Its row of macroblocks.
+    /// Row of macroblocks.
     pub row: u32,
 }
 
-/// A frame's tasks.
+/// The tasks of a frame.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// With what they touch.
+    /// The tasks with their accesses.
     pub graph: TaskGraph,
-    /// Who follows whom.
-    pub order: Order,
-    /// By task.
-    pub places: Vec<Place>,
+    /// The dependencies.
+    pub order: Dependencies,
+    /// Positions by task.
+    pub positions: Vec<TaskPosition>,
     /// Rows of macroblocks.
     pub rows: u32,
 }
 
-/// Two frames, each predicted from the other, to be run in turns.
+/// Two frames that are predicted from each other, to be run alternately.
 ///
 /// # Errors
-/// Never, as long as who waits for whom makes sense.
-pub fn frames(input: Input, fitted: &Fitted) -> Result<[Frame; 2], GraphError> {
+/// None, if the dependencies are valid.
+pub fn frames(input: Input, fitted: &FittedParameters) -> Result<[Frame; 2], TaskGraphError> {
     Ok([frame(input, 0, fitted)?, frame(input, 1, fitted)?])
 }
 
-/// One frame, written into plane `number` modulo 2.
+/// One frame, which is written into plane `number` modulo 2.
 ///
 /// # Errors
-/// Never, as long as who waits for whom makes sense.
-pub fn frame(input: Input, number: u64, fitted: &Fitted) -> Result<Frame, GraphError> {
+/// None, if the dependencies are valid.
+pub fn frame(
+    input: Input,
+    number: u64,
+    fitted: &FittedParameters,
+) -> Result<Frame, TaskGraphError> {
     let (columns, rows) = input.macroblocks();
     let grain = fitted.grain.clamp(1, columns);
     let groups = columns.div_ceil(grain);
@@ -142,11 +147,11 @@ pub fn frame(input: Input, number: u64, fitted: &Fitted) -> Result<Frame, GraphE
         slots,
         lead: fitted.lead,
     };
-    let (mut tasks, mut places) = (Vec::new(), Vec::new());
+    let (mut tasks, mut positions) = (Vec::new(), Vec::new());
     for row in 0..rows {
         for group in 0..groups {
             for stage in 0..STAGES as u32 {
-                let mut maker = Maker::new(&layout, stage);
+                let mut maker = AccessRecorder::new(&layout, stage);
                 maker.begin(tasks.len() as u64);
                 for column in group * grain..((group + 1) * grain).min(columns) {
                     maker.macroblock(column, row);
@@ -156,39 +161,39 @@ pub fn frame(input: Input, number: u64, fitted: &Fitted) -> Result<Frame, GraphE
                     accesses: maker.accesses,
                     ..TaskSpec::default()
                 });
-                places.push(Place { stage, row });
+                positions.push(TaskPosition { stage, row });
             }
         }
     }
     let graph = TaskGraph { tasks };
-    let order = Order::of(&graph)?;
+    let order = Dependencies::of(&graph)?;
     Ok(Frame {
         graph,
         order,
-        places,
+        positions,
         rows,
     })
 }
 
 impl Frame {
-    /// The groups of all tasks, each by its place.
-    pub fn groups(&self, of: impl Fn(Place) -> Groups) -> Vec<Groups> {
-        self.places.iter().map(|&place| of(place)).collect()
+    /// The groups of all tasks, determined by position.
+    pub fn groups(&self, of: impl Fn(TaskPosition) -> Groups) -> Vec<Groups> {
+        self.positions.iter().map(|&place| of(place)).collect()
     }
 }
 
-/// Tasks in rows.
+/// The grid of tasks of a frame.
 struct Grid {
     groups: u32,
     rows: u32,
-    /// Buffers of differences and predictions that a row has, a task each.
+    /// Buffers of differences and predictions per row, one per task.
     slots: u32,
-    /// Tasks by which the reconstruction of the row above is ahead of a row.
+    /// Number of tasks by which the reconstruction of the row above must be ahead.
     lead: u32,
 }
 
 impl Grid {
-    /// The task of a stage, if there is such a place.
+    /// The task of a stage at a position, if the position exists.
     fn task(&self, stage: u32, group: i64, row: i64) -> Option<u32> {
         let inside = (0..i64::from(self.groups)).contains(&group)
             && (0..i64::from(self.rows)).contains(&row);
@@ -206,7 +211,7 @@ impl Grid {
             6 => &[3, 4],
             _ => &[3, 5],
         };
-        // Who used the buffer before must be done with it.
+        // The task that used the buffer before must have ended.
         let slots = i64::from(self.slots);
         let last = i64::from(self.groups) - 1;
         let user = |stage| {
@@ -224,7 +229,7 @@ impl Grid {
                 (0, 1..) => self.task(before, ahead, row - 1),
                 _ => None,
             });
-        // The last macroblock's lower right neighbour is in the next group.
+        // The lower right neighbour of the last macroblock is in the next group.
         let right = (group + 1).min(last);
         let below = match stage {
             6 => self.task(4, right, row + 1),
@@ -250,17 +255,17 @@ impl Grid {
 mod tests {
     use super::layout::POOL_BYTES;
     use super::*;
-    use crate::chip::graph::Kind;
+    use crate::chip::graph::AccessKind;
 
     #[test]
-    fn a_wvga_frame_has_2400_tasks_as_table_3_implies() {
-        let fitted = Fitted {
+    fn wvga_frame_has_2400_tasks_as_in_table_3() {
+        let fitted = FittedParameters {
             grain: 5,
-            ..Fitted::default()
+            ..FittedParameters::default()
         };
         let [frame, _] = frames(Input::Wvga, &fitted).unwrap();
         assert_eq!(frame.graph.tasks.len(), 2400);
-        let fitted = Fitted { grain: 1, ..fitted };
+        let fitted = FittedParameters { grain: 1, ..fitted };
         let [frame, _] = frames(Input::Hd, &fitted).unwrap();
         assert_eq!(frame.graph.tasks.len(), 28_800, "section 6");
     }
@@ -292,15 +297,15 @@ mod tests {
         );
     }
 
-    /// Every pixel that the frame has is written, and what is read was written in
-    /// this frame or lies in the one before.
+    /// Every pixel of the frame is written, and every read pixel was written in this frame or
+    /// belongs to the previous one.
     #[test]
     fn planes_do_not_overlap_and_are_covered() {
-        let fitted = Fitted::default();
+        let fitted = FittedParameters::default();
         let [one, two] = [0, 1].map(|number| frame(Input::Qvga, number, &fitted).unwrap());
-        let touched = |frame: &Frame, stage: u32, kind: Kind| {
+        let touched = |frame: &Frame, stage: u32, kind: AccessKind| {
             let mut bytes = std::collections::BTreeSet::new();
-            for (spec, place) in frame.graph.tasks.iter().zip(&frame.places) {
+            for (spec, place) in frame.graph.tasks.iter().zip(&frame.positions) {
                 for access in &spec.accesses {
                     if place.stage == stage && access.kind == kind && !access.private {
                         for row in 0..u64::from(access.rows) {
@@ -312,8 +317,8 @@ mod tests {
             }
             bytes
         };
-        let written = touched(&one, 4, Kind::Store);
-        let read_next = touched(&two, 2, Kind::Load);
+        let written = touched(&one, 4, AccessKind::Store);
+        let read_next = touched(&two, 2, AccessKind::Load);
         let pool = POOL_BYTES as usize / 2;
         assert_eq!(
             written.len(),
@@ -321,11 +326,11 @@ mod tests {
             "each pixel once, and the pool"
         );
         assert!(written.intersection(&read_next).count() > 320 * 240 * 2 / 3);
-        let next = touched(&two, 4, Kind::Store);
+        let next = touched(&two, 4, AccessKind::Store);
         assert_eq!(
             written.intersection(&next).count(),
             pool,
-            "two planes in turns"
+            "two alternating planes"
         );
     }
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each stage touches of a macroblock.
+//! Memory accesses of each stage for a macroblock.
 
 use super::layout::{
     DESCRIPTOR_BYTES, DIFFERENCE_BYTES, DISPATCHER_CODE_BYTES, INFO_BYTES, Layout, MARGIN,
     POOL_BYTES, PREDICTION_BYTES, Planes, STRENGTH_BYTES,
 };
-use crate::chip::graph::{Access, Kind};
+use crate::chip::graph::{AccessKind, TaskAccess};
 
-/// Notes what a task touches.
-pub(super) struct Maker<'a> {
+/// Collects the accesses of a task.
+pub(super) struct AccessRecorder<'a> {
     layout: &'a Layout,
     stage: u32,
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<TaskAccess>,
 }
 
-impl<'a> Maker<'a> {
+impl<'a> AccessRecorder<'a> {
     pub fn new(layout: &'a Layout, stage: u32) -> Self {
         Self {
             layout,
@@ -23,73 +23,101 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// What the dispatcher touches to start a task.
+    /// Accesses of the dispatcher when it starts a task.
     pub fn begin(&mut self, number: u64) {
         let layout = self.layout;
         let descriptor = layout.descriptors + number * u64::from(DESCRIPTOR_BYTES);
-        self.row(Kind::Fetch, layout.dispatcher_code, DISPATCHER_CODE_BYTES);
-        self.row(Kind::Load, layout.pool, POOL_BYTES / 2);
-        self.row(Kind::Store, layout.pool, POOL_BYTES / 2);
-        self.row(Kind::Load, descriptor, DESCRIPTOR_BYTES);
+        self.row(
+            AccessKind::Fetch,
+            layout.dispatcher_code,
+            DISPATCHER_CODE_BYTES,
+        );
+        self.row(AccessKind::Load, layout.pool, POOL_BYTES / 2);
+        self.row(AccessKind::Store, layout.pool, POOL_BYTES / 2);
+        self.row(AccessKind::Load, descriptor, DESCRIPTOR_BYTES);
     }
 
-    fn row(&mut self, kind: Kind, address: u64, bytes: u32) {
-        self.accesses.push(Access::row(kind, address, bytes));
+    fn row(&mut self, kind: AccessKind, address: u64, bytes: u32) {
+        self.accesses.push(TaskAccess::row(kind, address, bytes));
     }
 
-    /// Pixels from (x, y) on, which may lie in the margin.
-    fn pixels(&mut self, kind: Kind, plane: u64, stride: u64, from: (i64, i64), size: (u32, u32)) {
-        // Half the margin for chroma, as half the pixels.
+    /// Accesses to pixels from (x, y) on, which may lie in the margin.
+    fn pixels(
+        &mut self,
+        kind: AccessKind,
+        plane: u64,
+        stride: u64,
+        from: (i64, i64),
+        size: (u32, u32),
+    ) {
+        // The chroma planes have half the pixels and half the margin.
         let margin = (MARGIN * stride / self.layout.current.stride) as i64;
         let place = (from.1 + margin) * stride as i64 + from.0 + margin;
-        self.accesses.push(Access {
+        self.accesses.push(TaskAccess {
             rows: size.1,
             stride: stride as u32,
-            ..Access::row(kind, plane + place.max(0) as u64, size.0)
+            ..TaskAccess::row(kind, plane + place.max(0) as u64, size.0)
         });
     }
 
-    fn luma(&mut self, kind: Kind, planes: Planes, from: (i64, i64), size: (u32, u32)) {
+    fn luma(&mut self, kind: AccessKind, planes: Planes, from: (i64, i64), size: (u32, u32)) {
         self.pixels(kind, planes.luma, planes.stride, from, size);
     }
 
-    fn chroma(&mut self, kind: Kind, planes: Planes, from: (i64, i64), size: (u32, u32)) {
+    fn chroma(&mut self, kind: AccessKind, planes: Planes, from: (i64, i64), size: (u32, u32)) {
         for plane in planes.chroma {
             self.pixels(kind, plane, planes.stride / 2, from, size);
         }
     }
 
-    /// An array with `each` bytes a macroblock: `bytes` from `offset` on.
-    fn of(&mut self, kind: Kind, array: u64, at: u64, each: u32, (offset, bytes): (u32, u32)) {
+    /// Access to an array with `each` bytes per macroblock: `bytes` bytes from `offset` on.
+    fn of(
+        &mut self,
+        kind: AccessKind,
+        array: u64,
+        at: u64,
+        each: u32,
+        (offset, bytes): (u32, u32),
+    ) {
         let address = array + at * u64::from(each) + u64::from(offset);
         self.row(kind, address, bytes);
     }
 
-    /// Code and workspace, and with them the work.
+    /// Code and scratch memory, with the work of the stage.
     fn code(&mut self) {
         let (layout, stage) = (self.layout, self.stage as usize);
         let half = layout.workspace_bytes / 2;
         let scratch = u64::from(layout.stack_bytes + self.stage * layout.workspace_bytes);
         let cycles = layout.work_cycles[stage];
         let parts = [
-            (Kind::Fetch, layout.code[stage], layout.code_bytes[stage], 1),
-            (Kind::Load, layout.tables, layout.tables_bytes, 1),
-            (Kind::Store, 0, layout.stack_bytes, layout.stack_writes),
-            (Kind::Load, scratch, half, 1),
-            (Kind::Store, scratch + u64::from(half), half, 1),
+            (
+                AccessKind::Fetch,
+                layout.code[stage],
+                layout.code_bytes[stage],
+                1,
+            ),
+            (AccessKind::Load, layout.tables, layout.tables_bytes, 1),
+            (
+                AccessKind::Store,
+                0,
+                layout.stack_bytes,
+                layout.stack_writes,
+            ),
+            (AccessKind::Load, scratch, half, 1),
+            (AccessKind::Store, scratch + u64::from(half), half, 1),
         ];
         for (number, (kind, address, bytes, rows)) in parts.into_iter().enumerate() {
-            self.accesses.push(Access {
+            self.accesses.push(TaskAccess {
                 private: number >= 2,
                 cycles: cycles / parts.len() as u32,
                 rows,
-                ..Access::row(kind, address, bytes)
+                ..TaskAccess::row(kind, address, bytes)
             });
         }
     }
 
-    /// Vectors and modes of a macroblock, if there is such a one.
-    fn info(&mut self, kind: Kind, column: i64, row: i64) {
+    /// Vectors and modes of a macroblock, if it exists.
+    fn info(&mut self, kind: AccessKind, column: i64, row: i64) {
         let layout = self.layout;
         let inside = (0..i64::from(layout.columns)).contains(&column)
             && (0..i64::from(layout.rows)).contains(&row);
@@ -99,8 +127,8 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// What the front half's stages tell one another about a macroblock.
-    fn state(&mut self, kind: Kind, buffer: u64) {
+    /// State that the stages of the front half exchange for a macroblock.
+    fn state(&mut self, kind: AccessKind, buffer: u64) {
         let bytes = self.layout.state_bytes;
         self.of(kind, self.layout.states, buffer, bytes, (0, bytes));
     }
@@ -116,7 +144,7 @@ impl<'a> Maker<'a> {
 
     /// Vectors and strengths.
     fn states(&mut self, column: u32, row: u32) {
-        use Kind::{Load, Store};
+        use AccessKind::{Load, Store};
         let layout = self.layout;
         let (x, y, at) = (i64::from(column), i64::from(row), layout.at(column, row));
         for (dx, dy) in [(0, 0), (-1, 0), (0, -1)] {
@@ -136,7 +164,7 @@ impl<'a> Maker<'a> {
 
     /// Residual and inter prediction.
     fn predict(&mut self, column: u32, row: u32) {
-        use Kind::{Load, Store};
+        use AccessKind::{Load, Store};
         let layout = self.layout;
         let (x, y, at) = (i64::from(column), i64::from(row), layout.at(column, row));
         let buffer = layout.buffer(column, row);
@@ -151,7 +179,7 @@ impl<'a> Maker<'a> {
         }
         let (dx, dy) = layout.vector(column, row);
         let chroma = (8 * x + dx / 2, 8 * y + dy / 2);
-        // Half a pixel is computed of six around it.
+        // Half-pixel interpolation uses six pixels.
         self.luma(
             Load,
             layout.before,
@@ -165,7 +193,7 @@ impl<'a> Maker<'a> {
 
     /// Reconstruction and deblocking.
     fn write_pixels(&mut self, column: u32, row: u32) {
-        use Kind::{Load, Store};
+        use AccessKind::{Load, Store};
         let layout = self.layout;
         let (x, y, at) = (i64::from(column), i64::from(row), layout.at(column, row));
         let (current, differences) = (layout.current, layout.differences);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chat benchmark: members of rooms who send one another messages.
+//! The chat benchmark: members of rooms that send messages to one another.
 //!
-//! Of its description (Franke et al., "PMQS: Scalable Linux Scheduling for High End
-//! Servers", ALS 2001; after VolanoMark): 20 members a room; each has four threads,
-//! a pair (send, receive) at the client and one at the server; each message goes
-//! from the client's sender to the server's receiver, which hands it to the
-//! sender of every member of the room, from where it goes to that member's client.
+//! Structure according to its description (Franke et al., "PMQS: Scalable Linux Scheduling for High
+//! End Servers", ALS 2001; after VolanoMark): 20 members per room. Each member has four threads: a
+//! pair (send, receive) at the client and a pair at the server. A message goes from the client's
+//! sender to the server's receiver. The receiver passes it to the sender of every member of the
+//! room, which sends it to that member's client.
 //!
-//! Ours is how far members run ahead: in the benchmark the socket buffers limit
-//! that, here each speaks at most so many messages before it has heard what the
-//! others said.
+//! One parameter is not in the description: how far members run ahead. In the benchmark the socket
+//! buffers limit it. Here a member sends at most a given number of messages before it has received
+//! the others' messages.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::{Step, Workload};
+use super::{OperationResult, Workload};
 
 /// Messages that wait for one reader.
 #[derive(Debug, Default)]
@@ -23,17 +23,17 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// Adds one; whether the reader waited for it.
+    /// Adds a message. Returns whether the reader waited for it.
     fn put(&self) -> bool {
         self.count.fetch_add(1, SeqCst);
         self.reader_waits.load(SeqCst) && self.reader_waits.swap(false, SeqCst)
     }
 
-    /// Takes one, if there is one; else the reader waits.
+    /// Takes a message. If there is none, the reader waits and the result is false.
     fn take(&self) -> bool {
         if self.count.load(SeqCst) == 0 {
             self.reader_waits.store(true, SeqCst);
-            // Somebody may have looked for the mark before it was there.
+            // A writer may have checked the mark before it was set.
             if self.count.load(SeqCst) == 0 {
                 return false;
             }
@@ -48,21 +48,21 @@ impl Mailbox {
 struct Member {
     /// From the client's sender to the server's receiver.
     said: Mailbox,
-    /// From the receivers of the room to the server's sender.
+    /// From the room's receivers to the server's sender.
     queued: Mailbox,
-    /// From there to the client's receiver.
+    /// From the server's sender to the client's receiver.
     heard: Mailbox,
     /// Messages sent.
     sent: AtomicU64,
     /// Copies received.
     received: AtomicU64,
-    /// Whether the client's sender waits to be allowed to speak.
+    /// Whether the client's sender waits for permission to send.
     silent: AtomicBool,
-    /// Copies that the server's receiver has still to hand out.
+    /// Copies that the server's receiver still has to pass on.
     copies: AtomicU32,
 }
 
-/// Threads of a member.
+/// Number of threads of a member.
 const THREADS: usize = 4;
 
 /// The chat.
@@ -75,8 +75,8 @@ pub struct Chat {
 }
 
 impl Chat {
-    /// Rooms of so many members, four tasks each; messages that a member may be
-    /// ahead of what it has heard, 1 at least.
+    /// Creates rooms with this number of members, four tasks each. A member may be `ahead` messages
+    /// (at least 1) ahead of those it has received.
     pub fn new(rooms: usize, members_a_room: usize, ahead: u64) -> Self {
         Self {
             members_a_room,
@@ -93,8 +93,7 @@ impl Chat {
         self.members.iter().map(|m| m.sent.load(SeqCst)).sum()
     }
 
-    /// Copies that are on their way, a message not yet handed out counting for
-    /// as many as it will be.
+    /// Copies in transit; a message that was not passed on yet counts for all its copies.
     pub fn on_their_way(&self) -> u64 {
         let of = |m: &Member| {
             let whole = u64::from(m.said.count.load(SeqCst)) * self.members_a_room as u64;
@@ -125,8 +124,7 @@ impl Chat {
         Some(member.said.put())
     }
 
-    /// Takes a message, or hands out one of its copies; to whom, and whether that
-    /// one waited.
+    /// Takes a message or passes on one of its copies. Returns the recipient, if it waited.
     fn hand_out(&self, number: usize) -> Option<Option<usize>> {
         let member = &self.members[number];
         let left = member.copies.load(SeqCst);
@@ -160,17 +158,17 @@ impl Workload for Chat {
     }
 
     fn address_space(&self, task: usize) -> u32 {
-        // The threads of all clients are one process, those of the server another.
+        // The threads of all clients form one process, those of the server another.
         match task % THREADS {
             0 | 3 => 1,
             _ => 2,
         }
     }
 
-    fn step(&self, task: usize, _now_ns: u64, woken: &mut Vec<usize>) -> Step {
+    fn step(&self, task: usize, _now_ns: u64, woken: &mut Vec<usize>) -> OperationResult {
         let number = task / THREADS;
         let member = &self.members[number];
-        // Who is woken: a thread of this member, or the sender of another.
+        // The woken task: a thread of this member, or the sender of another.
         let wakes = match task % THREADS {
             0 => self.speak(member).map(|w| w.then_some(task + 1)),
             1 => self
@@ -185,9 +183,9 @@ impl Workload for Chat {
         match wakes {
             Some(wakes) => {
                 woken.extend(wakes);
-                Step::Done
+                OperationResult::Done
             }
-            None => Step::Waits,
+            None => OperationResult::Waits,
         }
     }
 
@@ -206,20 +204,20 @@ impl Workload for Chat {
 mod tests {
     use super::*;
 
-    /// Steps whoever does not wait, in turn, and checks that the count adds up.
+    /// Steps all tasks that do not wait, in turn, and checks the number of copies.
     #[test]
     fn every_message_reaches_every_member_once() {
         let chat = Chat::new(3, 4, 10);
         let mut ready: Vec<usize> = (0..chat.tasks()).collect();
         let mut woken = vec![];
         for turn in 0..20_000 {
-            assert!(!ready.is_empty(), "nobody waits for ever");
+            assert!(!ready.is_empty(), "deadlock");
             let task = ready.remove(turn * 7 % ready.len());
-            if chat.step(task, 0, &mut woken) == Step::Done {
+            if chat.step(task, 0, &mut woken) == OperationResult::Done {
                 ready.push(task);
             }
             for task in woken.drain(..) {
-                assert!(!ready.contains(&task), "who does not wait is not woken");
+                assert!(!ready.contains(&task), "woke a task that does not wait");
                 ready.push(task);
             }
             assert_eq!(chat.sent() * 4, chat.completed() + chat.on_their_way());
@@ -229,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn a_member_waits_for_the_others_words() {
+    fn member_waits_for_messages_of_others() {
         let chat = Chat::new(1, 2, 10);
         let mut woken = vec![];
         for _ in 0..10 {
-            assert_eq!(chat.step(0, 0, &mut woken), Step::Done);
+            assert_eq!(chat.step(0, 0, &mut woken), OperationResult::Done);
         }
-        assert_eq!(chat.step(0, 0, &mut woken), Step::Waits);
+        assert_eq!(chat.step(0, 0, &mut woken), OperationResult::Waits);
         assert!(woken.is_empty(), "the receiver has not waited yet");
     }
 }

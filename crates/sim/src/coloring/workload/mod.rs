@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tasks do: the paper's two workloads, as state machines whose states
-//! are atomics, so that simulated CPUs and threads of this machine run the same.
+//! The paper's two workloads as state machines with atomic states, which run on simulated CPUs and
+//! on threads of the host.
 
 mod chat;
 mod web;
@@ -8,31 +8,31 @@ mod web;
 pub use chat::Chat;
 pub use web::Web;
 
-/// What an operation came to.
+/// Result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// It was done.
+pub enum OperationResult {
+    /// The operation is done.
     Done,
-    /// Nothing was done: the task waits until it is woken, and tries again.
+    /// Nothing was done: the task waits until it is woken, then retries.
     Waits,
 }
 
-/// Tasks that do operations, wait for one another and wake one another.
+/// Tasks that execute operations, wait for one another and wake one another.
 ///
-/// A task is stepped by one thread at a time. Who is about to step it marks it as
-/// sleeping before, as `prepare_to_wait()` does, so that no wake-up is lost.
+/// Only one thread steps a task at a time. It marks the task as sleeping before the step, as
+/// `prepare_to_wait()` does, to avoid lost wakeups.
 pub trait Workload: Sync {
-    /// How many tasks there are; all begin runnable.
+    /// Number of tasks; all are runnable at the start.
     fn tasks(&self) -> usize;
-    /// The number of a task's address space, from 1.
+    /// Number of a task's address space, from 1.
     fn address_space(&self, task: usize) -> u32;
-    /// One operation of a task (a system call with what belongs to it). Tasks that
+    /// Executes one operation of a task (a system call with its surrounding work). Tasks that
     /// waited for it are added to `woken`.
-    fn step(&self, task: usize, now_ns: u64, woken: &mut Vec<usize>) -> Step;
-    /// What comes from outside by now.
+    fn step(&self, task: usize, now_ns: u64, woken: &mut Vec<usize>) -> OperationResult;
+    /// Handles external arrivals up to `now_ns`.
     fn arrivals(&self, now_ns: u64, woken: &mut Vec<usize>);
-    /// When something comes from outside next.
+    /// Time of the next external arrival.
     fn next_arrival_ns(&self) -> Option<u64>;
-    /// Units of work done: messages delivered, requests answered.
+    /// Completed units of work: messages delivered, requests answered.
     fn completed(&self) -> u64;
 }

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A web server: processes that answer one request each, and clients elsewhere.
+//! A web server: each process answers one request at a time, for clients on other machines.
 //!
-//! As Apache 1.3 does with connections that are not kept: a process waits for a
-//! request, answers it, waits until the client has closed the connection, and
-//! clears up. Both halves take the same number of operations. Each client sends its
-//! next request as soon as it has its answer, so that nearly all processes are
-//! runnable, as the paper's authors saw theirs (Yamamura et al., "Speeding Up Kernel
-//! Scheduler by Reducing Cache Misses", USENIX 2002, FREENIX track, section 5.1).
+//! The model is Apache 1.3 without persistent connections. A process waits for a request, answers
+//! it, waits until the client has closed the connection, and cleans up. Both halves take the same
+//! number of operations. A client sends its next request as soon as it has the answer. Nearly all
+//! processes are therefore runnable, as observed by the paper's authors (Yamamura et al., "Speeding
+//! Up Kernel Scheduler by Reducing Cache Misses", USENIX 2002, FREENIX track, section 5.1).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Step, Workload};
+use super::{OperationResult, Workload};
 
 #[derive(Debug, Default)]
 struct Process {
-    /// Something came from its client.
+    /// Whether data from the client have arrived.
     ready: AtomicBool,
     waits: AtomicBool,
-    /// Operations left of this half.
+    /// Remaining operations of this half.
     left: AtomicU32,
-    /// Halves done.
+    /// Completed halves.
     halves: AtomicU64,
 }
 
@@ -31,16 +30,16 @@ pub struct Web {
     operations: u32,
     network_ns: u64,
     processes: Vec<Process>,
-    /// What is on its way from clients: when it comes, to whom; in that order.
+    /// Data in transit from clients, in order of arrival: time and process.
     network: Mutex<VecDeque<(u64, usize)>>,
-    /// When the first of it comes; `u64::MAX` for nothing.
+    /// Time of the first arrival; `u64::MAX` if there is none.
     first_ns: AtomicU64,
     answered: AtomicU64,
 }
 
 impl Web {
-    /// So many processes, each with a request; operations of half a request; time
-    /// between what a process sends and what the client answers.
+    /// Creates this number of processes, each with a request; `operations` per half request;
+    /// `network_ns` between a reply and the client's next data.
     pub fn new(processes: usize, operations: u32, network_ns: u64) -> Self {
         let process = |_| Process {
             ready: AtomicBool::new(true),
@@ -65,7 +64,7 @@ impl Web {
         self.first_ns.store(first, SeqCst);
     }
 
-    /// Half a request is done: the client's turn.
+    /// Completes half a request: the client continues.
     fn reply(&self, task: usize, now_ns: u64) {
         let halves = self.processes[task].halves.fetch_add(1, SeqCst) + 1;
         if halves.is_multiple_of(2) {
@@ -73,7 +72,7 @@ impl Web {
         }
         let mut network = self.network();
         let last = network.back().map_or(0, |&(when, _)| when);
-        // Clocks of two threads may differ by a little; the order may not.
+        // Clocks of two threads may differ slightly; the queue must stay sorted.
         network.push_back(((now_ns + self.network_ns).max(last), task));
         self.note_first(&network);
     }
@@ -93,15 +92,15 @@ impl Workload for Web {
         task as u32 + 1
     }
 
-    fn step(&self, task: usize, now_ns: u64, _woken: &mut Vec<usize>) -> Step {
+    fn step(&self, task: usize, now_ns: u64, _woken: &mut Vec<usize>) -> OperationResult {
         let process = &self.processes[task];
         let left = process.left.load(SeqCst);
         if left == 0 {
             if !process.ready.swap(false, SeqCst) {
                 process.waits.store(true, SeqCst);
-                // It may have come before the mark was there.
+                // The data may have arrived before the mark was set.
                 if !process.ready.swap(false, SeqCst) {
-                    return Step::Waits;
+                    return OperationResult::Waits;
                 }
                 process.waits.store(false, SeqCst);
             }
@@ -111,7 +110,7 @@ impl Workload for Web {
         if left == 0 {
             self.reply(task, now_ns);
         }
-        Step::Done
+        OperationResult::Done
     }
 
     fn arrivals(&self, now_ns: u64, woken: &mut Vec<usize>) {
@@ -146,12 +145,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_takes_two_turns_of_the_client_and_all_operations() {
+    fn request_takes_two_client_round_trips_and_all_operations() {
         let web = Web::new(2, 3, 100);
         let mut woken = vec![];
         let steps = |now: u64, woken: &mut Vec<usize>| {
             (0..5)
-                .take_while(|_| web.step(0, now, woken) == Step::Done)
+                .take_while(|_| web.step(0, now, woken) == OperationResult::Done)
                 .count()
         };
         assert_eq!(steps(10, &mut woken), 3);
@@ -168,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_the_wait_is_not_waited_for() {
+    fn data_that_arrived_before_the_wait_are_not_waited_for() {
         let web = Web::new(1, 1, 5);
         let mut woken = vec![];
-        assert_eq!(web.step(0, 0, &mut woken), Step::Done);
+        assert_eq!(web.step(0, 0, &mut woken), OperationResult::Done);
         web.arrivals(5, &mut woken);
         assert!(woken.is_empty(), "it did not wait");
-        assert_eq!(web.step(0, 6, &mut woken), Step::Done);
+        assert_eq!(web.step(0, 6, &mut woken), OperationResult::Done);
     }
 }

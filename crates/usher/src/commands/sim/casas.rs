@@ -12,9 +12,9 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use serde_derive::Serialize;
 use usher_sim::campaign::{MixRow, Scheduler};
-use usher_sim::evaluation::{Evaluation, Extent};
+use usher_sim::evaluation::{Evaluation, SimulationSize};
 use usher_sim::parsec::programs;
-use usher_sim::setup::{FREE, PAPER_1, Setup};
+use usher_sim::setup::{FREE_PARAMETERS, PAPER_1, Setup};
 
 use super::machine;
 use crate::failure::Outcome;
@@ -23,23 +23,23 @@ use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Work of a simulated repetition, in seconds of the sequential program; real ones
-    /// take minutes, and what they come to follows from the simulated ones' rates
+    /// Work of a simulated repetition, in seconds of the sequential program. Results for real
+    /// programs, which take minutes, are extrapolated from the simulated rates
     #[arg(long, default_value_t = 24.0)]
     seconds: f64,
-    /// Virtual seconds to look at every mix after it has settled
+    /// Virtual seconds of each mix to simulate after its transient
     #[arg(long, default_value_t = 20.0)]
     steady: f64,
-    /// Only every so manieth mix of the 210
-    #[arg(long, default_value_t = 1)]
-    every: usize,
-    /// Seed of everything random
+    /// Run every N-th of the 210 mixes
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    stride: u32,
+    /// Seed of the random number generators
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also with every free parameter at either end of its range, on every seventh mix
+    /// Also run with each free parameter at both ends of its range, on every seventh mix
     #[arg(long)]
     ranges: bool,
-    /// Write a page and every mix's figures into this directory
+    /// Write a report page and the figures of every mix into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -49,22 +49,19 @@ struct Answer {
     simulated: bool,
     machine: &'static str,
     evaluation: Evaluation,
-    /// With free parameters at the ends of their ranges.
+    /// Results with free parameters at the ends of their ranges.
     ranges: Vec<Evaluation>,
     events: u64,
     seconds: f64,
 }
 
-/// A repetition, and a look at it, of more teaches nothing more.
+/// Upper limit; longer simulations do not change the result.
 const SECONDS_MAX: f64 = 3600.0;
-/// Every so manieth mix is run for the ends of ranges.
-const RANGES_EVERY: usize = 7;
+/// Stride of the mixes that are run for the ends of ranges.
+const RANGES_STRIDE: usize = 7;
 
-/// Simulates and prints.
+/// Runs the command.
 pub fn run(args: &Args, out: Output) -> Outcome {
-    if args.every == 0 {
-        bail!("--every must be 1 or more");
-    }
     for (name, value) in [("--seconds", args.seconds), ("--steady", args.steady)] {
         if !(value > 0.0 && value <= SECONDS_MAX) {
             bail!("{name} must be a positive number, {SECONDS_MAX} at most, not {value}");
@@ -78,37 +75,38 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let began = Instant::now();
     let topology = machine(PAPER_1)?;
     let setup = Setup::new(programs()?);
-    let extent = Extent {
+    let size = SimulationSize {
         repetition_s: args.seconds,
         steady_s: args.steady,
-        every: args.every,
+        stride: args.stride as usize,
         seed: args.seed,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let progress = Progress::new();
-    let evaluate = |setting: &str, setup: &Setup, schedulers: &[Scheduler], extent: &Extent| {
-        progress.doing(format!("{setting} every program alone"));
-        let begun = AtomicBool::new(false);
-        let done = |mixes: usize, row: &MixRow| {
-            if !begun.swap(true, Ordering::Relaxed) {
-                progress.steps(mixes as u64);
-            }
-            progress.step();
-            progress.doing(format!("{setting} {}", row.programs.join(" ")));
+    let evaluate =
+        |setting: &str, setup: &Setup, schedulers: &[Scheduler], size: &SimulationSize| {
+            progress.doing(format!("{setting} every program alone"));
+            let begun = AtomicBool::new(false);
+            let done = |mixes: usize, row: &MixRow| {
+                if !begun.swap(true, Ordering::Relaxed) {
+                    progress.steps(mixes as u64);
+                }
+                progress.step();
+                progress.doing(format!("{setting} {}", row.programs.join(" ")));
+            };
+            Evaluation::run(setting, setup, &topology, schedulers, size, &done)
         };
-        Evaluation::run(setting, setup, &topology, schedulers, extent, &done)
-    };
-    let evaluation = evaluate("", &setup, &Scheduler::ALL, &extent)?;
+    let evaluation = evaluate("", &setup, &Scheduler::ALL, &size)?;
     let mut ranges = Vec::new();
-    for free in FREE.iter().filter(|_| args.ranges) {
-        let extent = Extent {
-            every: args.every.max(RANGES_EVERY),
-            ..extent
+    for parameter in FREE_PARAMETERS.iter().filter(|_| args.ranges) {
+        let size = SimulationSize {
+            stride: (args.stride as usize).max(RANGES_STRIDE),
+            ..size
         };
-        for value in [free.range.0, free.range.1] {
-            let setting = format!("{} {value}", free.name);
-            let setup = free.set(&setup, value);
-            ranges.push(evaluate(&setting, &setup, &Scheduler::RANGES, &extent)?);
+        for value in [parameter.range.0, parameter.range.1] {
+            let setting = format!("{} {value}", parameter.name);
+            let setup = parameter.set(&setup, value);
+            ranges.push(evaluate(&setting, &setup, &Scheduler::RANGES, &size)?);
         }
     }
     progress.end();
@@ -130,7 +128,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     written.map(|()| 0)
 }
 
-/// The page and what it rests on.
+/// Writes the report page and its data.
 fn write(dir: &Path, answer: &Answer) -> anyhow::Result<()> {
     let figures = serde_json::to_string_pretty(answer).context("writing JSON");
     let files = [

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim`: the same control loop on a machine that is not there.
+//! `usher sim`: runs the control loop on simulated machines.
 
 mod casas;
+mod fuzz;
 mod mix;
 mod smt;
-mod swarm;
 
 use usher_model::Topology;
 use usher_topology::Source;
@@ -12,42 +12,41 @@ use usher_topology::Source;
 use crate::failure::Outcome;
 use crate::output::Output;
 
-/// Runs the control loop on a simulated machine
+/// Run the control loop on a simulated machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Nothing that this command prints was measured: it is what models of machines, of the
-kernel and of programs give. How far these are from what was published of the real
-ones is part of the tests.
+The output of this command is simulated, not measured: it follows from models of the machine,
+of its kernel and of the programs. Tests compare the models with published measurements.
 
 Examples:
   usher sim mix examples/sim/paper1.toml
   usher sim smt                     four loops on two cores with two threads each
-  usher sim casas --out report      all 210 mixes, some ten minutes, and a page
-  usher sim casas --every 10        every tenth mix of four PARSEC programs
-  usher sim swarm 0..1000           a thousand seeds of things going wrong")]
+  usher sim casas --out report      all 210 mixes, about ten minutes, with a report page
+  usher sim casas --stride 10       every tenth mix of four PARSEC programs
+  usher sim fuzz 0..1000            a thousand seeds with injected faults")]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum Command {
     Mix(mix::Args),
-    /// Paper 3b's test: does the kernel know cores from hardware threads?
+    /// Paper 3b's test: the effect of SMT awareness in the kernel
     Smt(smt::Args),
     /// Paper 1's evaluation: mixes of four PARSEC programs on 48 cores
     Casas(casas::Args),
-    /// Seeds of the swarm: loops, programs and machines in which things go wrong
-    Swarm(swarm::Args),
+    /// Test the control loop with random programs, machines and injected faults
+    Fuzz(fuzz::Args),
 }
 
-/// Simulates and prints.
+/// Runs the command.
 pub fn run(args: &Args, out: Output) -> Outcome {
-    match &args.what {
-        What::Mix(args) => mix::run(args, out),
-        What::Smt(args) => smt::run(args, out),
-        What::Casas(args) => casas::run(args, out),
-        What::Swarm(args) => swarm::run(args, out),
+    match &args.command {
+        Command::Mix(args) => mix::run(args, out),
+        Command::Smt(args) => smt::run(args, out),
+        Command::Casas(args) => casas::run(args, out),
+        Command::Fuzz(args) => fuzz::run(args, out),
     }
 }
 

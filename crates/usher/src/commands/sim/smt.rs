@@ -3,26 +3,26 @@
 
 use serde_derive::Serialize;
 use usher_report::text as words;
-use usher_sim::smt::Spread;
+use usher_sim::smt::CompletionTimes;
 
 use super::machine;
 use crate::failure::Outcome;
 use crate::output::{self, Output, STRONG};
 
-/// That of paper 3b.
+/// The machine of paper 3b.
 const PAPER_3B: &str = "package:2 core:1 pu:2";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Two loops of 2 s and two of 10 s on two cores with two hardware threads each: until the last
-has ended, at best, at worst and on average, under a kernel that does not tell cores from
-hardware threads, one that does, and Usher's scheduler.
+Time until two loops of 2 s and two of 10 s have ended on two cores with two hardware threads
+each: minimum, maximum and mean under a kernel without SMT awareness, one with it, and Usher's
+scheduler.
 
 Examples:
   usher sim smt
-  usher sim smt --seeds 50 --json | jq .ours.mean")]
+  usher sim smt --seeds 50 --json | jq .usher_sched.mean")]
 pub struct Args {
-    /// How often, each time from another seed
+    /// Number of runs, each with another seed
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
 }
@@ -31,26 +31,27 @@ pub struct Args {
 struct SmtAnswer {
     simulated: bool,
     seeds: u64,
-    blind: Spread,
-    aware: Spread,
-    ours: Spread,
+    smt_unaware: CompletionTimes,
+    smt_aware: CompletionTimes,
+    usher_sched: CompletionTimes,
 }
 
-/// Simulates and prints.
+/// Runs the command.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let seeds = args.seeds;
     let topology = machine(PAPER_3B)?;
     let kernels = usher_sim::smt::kernels();
-    let [blind, aware, ours] = kernels.map(|of| usher_sim::smt::test(&topology, &of, seeds));
+    let [smt_unaware, smt_aware, usher_sched] =
+        kernels.map(|of| usher_sim::smt::test(&topology, &of, seeds));
     let answer = SmtAnswer {
         simulated: true,
         seeds,
-        blind,
-        aware,
-        ours,
+        smt_unaware,
+        smt_aware,
+        usher_sched,
     };
-    let row = |name: &str, spread: &Spread, paper: &str| {
-        let Spread { min, max, mean } = spread;
+    let row = |name: &str, times: &CompletionTimes, paper: &str| {
+        let CompletionTimes { min, max, mean } = times;
         vec![
             name.to_owned(),
             format!("{min:.1}"),
@@ -60,16 +61,20 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         ]
     };
     out.answer(&answer, || {
-        let head = ["KERNEL", "LEAST", "MOST", "MEAN", "PAPER 3B"].map(|t| out.paint(STRONG, t));
+        let head = ["KERNEL", "MIN", "MAX", "MEAN", "PAPER 3B"].map(|t| out.paint(STRONG, t));
         let rows = [
             head.to_vec(),
             row(
-                "blind to hardware threads",
-                &answer.blind,
+                "without SMT awareness",
+                &answer.smt_unaware,
                 "12.6 / 19.8 / 15.5",
             ),
-            row("prefers idle cores", &answer.aware, "12.6 / 12.7 / 12.6"),
-            row("Usher's scheduler", &answer.ours, ""),
+            row(
+                "prefers idle cores",
+                &answer.smt_aware,
+                "12.6 / 12.7 / 12.6",
+            ),
+            row("Usher's scheduler", &answer.usher_sched, ""),
         ];
         format!(
             "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {}\n\n{}",

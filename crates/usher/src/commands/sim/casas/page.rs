@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The evaluation as a page, with the paper's figures beside ours.
+//! The evaluation as a report page, with the paper's figures for comparison.
 
 use usher_model::{Curve, CurvePoint};
 use usher_report::figure::{CurveFigure, Dot, DotRow, Dots, Series, curve_panel, dots};
 use usher_report::html::{Cell, Item, Section, bench_page};
 use usher_sim::campaign::{MixRow, Scheduler};
-use usher_sim::evaluation::{Evaluation, Kind, Program, SAMPLE_OFF_MAX};
-use usher_sim::setup::FREE;
+use usher_sim::evaluation::{EvaluatedProgram, Evaluation, MixKind, SAMPLE_OFF_MAX};
+use usher_sim::setup::FREE_PARAMETERS;
 
 use super::Answer;
 
-/// Everything.
+/// The whole page.
 pub fn page(answer: &Answer) -> String {
     let evaluation = &answer.evaluation;
     let mut sections = vec![
@@ -21,15 +21,15 @@ pub fn page(answer: &Answer) -> String {
         classes(evaluation),
         of_kind(
             evaluation,
-            Kind::Yyrr,
+            MixKind::Yyrr,
             "Figure 8: two medium and two poor scalers",
         ),
         of_kind(
             evaluation,
-            Kind::Ggyy,
+            MixKind::Ggyy,
             "Figure 9: two good and two medium scalers",
         ),
-        losers(evaluation),
+        smallest_gains(evaluation),
     ];
     if !answer.ranges.is_empty() {
         sections.push(ranges(answer));
@@ -43,13 +43,13 @@ fn text(text: impl Into<String>) -> Item {
 
 fn about(answer: &Answer) -> Section {
     Section {
-        title: "What this is".to_owned(),
+        title: "About this page".to_owned(),
         items: vec![
-            Item::Verdict("Nothing on this page was measured: it is what models give.".to_owned()),
+            Item::Verdict("All figures on this page are simulated; none was measured.".to_owned()),
             text(format!(
                 "Mixes of four of ten PARSEC programs on a simulated machine ({}), as in the evaluation of CaSAS. \
-                 CaSAS and Usher are the policies that ship, run by the loop that ships; the kernel, the programs and the memory are models. \
-                 The models were fitted to published speed-ups of the programs alone (x264's is not published: its model is assumed), and a die's bandwidth and ferret's and streamcluster's memory traffic to the paper's sample mix; all else here is a prediction.",
+                CaSAS and Usher are the shipped policies, run by the shipped control loop; the kernel, the programs and the memory are models. \
+                The models of the programs are fitted to their published speed-ups when alone (no speed-up of x264 is published; its model is assumed). The bandwidth of a die and the memory traffic of ferret and streamcluster are fitted to the paper's sample mix. All other figures are predictions.",
                 answer.machine
             )),
             text(format!(
@@ -78,14 +78,14 @@ fn paper(name: &str, class: &str) -> Series {
 
 fn sample(evaluation: &Evaluation) -> Section {
     let row = |sample: &usher_sim::sample::Sample| {
-        let ours = Dot {
+        let simulated = Dot {
             series: 0,
             value: sample.antt,
         };
         let paper = sample.paper.map(|value| Dot { series: 1, value });
         DotRow {
             label: sample.name.clone(),
-            dots: [Some(ours), paper].into_iter().flatten().collect(),
+            dots: [Some(simulated), paper].into_iter().flatten().collect(),
         }
     };
     let figure = Dots {
@@ -119,7 +119,7 @@ fn sample(evaluation: &Evaluation) -> Section {
 }
 
 fn crowded(evaluation: &Evaluation) -> Section {
-    let row = |program: &Program| DotRow {
+    let row = |program: &EvaluatedProgram| DotRow {
         label: program.name.clone(),
         dots: vec![Dot {
             series: 0,
@@ -137,7 +137,7 @@ fn crowded(evaluation: &Evaluation) -> Section {
         title: "Figure 5: more threads than cores".to_owned(),
         items: vec![
             text(
-                "The paper: at most 10 % lost, streamcluster excepted. Nothing was fitted to this.",
+                "The paper reports a loss of at most 10 %, except for streamcluster. No parameter was fitted to this figure.",
             ),
             Item::Figure(dots(&figure).into_string()),
         ],
@@ -145,14 +145,14 @@ fn crowded(evaluation: &Evaluation) -> Section {
 }
 
 fn scalability(evaluation: &Evaluation) -> Section {
-    let panel = |program: &Program| {
+    let panel = |program: &EvaluatedProgram| {
         let point = |&(cores, rate): &(f64, f64)| CurvePoint {
             cores,
             rate,
             relative_error: 0.0,
             busy_cpus: None,
         };
-        // The sequential program on one core is what speed-ups are over.
+        // Speed-ups are relative to the sequential program on one core.
         let points = std::iter::once(&(1.0, 1.0)).chain(&program.speedup);
         let curve = Curve::new(points.map(point).collect()).ok()?;
         let figure = CurveFigure {
@@ -170,8 +170,8 @@ fn scalability(evaluation: &Evaluation) -> Section {
         title: "Figure 7: scalability".to_owned(),
         items: vec![
             text(
-                "48 threads on 6 to 48 cores, against the sequential program on one. G, Y and R come from the best speed-up: \
-                 30 % of the cores or more, and less than 15 %.",
+                "48 threads on 6 to 48 cores, relative to the sequential program on one core. The classes G, Y and R follow from the best speed-up: \
+                G from 30 % of the number of cores, R below 15 %.",
             ),
             Item::Panels(evaluation.programs.iter().filter_map(panel).collect()),
         ],
@@ -182,7 +182,7 @@ fn scalability(evaluation: &Evaluation) -> Section {
 fn classes(evaluation: &Evaluation) -> Section {
     let classes = evaluation.classes();
     let mut head = vec!["Scheduler".to_owned()];
-    head.extend(Kind::ALL.map(|kind| {
+    head.extend(MixKind::ALL.map(|kind| {
         format!(
             "{} ({})",
             kind.name(),
@@ -192,14 +192,14 @@ fn classes(evaluation: &Evaluation) -> Section {
     let row = |scheduler: Scheduler| {
         let mean = |kind| Cell::Number(evaluation.mean(scheduler, kind, &classes), 2);
         let mut row = vec![Cell::Text(scheduler.name().to_owned())];
-        row.extend(Kind::ALL.map(mean));
+        row.extend(MixKind::ALL.map(mean));
         row
     };
     let mut rows: Vec<_> = Scheduler::ALL.map(row).into();
     for (name, pick) in [("paper: Linux", 0), ("paper: CaSAS", 1)] {
         let mut row = vec![Cell::Text(name.to_owned())];
         row.extend(
-            Kind::ALL.map(|kind| Cell::Number(Some(<[f64; 2]>::from(kind.paper())[pick]), 2)),
+            MixKind::ALL.map(|kind| Cell::Number(Some(<[f64; 2]>::from(kind.paper())[pick]), 2)),
         );
         rows.push(row);
     }
@@ -207,30 +207,31 @@ fn classes(evaluation: &Evaluation) -> Section {
         text("Geometric means of ANTT over all mixes and by class."),
         Item::Table { head, rows },
     ];
-    items.extend(moved(evaluation));
+    items.extend(reclassified(evaluation));
     Section {
         title: "All mixes".to_owned(),
         items,
     }
 }
 
-/// CaSAS and Usher against Linux with borderline programs in the other class.
-fn moved(evaluation: &Evaluation) -> Option<Item> {
+/// Usher and CaSAS relative to Linux, with borderline programs reclassified to the other class.
+fn reclassified(evaluation: &Evaluation) -> Option<Item> {
     let others = evaluation.other_classes();
-    let mut head = vec!["Moved".to_owned()];
-    for who in ["CaSAS", "Usher"] {
+    let mut head = vec!["Changed class".to_owned()];
+    for name in ["CaSAS", "Usher"] {
         head.extend(
-            Kind::ALL[1..]
+            MixKind::ALL[1..]
                 .iter()
-                .map(|kind| format!("{who} / Linux {}", kind.name())),
+                .map(|kind| format!("{name} / Linux {}", kind.name())),
         );
     }
     let row = |(name, classes): &(String, _)| {
         let mut row = vec![Cell::Text(name.clone())];
-        for who in [Scheduler::Casas, Scheduler::Usher] {
-            let ratio = |kind: &Kind| evaluation.ratio((who, Scheduler::Linux), *kind, classes);
+        for scheduler in [Scheduler::Casas, Scheduler::Usher] {
+            let ratio =
+                |kind: &MixKind| evaluation.ratio((scheduler, Scheduler::Linux), *kind, classes);
             row.extend(
-                Kind::ALL[1..]
+                MixKind::ALL[1..]
                     .iter()
                     .map(|kind| Cell::Number(ratio(kind), 2)),
             );
@@ -243,7 +244,7 @@ fn moved(evaluation: &Evaluation) -> Option<Item> {
     })
 }
 
-/// One row a mix: Linux, CaSAS, Usher.
+/// One row per mix with Linux, CaSAS and Usher.
 fn mixes(title: &str, rows: &[&MixRow]) -> Item {
     const SHOWN: [(Scheduler, &str, &str); 4] = [
         (Scheduler::Linux, "Linux", "q0"),
@@ -274,13 +275,13 @@ fn mixes(title: &str, rows: &[&MixRow]) -> Item {
     Item::Figure(dots(&figure).into_string())
 }
 
-fn of_kind(evaluation: &Evaluation, kind: Kind, title: &str) -> Section {
+fn of_kind(evaluation: &Evaluation, kind: MixKind, title: &str) -> Section {
     let classes = evaluation.classes();
     let rows: Vec<&MixRow> = evaluation.of(kind, &classes).collect();
     if rows.is_empty() {
         return Section {
             title: title.to_owned(),
-            items: vec![text("None of the mixes that were run is of this kind.")],
+            items: vec![text("No simulated mix is of this kind.")],
         };
     }
     let mean = |scheduler| {
@@ -302,8 +303,8 @@ fn of_kind(evaluation: &Evaluation, kind: Kind, title: &str) -> Section {
     }
 }
 
-/// The mixes in which Usher does worst against Linux.
-fn losers(evaluation: &Evaluation) -> Section {
+/// The mixes with Usher's highest ANTT relative to Linux.
+fn smallest_gains(evaluation: &Evaluation) -> Section {
     let ratio = |row: &MixRow| {
         row.antt
             .get(&Scheduler::Usher)
@@ -322,19 +323,20 @@ fn losers(evaluation: &Evaluation) -> Section {
     });
     rows.truncate(20);
     Section {
-        title: "Where Usher gains least".to_owned(),
+        title: "Mixes with the smallest gain".to_owned(),
         items: vec![
-            text("The twenty mixes in which it does worst relative to Linux."),
-            mixes("Where Usher gains least", &rows),
+            text("The twenty mixes in which Usher's ANTT is highest relative to Linux."),
+            mixes("Mixes with the smallest gain", &rows),
         ],
     }
 }
 
-/// Ratios over the ranges of what is not known.
+/// Ratios to Linux over the ranges of the free parameters.
 fn ranges(answer: &Answer) -> Section {
     let row = |evaluation: &Evaluation| {
         let classes = evaluation.classes();
-        let ratio = |who| evaluation.ratio((who, Scheduler::Linux), Kind::All, &classes);
+        let ratio =
+            |scheduler| evaluation.ratio((scheduler, Scheduler::Linux), MixKind::All, &classes);
         let worst = evaluation
             .worst(Scheduler::Usher, Scheduler::Linux)
             .map(|(_, ratio)| ratio);
@@ -372,25 +374,23 @@ fn ranges(answer: &Answer) -> Section {
         ],
         rows: answer.ranges.iter().map(row).collect(),
     };
-    let parameter = |free: &usher_sim::setup::Free| {
+    let parameter = |parameter: &usher_sim::setup::FreeParameter| {
         vec![
-            Cell::from(free.name),
-            Cell::Text(format!("{} to {}", free.range.0, free.range.1)),
-            Cell::from(free.what),
+            Cell::from(parameter.name),
+            Cell::Text(format!("{} to {}", parameter.range.0, parameter.range.1)),
+            Cell::from(parameter.what),
         ]
     };
     Section {
-        title: "What is not known".to_owned(),
+        title: "Free parameters".to_owned(),
         items: vec![
             text(
-                "Nobody has published these. Each was set to either end of its range, the others as fitted; every seventh mix. Where the sample mix is further than 20 % from the paper's figures then, the setting cannot be the paper's, and its name stands in brackets.",
+                "The values of these parameters are not published. Each was set to both ends of its range while the others kept their fitted values, on every seventh mix. A setting in which the sample mix deviates by more than 20 % from the paper's figures does not represent the paper's machine; its name is in parentheses.",
             ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {
-                head: ["Parameter", "Range", "What it is"]
-                    .map(str::to_owned)
-                    .into(),
-                rows: FREE.iter().map(parameter).collect(),
+                head: ["Parameter", "Range", "Meaning"].map(str::to_owned).into(),
+                rows: FREE_PARAMETERS.iter().map(parameter).collect(),
             },
         ],
     }

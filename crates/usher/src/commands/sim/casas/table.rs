@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The evaluation as tables for people.
+//! The evaluation as tables for the terminal.
 
 use usher_sim::campaign::Scheduler;
-use usher_sim::evaluation::{Evaluation, Kind};
+use usher_sim::evaluation::{Evaluation, MixKind};
 
 use super::Answer;
 use crate::output::{self, Output, STRONG};
 
-/// Everything.
+/// All tables.
 pub fn table(answer: &Answer, out: Output) -> String {
     let evaluation = &answer.evaluation;
     let mut text = format!(
@@ -18,7 +18,7 @@ pub fn table(answer: &Answer, out: Output) -> String {
         means(evaluation, out)
     );
     if !answer.ranges.is_empty() {
-        text.push_str("\nRelative to Linux, with what is not known at the ends of its range\n\n");
+        text.push_str("\nRelative to Linux, with each free parameter at the ends of its range\n\n");
         text.push_str(&ranges(answer, out));
     }
     text.push_str(&format!(
@@ -30,7 +30,7 @@ pub fn table(answer: &Answer, out: Output) -> String {
 }
 
 fn classes(evaluation: &Evaluation) -> String {
-    let class = |program: &usher_sim::evaluation::Program| {
+    let class = |program: &usher_sim::evaluation::EvaluatedProgram| {
         let other = program
             .other
             .map_or(String::new(), |other| format!(" or {other:?}"));
@@ -44,11 +44,11 @@ fn number(value: Option<f64>) -> String {
     value.map_or("–".to_owned(), |value| format!("{value:.2}"))
 }
 
-/// Means by scheduler and kind of mix, the paper's beside them.
+/// Means by scheduler and kind of mix, with the paper's figures.
 fn means(evaluation: &Evaluation, out: Output) -> String {
     let classes = evaluation.classes();
     let mut head = vec![out.paint(STRONG, "SCHEDULER")];
-    for kind in Kind::ALL {
+    for kind in MixKind::ALL {
         let count = evaluation.of(kind, &classes).count();
         let name = format!("{} ({count})", kind.name()).to_uppercase();
         head.push(out.paint(STRONG, &name));
@@ -57,7 +57,7 @@ fn means(evaluation: &Evaluation, out: Output) -> String {
     let mut rows = vec![head];
     for scheduler in Scheduler::ALL {
         let mut row = vec![scheduler.name().to_owned()];
-        row.extend(Kind::ALL.map(|kind| number(evaluation.mean(scheduler, kind, &classes))));
+        row.extend(MixKind::ALL.map(|kind| number(evaluation.mean(scheduler, kind, &classes))));
         let worst = evaluation.worst(scheduler, Scheduler::Linux);
         row.push(number(worst.map(|(_, ratio)| ratio)));
         row.push(worst.map_or(String::new(), |(mix, _)| mix.programs.join(" ")));
@@ -65,7 +65,7 @@ fn means(evaluation: &Evaluation, out: Output) -> String {
     }
     for (name, which) in [("paper: linux", 0), ("paper: casas", 1)] {
         let mut row = vec![name.to_owned()];
-        row.extend(Kind::ALL.map(|kind| {
+        row.extend(MixKind::ALL.map(|kind| {
             let (linux, casas) = kind.paper();
             number(Some([linux, casas][which]))
         }));
@@ -85,12 +85,12 @@ fn ranges(answer: &Answer, out: Output) -> String {
         "USHER / ORACLE",
         "WORST USHER",
         "WORST COLD",
-        "SAMPLE OFF BY",
+        "SAMPLE DEVIATION",
     ];
     let mut rows = vec![titles.map(|title| out.paint(STRONG, title)).to_vec()];
     for evaluation in std::iter::once(&answer.evaluation).chain(&answer.ranges) {
         let classes = evaluation.classes();
-        let ratio = |pair| number(evaluation.ratio(pair, Kind::All, &classes));
+        let ratio = |pair| number(evaluation.ratio(pair, MixKind::All, &classes));
         let worst = |scheduler| {
             number(
                 evaluation
@@ -104,7 +104,7 @@ fn ranges(answer: &Answer, out: Output) -> String {
         };
         rows.push(vec![
             setting.to_owned(),
-            number(evaluation.mean(Scheduler::Linux, Kind::All, &classes)),
+            number(evaluation.mean(Scheduler::Linux, MixKind::All, &classes)),
             ratio((Scheduler::Casas, Scheduler::Linux)),
             ratio((Scheduler::Usher, Scheduler::Linux)),
             ratio((Scheduler::UsherCold, Scheduler::Linux)),

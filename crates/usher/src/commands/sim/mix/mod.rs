@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim mix`: a mix from a file on a simulated machine.
+//! `usher sim mix`: runs a mix from a file on a simulated machine.
 
 mod report;
 
@@ -13,24 +13,26 @@ use usher_sim::campaign::Scheduler;
 use usher_sim::machine::Machine;
 use usher_sim::mixfile::SimMix;
 use usher_sim::parallel;
-use usher_sim::trial::{self, Cast, Coming, Protocol, Role, Show, Trial, TrialError};
+use usher_sim::trial::{
+    self, ArrivalSpec, MixReport, MixSetup, ProgramModel, Trial, TrialError, TrialProtocol,
+};
 use usher_topology::Source;
 
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Spans of CPU time that a trace holds; later ones are left out, and it says so.
+/// Maximum number of spans of CPU time in a trace; the trace notes where it was cut.
 const SPANS_MAX: usize = 100_000;
 
-/// Simulates a mix of programs on a described machine under several schedulers
+/// Simulate a mix of programs on a described machine under several schedulers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The file says which machine, which kernel and which programs; docs/sim-mix-file.md of the
-sources says what may stand in it. Programs are models, and the machine and its kernel
-too; the policies and the loop that runs them are those that ship. Every program is run
-alone first; NTT is its time in the mix relative to its best alone, ANTT the mean of these.
-One seed makes everything: the same file and seed give the same figures everywhere.
+The file describes the machine, its kernel and the programs; its format is documented in
+docs/sim-mix-file.md of the sources. Machine, kernel and programs are models; the policies and
+the control loop are the shipped code. Every program first runs alone. NTT is its time in the mix
+relative to its best time alone; ANTT is the mean of the NTTs. The same file and seed give the
+same figures on every host.
 
 Examples:
   usher sim mix examples/sim/paper1.toml
@@ -39,31 +41,31 @@ Examples:
   usher sim mix examples/sim/paper1.toml --from \"package:2 die:4 core:8 pu:2\"
   usher sim mix my.toml --json | jq '.result.policies[] | {name, antt: .rounds[0].antt}'")]
 pub struct Args {
-    /// The mix: a machine, programs, arrivals, the protocol
+    /// The mix: a machine, programs, arrivals and the protocol
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Schedulers, separated by commas; the first is what the others are compared with
+    /// Schedulers, separated by commas; the first is the baseline
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = scheduler())]
     against: Option<Vec<Scheduler>>,
-    /// Another machine than the file's, as 'usher topo --from' has it, or 'this'
+    /// Machine to use instead of the file's: as for 'usher topo --from', or 'this'
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
-    /// Seed of everything random; as the file says if left out
+    /// Seed of the random number generators [default: the file's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Rounds of each scheduler, each with a seed of its own
+    /// Rounds of each scheduler, each with its own seed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: Option<u32>,
-    /// Repetitions of each program in a round at least
+    /// Minimum number of repetitions of each program in a round
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
-    /// Virtual seconds that a run may take
+    /// Maximum virtual length of a run in seconds
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = crate::commands::run::seconds)]
     max_seconds: Option<f64>,
-    /// Events that a run may take
+    /// Maximum number of events of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     events_max: Option<u64>,
-    /// Where a report and traces go; nowhere if left out
+    /// Write a report and traces into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -73,13 +75,13 @@ fn scheduler() -> impl TypedValueParser<Value = Scheduler> {
     PossibleValuesParser::new(ids).try_map(|id| trial::scheduler_by_id(&id).ok_or("no scheduler"))
 }
 
-/// A trial and how long it took to simulate.
+/// A trial and the time to simulate it.
 struct Timed {
     trial: Trial,
     took: Duration,
 }
 
-/// Simulates, writes the report, prints the result.
+/// Runs the command.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let mix = args.mix()?;
     let machine = machine(&mix)?;
@@ -87,8 +89,8 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         .map(|round| Round::new(&mix, &machine, round))
         .collect::<Result<_, _>>()
         .with_context(|| format!("'{}'", args.file.display()))?;
-    for &scheduler in &mix.protocol.against {
-        trial::can(&machine, scheduler, &rounds[0].comings)?;
+    for &scheduler in &mix.protocol.policies {
+        trial::check_scheduler(&machine, scheduler, &rounds[0].arrival_specs)?;
     }
     if let Some(dir) = &args.out {
         std::fs::create_dir_all(dir)
@@ -97,10 +99,10 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let progress = Progress::new();
     let simulated = args.simulate(&mix, &machine, &rounds, &progress);
     progress.end();
-    let (cast, timed) = match simulated {
+    let (setup, timed) = match simulated {
         Ok(simulated) => simulated,
         Err(error) => {
-            // Made for nothing; one that was there before and holds something stays.
+            // Remove the directory if this run created it; a non-empty one stays.
             let _ = args.out.as_ref().map(std::fs::remove_dir);
             return Err(error).with_context(|| format!("'{}'", args.file.display()));
         }
@@ -110,29 +112,29 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         .into_iter()
         .map(|(scheduler, timed)| (scheduler, timed.into_iter().map(|t| t.trial).collect()))
         .collect();
-    let show = Show {
+    let mix_report = MixReport {
         mix: &mix,
-        cast: &cast,
+        setup: &setup,
         command: command(),
         trials: &trials,
     };
-    let result = show.result();
+    let result = mix_report.result();
     let (written, unwritten) = match &args.out {
-        Some(dir) => report::write(&show, &result, dir),
+        Some(dir) => report::write(&mix_report, &result, dir),
         None => (Vec::new(), Vec::new()),
     };
-    let answer = report::answer(&show, &result, &written);
-    let shown = out.answer(&answer, || {
-        report::text(&show, &result, &took, &written, out)
+    let answer = report::answer(&mix_report, &result, &written);
+    let printed = out.answer(&answer, || {
+        report::text(&mix_report, &result, &took, &written, out)
     });
-    failure::of_parts(unwritten.into_iter().map(Err).chain([shown]))
+    failure::of_parts(unwritten.into_iter().map(Err).chain([printed]))
 }
 
-/// Who comes in a round, and its seed.
+/// The arrivals of a round, and its protocol.
 struct Round {
     number: u32,
-    comings: Vec<Coming>,
-    protocol: Protocol,
+    arrival_specs: Vec<ArrivalSpec>,
+    protocol: TrialProtocol,
 }
 
 impl Round {
@@ -140,8 +142,8 @@ impl Round {
         let seed = mix.protocol.seed.wrapping_add(u64::from(number));
         Ok(Self {
             number,
-            comings: trial::comings(mix, machine.topology().cpus.len(), seed)?,
-            protocol: Protocol {
+            arrival_specs: trial::arrival_specs(mix, machine.topology().cpus.len(), seed)?,
+            protocol: TrialProtocol {
                 repetitions: mix.protocol.repetitions,
                 seed,
                 max_seconds: mix.protocol.max_seconds,
@@ -156,21 +158,21 @@ impl Round {
 type AllTimed = Vec<(Scheduler, Vec<Timed>)>;
 
 impl Args {
-    /// The file, with what the command line says instead.
+    /// The file's mix with the overrides of the command line.
     fn mix(&self) -> anyhow::Result<SimMix> {
         let mut mix = SimMix::read(&self.file)?;
         if let Some(from) = &self.from {
             mix.machine.clone_from(from);
-            // It starts from where the command was given.
+            // The path is relative to the working directory.
             mix.path = PathBuf::from(self.file.file_name().unwrap_or_default());
         }
         let protocol = &mut mix.protocol;
         if let Some(against) = &self.against {
-            protocol.against = against.clone();
+            protocol.policies = against.clone();
             protocol
-                .against
+                .policies
                 .sort_by_key(|s| against.iter().position(|a| a == s));
-            protocol.against.dedup();
+            protocol.policies.dedup();
         }
         protocol.seed = self.seed.unwrap_or(protocol.seed);
         protocol.rounds = self.rounds.unwrap_or(protocol.rounds);
@@ -186,20 +188,20 @@ impl Args {
         machine: &Machine,
         rounds: &[Round],
         progress: &Progress,
-    ) -> anyhow::Result<(Cast, AllTimed)> {
+    ) -> anyhow::Result<(MixSetup, AllTimed)> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let against = &mix.protocol.against;
+        let against = &mix.protocol.policies;
         progress.steps((mix.programs.len() + rounds.len() * against.len()) as u64);
-        let roles = parallel::each(&mix.programs, workers, &|program| {
+        let programs = parallel::each(&mix.programs, workers, &|program| {
             progress.doing(format!("{} alone", program.name));
-            let role = Role::measure(program, mix, machine, mix.protocol.seed);
+            let model = ProgramModel::measure(program, mix, machine, mix.protocol.seed);
             progress.step();
-            role
+            model
         });
-        let cast = Cast {
+        let setup = MixSetup {
             machine: machine.clone(),
             kernel: mix.kernel.clone(),
-            roles: roles.into_iter().collect::<Result<_, _>>()?,
+            programs: programs.into_iter().collect::<Result<_, _>>()?,
         };
         let runs: Vec<(Scheduler, &Round)> = against
             .iter()
@@ -212,7 +214,7 @@ impl Args {
                 protocol.spans_max = SPANS_MAX;
             }
             let began = Instant::now();
-            let trial = trial::run(&cast, &round.comings, scheduler, &protocol);
+            let trial = trial::run(&setup, &round.arrival_specs, scheduler, &protocol);
             progress.step();
             trial.map(|trial| Timed {
                 trial,
@@ -228,11 +230,11 @@ impl Args {
                 .collect::<Result<_, _>>()?;
             all.push((scheduler, own));
         }
-        Ok((cast, all))
+        Ok((setup, all))
     }
 }
 
-/// How long each scheduler took to simulate.
+/// Time to simulate each scheduler.
 fn total(timed: &AllTimed) -> Vec<Duration> {
     let sum = |(_, rounds): &(Scheduler, Vec<Timed>)| rounds.iter().map(|t| t.took).sum();
     timed.iter().map(sum).collect()
@@ -253,7 +255,7 @@ fn machine(mix: &SimMix) -> anyhow::Result<Machine> {
     Ok(Machine::new(topology, mix.costs.clone()))
 }
 
-/// The command that runs this again, less the folder of the program.
+/// The command line, with the program's name instead of its path.
 fn command() -> String {
     let mut args = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let program = args.next().unwrap_or_default();

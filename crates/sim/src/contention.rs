@@ -1,89 +1,86 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs do to one another's speed: caches, memory controllers,
-//! clock rates, hardware threads.
+//! The contention model: how programs slow one another down through caches, memory controllers,
+//! clock rates and SMT.
 //!
-//! Caches fill and controllers' queues build up over many requests, so what
-//! counts is who ran lately, not who runs this very moment: every [`PERIOD_NS`]
-//! the engine takes the mean number of threads of each program that ran in
-//! each domain since the last time, and sets each program's speed there:
+//! Caches and the queues of memory controllers fill over many requests. Speeds therefore depend on
+//! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`] the engine
+//! computes the mean number of running threads of each program in each domain over the last period,
+//! and sets each program's speed in each domain:
 //!
 //! ```text
 //! speed = clock / ((1 - stall) + stall * slow)
 //! slow  = (1 + sensitivity * miss) * distance * queueing
 //! ```
 //!
-//! - *miss*: the part of all that runs in the domain (each program's shared
-//!   bytes once, its private bytes a thread) that the domain's cache does not
-//!   hold; caches are taken to be shared in proportion to use.
-//! - *distance*: latency of the nodes that the program's memory lies in.
-//! - *queueing*: each node's pressure, by the part of the memory in it. A node
-//!   that is asked for more than it can carry slows everybody until the
-//!   demand fits; below that it answers at once.
-//! - *clock*: cores that share a package run slower the more of them are busy.
+//! - *miss*: the part of the domain's active working set (each program's shared bytes once, its
+//!   private bytes per thread) that the cache does not hold. Programs share a cache in proportion
+//!   to their use.
+//! - *distance*: latency of the NUMA nodes that hold the program's memory.
+//! - *queueing*: pressure on each node, weighted by the part of the program's memory on it. An
+//!   overloaded node slows all programs until the demand fits its bandwidth. Below that bandwidth
+//!   it adds no delay.
+//! - *clock*: the more cores of a package are busy, the slower each of them runs.
 //!
-//! Hardware threads of one core share it at once, not with delay: two threads
-//! together do `smt` times what one does.
+//! SMT acts immediately, not per period: two threads on one core do `smt` times the work of one.
 
 use crate::engine::Engine;
 use crate::machine::Machine;
 
-/// Time between two looks.
+/// Time between two updates of the model.
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
-/// What one core can move at most; who moves less waits for that part of its
-/// time at least.
+/// Upper limit of one core's memory bandwidth. A thread with less traffic still waits for memory
+/// during the corresponding part of its time.
 const CORE_GBPS: f64 = 12.0;
-/// Nobody only waits.
+/// Upper limit of the share of time that a thread waits for memory.
 const STALL_MAX: f64 = 0.99;
-/// A speed that changes by less than this, relative, is left.
-const NOTICEABLE: f64 = 1e-3;
-/// Pages are taken to be touched in the first so many nanoseconds of CPU time of a
-/// repetition.
-const TOUCHING_NS: f64 = 300e6;
+/// Relative change of a speed below which the speed keeps its value.
+const SPEED_TOLERANCE: f64 = 1e-3;
+/// CPU time of a repetition during which its memory is assumed to be touched for the first time.
+const FIRST_TOUCH_NS: f64 = 300e6;
 
 /// The state of the memory system.
 #[derive(Debug, Clone)]
-pub(crate) struct Weather {
-    looked_ns: u64,
-    /// How much slower each node answers because it is overloaded; 1: not.
+pub(crate) struct MemoryContention {
+    updated_ns: u64,
+    /// Slowdown of each node by overload; 1: none.
     pressure: Vec<f64>,
 }
 
-impl Weather {
+impl MemoryContention {
     pub fn new(machine: &Machine) -> Self {
         Self {
-            looked_ns: 0,
+            updated_ns: 0,
             pressure: vec![1.0; machine.nodes],
         }
     }
 }
 
 impl Engine {
-    /// Sets every program's speed in every domain by who ran since the last
-    /// look.
-    pub(crate) fn look_at_memory(&mut self) {
-        self.settle();
-        let period_ns = (self.now_ns - self.weather.looked_ns).max(1) as f64;
-        self.weather.looked_ns = self.now_ns;
-        let here: Vec<usize> = (0..self.jobs.len())
+    /// Sets every program's speed in every domain from the threads that ran since the last update.
+    pub(crate) fn update_contention(&mut self) {
+        self.charge_all();
+        let period_ns = (self.now_ns - self.contention.updated_ns).max(1) as f64;
+        self.contention.updated_ns = self.now_ns;
+        let present: Vec<usize> = (0..self.jobs.len())
             .filter(|&job| !self.jobs[job].gone)
             .collect();
-        for &job in &here {
-            self.touch(job);
+        for &job in &present {
+            self.place_memory(job);
         }
         let domains = self.machine.domains.len();
         let mut clocks = vec![1.0; domains];
-        self.set_clocks(&here, period_ns, &mut clocks);
+        self.set_clocks(&present, period_ns, &mut clocks);
         let missing: Vec<f64> = (0..domains)
-            .map(|d| self.missing(&here, d, period_ns))
+            .map(|d| self.missing(&present, d, period_ns))
             .collect();
-        self.press(&here, &missing, period_ns);
+        self.update_pressure(&present, &missing, period_ns);
         let mut changed = false;
-        for &job in &here {
-            let far = self.farness(job);
+        for &job in &present {
+            let far = self.numa_factor(job);
             for domain in 0..domains {
                 let speed = clocks[domain] * self.speed(job, far[domain], missing[domain]);
                 let old = &mut self.jobs[job].speed[domain];
-                if (speed / *old - 1.0).abs() > NOTICEABLE {
+                if (speed / *old - 1.0).abs() > SPEED_TOLERANCE {
                     *old = speed;
                     changed = true;
                 }
@@ -101,12 +98,12 @@ impl Engine {
         }
     }
 
-    /// Where a program's memory comes to lie: where its threads run first, or
-    /// its first thread.
-    fn touch(&mut self, id: usize) {
+    /// Assigns a program's memory to the nodes where its threads run during first touch, or to a
+    /// single node.
+    fn place_memory(&mut self, id: usize) {
         let job = &self.jobs[id];
         let ran_ns: f64 = job.busy_ns.iter().sum();
-        if job.touched_ns >= TOUCHING_NS || ran_ns <= 0.0 {
+        if job.touched_ns >= FIRST_TOUCH_NS || ran_ns <= 0.0 {
             return;
         }
         let before = job.touched_ns;
@@ -129,8 +126,7 @@ impl Engine {
         }
     }
 
-    /// The node where the first thread of a program that begins would run: a
-    /// new program goes where the fewest are.
+    /// The node of a new program's first thread: the node with the fewest programs.
     fn emptiest_node(&self, id: usize) -> usize {
         let mask = &self.jobs[id].mask;
         let mut programs = vec![0.0; self.machine.nodes];
@@ -147,14 +143,17 @@ impl Engine {
             .unwrap_or(0)
     }
 
-    fn set_clocks(&self, here: &[usize], period_ns: f64, clocks: &mut [f64]) {
+    fn set_clocks(&self, present: &[usize], period_ns: f64, clocks: &mut [f64]) {
         let loss = self.machine.costs.turbo_loss;
         if loss <= 0.0 {
             return;
         }
         for package in &self.machine.topology.packages {
             let busy = |&domain: &usize| -> f64 {
-                here.iter().map(|&job| self.jobs[job].busy_ns[domain]).sum()
+                present
+                    .iter()
+                    .map(|&job| self.jobs[job].busy_ns[domain])
+                    .sum()
             };
             let busy: f64 = package.domains.iter().map(busy).sum::<f64>() / period_ns;
             let others = (busy - 1.0).max(0.0) / self.machine.costs.turbo_cores.max(1.0);
@@ -164,9 +163,9 @@ impl Engine {
         }
     }
 
-    /// The part of what runs in a domain that its cache does not hold.
-    fn missing(&self, here: &[usize], domain: usize, period_ns: f64) -> f64 {
-        let asked: f64 = here
+    /// The fraction of a domain's active working set that its cache does not hold.
+    fn missing(&self, present: &[usize], domain: usize, period_ns: f64) -> f64 {
+        let working_set: f64 = present
             .iter()
             .map(|&job| {
                 let job = &self.jobs[job];
@@ -176,38 +175,41 @@ impl Engine {
             })
             .sum();
         let has = self.machine.llc_bytes[domain];
-        if asked > has { 1.0 - has / asked } else { 0.0 }
+        if working_set > has {
+            1.0 - has / working_set
+        } else {
+            0.0
+        }
     }
 
-    /// Lets pressure on the nodes rise where more is asked than they carry,
-    /// and fall where it is not.
-    fn press(&mut self, here: &[usize], missing: &[f64], period_ns: f64) {
-        let mut asked = vec![0.0; self.machine.nodes];
-        for &job in here {
+    /// Raises the pressure of nodes with a demand above their bandwidth, and lowers it on the
+    /// others.
+    fn update_pressure(&mut self, present: &[usize], missing: &[f64], period_ns: f64) {
+        let mut demand_gbps = vec![0.0; self.machine.nodes];
+        for &job in present {
             let job = &self.jobs[job];
             let memory = &job.script.memory;
             let done = job.done_ns.iter().enumerate();
             for (domain, &ns) in done.filter(|&(_, &ns)| ns > 0.0) {
                 let traffic = memory.gbps * (1.0 + memory.sensitivity * missing[domain]);
-                let asks = traffic * ns / period_ns;
+                let job_gbps = traffic * ns / period_ns;
                 for (node, part) in job.home.iter().enumerate() {
-                    asked[node] += asks * part;
+                    demand_gbps[node] += job_gbps * part;
                 }
             }
         }
-        for (pressure, asked) in self.weather.pressure.iter_mut().zip(asked) {
-            let used = asked / self.machine.costs.node_gbps;
-            // What is asked falls as the pressure rises: half-way each time, so
-            // that it settles.
+        for (pressure, demand_gbps) in self.contention.pressure.iter_mut().zip(demand_gbps) {
+            let used = demand_gbps / self.machine.costs.node_gbps;
+            // Demand falls as the pressure rises. The square root takes half a step, so that the
+            // pressure converges.
             *pressure = (*pressure * used.sqrt()).max(1.0);
         }
     }
 
-    /// Latency of a program's memory from each domain, relative to its own
-    /// node's at rest.
-    fn farness(&self, job: usize) -> Vec<f64> {
+    /// Memory latency of a program from each domain, relative to an idle local node.
+    fn numa_factor(&self, job: usize) -> Vec<f64> {
         let machine = &self.machine;
-        let home = self.jobs[job].home.iter().zip(&self.weather.pressure);
+        let home = self.jobs[job].home.iter().zip(&self.contention.pressure);
         let slow: Vec<f64> = home.map(|(part, pressure)| part * pressure).collect();
         let all: f64 = slow.iter().sum();
         let mut packages = vec![0.0; machine.topology.packages.len()];
@@ -226,12 +228,12 @@ impl Engine {
     fn speed(&self, job: usize, far: f64, missing: f64) -> f64 {
         let memory = &self.jobs[job].script.memory;
         let slow = (1.0 + memory.sensitivity * missing) * far;
-        // Bytes do not move in no time.
+        // Traffic implies a minimum share of stall time.
         let stall = memory.stall.max(memory.gbps / CORE_GBPS).min(STALL_MAX);
         1.0 / (1.0 - stall + stall * slow)
     }
 
-    /// Work a nanosecond of the thread that runs on a CPU.
+    /// Sets the rate of the thread on a CPU, in work per nanosecond.
     pub(crate) fn set_rate(&mut self, cpu: usize) {
         let Some(thread) = self.cpus[cpu].current else {
             return;
@@ -244,9 +246,8 @@ impl Engine {
         self.cpus[cpu].rate = place.capacity * job.speed[place.domain] * smt;
     }
 
-    /// A CPU has somebody, or nobody, now: the other hardware threads of its
-    /// core go slower or faster.
-    pub(crate) fn siblings_speed(&mut self, cpu: usize) {
+    /// Updates the rates of the CPU's SMT siblings after the CPU became busy or idle.
+    pub(crate) fn update_sibling_rates(&mut self, cpu: usize) {
         for at in 0..self.machine.places[cpu].siblings.len() {
             let other = self.machine.places[cpu].siblings[at];
             if self.cpus[other].current.is_some() {

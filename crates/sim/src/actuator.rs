@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hands on the simulated machine that work as the real ones do (crate `act`):
-//! each action is taken in small steps, each with its line in a journal first,
-//! and whoever outlives the daemon undoes what the journal says and nothing
-//! else.
+//! Simulated actuator with the protocol of the real one (crate `act`). Each action consists of
+//! small steps, and each step is preceded by its journal record. After the daemon's death a
+//! survivor undoes exactly what the journal records.
 //!
-//! The lines and what they amount to are the real journal's
-//! ([`usher_act::journal`]); what is modelled here is the order in which they
-//! are written and taken back (`act/src/mask.rs`, `acting.rs`, `release.rs`).
-//! Every thread of the simulation stands for a process of one thread. Two
-//! backends: one with cgroups, where a seat or a freeze is one write that is
-//! undone with the directory; one with affinities and signals, thread by
-//! thread, which can stop half-way anywhere.
+//! Records and their replay are those of the real journal ([`usher_act::journal`]). This module
+//! models the order in which records are written and undone (`act/src/mask.rs`, `acting.rs`,
+//! `release.rs`). Every thread of the simulation represents a process of one thread. There are two
+//! backends:
+//!
+//! - Cgroups: a seat or a freeze is one write, which removing the directory undoes.
+//! - Affinities and signals, thread by thread: an action can stop after any thread.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +20,13 @@ use usher_act::journal::{
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 use crate::engine::Engine;
-use crate::threads::ThreadName;
+use crate::threads::ThreadHandle;
 use crate::world::NO_PRIORITIES;
 
-/// A journal is rewritten with the fewest lines when it has grown to this.
+/// Size at which the journal is rewritten with the minimal set of records.
 const COMPACT_BYTES: usize = 1 << 16;
 
-/// How programs are narrowed and stopped.
+/// Mechanism that narrows and stops programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
@@ -37,81 +36,86 @@ pub enum Backend {
     Threads,
 }
 
-/// What befalls whom, some steps into an action.
+/// A fault that strikes some steps into an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
-    /// So many steps running fail.
+pub enum InjectedFault {
+    /// This number of consecutive steps fail.
     Fails(u32),
     /// The program is killed.
     ProgramDies,
-    /// The daemon is killed; of the line that it was writing, if it was, this
-    /// share stands, in 256ths.
-    Dies(u8),
+    /// The daemon is killed. Of a record that it is writing, this share (in 256ths) reaches the
+    /// journal.
+    DaemonDies(u8),
 }
 
-/// Why an action was not carried out to its end.
+/// Reason why an action was not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
-    /// It failed, perhaps half-way.
+pub enum SimActError {
+    /// The action failed, possibly half-way.
     Failed(String),
-    /// Whoever acted is dead.
+    /// The daemon is dead.
     Dead,
 }
 
-/// One daemon's hands and its journal.
+/// The actuator of one daemon, with its journal.
 #[derive(Debug)]
-pub struct Hands {
+pub struct SimActuator {
     backend: Backend,
     journal: Vec<u8>,
     state: State,
-    fuse: Option<(u32, Trouble)>,
+    fault: Option<(u32, InjectedFault)>,
     dead: bool,
 }
 
-impl Hands {
-    /// Hands that have done nothing.
+impl SimActuator {
+    /// Creates an actuator with an empty journal.
     pub fn new(backend: Backend) -> Self {
         Self {
             backend,
             journal: Vec::new(),
             state: State::default(),
-            fuse: None,
+            fault: None,
             dead: false,
         }
     }
 
-    /// Trouble comes after so many steps from now.
-    pub fn light(&mut self, steps: u32, trouble: Trouble) {
-        self.fuse = Some((steps, trouble));
+    /// Injects a fault that strikes after `steps` further steps.
+    pub fn inject(&mut self, steps: u32, trouble: InjectedFault) {
+        self.fault = Some((steps, trouble));
     }
 
-    /// An action is over: trouble that has not come over it does not come, but
-    /// for death, which comes between two as well.
-    pub fn put_out(&mut self) {
-        self.fuse
-            .take_if(|(_, trouble)| !matches!(trouble, Trouble::Dies(_)));
+    /// Ends an action: clears a fault that has not struck. The daemon's death stays pending,
+    /// because it can also strike between actions.
+    pub fn clear_fault(&mut self) {
+        self.fault
+            .take_if(|(_, trouble)| !matches!(trouble, InjectedFault::DaemonDies(_)));
     }
 
-    /// Whether the daemon has been killed, or will be some steps on.
+    /// Returns whether the daemon has been killed or its death is pending.
     pub fn is_dying(&self) -> bool {
-        self.dead || self.fuse.is_some()
+        self.dead || self.fault.is_some()
     }
 
-    /// Whether the daemon has been killed.
+    /// Returns whether the daemon has been killed.
     pub fn is_dead(&self) -> bool {
         self.dead
     }
 
-    /// What stands in the journal.
+    /// The journal's content.
     pub fn into_journal(self) -> Vec<u8> {
         self.journal
     }
 
-    /// Takes a program in.
+    /// Starts managing a program.
     ///
     /// # Errors
-    /// The daemon died over it.
-    pub fn admit(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), Stop> {
+    /// The daemon died during the operation.
+    pub fn admit(
+        &mut self,
+        engine: &mut Engine,
+        id: ProgramId,
+        job: usize,
+    ) -> Result<(), SimActError> {
         let from = Places::default();
         self.write(engine, job, Record::Begin { program: id, from })?;
         if self.backend == Backend::Cgroups {
@@ -125,14 +129,19 @@ impl Hands {
         Ok(())
     }
 
-    /// Carries out an action, on a program that may have gone meanwhile.
+    /// Carries out an action on a program, which may have ended in the meantime.
     ///
     /// # Errors
-    /// It failed, perhaps half-way; or the daemon died over it.
-    pub fn act(&mut self, engine: &mut Engine, job: usize, action: &Action) -> Result<(), Stop> {
+    /// The action failed, possibly half-way, or the daemon died during it.
+    pub fn act(
+        &mut self,
+        engine: &mut Engine,
+        job: usize,
+        action: &Action,
+    ) -> Result<(), SimActError> {
         let id = action.program();
         match (self.backend, action) {
-            (_, Action::Demote { .. }) => Err(Stop::Failed(NO_PRIORITIES.to_owned())),
+            (_, Action::Demote { .. }) => Err(SimActError::Failed(NO_PRIORITIES.to_owned())),
             (Backend::Cgroups, action) => {
                 self.step(engine, job)?;
                 match action {
@@ -148,75 +157,87 @@ impl Hands {
             (Backend::Threads, Action::Release { .. }) => self.widen(engine, id, job),
             (Backend::Threads, Action::Freeze { .. }) => {
                 let stopped = self.stop(engine, id, job);
-                if matches!(stopped, Err(Stop::Failed(_))) {
-                    // As the real one: some may stand.
-                    let _ = self.go_on(engine, id, job);
+                if matches!(stopped, Err(SimActError::Failed(_))) {
+                    // As in the real actuator: some threads may already be stopped.
+                    let _ = self.resume(engine, id, job);
                 }
                 stopped
             }
-            (Backend::Threads, Action::Thaw { .. }) => self.go_on(engine, id, job),
+            (Backend::Threads, Action::Thaw { .. }) => self.resume(engine, id, job),
         }
     }
 
-    /// Lets a program go in good order.
+    /// Releases a program.
     ///
     /// # Errors
-    /// The daemon died over it.
-    pub fn depart(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), Stop> {
+    /// The daemon died during the operation.
+    pub fn depart(
+        &mut self,
+        engine: &mut Engine,
+        id: ProgramId,
+        job: usize,
+    ) -> Result<(), SimActError> {
         if let Some(state) = self.state.programs.get(&id).cloned() {
             let mut undo = Undo { engine, left: None };
-            // Nothing stops an undo without a limit.
+            // An undo without a step limit cannot fail.
             let _ = undo.program(&state, Some(job));
         }
         self.write(engine, job, Record::Close { program: id })
     }
 
-    /// Programs that the journal says are not let go.
-    pub fn held(&self) -> impl Iterator<Item = ProgramId> {
+    /// Programs without a record of their release.
+    pub fn open_programs(&self) -> impl Iterator<Item = ProgramId> {
         self.state.programs.keys().copied()
     }
 
     // Steps.
 
-    fn step(&mut self, engine: &mut Engine, job: usize) -> Result<(), Stop> {
+    fn step(&mut self, engine: &mut Engine, job: usize) -> Result<(), SimActError> {
         if self.dead {
-            return Err(Stop::Dead);
+            return Err(SimActError::Dead);
         }
-        match &mut self.fuse {
+        match &mut self.fault {
             None => Ok(()),
             Some((steps, _)) if *steps > 0 => {
                 *steps -= 1;
                 Ok(())
             }
-            Some((_, Trouble::Fails(more))) if *more > 0 => {
+            Some((_, InjectedFault::Fails(more))) if *more > 0 => {
                 *more -= 1;
-                Err(Stop::Failed("it failed half-way".to_owned()))
+                Err(SimActError::Failed("it failed half-way".to_owned()))
             }
-            Some((_, Trouble::Fails(_))) => {
-                self.fuse = None;
+            Some((_, InjectedFault::Fails(_))) => {
+                self.fault = None;
                 Ok(())
             }
-            Some((_, Trouble::ProgramDies)) => {
-                self.fuse = None;
+            Some((_, InjectedFault::ProgramDies)) => {
+                self.fault = None;
                 engine.kill(job);
                 Ok(())
             }
-            Some((_, Trouble::Dies(_))) => {
+            Some((_, InjectedFault::DaemonDies(_))) => {
                 self.dead = true;
-                Err(Stop::Dead)
+                Err(SimActError::Dead)
             }
         }
     }
 
-    fn write(&mut self, engine: &mut Engine, job: usize, record: Record) -> Result<(), Stop> {
-        let line = line_of(&record).map_err(|error| Stop::Failed(error.to_string()))?;
+    fn write(
+        &mut self,
+        engine: &mut Engine,
+        job: usize,
+        record: Record,
+    ) -> Result<(), SimActError> {
+        let line = line_of(&record).map_err(|error| SimActError::Failed(error.to_string()))?;
         let lived = !self.dead;
-        if let Err(stop) = self.step(engine, job) {
-            if let (true, Some((_, Trouble::Dies(share)))) = (lived && self.dead, self.fuse) {
+        if let Err(error) = self.step(engine, job) {
+            if let (true, Some((_, InjectedFault::DaemonDies(share)))) =
+                (lived && self.dead, self.fault)
+            {
                 let torn = line.len() * usize::from(share) / 256;
                 self.journal.extend(&line[..torn]);
             }
-            return Err(stop);
+            return Err(error);
         }
         self.journal.extend(&line);
         self.state.apply(record);
@@ -226,7 +247,7 @@ impl Hands {
         Ok(())
     }
 
-    /// Rewrites the journal with the fewest lines, less what is gone.
+    /// Rewrites the journal with the minimal set of records, without threads that have ended.
     fn compact(&mut self, engine: &Engine) {
         for state in self.state.programs.values_mut() {
             state
@@ -251,7 +272,7 @@ impl Hands {
         id: ProgramId,
         job: usize,
         cpus: &CpuSet,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), SimActError> {
         let mut to_set = Vec::new();
         let threads = engine.threads_of(job);
         let mut seated = threads.is_empty();
@@ -287,7 +308,9 @@ impl Hands {
             }
         }
         if !seated {
-            return Err(Stop::Failed(format!("no thread may use any of {cpus}")));
+            return Err(SimActError::Failed(format!(
+                "no thread may use any of {cpus}"
+            )));
         }
         for (name, wanted) in to_set {
             let masks = self.state.programs.get(&id).map(|state| &state.masks);
@@ -301,8 +324,8 @@ impl Hands {
         Ok(())
     }
 
-    /// The mask that a thread would have without us.
-    fn before(&self, id: ProgramId, name: ThreadName, current: &CpuSet) -> Option<CpuSet> {
+    /// The mask that a thread would have without Usher.
+    fn before(&self, id: ProgramId, name: ThreadHandle, current: &CpuSet) -> Option<CpuSet> {
         let state = self.state.programs.get(&id)?;
         let ours = state.masks.contains(current);
         match state.threads.get(&id_of(name)) {
@@ -313,7 +336,7 @@ impl Hands {
         }
     }
 
-    fn widen(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), Stop> {
+    fn widen(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), SimActError> {
         let Some(state) = self.state.programs.get(&id).cloned() else {
             return Ok(());
         };
@@ -326,9 +349,9 @@ impl Hands {
 
     // Signals, as in `act/src/actuator/acting.rs`.
 
-    fn stop(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), Stop> {
+    fn stop(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), SimActError> {
         for name in engine.threads_of(job) {
-            if engine.is_held(name) {
+            if engine.is_signal_stopped(name) {
                 continue;
             }
             let process = process_of(name);
@@ -341,12 +364,17 @@ impl Hands {
                 },
             )?;
             self.step(engine, job)?;
-            engine.hold(name, true);
+            engine.set_signal_stopped(name, true);
         }
         Ok(())
     }
 
-    fn go_on(&mut self, engine: &mut Engine, id: ProgramId, job: usize) -> Result<(), Stop> {
+    fn resume(
+        &mut self,
+        engine: &mut Engine,
+        id: ProgramId,
+        job: usize,
+    ) -> Result<(), SimActError> {
         let state = self.state.programs.get(&id);
         let stopped: Vec<ProcessId> = state
             .iter()
@@ -355,8 +383,8 @@ impl Hands {
         let mut result = Ok(());
         for process in stopped {
             match self.step(engine, job) {
-                Ok(()) => engine.hold(name_of_process(process), false),
-                Err(Stop::Dead) => return Err(Stop::Dead),
+                Ok(()) => engine.set_signal_stopped(name_of_process(process), false),
+                Err(SimActError::Dead) => return Err(SimActError::Dead),
                 failed => result = failed,
             }
         }
@@ -365,9 +393,9 @@ impl Hands {
     }
 }
 
-/// Takes back what a dead daemon's journal says, of all programs or of one; at
-/// most so many steps, where the undoer dies too. True when nothing is left.
-/// `jobs` are the programs that still live.
+/// Undoes the journal of a dead daemon, for all programs or for `only` one. After `steps_max` steps
+/// the undoing process dies too. Returns true if nothing is left to undo. `jobs` are the programs
+/// that still run.
 pub fn undo(
     journal: &[u8],
     engine: &mut Engine,
@@ -375,7 +403,7 @@ pub fn undo(
     only: Option<ProgramId>,
     steps_max: Option<u32>,
 ) -> bool {
-    // A line that was torn and has got an end since spoke of nothing done.
+    // A torn record, even if terminated later, describes a step that was not taken.
     let (state, _) = fold(journal);
     let mut undo = Undo {
         engine,
@@ -386,9 +414,9 @@ pub fn undo(
     programs.all(|(id, state)| undo.program(state, jobs.get(id).copied()).is_some())
 }
 
-/// Notes in a dead daemon's journal that a program is done with.
+/// Records in a dead daemon's journal that a program has been released.
 pub fn close(journal: &mut Vec<u8>, program: ProgramId) {
-    // The last line may be torn.
+    // Terminate a record that may be torn.
     journal.push(b'\n');
     journal.extend(line_of(&Record::Close { program }).unwrap_or_default());
 }
@@ -410,8 +438,8 @@ impl Undo<'_> {
         }
     }
 
-    /// Thaws, widens, continues and gives masks back; `None` when the undoer
-    /// has died over it.
+    /// Thaws, widens and continues a program and restores its masks. Returns `None` if the undoing
+    /// process dies meanwhile.
     fn program(&mut self, state: &ProgramState, job: Option<usize>) -> Option<()> {
         if let Some(job) = job.filter(|_| !state.dirs.is_empty()) {
             self.step()?;
@@ -421,7 +449,8 @@ impl Undo<'_> {
         }
         for &process in &state.stopped {
             self.step()?;
-            self.engine.hold(name_of_process(process), false);
+            self.engine
+                .set_signal_stopped(name_of_process(process), false);
         }
         let Some(job) = job else {
             return Some(());
@@ -434,8 +463,8 @@ impl Undo<'_> {
     }
 }
 
-/// Threads that have one of our masks, each with the one that it had before.
-fn to_restore(engine: &Engine, state: &ProgramState, job: usize) -> Vec<(ThreadName, CpuSet)> {
+/// Threads that carry one of Usher's masks, each with its original mask.
+fn to_restore(engine: &Engine, state: &ProgramState, job: usize) -> Vec<(ThreadHandle, CpuSet)> {
     let threads = engine.threads_of(job).into_iter();
     let restored = threads.filter_map(|name| {
         let current = engine.affinity(name)?;
@@ -446,31 +475,31 @@ fn to_restore(engine: &Engine, state: &ProgramState, job: usize) -> Vec<(ThreadN
     restored.collect()
 }
 
-fn id_of(name: ThreadName) -> ThreadId {
+fn id_of(name: ThreadHandle) -> ThreadId {
     ThreadId {
         pid: name.number as i32,
         tid: name.number as i32,
-        start_ticks: name.born,
+        start_ticks: name.generation,
     }
 }
 
-fn name_of(thread: ThreadId) -> ThreadName {
-    ThreadName {
+fn name_of(thread: ThreadId) -> ThreadHandle {
+    ThreadHandle {
         number: thread.tid as usize,
-        born: thread.start_ticks,
+        generation: thread.start_ticks,
     }
 }
 
-fn process_of(name: ThreadName) -> ProcessId {
+fn process_of(name: ThreadHandle) -> ProcessId {
     ProcessId {
         pid: name.number as i32,
-        start_ticks: name.born,
+        start_ticks: name.generation,
     }
 }
 
-fn name_of_process(process: ProcessId) -> ThreadName {
-    ThreadName {
+fn name_of_process(process: ProcessId) -> ThreadHandle {
+    ThreadHandle {
         number: process.pid as usize,
-        born: process.start_ticks,
+        generation: process.start_ticks,
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated world of a mix: it sends home who was to stay for a time, and
-//! writes down who sat where.
+//! The world of a trial: ends programs after their lifetime, and records seats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,64 +9,64 @@ use usher_model::{Action, Decision, Event, FailedAction, Observation, ProgramId}
 use super::seats::SeatLog;
 use crate::world::SimWorld;
 
-/// Sentences of a policy that are kept.
+/// Maximum number of notes kept.
 const NOTES_MAX: usize = 10_000;
 
-pub(super) struct Stage {
+pub(super) struct TrialRun {
     pub world: SimWorld,
     pub log: SeatLog,
     pub notes: Vec<(f64, String)>,
-    /// When somebody leaves who stays for a time.
-    leaves: BTreeSet<(u64, ProgramId)>,
-    /// Completions that each program needs before the run may end; who is not
-    /// here has to have left.
+    /// Departure times of programs with a limited lifetime.
+    departures: BTreeSet<(u64, ProgramId)>,
+    /// Completions that each program needs before the run may end; programs without an entry must
+    /// have departed.
     needs: BTreeMap<ProgramId, usize>,
     names: BTreeMap<ProgramId, String>,
     until_ns: u64,
-    /// Whether everybody has done what was wanted.
+    /// Whether all programs have completed their requirements.
     pub complete: bool,
 }
 
-impl Stage {
+impl TrialRun {
     pub fn new(
         world: SimWorld,
-        leaves: BTreeSet<(u64, ProgramId)>,
+        departures: BTreeSet<(u64, ProgramId)>,
         needs: BTreeMap<ProgramId, usize>,
         until_ns: u64,
     ) -> Self {
-        let guests = world.guests().iter();
+        let arrivals = world.arrivals().iter();
         Self {
             log: SeatLog::new(world.engine().machine().topology().all_cpus()),
-            names: guests
-                .map(|guest| (guest.arrival.id, guest.arrival.name.clone()))
+            names: arrivals
+                .map(|planned| (planned.arrival.id, planned.arrival.name.clone()))
                 .collect(),
             notes: Vec::new(),
             world,
-            leaves,
+            departures,
             needs,
             until_ns,
             complete: false,
         }
     }
 
-    /// Whether everybody has come, and has completed what was wanted or gone.
-    fn is_enough(&self) -> bool {
-        let guests = self.world.guests().iter().zip(self.world.seconds());
-        guests.enumerate().all(|(at, (guest, seconds))| {
-            let needs = self.needs.get(&guest.arrival.id);
+    /// Returns whether all programs have arrived, and have completed their repetitions or departed.
+    fn is_complete(&self) -> bool {
+        let arrivals = self.world.arrivals().iter().zip(self.world.seconds());
+        arrivals.enumerate().all(|(at, (planned, seconds))| {
+            let needs = self.needs.get(&planned.arrival.id);
             let done = needs.is_some_and(|&needs| seconds.len() >= needs);
             done || self.world.left_ns(at).is_some()
         })
     }
 }
 
-impl World for Stage {
+impl World for TrialRun {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         let observation = self.world.observe(failed);
         for event in &observation.events {
             match event {
-                Event::Arrived(arrival) => self.log.came(arrival.id),
-                Event::Departed(id) => self.log.left(*id, observation.at_ns),
+                Event::Arrived(arrival) => self.log.arrived(arrival.id),
+                Event::Departed(id) => self.log.departed(*id, observation.at_ns),
                 Event::Repeated { .. } | Event::Limited { .. } | Event::Seating { .. } => {}
             }
         }
@@ -96,21 +95,25 @@ impl World for Stage {
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool {
         let now_ns = self.world.engine().now_ns();
         let leave_ns = self
-            .leaves
+            .departures
             .first()
             .map(|(at_ns, _)| at_ns.saturating_sub(now_ns));
         let most_ns = at_most_ns.into_iter().chain(leave_ns).min();
-        // Somebody who wants to look again at once would never see time pass.
+        // At least 1 ns, because virtual time would not advance with a wait of 0.
         if !self.world.wait(most_ns.map(|ns| ns.max(1))) {
-            self.complete = self.world.engine().fault().is_none() && self.is_enough();
+            self.complete = self.world.engine().fault().is_none() && self.is_complete();
             return false;
         }
         let now_ns = self.world.engine().now_ns();
-        while let Some(&(at_ns, id)) = self.leaves.first().filter(|(at_ns, _)| *at_ns <= now_ns) {
-            self.leaves.remove(&(at_ns, id));
+        while let Some(&(at_ns, id)) = self
+            .departures
+            .first()
+            .filter(|(at_ns, _)| *at_ns <= now_ns)
+        {
+            self.departures.remove(&(at_ns, id));
             self.world.kill(id);
         }
-        self.complete = self.is_enough();
+        self.complete = self.is_complete();
         !self.complete && now_ns < self.until_ns
     }
 }

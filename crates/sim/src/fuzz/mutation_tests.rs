@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checks can fail: each finds a policy, or a world, that is broken on
-//! purpose; and none finds the policy that ships, on the same case.
+//! Mutation tests of the checkers: each checker detects a policy or a world with a deliberate
+//! fault, and accepts the shipped policy on the same case.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use usher_topology::Source;
 
 use super::case::{Case, Faults};
 use super::checks::Checks;
-use super::faults::Faulty;
-use crate::hands::Backend;
+use super::faults::FaultyWorld;
+use crate::actuator::Backend;
 use crate::kernel::Kernel;
-use crate::script::{Memory, Op, Role, Script, Wait};
-use crate::world::Guest;
+use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
+use crate::world::PlannedArrival;
 
 const MS: u64 = 1_000_000;
 
-/// A program of threads that work and sleep in turns.
-fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
+/// A program of threads that alternate between work and sleep.
+fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival {
     let rates = (1..=12).map(|n| (n, f64::from(n).powf(0.6))).collect();
     let steps = vec![
         Op::Work {
@@ -28,9 +28,9 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
             spread: 0.0,
         },
         Op::Sleep { ns: sleep_ms * MS },
-        Op::Again { to: 0, times: 20 },
+        Op::Loop { to: 0, times: 20 },
     ];
-    Guest {
+    PlannedArrival {
         arrival: Arrival {
             id: ProgramId(id),
             name: format!("p{id}"),
@@ -49,11 +49,11 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
         },
         script: Arc::new(Script {
             name: format!("p{id}"),
-            roles: vec![Role { threads, steps }],
+            roles: vec![ThreadKind { threads, steps }],
             pools: vec![],
             queues: vec![],
-            wait: Wait::Block,
-            settles: false,
+            wait: BarrierWait::Block,
+            adaptive_spin: false,
             memory: Memory::default(),
         }),
         at_ns: 0,
@@ -61,8 +61,7 @@ fn guest(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> Guest {
     }
 }
 
-/// Two programs that keep their cores busy, on twelve cores in two domains, and
-/// nothing goes wrong.
+/// Two programs that keep their cores busy on twelve cores in two domains, without faults.
 fn case(policy: &'static str) -> Case {
     let spec = "package:2 numa:1 core:6 pu:1".to_owned();
     Case {
@@ -71,17 +70,17 @@ fn case(policy: &'static str) -> Case {
         topology: usher_topology::load(Source::Synthetic(spec)).unwrap(),
         kernel: Kernel::default(),
         backend: Backend::Threads,
-        guests: vec![guest(1, 12, 10.0, 1), guest(2, 12, 10.0, 1)],
+        arrivals: vec![planned(1, 12, 10.0, 1), planned(2, 12, 10.0, 1)],
         faults: Faults::default(),
     }
 }
 
-/// A policy whose decisions are spoilt.
-struct Spoilt<F>(Box<dyn Policy>, F);
+/// A policy with a fault injected into its decisions.
+struct FaultyPolicy<F>(Box<dyn Policy>, F);
 
-impl<F: FnMut(&Observation, &mut Decision)> Policy for Spoilt<F> {
+impl<F: FnMut(&Observation, &mut Decision)> Policy for FaultyPolicy<F> {
     fn name(&self) -> &'static str {
-        "spoilt"
+        "faulty"
     }
 
     fn decide(&mut self, observation: &Observation) -> Decision {
@@ -91,8 +90,8 @@ impl<F: FnMut(&Observation, &mut Decision)> Policy for Spoilt<F> {
     }
 }
 
-/// What the checks say of the case's policy when its decisions are spoilt; it
-/// must pass them unspoilt.
+/// The violation found when the policy's decisions are modified; without the modification the case
+/// must pass.
 fn found(case: &Case, spoil: impl FnMut(&Observation, &mut Decision) + Clone) -> String {
     case.run().unwrap();
     let mut policy = || {
@@ -100,18 +99,18 @@ fn found(case: &Case, spoil: impl FnMut(&Observation, &mut Decision) + Clone) ->
             "usher" => Box::new(Usher::new(case.topology.clone())),
             _ => Box::new(Equal::new(case.topology.clone())),
         };
-        Some(Spoilt(inner, spoil.clone()))
+        Some(FaultyPolicy(inner, spoil.clone()))
     };
-    let broken = case.run_with(&mut policy, None).unwrap_err();
-    assert!(!broken.last.is_empty(), "the last deeds are told");
-    broken.what
+    let violation = case.run_with(&mut policy, None).unwrap_err();
+    assert!(!violation.last.is_empty(), "the log is empty");
+    violation.what
 }
 
-fn assert_says(what: &str, expected: &str) {
+fn assert_contains(what: &str, expected: &str) {
     assert!(what.contains(expected), "{what}");
 }
 
-/// Seats everybody on one CPU of the first program's too.
+/// Adds a CPU of the first program to every seat.
 fn intrude(_: &Observation, decision: &mut Decision) {
     for action in &mut decision.actions {
         if let Action::Seat { cpus, .. } = action {
@@ -121,32 +120,32 @@ fn intrude(_: &Observation, decision: &mut Decision) {
 }
 
 #[test]
-fn a_seat_that_is_not_the_plans_is_found() {
-    assert_says(&found(&case("equal"), intrude), "and the plan says");
+fn detects_seat_that_differs_from_plan() {
+    assert_contains(&found(&case("equal"), intrude), "but its planned CPUs are");
 }
 
 #[test]
-fn a_cpu_with_two_owners_is_found() {
-    // A rival's seats are not held against its plan, only against one another.
+fn detects_cpu_with_two_owners() {
+    // For `pdpa` the seats are compared with one another, not with the plan.
     let case = Case {
         policy: "pdpa",
         ..case("equal")
     };
-    assert_says(&found(&case, intrude), "are both seated on 0");
+    assert_contains(&found(&case, intrude), "are both seated on 0");
 }
 
 #[test]
-fn a_plan_with_a_cpu_in_two_seats_is_found() {
+fn detects_plan_with_cpu_in_two_seats() {
     let what = found(&case("equal"), |_, decision: &mut Decision| {
         for seat in decision.plan.iter_mut().flat_map(|plan| &mut plan.seats) {
             seat.cpus = seat.cpus.or(&CpuSet::single(0));
         }
     });
-    assert_says(&what, "the plan has 0 in two seats");
+    assert_contains(&what, "the plan has 0 in two seats");
 }
 
 #[test]
-fn one_that_is_frozen_and_forgotten_is_found() {
+fn detects_program_that_stays_frozen() {
     let mut frozen = false;
     let what = found(
         &case("usher"),
@@ -158,15 +157,15 @@ fn one_that_is_frozen_and_forgotten_is_found() {
             }
         },
     );
-    assert_says(&what, "program 1 has stood still for");
+    assert_contains(&what, "program 1 has been stopped for");
 }
 
 #[test]
-fn one_that_goes_on_for_an_instant_now_and_then_starves() {
+fn detects_starvation_of_mostly_frozen_program() {
     let mut frozen = false;
     let case = Case {
-        // The other one has cores enough, so that nothing else is amiss.
-        guests: vec![guest(1, 12, 10.0, 1), guest(2, 6, 10.0, 1)],
+        // The other program has enough cores, to cause no second violation.
+        arrivals: vec![planned(1, 12, 10.0, 1), planned(2, 6, 10.0, 1)],
         ..case("usher")
     };
     let what = found(&case, move |_: &Observation, decision: &mut Decision| {
@@ -179,14 +178,14 @@ fn one_that_goes_on_for_an_instant_now_and_then_starves() {
         decision.actions.push(action);
         decision.wake_after_ns = Some(ns);
     });
-    assert_says(&what, "program 1 has had");
+    assert_contains(&what, "program 1 received");
 }
 
 #[test]
-fn a_core_that_is_left_idle_while_another_program_waits_is_found() {
+fn detects_idle_core_while_another_program_waits() {
     let case = Case {
-        // The first one uses next to nothing of its seat.
-        guests: vec![guest(1, 2, 1.0, 60), guest(2, 24, 10.0, 1)],
+        // The first program uses little of its seat.
+        arrivals: vec![planned(1, 2, 1.0, 60), planned(2, 24, 10.0, 1)],
         ..case("usher")
     };
     let what = found(&case, |_, decision: &mut Decision| {
@@ -202,13 +201,13 @@ fn a_core_that_is_left_idle_while_another_program_waits_is_found() {
             }
         }
     });
-    assert_says(&what, "has idled for");
+    assert_contains(&what, "has been idle for");
 }
 
 #[test]
-fn acting_on_one_that_is_known_to_have_gone_is_found() {
+fn detects_action_on_departed_program() {
     let mut case = case("equal");
-    case.guests[0].repeats = false;
+    case.arrivals[0].repeats = false;
     let what = found(&case, |seen: &Observation, decision: &mut Decision| {
         let gone = |event: &&Event| matches!(event, Event::Departed(_));
         if seen.events.iter().find(gone).is_some() {
@@ -216,13 +215,13 @@ fn acting_on_one_that_is_known_to_have_gone_is_found() {
             decision.actions.push(Action::Release { program });
         }
     });
-    assert_says(&what, "of which it was told that it has gone");
+    assert_contains(&what, "after its departure was reported");
 }
 
-// Worlds that are broken.
+// FaultyWorld worlds.
 
-fn finished(case: &Case, spoil: impl FnOnce(&mut Faulty)) -> String {
-    let mut world = Faulty::new(case);
+fn finished(case: &Case, spoil: impl FnOnce(&mut FaultyWorld)) -> String {
+    let mut world = FaultyWorld::new(case);
     let events = world.observe(vec![]).events;
     assert_eq!(events.len(), 2);
     assert!(world.wait(Some(100 * MS)));
@@ -231,7 +230,7 @@ fn finished(case: &Case, spoil: impl FnOnce(&mut Faulty)) -> String {
 }
 
 #[test]
-fn what_was_done_past_the_journal_is_found_at_the_end() {
+fn detects_changes_outside_the_journal_at_the_end() {
     let program = ProgramId(1);
     let cpus = CpuSet::single(3);
     for (action, what) in [
@@ -244,61 +243,61 @@ fn what_was_done_past_the_journal_is_found_at_the_end() {
         let what_is_found = finished(&case("equal"), |world| {
             world.inner.act(&action).unwrap();
         });
-        assert_says(&what_is_found, what);
+        assert_contains(&what_is_found, what);
     }
 }
 
 #[test]
-fn a_thread_that_stays_bound_or_stopped_is_found() {
+fn detects_thread_left_bound_or_stopped() {
     let what = finished(&case("equal"), |world| {
         let engine = world.inner.engine_mut();
         let thread = engine.threads_of(0)[5];
         engine.set_affinity(thread, &CpuSet::single(1));
     });
-    assert_says(
+    assert_contains(
         &what,
-        "program 1 has a thread that has not got its affinity",
+        "program 1 has a thread without its original affinity",
     );
     let what = finished(&case("equal"), |world| {
         let engine = world.inner.engine_mut();
         let thread = engine.threads_of(1)[0];
-        engine.hold(thread, true);
+        engine.set_signal_stopped(thread, true);
     });
-    assert_says(&what, "program 2 has a thread still stopped");
+    assert_contains(&what, "program 2 has a thread still stopped");
 }
 
 #[test]
-fn lost_work_and_stolen_time_are_found() {
+fn detects_lost_work_and_excess_cpu_time() {
     let case = case("equal");
     let what = finished(&case, |world| {
-        world.pass_all(2_000 * MS);
+        world.advance(2_000 * MS);
         world.inner.engine_mut().jobs[1].work_finished -= 1e6;
     });
-    assert_says(&what, "program 2 has done");
+    assert_contains(&what, "program 2 did");
     let what = finished(&case, |world| {
         let mut checks = Checks::new(&case);
-        // As if time had begun only now.
-        checks.looked_ns = world.inner.engine().now_ns();
+        // The checker starts now and thus misses the CPU time used so far.
+        checks.checked_ns = world.inner.engine().now_ns();
         world.checks = checks;
     });
-    assert_says(&what, "ns that there were");
+    assert_contains(&what, "ns of available CPU time");
 }
 
 #[test]
-fn a_thread_that_runs_where_or_when_it_must_not_is_found() {
+fn detects_thread_on_wrong_cpu_or_while_stopped() {
     let spoilt = |spoil: fn(&mut crate::engine::Engine)| {
         finished(&case("equal"), |world| {
             spoil(world.inner.engine_mut());
-            world.checks.look(&mut world.inner);
+            world.checks.check(&mut world.inner);
         })
     };
-    assert_says(
+    assert_contains(
         &spoilt(|engine| engine.jobs.iter_mut().for_each(|job| job.frozen = true)),
         "although it is stopped",
     );
-    assert_says(
+    assert_contains(
         &spoilt(|engine| engine.cpus.iter_mut().for_each(|cpu| cpu.online = false)),
-        "which is off line",
+        "which is offline",
     );
     let nowhere = |engine: &mut crate::engine::Engine| {
         let nowhere = crate::machine::Mask::new(12);
@@ -307,5 +306,5 @@ fn a_thread_that_runs_where_or_when_it_must_not_is_found() {
             .iter_mut()
             .for_each(|job| job.mask = nowhere.clone());
     };
-    assert_says(&spoilt(nowhere), "where it may not");
+    assert_contains(&spoilt(nowhere), "outside its allowed CPUs");
 }

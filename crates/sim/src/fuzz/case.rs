@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a seed makes: machine, policy, programs, and which faults are on.
+//! Test cases: the machine, policy, programs and faults that a seed determines.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,15 +10,14 @@ use usher_model::{Arrival, CpuSet, Curve, CurvePoint, ProgramId, Topology};
 use usher_policy::baselines::{Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy, by_name};
 
-use crate::hands::Backend;
+use crate::actuator::Backend;
 use crate::kernel::Kernel;
-use crate::script::{Memory, Op, Role, Script, Wait};
-use crate::turns::Order;
-use crate::world::Guest;
+use crate::queue_order::QueueOrder;
+use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
+use crate::world::PlannedArrival;
 
-/// The machines that cases are drawn from, as one-line descriptions: a seed
-/// means the same wherever it is run on these. Some cases leave some CPUs out,
-/// so that domains are unequal.
+/// The machines of the test cases, as one-line descriptions. They are fixed, thus a seed gives the
+/// same case on every host. Some cases omit some CPUs, which makes domains unequal.
 pub const MACHINES: [&str; 6] = [
     "package:1 core:2 pu:1",
     "package:1 core:4 pu:2",
@@ -30,10 +29,10 @@ pub const MACHINES: [&str; 6] = [
 
 /// Virtual length of a run.
 pub const RUN_NS: u64 = 6_000_000_000;
-/// Nobody arrives in the last part of it.
+/// Time of the latest arrival.
 const LAST_ARRIVAL_MS: u32 = 5_000;
 
-/// The policies, as often as they are to come up.
+/// The policies; repeated names are drawn more often.
 const POLICIES: [&str; 13] = [
     "usher",
     "usher",
@@ -50,55 +49,54 @@ const POLICIES: [&str; 13] = [
     "lending",
 ];
 
-/// What may go wrong in a run, each with its chance at every occasion.
+/// The faults of a run, each with its probability per opportunity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Faults {
     /// A program's sample is missing.
-    pub lost: f64,
-    /// A program's sample is that of the last look.
-    pub late: f64,
-    /// The whole look is the last one; what has happened is told at the next.
-    pub stale: f64,
-    /// An action fails and nothing was done.
-    pub fails: f64,
-    /// An action fails half-way: some threads have their seat or are stopped,
-    /// the others not.
-    pub half: f64,
-    /// An action happens and is said to have failed.
-    pub denied: f64,
-    /// The program dies as it is acted upon, or half-way through that.
-    pub dies: f64,
-    /// That a program has gone is told up to half a second too late.
-    pub unnoticed: f64,
-    /// CPUs go off line, or come back.
-    pub offline: f64,
-    /// The loop wakes up to 300 ms too late.
-    pub sleepy: f64,
-    /// The daemon is killed between two looks.
-    pub killed: f64,
-    /// The daemon is killed in an action, or between two of one decision.
-    pub killed_acting: f64,
-    /// Of these deaths, those in which the keeper dies too, with the daemon or
-    /// half-way through the undoing.
+    pub sample_lost: f64,
+    /// A program's sample is replaced by the previous one.
+    pub sample_late: f64,
+    /// The previous observation is returned again; new events are reported in the next one.
+    pub observation_stale: f64,
+    /// An action fails without any effect.
+    pub action_fails: f64,
+    /// An action fails half-way: some threads have their seat or are stopped, the others are not.
+    pub action_partial: f64,
+    /// An action succeeds but reports failure.
+    pub false_failure: f64,
+    /// The program dies during an action on it.
+    pub program_dies: f64,
+    /// A program's end is reported up to half a second late.
+    pub departure_delayed: f64,
+    /// CPUs go offline or come back.
+    pub cpus_offline: f64,
+    /// The control loop wakes up to 300 ms late.
+    pub wakeup_late: f64,
+    /// The daemon is killed between two iterations.
+    pub daemon_killed: f64,
+    /// The daemon is killed during an action, or between two actions of a decision.
+    pub daemon_killed_acting: f64,
+    /// The keeper also dies when the daemon is killed: together with it, or half-way through the
+    /// undo.
     pub keeper_dies: f64,
 }
 
-/// What a seed makes.
+/// A test case, determined by its seed.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The seed.
     pub seed: u64,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
     /// The machine.
     pub topology: Topology,
-    /// Its kernel: in one case of four under Usher's scheduler.
+    /// Its kernel: Usher's scheduler in one of four cases.
     pub kernel: Kernel,
-    /// How programs are narrowed and stopped.
+    /// Mechanism that narrows and stops programs.
     pub backend: Backend,
-    /// Who comes.
-    pub guests: Vec<Guest>,
-    /// What goes wrong.
+    /// The programs with their arrivals.
+    pub arrivals: Vec<PlannedArrival>,
+    /// Probabilities of the faults.
     pub faults: Faults,
 }
 
@@ -119,11 +117,11 @@ impl Case {
             _ => Kernel::default(),
         };
         let count = 1 + random.rand_range(0..few.max(5) + 1);
-        let guests = (1..=u64::from(count)).map(|id| guest(id, &topology, &mut random));
+        let arrivals = (1..=u64::from(count)).map(|id| planned(id, &topology, &mut random));
         Self {
             seed,
             policy,
-            guests: guests.collect(),
+            arrivals: arrivals.collect(),
             topology,
             kernel,
             backend,
@@ -131,13 +129,13 @@ impl Case {
         }
     }
 
-    /// The policy of that name, those to compare with included.
+    /// The case's policy.
     pub(super) fn policy(&self) -> Option<Box<dyn Policy + Send>> {
         policy(self.policy, &self.topology)
     }
 }
 
-/// The policy of that name, those to compare with included.
+/// The policy of this name; policies of the simulator alone are included.
 pub fn policy(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
     let machine = || topology.clone();
     Some(match name {
@@ -152,16 +150,16 @@ fn below(random: &mut Rand32, below: usize) -> usize {
     random.rand_range(0..below.max(1) as u32) as usize
 }
 
-/// The machine, in one case of four without some of its CPUs.
+/// The machine; in one of four cases without some of its CPUs.
 fn machine(whole: &Topology, random: &mut Rand32) -> Topology {
     if random.rand_range(0..4) != 0 {
         return whole.clone();
     }
     let kept = random.rand_range(5..10);
     let all = whole.all_cpus();
-    let stays = all.iter().filter(|_| random.rand_range(0..10) < kept);
-    let stays: CpuSet = stays.collect();
-    whole.restrict(&stays).unwrap_or_else(|_| whole.clone())
+    let kept_cpus = all.iter().filter(|_| random.rand_range(0..10) < kept);
+    let kept_cpus: CpuSet = kept_cpus.collect();
+    whole.restrict(&kept_cpus).unwrap_or_else(|_| whole.clone())
 }
 
 /// Each kind of fault is off in half of the cases, and all are in one of six.
@@ -173,33 +171,33 @@ fn faults(random: &mut Rand32) -> Faults {
         _ => f64::from(random.rand_float()) * most,
     };
     Faults {
-        lost: chance(0.2),
-        late: chance(0.2),
-        stale: chance(0.1),
-        fails: chance(0.3),
-        half: chance(0.3),
-        denied: chance(0.2),
-        dies: chance(0.05),
-        unnoticed: chance(1.0),
-        offline: chance(0.02),
-        sleepy: chance(0.2),
-        killed: chance(0.005),
-        killed_acting: chance(0.05),
+        sample_lost: chance(0.2),
+        sample_late: chance(0.2),
+        observation_stale: chance(0.1),
+        action_fails: chance(0.3),
+        action_partial: chance(0.3),
+        false_failure: chance(0.2),
+        program_dies: chance(0.05),
+        departure_delayed: chance(1.0),
+        cpus_offline: chance(0.02),
+        wakeup_late: chance(0.2),
+        daemon_killed: chance(0.005),
+        daemon_killed_acting: chance(0.05),
         keeper_dies: chance(1.0),
     }
 }
 
-fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
+fn planned(id: u64, topology: &Topology, random: &mut Rand32) -> PlannedArrival {
     let cores = topology.cores.len() as u32;
     let threads = 1 + random.rand_range(0..2 * cores);
     let wait = match random.rand_range(0..3) {
-        0 => Wait::Block,
-        1 => Wait::Spin,
-        _ => Wait::SpinThenBlock(u64::from(random.rand_range(0..100_000))),
+        0 => BarrierWait::Block,
+        1 => BarrierWait::Spin,
+        _ => BarrierWait::SpinThenBlock(u64::from(random.rand_range(0..100_000))),
     };
     let (roles, pools, queues) = shape(threads, random);
     let name = format!("p{id}");
-    Guest {
+    PlannedArrival {
         arrival: Arrival {
             id: ProgramId(id),
             name: name.clone(),
@@ -222,7 +220,7 @@ fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
             pools,
             queues,
             wait,
-            settles: random.rand_range(0..3) == 0,
+            adaptive_spin: random.rand_range(0..3) == 0,
             memory: Memory {
                 stall: 0.5 * f64::from(random.rand_float()),
                 gbps: 2.0 * f64::from(random.rand_float()),
@@ -237,7 +235,7 @@ fn guest(id: u64, topology: &Topology, random: &mut Rand32) -> Guest {
     }
 }
 
-/// Some bind themselves to a few CPUs, or to all but a few.
+/// Some programs bind themselves to a random subset of the CPUs.
 fn bound(topology: &Topology, random: &mut Rand32) -> Option<CpuSet> {
     if random.rand_range(0..8) != 0 {
         return None;
@@ -251,10 +249,10 @@ fn bound(topology: &Topology, random: &mut Rand32) -> Option<CpuSet> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-type Shape = (Vec<Role>, Vec<u32>, Vec<u32>);
+type Shape = (Vec<ThreadKind>, Vec<u32>, Vec<u32>);
 
-/// What the threads do: phases between barriers, a pool of tasks, a pipeline,
-/// or each on its own with a lock.
+/// The steps of the threads: phases with barriers, a pool of items, a pipeline, or independent
+/// threads with a lock.
 fn shape(threads: u32, random: &mut Rand32) -> Shape {
     let ns = 1e6 * f64::from(1 + random.rand_range(0..20));
     let spread = match random.rand_range(0..2) {
@@ -262,14 +260,14 @@ fn shape(threads: u32, random: &mut Rand32) -> Shape {
         _ => f64::from(random.rand_float()),
     };
     let times = 1 + random.rand_range(0..100);
-    let nap = Op::Sleep {
+    let sleep = Op::Sleep {
         ns: 1_000_000 * u64::from(random.rand_range(0..30)),
     };
     let serial = Op::Serial {
         ns: 1e6 * f64::from(random.rand_range(0..10)),
     };
     let work = Op::Work { ns, spread };
-    let again = Op::Again { to: 0, times };
+    let again = Op::Loop { to: 0, times };
     match random.rand_range(0..6) {
         0 => {
             let items = Op::Items {
@@ -277,20 +275,24 @@ fn shape(threads: u32, random: &mut Rand32) -> Shape {
                 ns: ns / 4.0,
                 spread,
             };
-            let steps = vec![serial, Op::Barrier(0), items, Op::Barrier(1), nap, again];
-            (vec![Role { threads, steps }], vec![threads * 4], vec![])
+            let steps = vec![serial, Op::Barrier(0), items, Op::Barrier(1), sleep, again];
+            (
+                vec![ThreadKind { threads, steps }],
+                vec![threads * 4],
+                vec![],
+            )
         }
         1 if threads > 1 => {
-            let first = Role {
+            let first = ThreadKind {
                 threads: threads.div_ceil(4),
-                steps: vec![work.clone(), Op::Put(0), nap, again],
+                steps: vec![work.clone(), Op::Put(0), sleep, again],
             };
-            // Takes until nobody puts any more in.
-            let again = Op::Again {
+            // The consumers run until the queue is closed.
+            let again = Op::Loop {
                 to: 0,
                 times: u32::MAX,
             };
-            let second = Role {
+            let second = ThreadKind {
                 threads: threads - first.threads,
                 steps: vec![Op::Take(0), work, again],
             };
@@ -301,24 +303,24 @@ fn shape(threads: u32, random: &mut Rand32) -> Shape {
                 ns: ns / 50.0,
                 spread,
             };
-            let steps = vec![work, Op::Lock(0), locked, Op::Unlock(0), nap, again];
-            (vec![Role { threads, steps }], vec![], vec![])
+            let steps = vec![work, Op::Lock(0), locked, Op::Unlock(0), sleep, again];
+            (vec![ThreadKind { threads, steps }], vec![], vec![])
         }
         _ => {
-            let steps = vec![serial, Op::Barrier(0), work, Op::Barrier(1), nap, again];
-            (vec![Role { threads, steps }], vec![], vec![])
+            let steps = vec![serial, Op::Barrier(0), work, Op::Barrier(1), sleep, again];
+            (vec![ThreadKind { threads, steps }], vec![], vec![])
         }
     }
 }
 
-/// What an earlier run may have taught of a program, rightly or wrongly.
+/// The program's profile, which may be wrong or missing.
 fn profile(cores: u32, threads: u32, random: &mut Rand32) -> Option<Curve> {
     let scales = match random.rand_range(0..6) {
-        // It is believed to become slower with more cores.
+        // The profile claims a slowdown with more cores.
         0 => -0.3 * f64::from(random.rand_float()),
         _ => 0.2 + 0.8 * f64::from(random.rand_float()),
     };
-    // Some collapse below all cores, as those do whose threads spin.
+    // Some rates collapse below the full machine, as with spinning threads.
     let needs_all = random.rand_range(0..3) == 0;
     let point = |n: u32| CurvePoint {
         cores: f64::from(n),
@@ -340,7 +342,7 @@ impl fmt::Display for Case {
         let topology = &self.topology;
         writeln!(
             f,
-            "seed {}: policy {}, by {}, under {}",
+            "seed {}: policy {}, actuated by {}, kernel scheduler {}",
             self.seed,
             self.policy,
             by(self.backend),
@@ -353,8 +355,8 @@ impl fmt::Display for Case {
             topology.domains.len(),
             topology.all_cpus()
         )?;
-        for guest in &self.guests {
-            writeln!(f, "  {}", one_line(guest))?;
+        for planned in &self.arrivals {
+            writeln!(f, "  {}", one_line(planned))?;
         }
         let faults = serde_json::to_value(self.faults).map_err(|_| fmt::Error)?;
         let on: Vec<String> = (faults.as_object().into_iter().flatten())
@@ -376,38 +378,38 @@ fn by(backend: Backend) -> &'static str {
     }
 }
 
-fn under(order: Order) -> &'static str {
+fn under(order: QueueOrder) -> &'static str {
     match order {
-        Order::Eevdf => "EEVDF",
-        Order::Cfs => "CFS",
-        Order::Usher => "usher sched",
+        QueueOrder::Eevdf => "EEVDF",
+        QueueOrder::Cfs => "CFS",
+        QueueOrder::Usher => "usher sched",
     }
 }
 
-fn waiting(wait: Wait) -> String {
+fn waiting(wait: BarrierWait) -> String {
     match wait {
-        Wait::Block => "sleep while they wait".to_owned(),
-        Wait::Spin => "spin while they wait".to_owned(),
-        Wait::SpinThenBlock(ns) => format!("spin for {} µs, then sleep", ns / 1000),
+        BarrierWait::Block => "block while they wait".to_owned(),
+        BarrierWait::Spin => "spin while they wait".to_owned(),
+        BarrierWait::SpinThenBlock(ns) => format!("spin for {} µs, then block", ns / 1000),
     }
 }
 
-fn one_line(guest: &Guest) -> String {
-    let (arrival, script) = (&guest.arrival, &guest.script);
+fn one_line(planned: &PlannedArrival) -> String {
+    let (arrival, script) = (&planned.arrival, &planned.script);
     let mut text = format!(
         "program {:<2} from {:.3} s, {} threads that {}",
         arrival.id.0,
-        guest.at_ns as f64 / 1e9,
+        planned.at_ns as f64 / 1e9,
         script.threads(),
         waiting(script.wait)
     );
     let traits = [
-        (guest.repeats, "repeats".to_owned()),
+        (planned.repeats, "repeats".to_owned()),
         (arrival.weight != 1.0, format!("weight {}", arrival.weight)),
         (arrival.profile.is_some(), "has a profile".to_owned()),
-        (script.settles, "settles".to_owned()),
+        (script.adaptive_spin, "adaptive spin".to_owned()),
         (arrival.ran_before, "ran before".to_owned()),
-        (!arrival.stops_unseen, "stops are seen".to_owned()),
+        (!arrival.stops_unseen, "observes its stops".to_owned()),
     ];
     for (_, what) in traits.iter().filter(|(is, _)| *is) {
         text = format!("{text}, {what}");

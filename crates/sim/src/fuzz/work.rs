@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much work a program has to do, read off its script.
+//! The amount of work of a program, computed from its script.
 
-use crate::script::{Op, Role, Script};
+use crate::script::{Op, Script, ThreadKind};
 
-/// Least and most work of one repetition, in nanoseconds; for scripts as those
-/// of the swarm: every role goes through its steps again from the first, or not
-/// at all, pools are filled again in each round, and a role that takes from a
-/// queue does its work once an item.
-pub(super) fn of(script: &Script) -> (f64, f64) {
+/// Minimum and maximum work of one repetition in nanoseconds. Valid for the scripts of the test
+/// cases: every role repeats all its steps or none, pools are refilled in each iteration, and a
+/// role that takes from a queue works once per item.
+pub(super) fn bounds(script: &Script) -> (f64, f64) {
     let (mut least, mut most) = (0.0, 0.0);
     for role in &script.roles {
         let rounds = rounds(role, script);
@@ -28,16 +27,16 @@ pub(super) fn of(script: &Script) -> (f64, f64) {
     (least, most)
 }
 
-/// How often a role's threads go through its steps, all together.
-fn rounds(role: &Role, script: &Script) -> f64 {
+/// Total number of iterations of a role's steps over all its threads.
+fn rounds(role: &ThreadKind, script: &Script) -> f64 {
     let takes = |op: &Op| matches!(op, Op::Take(_));
     if role.steps.iter().any(takes) {
-        let puts = |role: &&Role| role.steps.iter().any(|op| matches!(op, Op::Put(_)));
+        let puts = |role: &&ThreadKind| role.steps.iter().any(|op| matches!(op, Op::Put(_)));
         let writers = script.roles.iter().filter(puts);
         return writers.map(|role| rounds(role, script)).sum();
     }
     let again = role.steps.iter().find_map(|op| match op {
-        Op::Again { times, .. } => Some(*times),
+        Op::Loop { times, .. } => Some(*times),
         _ => None,
     });
     f64::from(again.unwrap_or(1)) * f64::from(role.threads)

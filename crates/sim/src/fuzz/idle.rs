@@ -1,49 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! No core stays idle while somebody waits for one.
+//! Checks that no core stays idle while a program waits for a CPU that it could use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{CpuId, CpuSet, Plan, ProgramId, SeatMode, Topology};
 
-use crate::world::{Guest, SimWorld};
+use crate::world::{PlannedArrival, SimWorld};
 
-/// The kernel evens its queues out every 4 ms and whenever a CPU would idle.
+/// Limit for the kernel, which balances its queues every 4 ms and whenever a CPU becomes idle.
 const KERNEL_NS_MAX: u64 = 40_000_000;
-/// A seat that is left idle is lent within: 100 ms to the next look, if nothing
-/// was going on; two ticks of 8 ms that show who waits and who idles, two more
-/// of a borrower that has just been content; at most 40 ms that an owner lends
-/// nothing after it has taken its cores back. That is 172 ms at the worst.
+/// Limit for lending an idle seat: 100 ms to the next observation in a quiet system, two ticks of 8
+/// ms that reveal waiting and idle programs, two more for a borrower that was content until now,
+/// and at most 40 ms during which an owner lends nothing after reclaiming its cores. The sum is at
+/// most 172 ms.
 const LENDING_NS_MAX: u64 = 200_000_000;
 
-/// Who waits for this share of the time between two looks waits all the time.
+/// A program that waits for this share of an interval counts as waiting throughout.
 const WAITS_SHARE: f64 = 0.8;
 
-/// Since when each core has been idle and each program has waited.
+/// The idle period of each core and the waiting period of each program.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub(super) struct IdleCheck {
     /// CPUs of each core.
     cores: Vec<CpuSet>,
-    /// By core: since when, and how busy its CPUs had been.
+    /// For each core: start of its idle period, and the busy time of its CPUs at that moment.
     idle: Vec<(u64, u64)>,
-    waits: BTreeMap<ProgramId, Waits>,
+    waits: BTreeMap<ProgramId, WaitState>,
     disturbed_ns: u64,
 }
 
-/// A program's waiting for CPUs.
+/// Waiting state of a program.
 #[derive(Debug)]
-struct Waits {
-    /// A thread of it has waited all the time since then; the time of the last
-    /// look where it does not wait.
+struct WaitState {
+    /// Start of the period in which a thread has always waited; the time of the last check if none
+    /// waits.
     since_ns: u64,
     seen_ns: u64,
-    /// How long it had waited at the last look.
+    /// Total waiting time at the last check.
     wait_ns: u64,
-    /// Where it may run, and since when.
+    /// The program's allowed CPUs, and the time of their last change.
     mask: CpuSet,
     moved_ns: u64,
 }
 
-impl Idle {
+impl IdleCheck {
     pub fn new(topology: &Topology) -> Self {
         Self {
             cores: topology
@@ -57,24 +57,24 @@ impl Idle {
         }
     }
 
-    /// Whatever takes its time begins again.
+    /// Restarts the time limits.
     pub fn disturbed(&mut self, at_ns: u64) {
         self.disturbed_ns = self.disturbed_ns.max(at_ns);
     }
 
-    /// Looks at the machine; `plan` is where idle seats are to be lent.
+    /// Checks the machine. `plan` is present if idle seats must be lent.
     ///
     /// # Errors
-    /// Who waits, and which core idles.
-    pub fn look(
+    /// The waiting program and the idle core.
+    pub fn check(
         &mut self,
         world: &SimWorld,
         plan: Option<&Plan>,
-        guests: &BTreeMap<ProgramId, Guest>,
+        arrivals: &BTreeMap<ProgramId, PlannedArrival>,
     ) -> Result<(), String> {
         let now_ns = world.engine().now_ns();
-        self.see_cores(world, now_ns);
-        self.see_programs(world, now_ns);
+        self.update_cores(world, now_ns);
+        self.update_waits(world, now_ns);
         for (&id, waits) in &self.waits {
             let split = world
                 .present()
@@ -82,8 +82,8 @@ impl Idle {
                 .map(|&job| world.engine().is_split(job));
             for (core, cpus) in self.cores.iter().enumerate() {
                 let since_ns = waits.since_ns.max(self.idle[core].0).max(self.disturbed_ns);
-                // The kernel is to even out, or the policy to lend.
-                let (whose, bound_ns, since_ns) = match waits.mask.intersects(cpus) {
+                // Either the kernel must balance, or the policy must lend.
+                let (usable, bound_ns, since_ns) = match waits.mask.intersects(cpus) {
                     true => (
                         Some("which it may use, "),
                         KERNEL_NS_MAX,
@@ -92,17 +92,17 @@ impl Idle {
                     false => (None, LENDING_NS_MAX, since_ns),
                 };
                 let to_lend =
-                    || plan.is_some_and(|plan| self.is_to_be_lent(plan, guests, id, cpus));
-                let wrong = match whose {
+                    || plan.is_some_and(|plan| self.must_be_lent(plan, arrivals, id, cpus));
+                let wrong = match usable {
                     Some(_) => split == Some(false),
                     None => now_ns.saturating_sub(since_ns) > bound_ns && to_lend(),
                 };
                 if wrong && now_ns.saturating_sub(since_ns) > bound_ns {
                     let seconds = (now_ns.saturating_sub(since_ns)) as f64 / 1e9;
                     return Err(format!(
-                        "program {id} waits on {} while {cpus}, {}has idled for {seconds:.3} s",
+                        "program {id} waits on {} while {cpus}, {}has been idle for {seconds:.3} s",
                         waits.mask,
-                        whose.unwrap_or_default()
+                        usable.unwrap_or_default()
                     ));
                 }
             }
@@ -110,15 +110,15 @@ impl Idle {
         Ok(())
     }
 
-    fn see_cores(&mut self, world: &SimWorld, now_ns: u64) {
-        let ledgers: BTreeMap<CpuId, (bool, u64)> = world
+    fn update_cores(&mut self, world: &SimWorld, now_ns: u64) {
+        let totals: BTreeMap<CpuId, (bool, u64)> = world
             .engine()
-            .cpu_ledgers()
+            .cpu_totals()
             .into_iter()
             .map(|cpu| (cpu.os, (cpu.online, cpu.busy_ns)))
             .collect();
         for (cpus, idle) in self.cores.iter().zip(&mut self.idle) {
-            let here: Vec<_> = cpus.iter().filter_map(|cpu| ledgers.get(&cpu)).collect();
+            let here: Vec<_> = cpus.iter().filter_map(|cpu| totals.get(&cpu)).collect();
             let online = here.iter().all(|(online, _)| *online);
             let busy_ns = here.iter().map(|(_, busy_ns)| busy_ns).sum();
             if !online || busy_ns != idle.1 {
@@ -127,25 +127,25 @@ impl Idle {
         }
     }
 
-    fn see_programs(&mut self, world: &SimWorld, now_ns: u64) {
+    fn update_waits(&mut self, world: &SimWorld, now_ns: u64) {
         let mut waits = BTreeMap::new();
         for (&id, &job) in world.present() {
-            let ledger = world.engine().ledger(job);
+            let totals = world.engine().totals(job);
             let before = self.waits.get(&id);
-            // Somebody waited nearly all the time between.
-            let through = |before: &&Waits| {
-                let waited_ns = ledger.wait_ns - before.wait_ns;
+            // A thread waited nearly all the time since the last check.
+            let through = |before: &&WaitState| {
+                let waited_ns = totals.wait_ns - before.wait_ns;
                 waited_ns as f64 >= WAITS_SHARE * (now_ns - before.seen_ns) as f64
             };
             let mask = world.engine().mask_of(job);
-            let stays = before.filter(|before| before.mask == mask);
-            let new = Waits {
+            let unmoved = before.filter(|before| before.mask == mask);
+            let new = WaitState {
                 since_ns: before
                     .filter(through)
                     .map_or(now_ns, |before| before.since_ns),
                 seen_ns: now_ns,
-                wait_ns: ledger.wait_ns,
-                moved_ns: stays.map_or(now_ns, |before| before.moved_ns),
+                wait_ns: totals.wait_ns,
+                moved_ns: unmoved.map_or(now_ns, |before| before.moved_ns),
                 mask,
             };
             waits.insert(id, new);
@@ -153,15 +153,16 @@ impl Idle {
         self.waits = waits;
     }
 
-    /// Whether a core ought to be lent to a program that waits. Left out is what
-    /// the design does not lend, and to whom: programs that are, or may be,
-    /// measured (they have no profile), that spin or settle, or are bound, or
-    /// are not believed to gain; and the cores of such, or of somebody who
-    /// waits himself or borrows.
-    fn is_to_be_lent(
+    /// Returns whether the design requires lending a core to a waiting program. It does not in
+    /// these cases:
+    ///
+    /// - The borrower has no profile (it is or may be measured), spins, spins adaptively, is bound
+    ///   to CPUs, or is not expected to gain.
+    /// - The owner has no profile, is not seated, waits itself or borrows.
+    fn must_be_lent(
         &self,
         plan: &Plan,
-        guests: &BTreeMap<ProgramId, Guest>,
+        arrivals: &BTreeMap<ProgramId, PlannedArrival>,
         borrower: ProgramId,
         cpus: &CpuSet,
     ) -> bool {
@@ -173,23 +174,23 @@ impl Idle {
         let lends = owners.all(|seat| {
             let id = seat.program;
             seat.mode == SeatMode::Seated
-                && guests[&id].arrival.profile.is_some()
+                && arrivals[&id].arrival.profile.is_some()
                 && self
                     .waits
                     .get(&id)
                     .is_none_or(|waits| waits.since_ns == waits.seen_ns)
                 && !borrows.contains(&id)
         });
-        !plan.abstains && seated && !lent && lends && gains(&guests[&borrower])
+        !plan.abstains && seated && !lent && lends && gains(&arrivals[&borrower])
     }
 }
 
-/// Whether a program is believed, and rightly, to gain from every core more.
-fn gains(guest: &Guest) -> bool {
-    let arrival = &guest.arrival;
+/// Returns whether a program's profile, correctly, shows a gain from every additional core.
+fn gains(planned: &PlannedArrival) -> bool {
+    let arrival = &planned.arrival;
     let rises = arrival.profile.as_ref().is_some_and(|curve| {
         let rates = curve.points().iter().map(|point| point.rate);
         rates.is_sorted()
     });
-    rises && !guest.script.settles && arrival.spinners == 0 && arrival.bound_to.is_none()
+    rises && !planned.script.adaptive_spin && arrival.spinners == 0 && arrival.bound_to.is_none()
 }

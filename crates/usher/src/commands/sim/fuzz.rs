@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `usher sim fuzz`: runs test cases with injected faults.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use usher_model::Topology;
+use usher_sim::fuzz::{Case, FuzzStats, MACHINES, Violation};
+
+use super::machine;
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::progress::Progress;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Each seed determines a machine, its kernel, programs, a policy and faults: CPUs that go offline,
+daemons that are killed, actions that fail. Invariants are checked throughout the run. The command
+reports each seed with a violation; running the seed again reproduces the violation.
+
+Examples:
+  usher sim fuzz 0..1000
+  usher sim fuzz 17 --record run.jsonl && usher replay run.jsonl")]
+pub struct Args {
+    /// One seed, or a range FROM..TO
+    #[arg(value_name = "SEED|FROM..TO")]
+    seeds: String,
+    /// Record the observations and decisions of one seed's daemon, for `usher replay`. If the
+    /// daemon is killed, the record of the next daemon goes to FILE.2, and so on
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, out: Output) -> Outcome {
+    let seeds = range(&args.seeds)?;
+    let machines: Vec<Topology> = MACHINES
+        .iter()
+        .map(|spec| machine(spec))
+        .collect::<Result<_, _>>()?;
+    if seeds.end - seeds.start == 1 {
+        return run_one(seeds.start, &machines, args.record.as_deref(), out);
+    }
+    if args.record.is_some() {
+        bail!("--record takes one seed, not '{}'", args.seeds);
+    }
+    run_many(seeds, &machines, out)
+}
+
+fn range(seeds: &str) -> anyhow::Result<Range<u64>> {
+    let number = |text: &str| {
+        let invalid = || format!("'{seeds}' is neither a seed nor FROM..TO");
+        text.parse::<u64>().with_context(invalid)
+    };
+    let range = match seeds.split_once("..") {
+        Some((from, to)) => number(from)?..number(to)?,
+        None => {
+            let seed = number(seeds)?;
+            seed..seed.checked_add(1).context("the seed is too large")?
+        }
+    };
+    if range.is_empty() {
+        bail!("the range '{seeds}' is empty");
+    }
+    Ok(range)
+}
+
+/// Runs one seed: prints the case and its result, and after a violation the last log entries.
+fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output) -> Outcome {
+    let case = Case::new(seed, machines);
+    if !out.json {
+        out.text(&case.to_string())?;
+    }
+    if let Some(path) = record {
+        File::create(path).with_context(|| format!("opening the record '{}'", path.display()))?;
+    }
+    let result = match record {
+        Some(path) => case.run_recorded(&mut |life| open(path, life)),
+        None => case.run(),
+    };
+    match result {
+        Ok(stats) => {
+            out.answer(
+                &json!({ "simulated": true, "seeds": 1, "totals": totals(stats) }),
+                || {
+                    let recorded = record.map_or(String::new(), |path| {
+                        format!("\nrecorded in '{}'", path.display())
+                    });
+                    format!("simulated: no violation; {}{recorded}", summary(stats))
+                },
+            )?;
+            Ok(0)
+        }
+        Err(violation) => {
+            if !out.json {
+                let last = violation.last.join("\n  ");
+                out.text(&format!("last log entries:\n  {last}"))?;
+            }
+            let hint = match record {
+                Some(path) => format!("the record is in '{}'", path.display()),
+                None => format!("to record the run: usher sim fuzz {seed} --record FILE"),
+            };
+            fail(&[violation], out)?;
+            bail!("seed {seed} violates an invariant; {hint}");
+        }
+    }
+}
+
+/// Opens the file for the record of the n-th daemon.
+fn open(path: &Path, life: usize) -> std::io::Result<Box<dyn Write>> {
+    let mut path = path.as_os_str().to_owned();
+    if life > 1 {
+        path.push(format!(".{life}"));
+    }
+    Ok(Box::new(BufWriter::new(File::create(path)?)))
+}
+
+/// Runs a range of seeds on all CPUs.
+fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
+    let progress = Progress::new();
+    progress.steps(seeds.end - seeds.start);
+    let next = AtomicU64::new(seeds.start);
+    let sum = Mutex::new((FuzzStats::default(), Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let result = Case::new(seed, machines).run();
+            progress.step();
+            // No code that holds the lock panics.
+            let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            match result {
+                Ok(stats) => sum.0.add(stats),
+                Err(violation) => {
+                    progress.say(&violation.to_string());
+                    sum.1.push(violation);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+        for _ in 0..workers {
+            scope.spawn(work);
+        }
+    });
+    progress.end();
+    let (stats, mut violations) = sum
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let count = seeds.end - seeds.start;
+    if violations.is_empty() {
+        out.answer(
+            &json!({ "simulated": true, "seeds": count, "totals": totals(stats) }),
+            || {
+                let (from, last) = (seeds.start, seeds.end - 1);
+                format!(
+                    "{count} simulated runs, seeds {from} to {last}: no violation; {}",
+                    summary(stats)
+                )
+            },
+        )?;
+        return Ok(0);
+    }
+    violations.sort_by_key(|violation| violation.seed);
+    fail(&violations, out)?;
+    let seed = violations[0].seed;
+    bail!(
+        "{} of {count} seeds violate an invariant, the first is {seed}; see usher sim fuzz {seed}",
+        violations.len()
+    );
+}
+
+/// Prints the violations as JSON or as text.
+fn fail(violations: &[Violation], out: Output) -> anyhow::Result<()> {
+    let one = |violation: &Violation| {
+        json!({
+            "seed": violation.seed,
+            "policy": violation.policy,
+            "at_ns": violation.at_ns,
+            "what": violation.what,
+            "last": violation.last,
+        })
+    };
+    match out.json {
+        true => out.json(&json!({ "violations": violations.iter().map(one).collect::<Vec<_>>() })),
+        false => {
+            let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+            out.text(&lines.join("\n"))
+        }
+    }
+}
+
+fn totals(stats: FuzzStats) -> serde_json::Value {
+    json!({
+        "decisions": stats.decisions,
+        "actions": stats.actions,
+        "failed": stats.failed,
+        "daemons_killed": stats.daemons_killed,
+        "events": stats.events,
+    })
+}
+
+fn summary(stats: FuzzStats) -> String {
+    format!(
+        "{} decisions, {} actions, {} of which failed, {} daemons killed, {:.1} million events",
+        stats.decisions,
+        stats.actions,
+        stats.failed,
+        stats.daemons_killed,
+        stats.events as f64 / 1e6
+    )
+}
