@@ -16,6 +16,7 @@ pub mod names;
 pub mod programs;
 pub mod prose;
 pub mod purity;
+pub mod sample;
 pub mod size;
 pub mod subjects;
 pub mod tokens;

@@ -89,11 +89,26 @@ const GROUPS: [Group; 4] = [
     },
 ];
 
-/// A line of prose, and where it stands.
-struct Line<'a> {
-    path: &'a str,
-    number: usize,
-    text: String,
+/// What a text is part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A Markdown file.
+    Document,
+    /// A string literal of at least four words, outside of tests; help texts are comments.
+    Message,
+    /// A comment of Rust or C.
+    Comment,
+}
+
+/// A line of prose, and where it stands. Code in it is between backticks.
+#[derive(Debug, Clone)]
+pub struct Line<'a> {
+    /// The file.
+    pub path: &'a str,
+    /// The line, from 1.
+    pub number: usize,
+    /// The text.
+    pub text: String,
 }
 
 /// Words for people; groups of words that an area uses too often; long sentences in documents.
@@ -107,7 +122,10 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for (area, lines) in &areas {
         breaches.extend(lines.iter().flat_map(words_for_people));
-        let words: usize = lines.iter().map(|line| words(&line.text).len()).sum();
+        let words: usize = lines
+            .iter()
+            .map(|line| words(&without_code(&line.text)).len())
+            .sum();
         if words >= WORDS_MIN {
             let groups = GROUPS.iter();
             breaches.extend(groups.flat_map(|group| too_frequent(group, area, lines, words)));
@@ -123,21 +141,29 @@ const MESSAGES: &str = "messages";
 
 /// The prose of a file by area.
 fn prose_of(file: &File) -> Vec<(String, Vec<Line<'_>>)> {
+    let areas = [
+        (DOCUMENTS.to_owned(), Kind::Document),
+        (MESSAGES.to_owned(), Kind::Message),
+        (area(&file.path), Kind::Comment),
+    ];
+    let lines = areas.map(|(area, kind)| (area, lines(file, kind)));
+    lines
+        .into_iter()
+        .filter(|(_, lines)| !lines.is_empty())
+        .collect()
+}
+
+/// The prose of one kind in a file.
+pub fn lines(file: &File, kind: Kind) -> Vec<Line<'_>> {
     let is_code = ["rs", "c", "h", "cpp"]
         .iter()
         .any(|e| file.has_extension(e));
-    if file.path.starts_with("LICENSES/") {
-        Vec::new()
-    } else if file.has_extension("md") {
-        vec![(DOCUMENTS.to_owned(), document(file))]
-    } else if is_code {
-        let mut prose = vec![(area(&file.path), comments(file))];
-        if !file.path.contains("/tests/") {
-            prose.push((MESSAGES.to_owned(), messages(file)));
-        }
-        prose
-    } else {
-        Vec::new()
+    let is_others = file.path.starts_with("LICENSES/");
+    match kind {
+        Kind::Document if file.has_extension("md") && !is_others => document(file),
+        Kind::Message if is_code && !file.path.contains("/tests/") => messages(file),
+        Kind::Comment if is_code => comments(file),
+        _ => Vec::new(),
     }
 }
 
@@ -170,7 +196,7 @@ fn comments(file: &File) -> Vec<Line<'_>> {
             lines.push(Line {
                 path: &file.path,
                 number,
-                text: without_code(&text),
+                text,
             });
         }
     }
@@ -235,7 +261,7 @@ fn messages(file: &File) -> Vec<Line<'_>> {
     let line = |(number, text): (usize, String)| Line {
         path: &file.path,
         number,
-        text: without_code(&text.replace("\\n", ". ")),
+        text: text.replace("\\n", ". "),
     };
     literals.into_iter().map(line).collect()
 }
@@ -256,42 +282,59 @@ fn literals_of(stream: TokenStream, found: &mut Vec<(usize, String)>) {
     }
 }
 
-/// The text of a Markdown file, without code, tables and links' destinations.
+/// The text of a Markdown file, without blocks of code, tables and links' destinations.
 fn document(file: &File) -> Vec<Line<'_>> {
-    let mut lines = Vec::new();
-    let (mut code_block, mut table) = (false, false);
-    for (event, range) in
-        Parser::new_ext(&file.text, pulldown_cmark::Options::ENABLE_TABLES).into_offset_iter()
-    {
-        match event {
-            Event::Start(Tag::CodeBlock(_)) => code_block = true,
-            Event::End(TagEnd::CodeBlock) => code_block = false,
-            Event::Start(Tag::Table(_)) => table = true,
-            Event::End(TagEnd::Table) => table = false,
-            // A full stop, so that the next paragraph begins a sentence.
-            Event::End(TagEnd::Paragraph | TagEnd::Item | TagEnd::Heading(_)) => {
-                if let Some(Line { text, .. }) = lines.last_mut() {
-                    text.push('.');
-                }
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    let (mut code_block, mut table, mut new_block) = (false, false, true);
+    let options = pulldown_cmark::Options::ENABLE_TABLES;
+    for (event, range) in Parser::new_ext(&file.text, options).into_offset_iter() {
+        let text = match event {
+            Event::Start(Tag::CodeBlock(_)) => {
+                code_block = true;
+                continue;
             }
-            Event::Text(text) if !code_block && !table => {
-                let number = file.text[..range.start].matches('\n').count() + 1;
-                lines.push(Line {
-                    path: &file.path,
-                    number,
-                    text: text.into_string(),
-                });
+            Event::End(TagEnd::CodeBlock) => {
+                code_block = false;
+                continue;
             }
-            // Counts as a word of its sentence.
-            Event::Code(_) if !table => {
-                if let Some(Line { text, .. }) = lines.last_mut() {
-                    text.push_str(" code ");
-                }
+            Event::Start(Tag::Table(_)) => {
+                table = true;
+                continue;
             }
-            _ => {}
+            Event::End(TagEnd::Table) => {
+                table = false;
+                continue;
+            }
+            Event::Start(Tag::Item) | Event::End(TagEnd::Paragraph | TagEnd::Heading(_)) => {
+                new_block = true;
+                end_sentence(lines.last_mut());
+                continue;
+            }
+            Event::Text(text) if !code_block => text.into_string(),
+            Event::Code(code) => format!("`{code}`"),
+            _ => continue,
+        };
+        let number = file.text[..range.start].matches('\n').count() + 1;
+        match lines.last_mut() {
+            _ if table => {}
+            Some(line) if line.number == number && !new_block => line.text.push_str(&text),
+            _ => lines.push(Line {
+                path: &file.path,
+                number,
+                text,
+            }),
         }
+        new_block = false;
     }
+    end_sentence(lines.last_mut());
     lines
+}
+
+/// Ends a paragraph without punctuation, so that the next one begins a sentence.
+fn end_sentence(line: Option<&mut Line<'_>>) {
+    if let Some(line) = line.filter(|line| !line.text.ends_with(['.', '!', '?'])) {
+        line.text.push('.');
+    }
 }
 
 /// The text without what stands between backticks.
@@ -308,7 +351,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 fn words_for_people(line: &Line<'_>) -> Vec<Breach> {
-    words(&line.text)
+    words(&without_code(&line.text))
         .iter()
         .filter(|word| PEOPLE.contains(&word.as_str()))
         .map(|word| {
@@ -322,7 +365,7 @@ fn words_for_people(line: &Line<'_>) -> Vec<Breach> {
 fn too_frequent(group: &Group, area: &str, lines: &[Line<'_>], words_all: usize) -> Vec<Breach> {
     let mut uses = Vec::new();
     for line in lines {
-        let words = words(&line.text);
+        let words = words(&without_code(&line.text));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let starts = (0..words.len()).filter(|&at| (group.starts)(&words[at..]));
         uses.extend(starts.map(|at| (line, words[at].to_owned())));
@@ -349,7 +392,7 @@ fn long_sentences(lines: &[Line<'_>]) -> Vec<Breach> {
         if start.is_none_or(|(path, _)| path != line.path) {
             (count, start) = (0, Some((line.path, line.number)));
         }
-        for word in line.text.split_whitespace() {
+        for word in without_code(&line.text).split_whitespace() {
             count += 1;
             if word.ends_with(['.', '!', '?']) {
                 if count > 3 {
