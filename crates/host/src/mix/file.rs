@@ -570,26 +570,6 @@ run = "cat in | wc"
                 "dir/two.toml:16: program 'a': wieght: unknown field `wieght`, expected one of",
             ),
             (
-                "weight = 2",
-                "wieght = 2",
-                "; a similar name exists: `weight`",
-            ),
-            (
-                "ok_exit_codes = [0, 1]",
-                "ok_status = [0, 1]",
-                "dir/two.toml:15: program 'a': ok_status: unknown field `ok_status`, expected one of",
-            ),
-            (
-                "max_seconds = 280",
-                "patience_seconds = 280",
-                "patience_seconds: unknown field `patience_seconds`, expected one of",
-            ),
-            (
-                "unless_exists = \"in\"",
-                "creates = \"in\"",
-                "creates: unknown field `creates`, expected `run` or `unless_exists`",
-            ),
-            (
                 "name = \"b\"",
                 "name = \"a\"",
                 "dir/two.toml:19: program 'a': name: another program has this name",
@@ -637,6 +617,34 @@ run = "cat in | wc"
             error,
             "dir/two.toml:1: a mix needs at least one [[program]]"
         );
+    }
+
+    #[test]
+    fn unknown_keys_are_rejected_with_a_close_suggestion() {
+        for (from, to, expected) in [
+            (
+                "weight = 2",
+                "wieght = 2",
+                "; a similar name exists: `weight`",
+            ),
+            (
+                "ok_exit_codes = [0, 1]",
+                "ok_status = [0, 1]",
+                "dir/two.toml:15: program 'a': ok_status: unknown field `ok_status`, expected one of",
+            ),
+            (
+                "max_seconds = 280",
+                "patience_seconds = 280",
+                "patience_seconds: unknown field `patience_seconds`, expected one of",
+            ),
+            (
+                "unless_exists = \"in\"",
+                "creates = \"in\"",
+                "creates: unknown field `creates`, expected `run` or `unless_exists`",
+            ),
+        ] {
+            check_error(from, to, expected);
+        }
     }
 
     #[test]
