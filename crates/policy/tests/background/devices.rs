@@ -188,7 +188,7 @@ fn an_adversary_gets_no_more_than_the_budget() {
 fn without_notifications_it_still_stops() {
     let make = || {
         let mut world = beside(DISK, 200_000, 1, &[step(25_000, 5000)]);
-        world.bell = false;
+        world.notifies = false;
         world
     };
     let came = compare(make, 60 * S);

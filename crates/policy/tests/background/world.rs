@@ -130,7 +130,7 @@ pub struct World {
     /// Share of a foreground thread's CPU time that background threads take while all CPUs are
     /// busy.
     pub leak: f64,
-    pub bell: bool,
+    pub notifies: bool,
     /// Whether the kernel watches for idle CPUs and sends notifications.
     pub watched: bool,
     /// Least interval between two readings of CPU times.
@@ -154,7 +154,7 @@ pub struct World {
     cpu_debt_ns: f64,
     look_ns: u64,
     scope: SampleScope,
-    bell_ns: Option<u64>,
+    notify_ns: Option<u64>,
     looked_ns: u64,
     effects: VecDeque<(u64, Action)>,
     events: Vec<Event>,
@@ -167,7 +167,7 @@ impl World {
             at_ns: 0,
             cpus,
             leak: 0.0,
-            bell: true,
+            notifies: true,
             watched: true,
             cpu_every_ns: 0,
             refuses: 0,
@@ -185,7 +185,7 @@ impl World {
             cpu_debt_ns: 0.0,
             look_ns: 0,
             scope: SampleScope::All,
-            bell_ns: None,
+            notify_ns: None,
             looked_ns: 0,
             effects: VecDeque::new(),
             events: vec![],
@@ -261,7 +261,7 @@ impl World {
         }
         self.submit_foreground();
         self.submit_background();
-        if self.at_ns >= self.look_ns || self.bell_ns.is_some_and(|ns| self.at_ns >= ns) {
+        if self.at_ns >= self.look_ns || self.notify_ns.is_some_and(|ns| self.at_ns >= ns) {
             self.sample_and_act(policy);
         }
         self.serve();
@@ -282,9 +282,9 @@ impl World {
                 .queue
                 .push_back((RequestOwner::Foreground, device.service_ns));
             charge(&mut self.live.foreground, fg.resource, at_ns);
-            if self.bell && runs && self.bell_ns.is_none() {
+            if self.notifies && runs && self.notify_ns.is_none() {
                 let heard_ns = self.looked_ns + NOTIFY_HOLDOFF_NS;
-                self.bell_ns = Some(heard_ns.max(at_ns + NOTIFY_DELAY_NS));
+                self.notify_ns = Some(heard_ns.max(at_ns + NOTIFY_DELAY_NS));
             }
         }
     }
@@ -404,8 +404,8 @@ impl World {
         });
         let waits = (self.background.values()).any(|b| b.frozen && b.resource == Resource::Cpu);
         let is_told = since_ns.is_some_and(|ns| at_ns == ns + IDLE_NOTIFY_NS);
-        if waits && is_told && self.bell_ns.is_none() {
-            self.bell_ns = Some((self.looked_ns + NOTIFY_HOLDOFF_NS).max(at_ns));
+        if waits && is_told && self.notify_ns.is_none() {
+            self.notify_ns = Some((self.looked_ns + NOTIFY_HOLDOFF_NS).max(at_ns));
         }
     }
 
@@ -422,7 +422,7 @@ impl World {
                 usage.cpu_ns = stale.background.get(id).map_or(0, |usage| usage.cpu_ns);
             }
         }
-        if !self.bell {
+        if !self.notifies {
             now.source = MeterSource::Proc;
         }
         let stopped = |held: &BlockedProcess| {
@@ -437,7 +437,7 @@ impl World {
 
     fn sample_and_act(&mut self, policy: &mut dyn Policy) {
         self.samples += 1;
-        self.bell_ns = None;
+        self.notify_ns = None;
         self.looked_ns = self.at_ns;
         let observation = Observation {
             at_ns: self.at_ns,
