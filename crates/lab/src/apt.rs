@@ -4,7 +4,7 @@
 //!
 //! apt runs with its own configuration and lists in a scratch directory. Settings for the access to
 //! archives (proxies, certificates, date checks) are copied from the system's configuration; hooks
-//! and pins are not. The archive is the one that the system uses.
+//! and pins are not. The archive is that of the system.
 
 use std::fs;
 use std::path::{Path, PathBuf};

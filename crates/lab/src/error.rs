@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// One line: the operation, its object, the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Not a machine, or not one that a guest can have.
+    /// The text is no machine, or no machine that a guest can have.
     #[error("the topology '{text}' cannot be a guest's: {reason}")]
     Shape {
         /// The topology as given.

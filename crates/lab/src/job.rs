@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub directory: PathBuf,
     /// Host directories that it may write in.
     pub writable: Vec<PathBuf>,
-    /// Directories whose writes are discarded.
+    /// Directories with discarded writes.
     pub scratch: Vec<PathBuf>,
     /// CPUs to take offline first.
     pub cpus_off: CpuSet,

@@ -346,8 +346,8 @@ fn fetch(cache: &LabCache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kern
     })
 }
 
-/// Copies the files from the unpacked packages, whose layout varies with the version, and checks
-/// the kernel's options.
+/// Copies the files from the unpacked packages and checks the kernel's options. The layout of the
+/// packages varies with the version.
 fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Result<(), LabError> {
     let refuse = |reason: String| LabError::Kernel {
         wanted: release.to_owned(),

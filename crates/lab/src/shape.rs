@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts a described machine to one that the emulator can build.
+//! Converts a described machine to a machine that the emulator can build.
 //!
 //! QEMU builds only regular machines: equal numbers of dies per package, cores per die and hardware
 //! threads per core, numbered in this order. Its only shared cache is an L3, one per die. Every

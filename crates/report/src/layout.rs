@@ -181,7 +181,7 @@ fn pieces(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
     pieces
 }
 
-/// Removes duplicates, sorts by program, and removes owners whose CPUs are borrowed.
+/// Removes duplicates, sorts by program, and removes owners of borrowed CPUs.
 fn resolve_occupants(mut occupants: Vec<Occupant>) -> Vec<Occupant> {
     if occupants.iter().any(|o| o.lender.is_some()) {
         occupants.retain(|o| o.lender.is_some() || o.mode == SpanMode::Shared);

@@ -41,7 +41,7 @@ pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
     stats::estimate(&policy.antts(), Statistic::GeometricMean, seed)
 }
 
-/// The A/A band of a mix whose baseline ran twice.
+/// The A/A band of a mix with two runs of the baseline.
 pub fn aa_band(mix: &MixResult) -> Option<Band> {
     let again = mix
         .policies
@@ -266,7 +266,7 @@ fn noise(mix: &MixResult) -> Option<String> {
     ))
 }
 
-/// One remark per candidate that abstained, or one that none did.
+/// One remark per candidate that abstained, or a remark that none did.
 fn abstentions(mix: &MixResult) -> Vec<String> {
     let remarks: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
     match remarks.is_empty() && mix.policies.iter().any(|p| p.role == PolicyRole::Candidate) {

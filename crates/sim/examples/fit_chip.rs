@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fits the parameters that paper 5 does not give (`chip::FittedParameters`) to its Tables 2 and 3, one set
-//! for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
+//! Fits the parameters that paper 5 does not give (`chip::FittedParameters`) to its Tables 2 and 3,
+//! one set for all cells: `fit_chip [ROUNDS] [NAME=VALUE]...`.
 //!
 //! Each round tries a step up and down for every parameter and keeps changes that reduce
 //! `study::distance`. It uses `FRAMES=1` frame of the cells with 1, 4 and 6 cores, or of the cells

@@ -90,7 +90,7 @@ pub struct Engine {
     pub(crate) free: Vec<ThreadId>,
     pub(crate) sim_events: Vec<SimEvent>,
     events: u64,
-    /// Number of times that a CPU started a thread of another program than the one before.
+    /// Number of switches of a CPU to a thread of another program.
     space_switches: u64,
     /// Number of threads created so far.
     pub(crate) threads_created: u64,

@@ -324,7 +324,7 @@ impl Engine {
         }
     }
 
-    /// Moves one thread from the most loaded CPU to this one, if that balances the loads; among
+    /// Moves one thread from the most loaded CPU to `cpu`, if that balances the loads; among
     /// equal loads, from the nearest CPU. `busy` are the CPUs that had waiting threads.
     fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
         let home = self.machine.places[cpu].domain;

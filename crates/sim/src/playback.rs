@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plays a recorded run back to the control loop: a world that returns the recorded observations
-//! and compares the loop's actions with the recorded ones.
+//! and compares the loop's actions with the record.
 //!
 //! [`usher_control::replay`] replays a policy alone. This module runs the whole loop, which also
 //! covers its treatment of failed actions and the order of its actions.

@@ -60,7 +60,7 @@ impl FreeParameter {
     }
 }
 
-/// All free parameters. A value in the middle of its range is the one that [`Setup::new`] has.
+/// All free parameters. A value in the middle of its range is the default in [`Setup::new`].
 pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "node bandwidth",

@@ -81,7 +81,7 @@ pub fn prepare(cache: &LabCache, suite: Suite) -> Result<PathBuf, LabError> {
     Ok(dir.join("disk"))
 }
 
-/// The name of a disk in the cache: a changed script builds another one.
+/// The name of a disk in the cache: it depends on the script, and a changed script gives a new disk.
 fn name(suite: Suite) -> String {
     let mut hasher = DefaultHasher::new();
     SCRIPT.hash(&mut hasher);

@@ -434,7 +434,7 @@ impl ChipMachine {
 }
 
 impl Progress<'_> {
-    /// Makes the tasks ready that waited only for this one.
+    /// Makes the tasks ready that waited only for `task`.
     fn resolve(&mut self, task: u32) {
         self.left -= 1;
         for &after in self.work.order.successors(task) {

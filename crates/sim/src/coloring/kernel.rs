@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler of Linux 2.4: one list of all runnable tasks, which every decision walks in full.
 //!
-//! All runnable tasks, including the running ones, are on one doubly linked list under one lock.
+//! All runnable and running tasks are on one doubly linked list under one lock.
 //!
 //! - `schedule()` removes a task that goes to sleep from the list, walks the whole list, and
 //!   selects the task with the greatest *goodness*: the rest of its quantum, plus a bonus for the
@@ -253,7 +253,7 @@ fn give_quanta<S: Structures>(s: &mut S) {
 pub struct WakeupResult {
     /// Whether the task was added to the list; otherwise it was on it.
     pub added: bool,
-    /// The CPU that must call the scheduler: an idle CPU, or one with a task that has to be rescheduled.
+    /// The CPU that must call the scheduler: an idle one, or one whose task must be rescheduled.
     pub cpu: Option<usize>,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct FaultyWorld<'a> {
     pub(super) inner: SimWorld,
     actuator: SimActuator,
     random: Rand32,
-    /// Engine indices of all programs that have arrived, including ended ones.
+    /// Engine indices of all programs that have arrived, running or ended.
     jobs: BTreeMap<ProgramId, usize>,
     /// Events that have not been reported yet.
     events: Vec<Event>,

@@ -5,8 +5,8 @@
 //! The method is *swarm testing* (Groce and others, ISSTA 2012): each seed enables a random subset
 //! of the kinds of faults, thus rare combinations occur. Faults are injected through the traits of
 //! the control loop; the policy and the loop are the shipped code without changes. Actions go
-//! through a simulated actuator that keeps the real journal format (module [`crate::actuator`]). After
-//! a daemon's death, its actions are undone from the journal alone.
+//! through a simulated actuator that keeps the real journal format (module [`crate::actuator`]).
+//! After a daemon's death, its actions are undone from the journal alone.
 
 mod case;
 mod checks;

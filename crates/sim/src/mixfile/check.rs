@@ -93,18 +93,7 @@ impl Source<'_> {
             self.wrong(&at, format!("kernel.{key}: {reason}"))
         };
         let preset = own.remove("preset");
-        let base = match preset
-            .as_ref()
-            .map_or(Some(KERNELS[0]), toml::Value::as_str)
-        {
-            Some("linux-eevdf") => Kernel::default(),
-            Some("linux-2.6.37") => Kernel::cfs(),
-            Some("usher-sched") => Kernel::usher(),
-            _ => {
-                let reason = format!("unknown preset; presets: {}", KERNELS.join(", "));
-                return Err(wrong("preset", reason));
-            }
-        };
+        let base = kernel_preset(preset.as_ref()).map_err(|reason| wrong("preset", reason))?;
         let base = toml::Table::try_from(base).map_err(|error| wrong("", error.to_string()))?;
         let mut table = base.clone();
         let keys: Vec<String> = own.keys().cloned().collect();
@@ -113,27 +102,7 @@ impl Source<'_> {
             table.insert("max_lag_ns".to_owned(), turn.clone());
         }
         for (key, value) in own {
-            let Some(known) = base.get(&key) else {
-                let keys: Vec<&str> = base.keys().map(String::as_str).collect();
-                let hint = usher_model::closest_name(&key, keys.iter().copied().chain(["preset"]));
-                let hint = hint.map_or(String::new(), |key| {
-                    format!("; a similar name exists: `{key}`")
-                });
-                let reason = format!("unknown key; known keys: preset, {}{hint}", keys.join(", "));
-                return Err(wrong(&key, reason));
-            };
-            let reason = match (known, &value) {
-                (toml::Value::Integer(_), toml::Value::Integer(ns)) => nanoseconds_fault(&key, *ns),
-                (toml::Value::Integer(_), _) => Some(format!(
-                    "must be a whole number of nanoseconds, as 3_000_000, not {value}"
-                )),
-                _ if known.type_str() != value.type_str() => Some(format!(
-                    "must be a {}, as {known}, not {value}",
-                    known.type_str()
-                )),
-                _ => None,
-            };
-            if let Some(reason) = reason {
+            if let Some(reason) = kernel_value_fault(&base, &key, &value) {
                 return Err(wrong(&key, reason));
             }
             table.insert(key.clone(), value);
@@ -309,6 +278,40 @@ fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String
     };
     script.check().map_err(|error| ("script", error.reason))?;
     Ok(Body::Script(Box::new(script)))
+}
+
+/// The kernel of a preset; the default one if none is given.
+fn kernel_preset(preset: Option<&toml::Value>) -> Result<Kernel, String> {
+    match preset.map_or(Some(KERNELS[0]), toml::Value::as_str) {
+        Some("linux-eevdf") => Ok(Kernel::default()),
+        Some("linux-2.6.37") => Ok(Kernel::cfs()),
+        Some("usher-sched") => Ok(Kernel::usher()),
+        _ => Err(format!("unknown preset; presets: {}", KERNELS.join(", "))),
+    }
+}
+
+/// The error of a key and its value, given the preset's table, if any.
+fn kernel_value_fault(base: &toml::Table, key: &str, value: &toml::Value) -> Option<String> {
+    let Some(known) = base.get(key) else {
+        let keys: Vec<&str> = base.keys().map(String::as_str).collect();
+        let hint = usher_model::closest_name(key, keys.iter().copied().chain(["preset"]));
+        let hint = hint.map_or(String::new(), |key| {
+            format!("; a similar name exists: `{key}`")
+        });
+        let keys = keys.join(", ");
+        return Some(format!("unknown key; known keys: preset, {keys}{hint}"));
+    };
+    match (known, value) {
+        (toml::Value::Integer(_), toml::Value::Integer(ns)) => nanoseconds_fault(key, *ns),
+        (toml::Value::Integer(_), _) => Some(format!(
+            "must be a whole number of nanoseconds, as 3_000_000, not {value}"
+        )),
+        _ if known.type_str() != value.type_str() => Some(format!(
+            "must be a {}, as {known}, not {value}",
+            known.type_str()
+        )),
+        _ => None,
+    }
 }
 
 /// Returns whether the key applies to a kernel with this order.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Action, CpuSet, Decision, Plan, ProgramId, SeatMode};
 
-/// Maximum number of periods kept for a run; later ones are dropped.
+/// Maximum number of periods kept for a run; later periods are dropped.
 pub(super) const SPANS_MAX: usize = 50_000;
 
 /// The CPUs and the state of a program.

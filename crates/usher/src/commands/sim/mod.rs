@@ -12,7 +12,7 @@ use usher_topology::Source;
 use crate::failure::Outcome;
 use crate::output::Output;
 
-/// Run the control loop on a simulated machine
+/// Runs the control loop on a simulated machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The output of this command is simulated, not measured: it follows from models of the machine,
