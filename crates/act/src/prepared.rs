@@ -108,12 +108,16 @@ impl PreparedHome {
     /// `pthread_atfork` handlers run.
     pub unsafe fn fork(&self) -> io::Result<Forked> {
         let (entered, says_entered) = pipe_with(PipeFlags::CLOEXEC)?;
+        // The kernel, the cgroup or a seccomp filter may refuse: birth outside.
         // SAFETY: the caller's contract is the one of this function.
-        let pid = match unsafe { clone_into(self.v2.as_ref()) } {
-            // Refused by the kernel or by the cgroup: birth outside.
+        let inside = self
+            .v2
+            .as_ref()
+            .and_then(|cgroup| unsafe { clone_into(cgroup) }.ok());
+        let pid = match inside {
+            Some(pid) => pid,
             // SAFETY: as above.
-            Err(_) if self.v2.is_some() => unsafe { clone_into(None) }?,
-            result => result?,
+            None => unsafe { clone() }?,
         };
         if pid == 0 {
             for tasks in &self.v1_tasks {
@@ -132,23 +136,102 @@ impl PreparedHome {
     }
 }
 
-/// `fork`, into a cgroup v2 where one is given. 0 in the child.
+/// `fork` into a cgroup v2. 0 in the child.
 ///
 /// # Safety
 /// As for `fork`.
-unsafe fn clone_into(cgroup: Option<&OwnedFd>) -> io::Result<i32> {
+unsafe fn clone_into(cgroup: &OwnedFd) -> io::Result<i32> {
     // SAFETY: all of its fields are integers.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.exit_signal = libc::SIGCHLD as u64;
-    if let Some(cgroup) = cgroup {
-        args.flags = CLONE_INTO_CGROUP;
-        args.cgroup = cgroup.as_raw_fd() as u64;
-    }
+    args.flags = CLONE_INTO_CGROUP;
+    args.cgroup = cgroup.as_raw_fd() as u64;
     // SAFETY: the arguments are valid for the size given and share nothing
     // with the child, which gets a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of_val(&args)) };
+    child_of(pid)
+}
+
+/// `fork` without `clone3`, which the seccomp filters of docker and podman refuse. 0 in the
+/// child.
+///
+/// # Safety
+/// As for `fork`.
+unsafe fn clone() -> io::Result<i32> {
+    // SAFETY: without a stack of its own the child has a copy of this one.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    child_of(pid)
+}
+
+/// The result of a system call that forks.
+fn child_of(pid: libc::c_long) -> io::Result<i32> {
     match pid {
         pid if pid >= 0 => Ok(pid as i32),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{WaitOptions, waitpid};
+
+    use crate::ActConfig;
+
+    /// Makes `clone3` fail with ENOSYS in the calling thread, as docker does.
+    fn refuse_clone3() {
+        let code = |code: u32| u16::try_from(code).unwrap();
+        let step = |op: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+            code: code(op),
+            jt,
+            jf,
+            k,
+        };
+        let clone3 = u32::try_from(libc::SYS_clone3).unwrap();
+        let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
+        let mut steps = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, clone3),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog {
+            len: 4,
+            filter: steps.as_mut_ptr(),
+        };
+        let filter = libc::SECCOMP_MODE_FILTER;
+        // SAFETY: the program outlives the calls; both affect the calling thread alone.
+        let set = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program),
+            ]
+        };
+        assert_eq!(set, [0, 0], "{}", io::Error::last_os_error());
+    }
+
+    #[test]
+    fn forks_where_a_container_refuses_clone3() {
+        let procs = Procs::new(&ActConfig::new("/nowhere"));
+        let dir = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let home = PreparedHome {
+            program: ProgramId(1),
+            cgroup: None,
+            procs,
+            v2: Some(dir),
+            v1_tasks: Vec::new(),
+        };
+        let forking = std::thread::spawn(move || {
+            refuse_clone3();
+            // SAFETY: the child only exits.
+            match unsafe { home.fork() }.unwrap() {
+                // SAFETY: `_exit` runs no handlers of the parent.
+                Forked::Child => unsafe { libc::_exit(7) },
+                Forked::Parent { child, .. } => child,
+            }
+        });
+        let child = Pid::from_raw(forking.join().unwrap().pid);
+        let (_, status) = waitpid(child, WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(7));
     }
 }
