@@ -61,29 +61,30 @@ pub fn missing() -> Option<String> {
     Some(format!("{tool} cannot be run; run scripts/setup lab"))
 }
 
-/// Builds the disk of a release if it is not cached. Returns the disk's path.
+/// Builds the disk of a release with additional packages if it is not cached. Returns the disk's path.
 ///
 /// # Errors
-/// A tool is missing, or the archive is not reachable.
-pub fn prepare(cache: &LabCache, suite: Suite) -> Result<PathBuf, LabError> {
+/// A tool or package is missing, or the archive is not reachable.
+pub fn prepare(cache: &LabCache, suite: Suite, packages: &[String]) -> Result<PathBuf, LabError> {
     if let Some(what) = missing() {
         let remedy = "no guest with systemd can run here".to_owned();
         return Err(LabError::Missing { what, remedy });
     }
-    let dir = cache.get_or_add(KIND, &name(suite), |into| {
+    let dir = cache.get_or_add(KIND, &name(suite, packages), |into| {
         eprintln!("lab: building a disk with {suite} and systemd");
         let archive = system_archive()?;
         let doing = format!("building a disk with {suite}");
         let mut bash = Command::new("bash");
         bash.args(["-c", SCRIPT, "make-image.sh", suite.name(), &archive]);
-        run(&doing, bash.arg(into)).map(drop)
+        run(&doing, bash.arg(into).args(packages)).map(drop)
     })?;
     Ok(dir.join("disk"))
 }
 
-/// The name of a disk in the cache: it depends on the script, and a changed script gives a new disk.
-fn name(suite: Suite) -> String {
+/// The name of a disk in the cache. It depends on the script and on the packages; when either
+/// changes, a new disk is built.
+fn name(suite: Suite, packages: &[String]) -> String {
     let mut hasher = DefaultHasher::new();
-    SCRIPT.hash(&mut hasher);
+    (SCRIPT, packages).hash(&mut hasher);
     format!("{suite}-{:016x}", hasher.finish())
 }

@@ -30,6 +30,8 @@ const MEMORY_MIB: usize = 2048;
 pub struct Guest {
     /// The release.
     pub suite: Suite,
+    /// Debian packages beside those of each guest.
+    pub packages: Vec<String>,
     /// The kernel.
     pub kernel: GuestKernel,
     /// The machine.
@@ -61,7 +63,7 @@ impl Guest {
     /// When the guest cannot be started.
     pub fn run(&self, output: &mut dyn Write) -> Result<GuestOutcome, LabError> {
         let cache = LabCache::open(self.cache.as_deref())?;
-        let disk = image::prepare(&cache, self.suite)?;
+        let disk = image::prepare(&cache, self.suite, &self.packages)?;
         let kernel = match &self.kernel {
             GuestKernel::SchedExt(wanted) => kernels::find(&cache, wanted)?,
             GuestKernel::Stock => kernels::stock(&cache, self.suite.name())?,

@@ -3,7 +3,7 @@
 # Builds the disk of a Debian guest with systemd: one partition with an ext4 file system,
 # without a kernel.
 #
-#   make-image.sh SUITE ARCHIVE INTO
+#   make-image.sh SUITE ARCHIVE INTO [PACKAGE...]
 #
 # The guest has the users root, alice and bob, and a service that runs the job found on the
 # guest's second disk, which is mounted at /usr/local before systemd starts.
@@ -11,6 +11,7 @@ set -euo pipefail
 
 readonly suite=$1 archive=$2 into=$3
 readonly root=$into/root
+shift 3
 
 packages=(
     systemd-sysv systemd-container udev dbus dbus-user-session libpam-systemd polkitd
@@ -23,6 +24,7 @@ case $suite in
     bookworm) packages+=(libelf1) ;;
     *) packages+=(libelf1t64) ;;
 esac
+packages+=("$@")
 
 # The init program of the kernel: it mounts the second disk and starts systemd.
 write_init() {
@@ -71,6 +73,10 @@ customize() {
         netavark-dhcp-proxy.socket netavark-dhcp-proxy.service getty@tty1.service \
         serial-getty@ttyS0.service \
         e2scrub_reap.service
+    # A check that needs docker starts it.
+    if [ -x "$root/usr/sbin/dockerd" ]; then
+        chroot "$root" systemctl --quiet disable docker.service docker.socket containerd.service
+    fi
     mkdir -p "$root/var/log/journal"
     # Otherwise the first boot of each guest enables units and rebuilds caches.
     chroot "$root" systemd-machine-id-setup >/dev/null 2>&1
