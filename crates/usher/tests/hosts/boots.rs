@@ -11,12 +11,31 @@ use usher_lab::systemd::{Guest, GuestKernel, Suite};
 use usher_lab::{End, Shape};
 
 use crate::tree::Tree;
-use crate::{CHECKS, IN_GUEST, REBOOTS};
+use crate::{IN_GUEST, REBOOTS};
 
 /// For all checks of a guest on a busy host.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(5400);
+/// Debian packages that checks of containers need. They are on a disk of their own, which
+/// only the long part builds: docker doubles the size of a disk.
+const CONTAINER_PACKAGES: [&str; 3] = ["docker.io", "docker-cli", "uidmap"];
 /// Eight CPUs with four last-level caches.
 const MACHINE: &str = "package:2 die:2 core:2 pu:1";
+
+/// All checks but those that measure.
+const EVERYTHING: &[&str] = &[
+    "service::",
+    "seats::",
+    "limits::",
+    "background::",
+    "crash::",
+    "users::",
+    "sched::",
+    "logout::",
+    "containers::",
+    "package::",
+    "table::",
+    "reboot::",
+];
 
 struct Boot {
     name: &'static str,
@@ -47,7 +66,14 @@ pub fn all() -> Vec<Trial> {
             name: "long::trixie",
             suite: Suite::Trixie,
             kernel: GuestKernel::SchedExt(Wanted::Newest),
-            checks: &[""],
+            checks: EVERYTHING,
+        },
+        // Measures, so nothing else runs in the guest.
+        Boot {
+            name: "long::kills",
+            suite: Suite::Trixie,
+            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            checks: &["kills::"],
         },
         Boot {
             name: "long::trixie_stock",
@@ -85,41 +111,22 @@ fn trial(boot: Boot) -> Trial {
 
 fn run(boot: &Boot) -> Result<(), Failed> {
     let tree = Tree::install()?;
-    let only = std::env::var("USHER_HOSTS_ONLY");
-    let chosen: Vec<&str> = match &only {
-        Ok(only) => only.split(',').collect(),
-        Err(_) => boot.checks.to_vec(),
-    };
-    let no_packages = crate::tree::no_packages();
-    if let Some(reason) = &no_packages {
-        usher_skip::skip!("checks of packages: {reason}");
-    }
-    let is_chosen = |name: &str| {
-        let is_possible = no_packages.is_none() || !needs_packages(name);
-        is_possible && chosen.iter().any(|part| name.starts_with(part))
-    };
-    if CHECKS
-        .iter()
-        .any(|(name, _)| needs_packages(name) && is_chosen(name))
-    {
+    let chosen = chosen(boot);
+    if chosen.iter().any(|name| needs_packages(name)) {
         tree.add_packages()?;
     }
-    let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
-    if is_chosen(crate::AFTER_REBOOT.0) {
-        job.push(format!("{REBOOTS}=1"));
-    }
-    job.push("/usr/local/lib/usher-lab/hosts".to_owned());
-    job.push("--test-threads=1".to_owned());
-    let names = crate::checks();
-    let names = names.iter().map(|check| check.name().to_owned());
-    let skipped = names.filter(|name| !is_chosen(name));
-    job.extend(skipped.flat_map(|name| ["--skip".to_owned(), name]));
+    let has_containers = chosen.iter().any(|name| needs_containers(name));
+    let packages: &[&str] = match has_containers {
+        true => &CONTAINER_PACKAGES,
+        false => &[],
+    };
     let guest = Guest {
         suite: boot.suite,
+        packages: packages.iter().map(|&name| name.to_owned()).collect(),
         kernel: boot.kernel.clone(),
         shape: Shape::parse(MACHINE)?,
         tree: tree.prefix(),
-        job,
+        job: job(&chosen),
         timeout: TIMEOUT,
         cache: std::env::var_os("USHER_LAB_CACHE").map(Into::into),
     };
@@ -140,9 +147,49 @@ fn run(boot: &Boot) -> Result<(), Failed> {
     }
 }
 
+/// The names of the checks of a boot: those that the environment chooses, else its own.
+fn chosen(boot: &Boot) -> Vec<String> {
+    let only = std::env::var("USHER_HOSTS_ONLY");
+    let parts: Vec<&str> = match &only {
+        Ok(only) => only.split(',').collect(),
+        Err(_) => boot.checks.to_vec(),
+    };
+    let no_packages = crate::tree::no_packages();
+    if let Some(reason) = &no_packages {
+        usher_skip::skip!("checks of packages: {reason}");
+    }
+    let checks = crate::checks();
+    let names = checks.iter().map(|check| check.name().to_owned());
+    let is_chosen = |name: &String| {
+        let is_possible = no_packages.is_none() || !needs_packages(name);
+        is_possible && parts.iter().any(|part| name.starts_with(part))
+    };
+    names.filter(is_chosen).collect()
+}
+
+/// The command that runs these checks in the guest.
+fn job(chosen: &[String]) -> Vec<String> {
+    let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
+    if chosen.iter().any(|name| name == crate::AFTER_REBOOT.0) {
+        job.push(format!("{REBOOTS}=1"));
+    }
+    job.push("/usr/local/lib/usher-lab/hosts".to_owned());
+    job.push("--test-threads=1".to_owned());
+    let names = crate::checks();
+    let names = names.iter().map(|check| check.name().to_owned());
+    let skipped = names.filter(|name| !chosen.contains(name));
+    job.extend(skipped.flat_map(|name| ["--skip".to_owned(), name]));
+    job
+}
+
 /// Whether a check installs the Debian packages.
 fn needs_packages(name: &str) -> bool {
     name.starts_with("package::")
+}
+
+/// Whether a check runs docker or rootless podman.
+fn needs_containers(name: &str) -> bool {
+    name.starts_with("containers::") || name.starts_with("table::")
 }
 
 /// Prints the output of a guest and collects `docs/hosts.md` and `docs/guest-session.md`.

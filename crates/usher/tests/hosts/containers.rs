@@ -2,83 +2,215 @@
 //! Programs in containers, which have a cpuset and a quota.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
-use crate::shell::{Shell, root};
-use crate::state::{Program, WORK, start_service, wait_for};
+use usher_model::CpuSet;
 
-/// Makes a folder with which podman starts a container of the guest's own programs.
-fn rootfs() -> &'static str {
-    root(
-        "mkdir -p /var/lib/box/{proc,sys,dev,tmp,run,etc,usr,root,var/lib} && \
-         ln -sfn usr/bin /var/lib/box/bin && ln -sfn usr/lib /var/lib/box/lib && \
-         ln -sfn usr/lib64 /var/lib/box/lib64 && ln -sfn usr/sbin /var/lib/box/sbin && \
-         chmod 1777 /var/lib/box/tmp && cp /etc/passwd /etc/group /var/lib/box/etc",
-    )
+use crate::shell::{Answer, Shell, root};
+use crate::state::{Program, WORK, disjoint, start_service, wait_for};
+
+/// The limits of each container, as podman and docker name them, and the guest's programs.
+const OPTIONS: &str = "run --rm --network=none --name box --cpuset-cpus=0-3 --cpus=2 \
+    --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro";
+/// Overlay file systems are a module of the guest's kernel, and the guest has no modules.
+const PODMAN: &str = "podman --storage-driver=vfs";
+/// So are bridges and netfilter.
+const DOCKER_SETTINGS: &str = r#"{
+    "storage-driver": "vfs", "bridge": "none", "iptables": false, "ip6tables": false,
+    "ip-forward": false
+}"#;
+
+/// A program that runs containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runtime {
+    Podman,
+    Docker,
+    Nspawn,
+    /// podman without root: alice is root in the container.
+    RootlessPodman,
+}
+
+impl Runtime {
+    pub const ALL: [Self; 4] = [
+        Self::Podman,
+        Self::Docker,
+        Self::Nspawn,
+        Self::RootlessPodman,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Podman => "podman",
+            Self::Docker => "docker",
+            Self::Nspawn => "nspawn",
+            Self::RootlessPodman => "rootless podman",
+        }
+    }
+
+    /// The account that starts the container.
+    fn user(self) -> &'static str {
+        match self {
+            Self::RootlessPodman => "alice",
+            _ => "root",
+        }
+    }
+
+    /// Runs a command in a container to its end.
+    pub fn run(self, command: &str) -> Answer {
+        let mut shell = Shell::of(self.user());
+        let line = self.command_line(&mut shell, command);
+        shell.run(&format!("{line} </dev/null"))
+    }
+
+    /// Prepares a container and returns the command line that runs a command in it.
+    fn command_line(self, shell: &mut Shell, command: &str) -> String {
+        match self {
+            Self::Podman | Self::RootlessPodman => {
+                let rootfs = rootfs(shell);
+                format!("{PODMAN} {OPTIONS} --rootfs {rootfs} {command}")
+            }
+            Self::Docker => {
+                start_docker(shell);
+                format!("docker {OPTIONS} box {command}")
+            }
+            Self::Nspawn => format!(
+                "systemd-nspawn --quiet --register=no --as-pid2 --volatile=yes --directory=/ \
+                 --bind-ro=/usr/local --property=AllowedCPUs=0-3 --property=CPUQuota=200% \
+                 --machine=box {command}"
+            ),
+        }
+    }
+}
+
+/// Makes a folder with which a container of the guest's own programs starts.
+fn rootfs(shell: &mut Shell) -> String {
+    let made = shell.run(
+        "box=~/box && mkdir -p $box/{proc,sys,dev,tmp,run,etc,usr,root,var/lib} && \
+         ln -sfn usr/bin $box/bin && ln -sfn usr/lib $box/lib && \
+         ln -sfn usr/lib64 $box/lib64 && ln -sfn usr/sbin $box/sbin && \
+         chmod 1777 $box/tmp && cp /etc/passwd /etc/group $box/etc && echo $box",
+    );
+    made.ok().trim().to_owned()
+}
+
+/// Starts docker, which [`fresh`](crate::state::fresh) stops, and imports the folder.
+fn start_docker(shell: &mut Shell) {
+    fs::create_dir_all("/etc/docker").unwrap();
+    fs::write("/etc/docker/daemon.json", DOCKER_SETTINGS).unwrap();
+    let started = "systemctl start docker || { journalctl -u docker -o cat -n 9; exit 1; }";
+    root(started).ok();
+    let rootfs = rootfs(shell);
+    root(&format!(
+        "docker image inspect box >/dev/null 2>&1 || tar -C {rootfs} -c . | docker import - box"
+    ))
     .ok();
-    "/var/lib/box"
 }
 
-/// The command line that runs a command in podman.
-pub fn podman(command: &str) -> String {
-    format!(
-        "podman --storage-driver=vfs run --rm --network=none --name box --cpuset-cpus=0-3 --cpus=2 \
-         --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro --rootfs {} {command}",
-        rootfs()
-    )
+/// Users' managers with the controller `cpuset`, which rootless podman needs for a
+/// cpuset. systemd delegates `cpu`, `memory` and `pids` alone unless told otherwise.
+pub struct Delegation;
+
+impl Delegation {
+    const DIR: &str = "/run/systemd/system/user@.service.d";
+
+    pub fn new() -> Self {
+        fs::create_dir_all(Self::DIR).unwrap();
+        let lines = "[Service]\nDelegate=cpu cpuset io memory pids\n";
+        fs::write(format!("{}/delegate.conf", Self::DIR), lines).unwrap();
+        Self::renew();
+        Self
+    }
+
+    /// The next login starts another manager.
+    fn renew() {
+        root("systemctl daemon-reload; systemctl stop user@1000.service");
+    }
 }
 
-/// The command line that runs a command in nspawn.
-pub fn nspawn(command: &str) -> String {
-    format!(
-        "systemd-nspawn --quiet --register=no --as-pid2 --volatile=yes --directory=/ \
-         --bind-ro=/usr/local --property=AllowedCPUs=0-3 --property=CPUQuota=200% \
-         --machine=box {command}"
-    )
+impl Drop for Delegation {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Self::DIR);
+        Self::renew();
+    }
 }
 
 /// Both commands pass the status of the program on.
 pub fn run_and_bg_work_inside() {
-    for container in [podman, nspawn] {
+    let _delegation = Delegation::new();
+    for runtime in Runtime::ALL {
         for usher in ["run", "bg"] {
-            let command = format!("/usr/local/bin/usher {usher} -- sh -c 'exit 7'");
-            let answer = root(&container(&command));
-            assert_eq!(answer.status, 7, "{usher}: {}", answer.text);
+            let answer = runtime.run(&format!("/usr/local/bin/usher {usher} -- sh -c 'exit 7'"));
+            let name = runtime.name();
+            assert_eq!(answer.status, 7, "{usher} in {name}: {}", answer.text);
         }
     }
 }
 
 /// The scheduler is the host's.
 pub fn sched_is_refused_in_one_line() {
-    for container in [podman, nspawn] {
-        let answer = root(&container("/usr/local/bin/usher sched start"));
+    let _delegation = Delegation::new();
+    for runtime in Runtime::ALL {
+        let answer = runtime.run("/usr/local/bin/usher sched start");
         let line = answer.refused();
-        assert!(line.contains("CAP_BPF"), "{line}");
+        assert!(line.contains("CAP_BPF"), "{}: {line}", runtime.name());
     }
 }
 
-/// A payload that is attached from outside stays in the container's cgroup.
+/// The state of a payload that a detach must restore.
+#[derive(Debug, PartialEq, Eq)]
+struct Before {
+    cgroup: PathBuf,
+    cpuset: Option<String>,
+    quota: Option<String>,
+    mask: Option<CpuSet>,
+    priority: (i32, i32),
+}
+
+impl Before {
+    fn of(program: &Program) -> Self {
+        Self {
+            cgroup: program.cgroup(),
+            cpuset: program.limit("cpuset.cpus.effective", |_| true),
+            quota: program.limit("cpu.max", |text| !text.starts_with("max")),
+            mask: program.mask(),
+            priority: program.priority(),
+        }
+    }
+}
+
+/// A payload that is attached from outside keeps the container's cgroup and limits, and gets
+/// a seat within the container's cpuset. After a detach all is as before.
 pub fn attach_from_outside_keeps_the_cgroup() {
+    let _delegation = Delegation::new();
     start_service();
     let mut system = Shell::of("root");
-    for container in [podman, nspawn] {
-        let line = container(&format!("{WORK} 2"));
-        let runner = system.start(&line);
-        let program = wait_for("the payload", || {
-            let found = root("pgrep -x -f '/usr/local/lib/usher-lab/hosts work 2'");
+    let other = Program::start(&mut system, 2);
+    system.run(&format!("usher attach {}", other.pid)).ok();
+    for runtime in Runtime::ALL {
+        let mut shell = Shell::of(runtime.user());
+        let line = runtime.command_line(&mut shell, &format!("{WORK} 3"));
+        let runner = shell.start(&line);
+        let payload = wait_for(&format!("the payload of {}", runtime.name()), || {
+            let found = root("pgrep -x -f '/usr/local/lib/usher-lab/hosts work 3'");
             let pid = found.text.trim().parse().ok()?;
             Some(Program { pid })
         });
-        let cgroup = program.cgroup();
-        let cpuset = fs::read_to_string(cgroup.join("cpuset.cpus.effective")).ok();
-        system.run(&format!("usher attach {}", program.pid)).ok();
-        assert_eq!(program.cgroup(), cgroup);
-        system.run(&format!("usher detach {}", program.pid)).ok();
-        assert_eq!(program.cgroup(), cgroup);
-        let after = fs::read_to_string(cgroup.join("cpuset.cpus.effective")).ok();
-        assert_eq!(after, cpuset);
-        drop(program);
+        payload.has_threads(3);
+        let before = Before::of(&payload);
+        let allowed: CpuSet = "0-3".parse().unwrap();
+        assert_eq!(before.mask.as_ref(), Some(&allowed), "{before:?}");
+        assert_eq!(before.quota.as_deref(), Some("200000 100000"));
+        shell.run(&format!("usher attach {}", payload.pid)).ok();
+        let seats = disjoint(&[&payload, &other]);
+        assert!(seats[0].is_subset(&allowed), "{}", seats[0]);
+        assert_eq!(payload.cgroup(), before.cgroup);
+        shell.run(&format!("usher detach {}", payload.pid)).ok();
+        wait_for("the payload's state before the attach", || {
+            (Before::of(&payload) == before).then_some(())
+        });
+        drop(payload);
         wait_for("the container to end", || {
-            (!std::path::Path::new(&format!("/proc/{runner}")).exists()).then_some(())
+            (!Path::new(&format!("/proc/{runner}")).exists()).then_some(())
         });
     }
 }

@@ -12,6 +12,7 @@ mod boots;
 mod cells;
 mod containers;
 mod crash;
+mod kills;
 mod limits;
 mod logout;
 mod package;
@@ -169,5 +170,6 @@ const CHECKS: &[Check] = &[
         package::installs_upgrades_and_purges,
     ),
     ("package::a_whole_session", package::a_whole_session),
+    ("kills::rounds_undo_all", kills::rounds_undo_all),
     ("table::every_cell", table::every_cell),
 ];

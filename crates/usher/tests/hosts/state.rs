@@ -198,9 +198,14 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: no memory is involved; the check started the process.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        kill(self.pid);
     }
+}
+
+/// Sends SIGKILL to a process that a check or the service started.
+pub fn kill(pid: i32) {
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// Waits until each of these programs has whole caches that no other one has.
@@ -275,7 +280,11 @@ pub fn own_cgroups() -> Vec<String> {
 
 /// Stops all daemons of earlier checks and the programs that they left.
 pub fn fresh() {
-    root("systemctl stop usher; systemctl reset-failed; true").ok();
+    root(
+        "systemctl stop usher; systemctl stop docker.socket docker containerd 2>/dev/null; \
+         systemctl reset-failed; true",
+    )
+    .ok();
     for user in ["alice", "bob"] {
         root(&format!(
             "systemctl --user -M {user}@ stop usher 2>/dev/null; pkill -KILL -u {user} 'hosts|calc'; true"

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::cells::{CELL, FEATURES};
-use crate::containers::{nspawn, podman};
+use crate::containers::{Delegation, Runtime};
 use crate::shell::Shell;
 use crate::state::{fresh, start_service};
 use crate::users::START;
@@ -13,7 +13,35 @@ use crate::users::START;
 /// Begins each line of the document in the output of a guest.
 pub const LINE: &str = "docs/hosts.md: ";
 const CELLS: &str = "/usr/local/lib/usher-lab/hosts cells";
-const PLACES: [&str; 4] = ["session", "service", "podman", "nspawn"];
+
+/// Where a user runs Usher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Session,
+    Service,
+    Container(Runtime),
+}
+
+impl Place {
+    /// The columns of an account. Rootless podman has none for root.
+    fn all(account: &str) -> Vec<Self> {
+        let runtimes = Runtime::ALL.into_iter();
+        let runtimes = runtimes.filter(|&one| account != "root" || one != Runtime::RootlessPodman);
+        let containers = runtimes.map(Self::Container);
+        [Self::Session, Self::Service]
+            .into_iter()
+            .chain(containers)
+            .collect()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Service => "service",
+            Self::Container(runtime) => runtime.name(),
+        }
+    }
+}
 
 /// The verdicts of one user in one place, by feature.
 type Column = Vec<String>;
@@ -23,6 +51,7 @@ pub fn every_cell() {
     let mut notes: Vec<String> = Vec::new();
     let mut text = String::from(HEAD);
     let mut broken = Vec::new();
+    let _delegation = Delegation::new();
     for daemon in ["system", "user"] {
         fresh();
         if daemon == "system" {
@@ -34,7 +63,7 @@ pub fn every_cell() {
             if daemon == "user" {
                 shell.run(START).ok();
             }
-            for place in PLACES {
+            for place in Place::all(user) {
                 let column = column(&mut shell, user, place);
                 broken.extend(must_work(daemon, user, place, &column));
                 columns.push(column);
@@ -68,8 +97,13 @@ eight CPUs, four last-level caches) and writes this file. A number refers to a c
 refused, with its message, below.
 
 *root* and *user* are the caller; *session* is a login session, *service* a transient service of
-the caller's manager. The containers run under root, as the caller inside, with four CPUs and a
-quota of two; the host's daemons are not visible in them, and `run` runs programs unmanaged.
+the caller's manager. Containers have four CPUs and a quota of two. The host's daemons are not
+visible in them, and `run` runs programs unmanaged. Containers of *podman*, *docker* and *nspawn*
+run under root, as the caller inside. Those of *rootless podman* run under the user, as root inside;
+their cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
+
+`attach` from outside seats a program of a container within the container's CPUs. The program
+stays in the container's cgroup; `detach` restores its masks and priorities.
 
 Seats, limits and background work are tried under the stock kernels of Debian 12 (6.1) and
 Debian 13 (6.12), too, without sched_ext. RHEL 9 and its kernel 5.14 are untried.
@@ -82,42 +116,47 @@ lingers (`loginctl enable-linger`) both run on; services keep their seats, too.
 [A session with Usher](guest-session.md) shows commands with their output.
 ";
 
-fn column(shell: &mut Shell, user: &str, place: &str) -> Column {
+fn column(shell: &mut Shell, user: &str, place: Place) -> Column {
     let id = if user == "root" { 0 } else { 1000 };
     let inside = format!(
         "/usr/bin/env HOME=/tmp /usr/bin/setpriv --reuid {id} --regid {id} --clear-groups {CELLS}"
     );
     let answer = match place {
-        "session" => shell.run(CELLS),
-        "service" if user == "root" => shell.run(&format!(
+        Place::Session => shell.run(CELLS),
+        Place::Service if user == "root" => shell.run(&format!(
             "systemd-run --quiet --wait --pipe --collect {CELLS}"
         )),
-        "service" => shell.run(&format!(
+        Place::Service => shell.run(&format!(
             "systemd-run --user --quiet --wait --pipe --collect {CELLS}"
         )),
-        "podman" => crate::shell::root(&podman(&inside)),
-        _ => crate::shell::root(&nspawn(&inside)),
+        Place::Container(Runtime::RootlessPodman) => {
+            Runtime::RootlessPodman.run(&format!("/usr/bin/env HOME=/tmp {CELLS}"))
+        }
+        Place::Container(runtime) => runtime.run(&inside),
     };
     let verdict = |feature: &&str| {
         let begin = format!("{CELL}{feature}: ");
         let line = answer.text.lines().find_map(|line| line.split_once(&begin));
         let verdict = line.map(|(_, verdict)| verdict.trim().to_owned());
-        verdict.unwrap_or_else(|| panic!("{user}, {place}: {}", answer.text))
+        verdict.unwrap_or_else(|| panic!("{user}, {place:?}: {}", answer.text))
     };
     FEATURES.iter().map(verdict).collect()
 }
 
 /// Cells that must work and do not.
-fn must_work(daemon: &str, user: &str, place: &str, column: &Column) -> Vec<String> {
+fn must_work(daemon: &str, user: &str, place: Place, column: &Column) -> Vec<String> {
     let is_due = |feature: &str| match (place, feature) {
-        (_, "sched") => user == "root" && daemon == "system" && place == "session",
-        ("podman" | "nspawn", _) => matches!(feature, "run" | "bg"),
+        (_, "sched") => user == "root" && daemon == "system" && place == Place::Session,
+        (Place::Container(_), _) => matches!(feature, "run" | "bg"),
         _ => true,
     };
     let cells = FEATURES.iter().zip(column);
     let broken = cells.filter(|(feature, verdict)| is_due(feature) && *verdict != "works");
     let name = |(feature, verdict): (&&str, &String)| {
-        format!("{feature}, {user}, {daemon} daemon, {place}: {verdict}")
+        format!(
+            "{feature}, {user}, {daemon} daemon, {}: {verdict}",
+            place.name()
+        )
     };
     broken.map(name).collect()
 }
@@ -128,9 +167,9 @@ fn write_table(text: &mut String, daemon: &str, columns: &[Column], notes: &mut 
         _ => "A daemon of the caller",
     };
     write!(text, "\n## {title}\n\n| feature |").unwrap();
-    for user in ["root", "user"] {
-        for place in PLACES {
-            write!(text, " {user}, {place} |").unwrap();
+    for (account, caller) in [("root", "root"), ("alice", "user")] {
+        for place in Place::all(account) {
+            write!(text, " {caller}, {} |", place.name()).unwrap();
         }
     }
     writeln!(text, "\n|---|{}", "---|".repeat(columns.len())).unwrap();
