@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long acting takes here, with and without cgroups: `cargo run --release -p usher-act
-//! --example act_times [ROUNDS [PAUSE_MS]]`. A pause between rounds lets the
-//! kernel's cgroup lock go cold, as it is when a program arrives now and then.
+//! Measures the time that actions take here, with and without cgroups: `cargo run --release -p
+//! usher-act --example act_times [ROUNDS [PAUSE_MS]]`. A pause between rounds lets the RCU grace
+//! period of the kernel's cgroup lock count, as it does when programs arrive rarely.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A process that runs already is taken in, acted on and let go.
+/// Admits a running process, acts on it and releases it.
 fn moved_in(
     act: &mut Actuator,
     program: ProgramId,
@@ -79,7 +79,7 @@ fn moved_in(
     Ok(())
 }
 
-/// A process is born in its seat, and ends.
+/// Creates a process in its seat; the process ends at once.
 fn born_inside(
     act: &mut Actuator,
     program: ProgramId,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The processes that the tests of `usher-act` act on and kill: a keeper, a
-//! master that acts at random, and programs of several shapes. Every program
-//! prints `ready` when it is what it says, and lives until its standard input
-//! ends.
+//! The processes that the tests of `usher-act` act on and kill: a keeper, an owner that acts at
+//! random, and programs of several shapes. Every program prints `ready` when it has reached its
+//! state, and lives until its standard input ends.
 
-#![allow(clippy::expect_used)] // a test that asks for what is not there is to fail loudly
+#![allow(clippy::expect_used)] // a test with invalid arguments must fail
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -21,7 +20,7 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = args.collect();
     let done = match command.to_string_lossy().as_ref() {
         "keeper" => KeeperTask::from_args(args).and_then(|task| keeper::run(&task)),
-        "master" => master(args),
+        "owner" => owner(args),
         "respawner" => respawner(args),
         "demoter" => demoter(args),
         "tree" => tree(number(&args, 0), number(&args, 1)),
@@ -44,9 +43,9 @@ fn number(args: &[OsString], at: usize) -> u64 {
     args[at].to_string_lossy().parse().expect("a number")
 }
 
-/// `CONFIG_RUNTIME CGROUP_ROOT SEED PID-START…`: takes the processes in as
-/// launched or attached programs and does random things to them, for ever.
-fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
+/// `CONFIG_RUNTIME CGROUP_ROOT SEED PID-START…`: admits the processes as launched or attached
+/// programs and applies random actions to them, for ever.
+fn owner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut config = ActConfig::new(&args[0]);
     config.cgroup_root = args[1].clone().into();
     let mut random = Random(number(&args, 2) | 1);
@@ -58,7 +57,7 @@ fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     println!("{}", act.instance_dir().display());
     let all = cpus_of_this_process();
     loop {
-        // A test may kill the keeper; a master replaces it.
+        // A test may kill the keeper; the owner replaces it.
         keeper.replace()?;
         let which = random.below(roots.len() as u64);
         let program = ProgramId(which);
@@ -85,8 +84,8 @@ fn master(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     }
 }
 
-/// `RUNTIME COMMAND…`: does nothing until its standard input ends, and then
-/// ends well; its keeper executes the command where it did not.
+/// `RUNTIME COMMAND…`: does nothing until its standard input ends, and then exits in an orderly
+/// way; otherwise its keeper executes the command.
 fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let exe = std::env::current_exe().expect("a path");
@@ -98,8 +97,8 @@ fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     Ok(())
 }
 
-/// `RUNTIME PID-START`: takes the process in and demotes it, says what of that
-/// was not done and `ready`, and takes it back when its standard input ends.
+/// `RUNTIME PID-START`: admits the process and demotes it, prints what was not done and `ready`,
+/// and undoes it when its standard input ends.
 fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let program = ProgramId(0);
@@ -107,14 +106,14 @@ fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     act.admit(program, process(&args[1]), Work::Background)?;
     let to = Demotion::Idle;
     act.act(&Action::Demote { program, to })?;
-    // From users the kernel takes one write to an autogroup in a tenth of a
-    // second, whoever wrote last: others may be quicker a few times.
+    // From unprivileged users the kernel accepts one write to an autogroup per 100 ms, for the
+    // whole machine: writes of other users may come first a few times.
     let begun = std::time::Instant::now();
     while begun.elapsed() < Duration::from_secs(1) {
         act.refresh(program)?;
         std::thread::yield_now();
     }
-    for reason in act.why_not_demoted(program) {
+    for reason in act.demotion_gaps(program) {
         println!("{reason}");
     }
     live()?;
@@ -139,7 +138,7 @@ fn cpus_of_this_process() -> CpuSet {
     line.expect("a list").parse().expect("a CPU list")
 }
 
-/// xorshift64: repeatable, and good enough to choose actions.
+/// xorshift64: repeatable, and random enough to choose actions.
 struct Random(u64);
 
 impl Random {
@@ -151,7 +150,7 @@ impl Random {
     }
 }
 
-/// Says that it is ready and waits for the end of standard input.
+/// Prints `ready` and waits for the end of standard input.
 fn live() -> Result<(), usher_act::ActError> {
     println!("ready");
     io::stdout().flush().expect("a pipe");
@@ -165,14 +164,13 @@ fn sleep_until_killed() -> ! {
     }
 }
 
-/// Forks; the child does not outlive this process by more than its group
-/// being killed by the test.
+/// Forks. The child ends at the latest when the test kills its process group.
 fn fork() -> bool {
     // SAFETY: no thread has been started in this process before.
     unsafe { libc::fork() == 0 }
 }
 
-/// A process with so many children, each with so many extra threads.
+/// A process with `children` children, each with `threads` extra threads.
 fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
     let (mut complete, is_complete) = io::pipe().expect("a pipe");
     for _ in 0..children {
@@ -187,16 +185,16 @@ fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
     for _ in 0..threads {
         std::thread::spawn(|| sleep_until_killed());
     }
-    let mut said = vec![0; children as usize];
-    complete.read_exact(&mut said).expect("a pipe");
+    let mut ready = vec![0; children as usize];
+    complete.read_exact(&mut ready).expect("a pipe");
     live()
 }
 
-/// Forks for ever, each child forking once more and ending at once, so that
-/// its own child is an orphan, which lives for ten rounds; so many a round.
-/// The pauses are for the machine's init, which has to bury all of them.
+/// Forks for ever, `width` children per round. Each child forks once more and ends at once, so that
+/// its own child is an orphan, which lives for ten rounds. The pauses are for the machine's init,
+/// which has to reap all of them.
 fn storm(width: u64) -> Result<(), usher_act::ActError> {
-    // Who is to end it may be killed first.
+    // The process that should end it may be killed first.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .expect("a signal");
     println!("ready");
@@ -211,13 +209,13 @@ fn storm(width: u64) -> Result<(), usher_act::ActError> {
                 unsafe { libc::_exit(0) };
             }
         }
-        // SAFETY: collects children that have ended; null asks for no status.
+        // SAFETY: reaps children that have ended; null means that no status is wanted.
         while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Starts threads for ever; each lives a little and starts another one.
+/// Starts threads for ever; each lives briefly and starts another thread.
 fn spawner() -> Result<(), usher_act::ActError> {
     fn generation() {
         std::thread::sleep(Duration::from_millis(2));
@@ -229,7 +227,7 @@ fn spawner() -> Result<(), usher_act::ActError> {
     live()
 }
 
-/// A process whose second thread has bound itself to the last CPU.
+/// A process with a second thread that has pinned itself to the last CPU.
 fn pinned() -> Result<(), usher_act::ActError> {
     let last = cpus_of_this_process().last().expect("a CPU");
     let (send, receive) = std::sync::mpsc::channel();
@@ -242,9 +240,8 @@ fn pinned() -> Result<(), usher_act::ActError> {
     live()
 }
 
-/// A process with so many threads besides its first. It reads lines `N CPUS`:
-/// thread N (0 is the first) then gives itself this mask, and the line is
-/// written back.
+/// A process with `threads` threads besides its first. It reads lines `N CPUS`: thread N (0 is the
+/// first) then gives itself this mask, and the line is written back.
 fn pinner(threads: u64) -> Result<(), usher_act::ActError> {
     let (done, is_done) = std::sync::mpsc::channel();
     let mut others = Vec::new();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Autogroups: the kernel shares CPUs out between sessions first, so that a
-//! nice value counts within its session only; between sessions it is the nice
-//! value of the session's autogroup that does (`sched(7)`).
+//! Autogroups. The kernel first divides the CPUs among sessions, so a nice value counts only within
+//! its session. Between sessions, the nice value of the session's autogroup counts (`sched(7)`).
 //!
-//! An autogroup may be lowered where its whole session belongs to the program;
-//! else the user's shell would be lowered with it. It counts only while the
-//! session's processes are in the root cgroup of the cpu controller.
+//! An autogroup is lowered only if its whole session belongs to the program. Otherwise the user's
+//! shell would be lowered with it. The value has an effect only while the session's processes are
+//! in the root cgroup of the cpu controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -20,22 +19,22 @@ use crate::journal;
 use crate::priority::NICE_MAX;
 use crate::procs::Procs;
 
-/// How long all autogroups of a machine may take to be given back. From users
-/// the kernel takes one nice value in a tenth of a second, whoever wrote last.
-const ROUNDS_MAX: Duration = Duration::from_secs(2);
+/// Upper limit of the time to restore all autogroups of a machine. From unprivileged users the
+/// kernel accepts one nice value per 100 ms, for the whole machine.
+const RESTORE_TIME_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The autogroup of one process's session.
 #[derive(Debug)]
 pub(crate) struct Autogroup {
-    /// The kernel's number of it.
+    /// The kernel's number of the autogroup.
     pub number: u64,
     pub nice: i32,
     file: File,
 }
 
 impl Autogroup {
-    /// That of a process; `None` where it has none, or is gone.
+    /// Returns the autogroup of a process; `None` if it has none, or is gone.
     ///
     /// # Errors
     /// It may not be changed.
@@ -54,24 +53,24 @@ impl Autogroup {
         Ok(parse(&text).map(|(number, nice)| Self { number, nice, file }))
     }
 
-    /// Sets its nice value, once.
+    /// Sets its nice value, in one attempt.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::WouldBlock`]: later.
+    /// The kernel's error; [`io::ErrorKind::WouldBlock`] means that a later attempt may succeed.
     pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
         self.file.write_all(nice.to_string().as_bytes())
     }
 }
 
-/// The number and nice value in `/autogroup-NUMBER nice NICE`.
+/// Parses the number and nice value in `/autogroup-NUMBER nice NICE`.
 fn parse(text: &str) -> Option<(u64, i32)> {
     let (number, nice) = text.trim().split_once(" nice ")?;
     let number = number.strip_prefix("/autogroup-")?;
     Some((number.parse().ok()?, nice.parse().ok()?))
 }
 
-/// The sessions of these processes, and whether all of each is among them.
-/// `pids` lists them anew.
+/// Returns the sessions of these processes, and for each whether all its processes are among them.
+/// `pids` lists the processes anew.
 pub(crate) fn sessions(
     procs: &Procs,
     mut pids: impl FnMut() -> BTreeSet<i32>,
@@ -87,7 +86,7 @@ pub(crate) fn sessions(
         .iter()
         .filter(|one| own.contains_key(&one.session) && !known.contains(&one.id.pid));
     let others: Vec<_> = others.collect();
-    // Those that were born between the two lists are the program's as well.
+    // Processes created between the two listings belong to the program as well.
     let known = match others.is_empty() {
         true => known,
         false => pids(),
@@ -101,29 +100,28 @@ pub(crate) fn sessions(
     own
 }
 
-/// Gives those of several programs back, in rounds, for a bounded time in all:
-/// whatever waits for the kernel waits together.
+/// Restores the autogroups of several programs in rounds, for a bounded total time. Programs that
+/// wait for the kernel's rate limit wait together.
 ///
-/// What is left, or cannot be given back, is found by [`restore()`].
+/// [`restore()`] reports what is left, or cannot be restored.
 pub(crate) fn restore_in_rounds(procs: &Procs, of_programs: &[&BTreeMap<u64, journal::Autogroup>]) {
     let begin = Instant::now();
     let mut waiting = of_programs.to_vec();
     loop {
         waiting.retain(|autogroups| restore(procs, autogroups).iter().any(is_for_later));
-        if waiting.is_empty() || begin.elapsed() >= ROUNDS_MAX {
+        if waiting.is_empty() || begin.elapsed() >= RESTORE_TIME_MAX {
             return;
         }
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Whether the kernel only wants it to be tried again later.
+/// Returns whether the kernel's error only suggests a later retry.
 pub(crate) fn is_for_later(error: &ActError) -> bool {
     matches!(error, ActError::File { source, .. } if files::is(source, Errno::AGAIN))
 }
 
-/// Gives autogroups that still have our nice value their own back, as far as
-/// the kernel takes it at once.
+/// Restores autogroups that still have Usher's nice value, up to the kernel's rate limit.
 pub(crate) fn restore(
     procs: &Procs,
     autogroups: &BTreeMap<u64, journal::Autogroup>,
@@ -137,7 +135,7 @@ pub(crate) fn restore(
             .iter()
             .filter(|process| process.session == before.session)
             .map(|process| process.id.pid);
-        // Any process of it will do, and each may be dying.
+        // Any process of the session will do, and each may be exiting.
         let mut found = pids.find_map(|pid| {
             let found = Autogroup::of(procs, pid).ok()??;
             (found.number == number).then_some((pid, found))
@@ -169,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn autogroups_are_read() {
+    fn parses_autogroup_files() {
         assert_eq!(parse("/autogroup-648 nice -5\n"), Some((648, -5)));
         assert_eq!(parse(""), None, "the first session of a machine has none");
     }

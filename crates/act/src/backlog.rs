@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bounding what a program has handed to the network and the network not yet
-//! sent: what goes on when it is stopped.
+//! Bounds the data that a program has handed to the network and that is not yet sent: this data is
+//! still sent when the program is stopped.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel, set_print};
 
-/// The object, laid out so that its headers may be read in place.
+/// The BPF object, aligned so that its headers may be read in place.
 #[repr(C, align(8))]
 struct Aligned<const N: usize>([u8; N]);
 
@@ -16,36 +16,36 @@ static OBJECT: &Aligned<{ OBJECT_BYTES.len() }> = &Aligned(*OBJECT_BYTES);
 const OBJECT_BYTES: &[u8; include_bytes!(concat!(env!("OUT_DIR"), "/backlog.bpf.o")).len()] =
     include_bytes!(concat!(env!("OUT_DIR"), "/backlog.bpf.o"));
 
-/// The program that does it, loaded and not yet attached.
+/// The BPF object that bounds the backlog, loaded and not yet attached.
 #[derive(Debug)]
 pub(crate) struct Backlog(Object);
 
 impl Backlog {
-    /// Loads it.
+    /// Loads the object.
     ///
     /// # Errors
-    /// A sentence: BPF is not permitted, or not there.
+    /// A sentence: BPF is not permitted, or not available.
     pub fn load() -> Result<Self, String> {
-        // What libbpf would print is in the error, too.
+        // The error contains what libbpf would print.
         set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0);
         let object = open.and_then(|open| open.load());
         object
             .map(Self)
-            .map_err(|error| format!("BPF is not permitted or not there: {error}"))
+            .map_err(|error| format!("BPF is not permitted or not available: {error}"))
     }
 
-    /// Bounds the backlog of every connection that a process of this cgroup
-    /// (v2) opens from now on, for as long as the link is held.
+    /// Bounds the backlog of every connection that a process of this cgroup (v2) opens from now on,
+    /// while the link is held.
     ///
     /// # Errors
     /// A sentence: the kernel does not attach it there.
     pub fn bound(&mut self, cgroup: &Path) -> Result<Link, String> {
-        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", cgroup.display());
-        let dir = File::open(cgroup).map_err(|error| told(&error))?;
+        let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", cgroup.display());
+        let dir = File::open(cgroup).map_err(|error| describe(&error))?;
         let program = self.0.progs_mut().next();
-        let program = program.ok_or_else(|| told(&"the object holds no program"))?;
+        let program = program.ok_or_else(|| describe(&"the BPF object contains no program"))?;
         let link = program.attach_cgroup(dir.as_raw_fd());
-        link.map_err(|error| told(&error))
+        link.map_err(|error| describe(&error))
     }
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One program's cgroup directories: who is in them, moving, narrowing,
-//! freezing, removing.
+//! Operations on the cgroup directories of one program: members, moves, masks, freezing, removal.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -17,23 +16,23 @@ use crate::mounts::nearest;
 
 const PROCS: &str = "cgroup.procs";
 
-/// The numbers of the processes in a directory and below it.
+/// Returns the pids in a directory and below it.
 pub(crate) fn members(dir: &Path) -> BTreeSet<i32> {
     let dirs = with_subdirs(dir);
     dirs.iter().flat_map(|dir| members_of(dir)).collect()
 }
 
-/// The numbers of the processes in a directory itself.
+/// Returns the pids in a directory itself.
 pub(crate) fn members_of(dir: &Path) -> BTreeSet<i32> {
-    // A directory that is gone has no members; one whose list cannot be read
-    // (a threaded cgroup) has its members listed at its domain.
+    // A directory that is gone has no members. If its list cannot be read (a threaded cgroup), its
+    // members are listed at its domain.
     let text = fs::read_to_string(dir.join(PROCS)).unwrap_or_default();
     let pids = text.lines().filter_map(|pid| pid.parse::<i32>().ok());
-    // 0 stands for a process of another pid namespace.
+    // 0 stands for a process of another PID namespace.
     pids.filter(|pid| *pid != 0).collect()
 }
 
-/// A directory and all below it, the deepest first.
+/// Returns a directory and all below it, the deepest first.
 fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = files::subdirs(dir)
         .iter()
@@ -43,8 +42,8 @@ fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// Whether a cgroup, with those below it, holds exactly processes of this set.
-/// The root cgroup, and one with processes of another PID namespace, do not.
+/// Returns whether a cgroup, with those below it, holds exactly processes of this set. False for
+/// the root cgroup, and for a cgroup with processes of another PID namespace.
 pub(crate) fn holds_only(dir: &Path, pids: &BTreeSet<i32>) -> bool {
     // The root cgroup has no such file.
     if !dir.join("cgroup.events").exists() {
@@ -62,8 +61,8 @@ pub(crate) fn holds_only(dir: &Path, pids: &BTreeSet<i32>) -> bool {
     members.clone().next().is_some() && members.all(|pid| pids.contains(pid))
 }
 
-/// Moves a process, with all its threads, into a directory. One that is gone
-/// meanwhile is no error. `Ok(false)`: it is gone.
+/// Moves a process, with all its threads, into a directory. Returns `Ok(false)` if the process is
+/// gone.
 pub(crate) fn enter(dir: &Path, pid: i32) -> Result<bool, ActError> {
     let path = dir.join(PROCS);
     match files::put(&path, &pid.to_string()) {
@@ -73,8 +72,7 @@ pub(crate) fn enter(dir: &Path, pid: i32) -> Result<bool, ActError> {
     }
 }
 
-/// Moves a process back to a directory, or to the nearest above it that is
-/// still there and takes it.
+/// Moves a process back to a directory, or to the nearest existing ancestor that accepts it.
 pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
     let mut first_error = None;
     let candidates = nearest(dir)
@@ -94,17 +92,16 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
     }
 }
 
-/// Kills every process of a program at once, those that have left its session
-/// too. Without a cgroup nobody knows of these, and nothing is done.
+/// Kills every process of a program at once, including those that have left its session. Without a
+/// cgroup these processes are unknown, and nothing is done.
 pub fn kill_all(home: &ProcessTree) {
     if let Some(dir) = &home.cgroup {
-        // It is gone already where nothing was left.
+        // The directory is gone if no process was left.
         let _ = files::put(&dir.join("cgroup.kill"), "1");
     }
 }
 
-/// Stops or continues everything in a cgroup v2 directory. One that is gone
-/// is no error.
+/// Freezes or thaws everything in a cgroup v2 directory. A missing directory is no error.
 pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
     let path = dir.join("cgroup.freeze");
     match files::put(&path, if frozen { "1" } else { "0" }) {
@@ -113,7 +110,7 @@ pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
     }
 }
 
-/// Whether this process may freeze a cgroup.
+/// Returns whether this process may freeze a cgroup.
 pub(crate) fn can_freeze(dir: &Path) -> bool {
     OpenOptions::new()
         .write(true)
@@ -121,13 +118,12 @@ pub(crate) fn can_freeze(dir: &Path) -> bool {
         .is_ok()
 }
 
-/// Whether a cgroup was told to freeze, by whatever wrote it last.
-pub(crate) fn is_told_to_freeze(dir: &Path) -> bool {
+/// Returns whether a cgroup's `cgroup.freeze` is 1, whichever process wrote it.
+pub(crate) fn is_freeze_set(dir: &Path) -> bool {
     files::read(&dir.join("cgroup.freeze")).is_ok_and(|text| text == "1")
 }
 
-/// The file that stops and continues everything in a cgroup v2 directory,
-/// kept open: for who does so often.
+/// An open `cgroup.freeze` of a cgroup v2 directory, for frequent changes.
 #[derive(Debug)]
 pub(crate) struct Freezer {
     path: PathBuf,
@@ -161,15 +157,15 @@ pub(crate) fn freeze_by(freezer: &Freezer, frozen: bool) -> Result<(), ActError>
     }
 }
 
-/// Removes a directory and the empty ones below it. `Ok(false)`: somebody is
-/// still in there.
+/// Removes a directory and the empty directories below it. Returns `Ok(false)` if a process is
+/// still inside.
 pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
     for dir in with_subdirs(dir) {
         match fs::remove_dir(&dir) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if files::is(&error, Errno::BUSY) => return Ok(false),
-            // A file system that may only be read says so before it looks.
+            // A read-only file system returns this error even for a missing directory.
             Err(error) if files::is(&error, Errno::ROFS) && !dir.exists() => {}
             Err(error) => return Err(file_error("removing cgroup", dir)(error)),
         }
@@ -177,7 +173,7 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
     Ok(true)
 }
 
-/// The CPUs that processes in a directory may use now.
+/// Returns the CPUs that processes in a directory may use now.
 pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActError> {
     let file = match kind {
         DirKind::CpusetV1 => "cpuset.effective_cpus",
@@ -188,13 +184,13 @@ pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActErr
 }
 
 impl Dir {
-    /// Whether this directory narrows the program: one that a version before
-    /// 2 of the journal notes.
+    /// Returns whether this directory restricts the program's CPUs. Only version 1 of the journal
+    /// records such directories.
     pub(crate) fn narrows(&self) -> bool {
         !self.wide.is_empty()
     }
 
-    /// The CPUs that the program could use now if it were not narrowed.
+    /// Returns the CPUs that the program could use now without the restriction.
     pub(crate) fn allowed(&self) -> Result<CpuSet, ActError> {
         let parent = self.dir.parent().unwrap_or(&self.dir);
         if self.kind == DirKind::CpusetV1 {
@@ -203,13 +199,13 @@ impl Dir {
         Ok(self.wide.and(&effective_cpus(parent, self.kind)?))
     }
 
-    /// Lets them run wherever they could before. One that is gone is no error.
+    /// Removes the CPU restriction. A missing directory is no error.
     pub(crate) fn widen(&self) -> Result<(), ActError> {
         if !self.narrows() || !self.dir.is_dir() {
             return Ok(());
         }
         let allowed = self.allowed()?;
-        // A group of cgroup v2 without a set of its own follows its parent.
+        // A cgroup v2 without a CPU set of its own follows its parent.
         let parent = self.dir.parent().unwrap_or(&self.dir);
         let follows = self.kind != DirKind::CpusetV1
             && effective_cpus(parent, self.kind)?.is_subset(&self.wide);
@@ -224,9 +220,8 @@ impl Dir {
         }
     }
 
-    /// Makes the processes in here give way to everybody beside this
-    /// directory, or no longer. `Ok(false)`: it has no cpu controller that
-    /// could, or is gone.
+    /// Sets or clears `cpu.idle` of this directory. Returns `Ok(false)` if the directory has no cpu
+    /// controller with that file, or is gone.
     pub(crate) fn set_idle(&self, idle: bool) -> Result<bool, ActError> {
         let path = self.dir.join("cpu.idle");
         match files::put(&path, if idle { "1" } else { "0" }) {
@@ -237,8 +232,8 @@ impl Dir {
     }
 }
 
-/// Gives our own v1 cpuset all CPUs of its parent again: unplugging a CPU
-/// takes it out of every v1 cpuset for good.
+/// Gives a v1 cpuset of Usher's all CPUs of its parent again: unplugging a CPU removes it from
+/// every v1 cpuset for good.
 fn reopen_v1(base: &Path) -> Result<(), ActError> {
     let parent = base.parent().unwrap_or(base);
     let all = effective_cpus(parent, DirKind::CpusetV1)?;

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where to act, and what was found to act with.
+//! Configuration of the actuator, and the description of what this machine supports.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Where an [`crate::Actuator`] works.
+/// The paths with which an [`crate::Actuator`] works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActConfig {
-    /// A directory of Usher's own on a tmpfs (`/run/usher`,
-    /// `$XDG_RUNTIME_DIR/usher`); made where it is missing. Journals live in
-    /// `instances/` below it.
+    /// A directory of Usher's own on a tmpfs (`/run/usher`, `$XDG_RUNTIME_DIR/usher`); created if
+    /// missing. Journals lie in `instances/` below it.
     pub runtime_dir: PathBuf,
     /// Only cgroup mounts at or below this path are used.
     pub cgroup_root: PathBuf,
-    /// Where procfs is mounted.
+    /// The mount point of procfs.
     pub proc_root: PathBuf,
-    /// Where sysfs is mounted.
+    /// The mount point of sysfs.
     pub sys_root: PathBuf,
-    /// Exists where systemd runs the machine: then cgroups come from it.
+    /// A directory that exists if systemd manages the machine. Cgroups are then requested from
+    /// systemd.
     pub systemd_dir: PathBuf,
-    /// systemd's `busctl`, to ask it for scopes.
+    /// systemd's `busctl`, for requests of scopes.
     pub busctl: PathBuf,
 }
 
 impl ActConfig {
-    /// The usual places, with this runtime directory.
+    /// Returns the standard paths with this runtime directory.
     pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
         Self {
             runtime_dir: runtime_dir.into(),
@@ -38,23 +38,22 @@ impl ActConfig {
         }
     }
 
-    /// The directory that holds one directory an instance.
+    /// The directory that holds one directory per instance.
     pub fn instances_dir(&self) -> PathBuf {
         self.runtime_dir.join("instances")
     }
 }
 
-/// What a program is taken in as.
+/// The class of work as which a program is admitted.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// It shares the CPUs as it would without Usher.
+    /// Shares the CPUs as it would without Usher.
     #[default]
     Foreground,
-    /// It is going to be demoted, and its home is made for that: it need not
-    /// be moved then.
+    /// Will be demoted. Its home is made for that, so the demotion needs no move.
     Background,
 }
 
@@ -67,8 +66,8 @@ pub enum Placement {
     ChildCgroup,
     /// A transient systemd scope in the launcher's slice.
     SystemdScope,
-    /// None: its processes are found by their parents. One that is orphaned
-    /// between two scans is lost.
+    /// None: its processes are found by their parents. A process that is orphaned between two scans
+    /// is lost.
     Descent,
 }
 
@@ -82,8 +81,8 @@ impl fmt::Display for Placement {
     }
 }
 
-/// What lets launched background work yield the CPU to other sessions, besides
-/// the priorities of its threads.
+/// By which means launched background work yields the CPU to other sessions, besides the priorities
+/// of its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Yielding {
@@ -108,12 +107,12 @@ impl fmt::Display for Yielding {
     }
 }
 
-/// What is used here, and why nothing better is: for `usher doctor`.
+/// What is used on this machine, and why nothing better is, for `usher doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Where launched programs are placed.
+    /// How launched programs get a cgroup.
     pub placement: Placement,
-    /// What lets background work yield to other sessions.
+    /// By which means background work yields to other sessions.
     pub yielding: Yielding,
     /// Why something better is not used: one sentence each.
     pub reasons: Vec<String>,

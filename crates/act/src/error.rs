@@ -1,115 +1,115 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong when the machine is changed.
+//! Errors of changes to the machine.
 
 use std::io;
 use std::path::PathBuf;
 
 use usher_model::{CpuSet, ProgramId};
 
-/// Why something was not done. The machine is then as it was before, unless
-/// the error says otherwise.
+/// Why a change was not made. The machine is then as it was before, unless the error states
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
     /// A file could not be read, written, made or removed.
     #[error("{doing} {path}: {source}")]
     File {
-        /// What was being done, such as `writing`.
+        /// The operation, such as `writing`.
         doing: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A process could not be acted on.
+    /// An operation on a process failed.
     #[error("{doing} process {pid}: {source}")]
     Process {
-        /// What was being done, such as `moving`.
+        /// The operation, such as `moving`.
         doing: &'static str,
-        /// To which process or thread.
+        /// The process or thread.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There is no such process, or the number has gone to another one.
+    /// There is no such process, or the pid has been reused.
     #[error("process {pid} is gone: give the number of a running process")]
     Gone {
-        /// Its number.
+        /// Its pid.
         pid: i32,
     },
-    /// A process that must not be taken in.
+    /// A process that must not be admitted.
     #[error("process {pid} cannot be managed: {reason}")]
     Refused {
-        /// Its number.
+        /// Its pid.
         pid: i32,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// None of the CPUs asked for can be used by the program.
+    /// The program can use none of the requested CPUs.
     #[error(
-        "program {program} cannot be seated on CPUs {wanted}: it may run on CPUs {allowed} only, those that are online and allowed to it"
+        "program {program} cannot be seated on CPUs {wanted}: it may run only on CPUs {allowed}, those that are online and allowed by its affinity masks and cgroups"
     )]
     NoCpus {
-        /// Which program.
+        /// The program.
         program: ProgramId,
-        /// What was asked for.
+        /// The requested CPUs.
         wanted: CpuSet,
-        /// What it could use.
+        /// The CPUs that the program can use.
         allowed: CpuSet,
     },
-    /// The program has not been taken in, or was let go.
+    /// The program was not admitted, or was released.
     #[error("program {0} is not managed here")]
     Unknown(ProgramId),
-    /// The program has been taken in already.
+    /// The program is admitted already.
     #[error("program {0} is managed already")]
     Taken(ProgramId),
-    /// A program that has no cgroup to be stopped in as a whole.
-    #[error("program {0} forks faster than its processes can be stopped: it goes on")]
+    /// A program without a cgroup forks faster than its processes can be stopped.
+    #[error("program {0} forks faster than its processes can be stopped: it keeps running")]
     Storm(ProgramId),
-    /// A process of the tree belongs to a program that was taken in.
+    /// A process of the tree belongs to an admitted program.
     #[error("process {pid} is managed already, in program {program}")]
     Managed {
-        /// Its number.
+        /// Its pid.
         pid: i32,
-        /// In which program.
+        /// The program that it belongs to.
         program: ProgramId,
     },
-    /// A line of a journal makes no sense; the others were undone.
-    #[error("line {line} of journal {path} is corrupt and was left out: {reason}")]
+    /// A line of a journal is invalid; the other lines were undone.
+    #[error("line {line} of journal {path} is corrupt and was ignored: {reason}")]
     Corrupt {
-        /// Which journal.
+        /// The journal.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's error.
         reason: String,
     },
-    /// Something of a program could not be taken back in time.
+    /// Changes of a program could not be undone in time.
     #[error("undoing program {program}: {what}")]
-    Left {
-        /// Which program.
+    NotUndone {
+        /// The program.
         program: ProgramId,
         /// What is left, and where.
         what: String,
     },
-    /// systemd refused, or could not be reached.
-    #[error("asking systemd for scope {unit}: {reason}")]
+    /// systemd refused a request, or could not be reached.
+    #[error("requesting scope {unit} from systemd: {reason}")]
     Systemd {
         /// The scope.
         unit: String,
-        /// What the bus said.
+        /// The error from the bus.
         reason: String,
     },
     /// The keeper could not be started, or gave up.
     #[error("starting the keeper {exe}: {reason}")]
     Keeper {
-        /// The program that was started.
+        /// The executable.
         exe: PathBuf,
         /// What happened.
         reason: String,
     },
 }
 
-/// Shorthand for an [`ActError::File`].
+/// Makes an [`ActError::File`].
 pub(crate) fn file_error(
     doing: &'static str,
     path: impl Into<PathBuf>,

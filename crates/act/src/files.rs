@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading and writing the kernel's small files, with errors that name them.
+//! Reads and writes the kernel's small files, with errors that name the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,22 +12,22 @@ use usher_model::CpuSet;
 
 use crate::error::{ActError, file_error};
 
-/// The text of a file, without the white space around it.
+/// Returns the text of a file, without surrounding white space.
 pub(crate) fn read(path: &Path) -> Result<String, ActError> {
     let text = read_text(path).map_err(file_error("reading", path))?;
     Ok(text.trim().to_owned())
 }
 
-/// The whole text of a file, with bytes that are not UTF-8 replaced. Files of
-/// `/proc` contain names that a program chose, which may be any bytes.
+/// Returns the whole text of a file, with bytes that are not UTF-8 replaced. Files of `/proc`
+/// contain names that a program chose, which may be any bytes.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The content of a file of Usher's own, such as a journal. Others may have
-/// prepared the directory, so nothing but a regular file of bounded size is
-/// read: no link is followed, and a FIFO or device has no effect.
+/// Returns the content of a file of Usher's own, such as a journal. Another user may have prepared
+/// the directory, so only a regular file of bounded size is read: no link is followed, and a FIFO
+/// or device has no effect.
 pub(crate) fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut options = OpenOptions::new();
@@ -46,7 +46,7 @@ pub(crate) fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A CPU list in a file.
+/// Reads a CPU list from a file.
 pub(crate) fn read_cpus(path: &Path) -> Result<CpuSet, ActError> {
     read(path)?.parse().map_err(|error| ActError::File {
         doing: "reading",
@@ -55,18 +55,18 @@ pub(crate) fn read_cpus(path: &Path) -> Result<CpuSet, ActError> {
     })
 }
 
-/// Writes a value in one `write`, as cgroupfs wants it; never makes a file.
+/// Writes a value in one `write`, as cgroupfs requires; never creates a file.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), ActError> {
     put(path, value).map_err(file_error("writing", path))
 }
 
-/// As [`write()`], for callers that look at the kernel's answer.
+/// As [`write()`], for callers that inspect the kernel's error.
 pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(path)?;
     file.write_all(value.as_bytes())
 }
 
-/// Makes a directory; one that is there already will do.
+/// Creates a directory; an existing one is no error.
 pub(crate) fn make_dir(path: &Path) -> Result<(), ActError> {
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -76,7 +76,7 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Directories directly below; none where it cannot be listed.
+/// Returns the directories directly below; empty if the directory cannot be listed.
 pub(crate) fn subdirs(path: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(path) else {
         return Vec::new();
@@ -90,18 +90,18 @@ pub(crate) fn subdirs(path: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// Whether the kernel said this.
+/// Returns whether an error has this number.
 pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Whether the kernel said that the process, or the cgroup whose file was
-/// open, is not there any more.
+/// Returns whether the error means that the process, or the cgroup of the open file, no longer
+/// exists.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     is(error, Errno::SRCH) || is(error, Errno::NOENT) || is(error, Errno::NODEV)
 }
 
-/// Whether the kernel refused for want of rights.
+/// Returns whether the kernel refused for lack of privileges.
 pub(crate) fn is_denied(error: &ActError) -> bool {
     let (ActError::File { source, .. } | ActError::Process { source, .. }) = error else {
         return false;

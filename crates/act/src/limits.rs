@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Limits of a single cgroup: what a process would escape that leaves it.
+//! Limits of a single cgroup, which a process would escape by leaving it.
 //!
-//! The kernel's files tell most of them. Filters of devices and addresses are
-//! BPF programs, which the kernel lists for root; without root no manager can
-//! attach them.
+//! The kernel's files contain most of them. Filters of devices and addresses are BPF programs,
+//! which the kernel lists for root; without root no manager can attach them.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,7 +12,7 @@ use libbpf_rs::libbpf_sys;
 
 use crate::files;
 
-/// Files that name a limit or a share, with what they read without one.
+/// Files that set a limit or a share, with their content if none is set.
 const DEFAULTS: [(&str, &[&str]); 19] = [
     ("memory.min", &["0"]),
     ("memory.low", &["0"]),
@@ -36,8 +35,8 @@ const DEFAULTS: [(&str, &[&str]); 19] = [
     ("cgroup.max.descendants", &["max"]),
 ];
 
-/// The names of limits, or of shares that differ from the default, that a
-/// cgroup (v2) sets itself; the first that is found.
+/// Returns the name of the first limit, or share that differs from the default, that a cgroup (v2)
+/// sets itself.
 pub(crate) fn of(cgroup: &Path) -> Option<String> {
     let set = DEFAULTS.iter().find(|(file, defaults)| {
         let value = files::read(&cgroup.join(file));
@@ -60,7 +59,7 @@ pub(crate) fn of(cgroup: &Path) -> Option<String> {
     file.or_else(|| has_filter(cgroup).then(|| "a BPF filter".to_owned()))
 }
 
-/// Whether a line of a `.max` or `.high` file limits anything: `max`,
+/// Returns whether a line of a `.max` or `.high` file sets a limit. These lines set none: `max`,
 /// `max 100000` (cpu.max), `8:0 rbps=max` (io.max), `res max` (misc.max).
 fn is_limit(name: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
@@ -76,8 +75,8 @@ fn is_limit(name: &str, line: &str) -> bool {
     values.iter().any(value)
 }
 
-/// Whether a BPF program is attached to this very cgroup. `false` where the
-/// kernel does not answer.
+/// Returns whether a BPF program is attached to this very cgroup. `false` if the kernel does not
+/// answer.
 fn has_filter(cgroup: &Path) -> bool {
     let Ok(dir) = File::open(cgroup) else {
         return false;

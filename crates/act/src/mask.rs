@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Affinity masks of threads.
 //!
-//! The seat of a program is the affinity mask of each of its threads, within
-//! the mask that the thread had: a program's own affinity is respected. A
-//! thread born meanwhile inherits ours or its parent's old one, so `narrow`
-//! scans until two consecutive scans change nothing, for at most
+//! The seat of a program is the affinity mask of each of its threads, within the mask that the
+//! thread had: a program's own affinity is respected. A new thread inherits Usher's mask or its
+//! parent's old one, so `narrow` scans until two consecutive scans change nothing, for at most
 //! [`NARROW_MAX`].
 //!
-//! Whose mask is it? One that equals a mask that we gave to this program is
-//! ours. One that equals what the thread had before, or what the program had
-//! when it was taken in ([`initial`]), may be narrowed again. Any other was
-//! chosen by the program, which *pinned* the thread: it is left as it is, and
-//! [`pins`] reports it. A thread that is met for the first time with one of our
-//! masks was born with it; so each look first notes what all threads have, and
-//! only then sets.
-//! The kernel hides CPUs that are offline from `sched_getaffinity`, so masks
-//! are compared within those that are online.
+//! **Origin of a mask.** A mask that Usher gave to this program is Usher's. A mask that equals the
+//! thread's former mask, or the program's mask at admission ([`initial`]), may be narrowed again.
+//! Any other mask was chosen by the program, which *pinned* the thread: it is not changed, and
+//! [`pins`] reports it. If the first known mask of a thread is Usher's, the thread inherited it.
+//! Each scan therefore first records the masks of all threads, and only then sets masks.
+//!
+//! The kernel hides offline CPUs from `sched_getaffinity`, so masks are compared within the online
+//! CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,17 +24,17 @@ use usher_model::{CpuSet, ProgramId};
 
 use crate::actuator::PinnedCpus;
 use crate::error::ActError;
-use crate::family::Family;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
-use crate::newborn::{HOT, NewThreads, over_new};
+use crate::membership::Membership;
+use crate::new_threads::{NewThreads, VISIT_QUIET, over_new};
 use crate::procs::Procs;
-use crate::scan::{self, Found, SCANS_MAX, ThreadChange};
+use crate::scan::{self, SCANS_MAX, ThreadChange, VisitResult};
 
-/// CPUs that a mask passed to the kernel has room for: `CPU_ID_MAX` + 1.
+/// Number of CPUs in a mask passed to the kernel: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
 
-/// The mask of a thread, within the CPUs that are online.
+/// Returns the mask of a thread, within the online CPUs.
 pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
     let mut words = [0u64; MASK_WORDS];
     // SAFETY: the kernel writes at most the length given into the array.
@@ -82,7 +80,7 @@ pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
     }
 }
 
-/// The whole mask of a thread, offline CPUs included.
+/// Returns the whole mask of a thread, offline CPUs included.
 fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     let path = procs.path(pid, "task").join(tid.to_string()).join("status");
     let status = files::read_text(&path).ok()?;
@@ -92,31 +90,31 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     list.parse().ok()
 }
 
-/// How long one call narrows a program whose threads come and go. Threads that
-/// it misses are found by the next call.
+/// Upper limit of the time in which one call narrows a program with threads that start and end all
+/// the time. The next call finds threads that it misses.
 const NARROW_MAX: Duration = Duration::from_millis(50);
 
-/// What is known of the masks that a program gave to its own threads.
+/// The known masks that a program gave to its own threads.
 #[derive(Debug, Default)]
 pub(crate) struct OwnMasks {
-    /// What one of its threads at least could use when it was taken in.
+    /// The CPUs that at least one of its threads could use at admission.
     pub initial: Option<CpuSet>,
-    /// Threads that had a mask of their own when a seat was given, and that mask.
-    /// The journal notes it as the one before, so a later seat that equals it is
-    /// not taken for the origin of the mask.
+    /// Threads that had a mask of their own when a seat was given, and that mask. The journal
+    /// records it as the former mask, so a later seat with the same CPUs is not mistaken for the
+    /// origin of the mask.
     pub pinned: BTreeMap<ThreadId, CpuSet>,
 }
 
-/// Threads of one program that one look for pins covers.
+/// Upper limit of the threads of a program that a scan for pins covers.
 const PINS_MAX: usize = 4096;
 
-/// The masks that a program was given, within the CPUs that are online.
+/// Returns the masks that Usher gave to a program, within the online CPUs.
 pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
     state.masks.iter().map(|mask| mask.and(online)).collect()
 }
 
-/// The mask that a program has as a whole: all that one of its threads may
-/// use. `None` where none of them is left.
+/// Returns the mask of a program as a whole: the CPUs that at least one of its threads may use.
+/// `None` if no thread is left.
 pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
     let mut seen = BTreeSet::new();
     let mut all: Option<CpuSet> = None;
@@ -131,7 +129,7 @@ pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
     all
 }
 
-/// The CPUs that threads among these processes were pinned to by the program.
+/// Returns the CPUs to which the program pinned threads of these processes.
 pub(crate) fn pins(
     procs: &Procs,
     state: &ProgramState,
@@ -175,13 +173,12 @@ pub(crate) fn pins(
     })
 }
 
-/// Gives every thread of a program its seat, until two scans running find no
-/// thread without. Threads that the program pinned are noted in `own` and left
-/// as they are. With an `owner` only processes of that user are changed.
+/// Gives every thread of a program its seat, until two consecutive scans find no thread without.
+/// Pinned threads are recorded in `own` and not changed. With an `owner`, only processes of that
+/// user are changed.
 ///
 /// # Errors
-/// No thread may use any of the CPUs (nothing was changed then), or the
-/// kernel refuses.
+/// No thread may use any of the CPUs (nothing was changed then), or a system call failed.
 pub(crate) fn narrow(
     procs: &Procs,
     journal: &mut Journal,
@@ -199,13 +196,13 @@ pub(crate) fn narrow(
             return Err(ActError::Unknown(program));
         };
         let new = NewThreads::from_now(procs);
-        let mut family = Family::new(procs, state).owned_by(owner);
-        // A process whose origin is in doubt is not narrowed.
-        let found = scan::threads(procs, &family.list(|_| false));
+        let mut membership = Membership::new(procs, state).owned_by(owner);
+        // A process of unknown origin is not narrowed.
+        let found = scan::threads(procs, &membership.list(|_| false));
         let mut narrowing = Narrowing {
             procs,
             journal,
-            family,
+            membership,
             program,
             cpus,
             own,
@@ -213,7 +210,7 @@ pub(crate) fn narrow(
         };
         let mut again = narrowing.all(&found)?;
         if let Some(mut new) = new {
-            let pass = over_new(procs, &mut new, &mut narrowing, HOT);
+            let pass = over_new(procs, &mut new, &mut narrowing, VISIT_QUIET);
             again |= pass.changed;
             if let Some(error) = pass.errors.into_iter().next() {
                 return Err(error);
@@ -231,7 +228,7 @@ pub(crate) fn narrow(
 struct Narrowing<'a> {
     procs: &'a Procs,
     journal: &'a mut Journal,
-    family: Family<'a>,
+    membership: Membership<'a>,
     program: ProgramId,
     cpus: &'a CpuSet,
     own: &'a mut OwnMasks,
@@ -245,26 +242,25 @@ impl ThreadChange for Narrowing<'_> {
     }
 
     fn process_of(&mut self, tid: i32) -> Option<i32> {
-        self.family.process_of(tid, false)
+        self.membership.process_of(tid, false)
     }
 
-    fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError> {
+    fn apply(&mut self, pid: i32, tid: i32) -> Result<VisitResult, ActError> {
         let Some(thread) = self.procs.thread_id(pid, tid) else {
-            return Ok(Found::Missed);
+            return Ok(VisitResult::Missed);
         };
         match self.all(&[thread]) {
-            Ok(true) => Ok(Found::Changed),
+            Ok(true) => Ok(VisitResult::Changed),
             // Other threads of the program can use the seat.
-            Ok(false) | Err(ActError::NoCpus { .. }) => Ok(Found::Fine),
+            Ok(false) | Err(ActError::NoCpus { .. }) => Ok(VisitResult::Unchanged),
             Err(error) => Err(error),
         }
     }
 }
 
 impl Narrowing<'_> {
-    /// Notes the masks of all these threads, and sets them. Whether there may be
-    /// more to do: a thread was given another mask, or ended before the scan
-    /// and may have left a child.
+    /// Records the masks of all these threads, and sets them. Returns whether another scan is
+    /// needed: a thread got another mask, or ended before the scan and may have left a child.
     fn all(&mut self, found: &[ThreadId]) -> Result<bool, ActError> {
         let mut to_set = Vec::new();
         let mut allowed = CpuSet::new();
@@ -316,8 +312,8 @@ impl Narrowing<'_> {
         }
     }
 
-    /// The mask that a thread would have without us; `None` where it has
-    /// chosen another one since.
+    /// Returns the mask that a thread would have without Usher; `None` if the program has chosen
+    /// another mask since.
     fn before(&self, thread: ThreadId, current: &CpuSet) -> Option<CpuSet> {
         let state = self.journal.state().programs.get(&self.program)?;
         let mut masks = state.masks.iter();
@@ -332,7 +328,7 @@ impl Narrowing<'_> {
         }
     }
 
-    /// Whether a mask that is not ours was chosen by the program.
+    /// Returns whether a mask that is not Usher's was chosen by the program.
     fn is_chosen(&self, mask: &CpuSet) -> bool {
         let initial = self.own.initial.as_ref();
         initial.is_some_and(|initial| initial.and(self.online) != *mask)
@@ -346,7 +342,7 @@ impl Narrowing<'_> {
         self.note_own(thread, mask.clone())
     }
 
-    /// Notes a pinned thread that has the mask from the start again.
+    /// Records that a pinned thread has its initial mask again.
     fn note_unpinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
         let initial = self.own.initial.clone();
         let initial = initial.filter(|initial| initial.and(self.online) == *mask);
@@ -381,8 +377,8 @@ impl Narrowing<'_> {
     }
 }
 
-/// Notes what threads born with one of our masks would have without us, before
-/// a thread that was pinned by the program is noted as the first.
+/// Records the program's initial mask, which threads with an inherited mask of Usher's would have
+/// without Usher. This line must precede the first line about a pinned thread.
 fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Result<(), ActError> {
     let state = journal.state().programs.get(&program);
     let is_new = state.is_some_and(|state| state.unbound.is_none());
@@ -395,8 +391,8 @@ fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Re
     }
 }
 
-/// What a thread that was born with one of our masks would have without us:
-/// what its program had, else what its process's first thread had.
+/// Returns the mask that a thread with an inherited mask of Usher's would have without Usher: the
+/// program's former mask, else that of the process's first thread.
 fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     let leader = || {
         let mut threads = state.threads.range(ThreadId::range(thread.pid, thread.pid));
@@ -405,28 +401,28 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     state.unbound.as_ref().or_else(leader)
 }
 
-/// Gives a thread that has one of our masks, those of [`ours`], its own again.
+/// Restores a thread's own mask if it has one of Usher's, those of [`ours`].
 pub(crate) fn restore(
     state: &ProgramState,
     ours: &BTreeSet<CpuSet>,
     online: &CpuSet,
     thread: ThreadId,
-) -> Result<Found, ActError> {
+) -> Result<VisitResult, ActError> {
     let Ok(current) = get(thread.tid) else {
-        return Ok(Found::Missed);
+        return Ok(VisitResult::Missed);
     };
     if !ours.contains(&current) {
-        return Ok(Found::Fine);
+        return Ok(VisitResult::Unchanged);
     }
     let known = state.threads.get(&thread);
     let Some(before) = known.or_else(|| inherited(state, thread)) else {
-        return Ok(Found::Fine);
+        return Ok(VisitResult::Unchanged);
     };
     if before.and(online) == current {
-        return Ok(Found::Fine);
+        return Ok(VisitResult::Unchanged);
     }
     let given = match set(thread.tid, before) {
-        // A mask whose CPUs have all gone offline gives way to all there are.
+        // If all CPUs of a mask have gone offline, the thread gets all CPUs.
         Err(error) if files::is(&error, Errno::INVAL) => set(
             thread.tid,
             &CpuSet::range(0, usher_model::cpuset::CPU_ID_MAX),
@@ -434,8 +430,8 @@ pub(crate) fn restore(
         result => result,
     };
     match given {
-        Ok(()) => Ok(Found::Changed),
-        Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
+        Ok(()) => Ok(VisitResult::Changed),
+        Err(error) if files::is(&error, Errno::SRCH) => Ok(VisitResult::Missed),
         Err(source) => Err(failed(thread, source)),
     }
 }

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the cgroup hierarchies are mounted, and where in them a process is.
+//! The mount points of the cgroup hierarchies, and the cgroups of a process in them.
 //!
-//! Three hierarchies matter: cgroup v2 (the only one, or beside v1 ones on a
-//! hybrid machine), which finds and freezes processes, and the v1 hierarchies
-//! that have the `cpuset` and the `cpu` controller, where there are any.
+//! Three hierarchies matter: cgroup v2 (the only one, or beside v1 hierarchies on a hybrid
+//! machine), which finds and freezes processes, and the v1 hierarchies with the `cpuset` and the
+//! `cpu` controller, if there are any.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use procfs::FromBufRead;
 use procfs::process::{MountInfo, MountInfos};
-use serde::{Deserialize, Serialize};
 
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
-use crate::journal::DirKind;
+use crate::journal::CgroupPaths;
 use crate::procs::Procs;
 
 /// A mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
-    /// Which cgroup is seen there.
+    /// The cgroup that is visible there.
     root: PathBuf,
 }
 
@@ -32,36 +31,6 @@ pub(crate) struct Mounts {
     pub v2: Option<Mount>,
     pub cpuset: Option<Mount>,
     pub cpu: Option<Mount>,
-}
-
-/// The directories of the cgroups that a process is in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
-    /// In cgroup v2.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub v2: Option<PathBuf>,
-    /// In the v1 hierarchy with cpuset.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpuset: Option<PathBuf>,
-    /// In the v1 hierarchy with cpu.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<PathBuf>,
-}
-
-impl Places {
-    /// In the hierarchy of such a directory.
-    pub(crate) fn of(&self, kind: DirKind) -> Option<&PathBuf> {
-        match kind {
-            DirKind::V2 | DirKind::Scope | DirKind::Unit => self.v2.as_ref(),
-            DirKind::CpusetV1 => self.cpuset.as_ref(),
-            DirKind::CpuV1 => self.cpu.as_ref(),
-        }
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.v2, &self.cpuset, &self.cpu].into_iter().flatten()
-    }
 }
 
 impl Mounts {
@@ -85,7 +54,7 @@ impl Mounts {
                 .filter(v1)
                 .find(|info| has(info, "cpuset"))
                 .map(mount),
-            // One that does both at once cannot be left for the one alone.
+            // A hierarchy with both controllers cannot be left for one of them alone.
             cpu: infos()
                 .filter(v1)
                 .find(|info| has(info, "cpu") && !has(info, "cpuset"))
@@ -93,12 +62,12 @@ impl Mounts {
         })
     }
 
-    /// The cgroups of a process; `None` where it is gone. A cgroup that is
-    /// not visible here is left out, as is one of which the path is not UTF-8:
-    /// the journal could not name it. Its processes are followed by descent.
-    pub(crate) fn places(&self, procs: &Procs, pid: i32) -> Option<Places> {
+    /// Returns the cgroups of a process; `None` if it is gone. A cgroup that is not visible here is
+    /// left out, and so is a cgroup with a path that is not UTF-8, because the journal could not
+    /// name it. Processes of such cgroups are followed by descent.
+    pub(crate) fn places(&self, procs: &Procs, pid: i32) -> Option<CgroupPaths> {
         let text = fs::read(procs.path(pid, "cgroup")).ok()?;
-        let mut places = Places::default();
+        let mut places = CgroupPaths::default();
         let lines = text.split(|&byte| byte == b'\n');
         for line in lines.filter_map(|line| std::str::from_utf8(line).ok()) {
             let mut fields = line.splitn(3, ':');
@@ -126,7 +95,7 @@ impl Mounts {
 }
 
 impl Mount {
-    /// The directory of a cgroup, where it is visible under this mount.
+    /// Returns the directory of a cgroup if it is visible under this mount.
     fn dir(&self, cgroup: &Path) -> Option<PathBuf> {
         let below = cgroup.strip_prefix(&self.root).ok()?;
         let visible = below
@@ -142,8 +111,8 @@ impl Mount {
     }
 }
 
-/// The nearest directory at or above this one that is there: where processes
-/// go when the cgroup that they came from has been removed.
+/// Returns the nearest existing directory at or above `dir`. Processes move there if their former
+/// cgroup has been removed.
 pub(crate) fn nearest(dir: &Path) -> &Path {
     dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(dir)
 }

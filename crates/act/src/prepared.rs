@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Birth inside a program's cgroups.
+//! Creation of a process inside a program's cgroups.
 //!
-//! Moving a process between cgroups takes a lock that every fork on the
-//! machine reads. When it was not written for a while, the kernel first waits
-//! for an RCU grace period: 8 to 20 ms here (7.9 ms median at HZ=250), then
-//! 20 to 60 us a move while it stays warm. Two ways in need no such wait:
-//! `clone3` with `CLONE_INTO_CGROUP` (cgroup v2), and a single thread that
-//! moves itself by writing `0` to `tasks` (cgroup v1). Both are used here.
+//! Moving a process between cgroups takes a lock for writing that every fork on the machine takes
+//! for reading. If no writer took it for a while, the kernel first waits for an RCU grace period: 8
+//! to 20 ms here (7.9 ms median at HZ=250), then 20 to 60 us per move while moves are frequent. Two
+//! ways into a cgroup avoid the wait: `clone3` with `CLONE_INTO_CGROUP` (cgroup v2), and a single
+//! thread that moves itself by writing `0` to `tasks` (cgroup v1). Both are used here.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +21,7 @@ use crate::error::{ActError, file_error};
 use crate::journal::{Dir, DirKind};
 use crate::procs::Procs;
 
-/// Of the kernel's `linux/sched.h`; libc's constant has too few bits.
+/// From the kernel's `linux/sched.h`; libc's constant has too few bits.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
 /// The cgroups of a program that has no process yet.
@@ -31,9 +30,9 @@ pub struct PreparedHome {
     program: ProgramId,
     cgroup: Option<PathBuf>,
     procs: Procs,
-    /// The cgroup v2 directory, to be born in.
+    /// The cgroup v2 directory in which the process is created.
     v2: Option<OwnedFd>,
-    /// `tasks` of the v1 directories, for the child to enter.
+    /// `tasks` of the v1 directories that the child enters.
     v1_tasks: Vec<OwnedFd>,
 }
 
@@ -42,7 +41,7 @@ pub struct PreparedHome {
 pub enum Forked {
     /// The new process, inside the cgroups.
     Child,
-    /// The old one.
+    /// The calling process.
     Parent {
         /// The new process.
         child: ProcessId,
@@ -70,7 +69,7 @@ impl PreparedHome {
                     let tasks = open(dir.dir.join("tasks"), OFlags::WRONLY)?;
                     home.v1_tasks.push(tasks);
                 }
-                // Neither holds a program that has no process yet.
+                // Neither can exist before the program has a process.
                 DirKind::Scope | DirKind::Unit => {}
                 DirKind::V2 => {
                     home.v2 = Some(open(dir.dir.clone(), OFlags::PATH | OFlags::DIRECTORY)?);
@@ -81,12 +80,12 @@ impl PreparedHome {
         Ok(home)
     }
 
-    /// Whose.
+    /// Returns the program.
     pub fn program(&self) -> ProgramId {
         self.program
     }
 
-    /// The home as it will be with this first process.
+    /// Returns the home as it will be with this first process.
     pub fn home(&self, root: ProcessId) -> ProcessTree {
         ProcessTree {
             program: self.program,
@@ -95,21 +94,19 @@ impl PreparedHome {
         }
     }
 
-    /// Forks; the child is inside the cgroups before this returns on either
-    /// side. Where the kernel does not let it be born there, it is born
-    /// outside, and [`crate::Actuator::admit`] moves it.
+    /// Forks. The child is inside the cgroups before this returns on either side. If the kernel
+    /// does not create it there, it is created outside, and [`crate::Actuator::admit`] moves it.
     ///
     /// # Errors
-    /// The kernel refuses; nothing was forked.
+    /// A system call failed; nothing was forked.
     ///
     /// # Safety
-    /// As after `fork`: in a program with several threads the child may only
-    /// call async-signal-safe functions until it execs or exits. No
-    /// `pthread_atfork` handlers run.
+    /// As after `fork`: in a program with several threads the child may only call async-signal-safe
+    /// functions until it execs or exits. No `pthread_atfork` handlers run.
     pub unsafe fn fork(&self) -> io::Result<Forked> {
         let (entered, says_entered) = pipe_with(PipeFlags::CLOEXEC)?;
-        // The kernel, the cgroup or a seccomp filter may refuse: birth outside.
-        // SAFETY: the caller's contract is the one of this function.
+        // The kernel, the cgroup or a seccomp filter may reject it: creation outside.
+        // SAFETY: the caller has accepted the contract of this function.
         let inside = self
             .v2
             .as_ref()
@@ -127,7 +124,7 @@ impl PreparedHome {
             return Ok(Forked::Child);
         }
         drop(says_entered);
-        // The end of the pipe will do as well: the child has died.
+        // If the read ends without a byte, the child has died.
         let _ = File::from(entered).read(&mut [0]);
         let child = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
         let pidfd = pidfd_open(child, PidfdFlags::empty())?;
@@ -136,7 +133,7 @@ impl PreparedHome {
     }
 }
 
-/// `fork` into a cgroup v2. 0 in the child.
+/// Forks into a cgroup v2. Returns 0 in the child.
 ///
 /// # Safety
 /// As for `fork`.

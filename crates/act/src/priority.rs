@@ -1,61 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Priorities of threads: lowering them, and giving back what is still ours.
+//! Priorities of threads: lowering them, and restoring the values that are still Usher's.
 //!
-//! A demoted thread has nice 19 and, where all is done that can be,
-//! `SCHED_IDLE` and the idle class for disks. What a thread has is compared
-//! value by value with what a demoted one has: a value that is not ours any
-//! more was set by the program or its user meanwhile and is left to them; one
-//! that is ours is given back as the thread had it before. A thread that is met
-//! for the first time while its program is demoted, and with our values, was
-//! born with them; it gets what its process's first thread had, else what the
-//! program's first had. So each scan first notes what all threads have, and
-//! only then sets, as with affinity masks (`mask.rs`).
+//! A demoted thread has nice 19 and, if everything can be done, `SCHED_IDLE` and the idle class for
+//! disks. Each present value of a thread is compared with the demoted value. A value that differs
+//! was set by the program or its user since and is not changed. A value that is Usher's is restored
+//! to the thread's former value. If the first known values of a thread are Usher's, it was created
+//! while its program was demoted and inherited them. Such a thread gets the former values of its
+//! process's first thread, or else those of the program's first thread. Each scan therefore first
+//! records the values of all threads, and only then sets them, as with affinity masks (`mask.rs`).
 //!
-//! Nice comes first and the policy second, as a thread of `SCHED_IDLE` could
-//! not be told from one that has chosen it if the order were the other way
-//! round and we died in between; on the way back the policy comes first and
-//! brings its nice value along in the same call.
+//! The nice value is set before the policy. In the reverse order, if Usher died in between, a
+//! demoted `SCHED_IDLE` thread could not be distinguished from a thread that chose this policy
+//! itself. Restoring sets the policy and its nice value in one call.
 
 use std::io;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CapabilitySet, capabilities};
-use serde::{Deserialize, Serialize};
 use usher_model::Demotion;
 
 use crate::error::ActError;
 use crate::files;
-use crate::journal::{Demoted, ThreadId};
+use crate::journal::{DemotionState, Priority, ThreadId};
 use crate::procs::Procs;
-use crate::scan::Found;
+use crate::scan::VisitResult;
 
-/// The lowest nice value there is.
+/// The highest nice value, which is the lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
-/// Of `ioprio_set(2)`: classes stand above the level's bits.
+/// From `ioprio_set(2)`: the class is stored above the bits of the level.
 const IO_CLASS_SHIFT: i32 = 13;
 const IO_REALTIME: i32 = 1;
 const IO_IDLE: i32 = 3;
 const IO_WHO_PROCESS: libc::c_int = 1;
-/// Of the kernel's `linux/sched.h`.
+/// From the kernel's `linux/sched.h`.
 const RESET_ON_FORK: u64 = 1;
-
-/// What a thread's share of CPUs and disks goes by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Priority {
-    /// Its scheduling policy, by the kernel's number.
-    pub policy: u32,
-    /// Its nice value, -20 to 19.
-    pub nice: i32,
-    /// Its real-time priority; 0 where its policy has none.
-    #[serde(default)]
-    pub realtime: u32,
-    /// Whether its children are born without real-time priorities.
-    #[serde(default)]
-    pub reset_on_fork: bool,
-    /// Its I/O priority as `ioprio_get(2)` says it.
-    pub io: i32,
-}
 
 /// `struct sched_attr` of `sched_setattr(2)`, first version.
 #[repr(C)]
@@ -72,7 +51,7 @@ struct SchedAttr {
 }
 
 impl Priority {
-    /// That of a thread.
+    /// Returns the priority of a thread.
     pub(crate) fn of(tid: i32) -> io::Result<Self> {
         let mut attr = SchedAttr::default();
         // SAFETY: the kernel writes at most the size given into the structure.
@@ -95,7 +74,7 @@ impl Priority {
         }
         Ok(Self {
             policy: attr.policy,
-            // The attributes of a real-time thread leave it out.
+            // The attributes of a real-time thread do not include it.
             nice: getpriority_process(pid(tid)?)?,
             realtime: attr.priority,
             reset_on_fork: attr.flags & RESET_ON_FORK != 0,
@@ -107,8 +86,8 @@ impl Priority {
         self.io >> IO_CLASS_SHIFT
     }
 
-    /// Whether a thread that has this is scheduled by deadlines, which nobody
-    /// but itself can give it back.
+    /// Returns whether a thread with this priority is scheduled by deadlines, which only the thread
+    /// itself can restore.
     pub(crate) fn is_deadline(&self) -> bool {
         self.policy == libc::SCHED_DEADLINE as u32
     }
@@ -117,13 +96,13 @@ impl Priority {
         self.policy == libc::SCHED_IDLE as u32
     }
 
-    /// Whether a thread of a process that may have nice values from
-    /// `nice_min` on can get this back from somebody without rights.
+    /// Returns whether a process without privileges can restore this for a thread of a process that
+    /// may have nice values from `nice_min` on.
     fn can_come_back(&self, nice_min: i32) -> bool {
         nice_min <= self.nice && self.realtime == 0
     }
 
-    /// What somebody needs so that all of this can be lowered.
+    /// Returns the privileges that lowering all of this requires.
     pub(crate) fn rights_needed(&self) -> String {
         let limit = 20 - self.nice;
         match self.realtime == 0 && self.io_class() != IO_REALTIME {
@@ -133,23 +112,23 @@ impl Priority {
     }
 }
 
-/// What somebody may set, and undo again.
+/// The values that this process may set, and restore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rights {
-    /// Whether all may be lowered and given back ([`Self::are_all`]).
+    /// Whether all values may be lowered and restored ([`Self::are_all`]).
     pub all: bool,
-    /// The least nice value that the thread's process may be given without.
+    /// The lowest nice value that the thread's process may be given without privileges.
     pub nice_min: i32,
 }
 
 impl Rights {
-    /// Everything.
+    /// All values.
     pub(crate) const ALL: Self = Self {
         all: true,
         nice_min: -NICE_MAX - 1,
     };
 
-    /// What may be set of a process without rights over the machine.
+    /// Returns what may be set for a process without privileges over the machine.
     pub(crate) fn over(procs: &Procs, pid: i32) -> Self {
         Self {
             all: false,
@@ -157,14 +136,14 @@ impl Rights {
         }
     }
 
-    /// Whether this process may lower and raise whatever it likes.
+    /// Returns whether this process may lower and raise all values.
     pub(crate) fn are_all(procs: &Procs) -> bool {
         let own = capabilities(None);
         own.is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_NICE))
-            && procs.rules_machine()
+            && procs.has_machine_capabilities()
     }
 
-    /// Whether nice value and policy of a thread could be given back.
+    /// Returns whether a thread's nice value and policy could be restored.
     fn cover(&self, before: &Priority) -> bool {
         self.all || before.can_come_back(self.nice_min)
     }
@@ -172,7 +151,7 @@ impl Rights {
 
 fn pid(tid: i32) -> io::Result<Option<Pid>> {
     let pid = Pid::from_raw(tid);
-    // No number would mean the caller.
+    // A missing number would mean the calling thread.
     pid.map(Some)
         .ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
@@ -190,7 +169,7 @@ fn set_policy(tid: i32, to: &Priority) -> io::Result<()> {
         priority: to.realtime,
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads the structure, which says how long it is.
+    // SAFETY: the kernel reads the structure, which contains its size.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -205,12 +184,17 @@ fn set_io(tid: i32, io: i32) -> io::Result<()> {
     }
 }
 
-/// Which of a thread's values a demotion has to lower: those that are as they
-/// were before, where they could be given back.
-pub(crate) fn to_lower(now: &Priority, before: &Priority, to: Demotion, rights: &Rights) -> Values {
+/// Returns the values that a demotion has to lower: those that are unchanged since before the
+/// demotion and that could be restored.
+pub(crate) fn to_lower(
+    now: &Priority,
+    before: &Priority,
+    to: Demotion,
+    rights: &Rights,
+) -> PriorityFields {
     let may = rights.cover(before) && !now.is_deadline();
     let idle = to == Demotion::Idle;
-    Values {
+    PriorityFields {
         nice: may && now.nice != NICE_MAX && now.nice == before.nice,
         policy: may && idle && !now.is_idle() && now.policy == before.policy,
         io: idle
@@ -221,7 +205,7 @@ pub(crate) fn to_lower(now: &Priority, before: &Priority, to: Demotion, rights: 
 }
 
 /// Lowers some of a thread's values.
-pub(crate) fn lower(tid: i32, now: &Priority, what: &Values) -> io::Result<()> {
+pub(crate) fn lower(tid: i32, now: &Priority, what: &PriorityFields) -> io::Result<()> {
     if what.nice {
         set_nice(tid, NICE_MAX)?;
     }
@@ -239,31 +223,31 @@ pub(crate) fn lower(tid: i32, now: &Priority, what: &Values) -> io::Result<()> {
     Ok(())
 }
 
-/// The priority that a thread would have without us.
-pub(crate) fn before(state: &Demoted, thread: ThreadId, now: &Priority) -> Priority {
+/// Returns the priority that a thread would have without Usher.
+pub(crate) fn before(state: &DemotionState, thread: ThreadId, now: &Priority) -> Priority {
     if let Some(before) = state.threads.get(&thread) {
         return *before;
     }
     let inborn = inherited(state, thread);
-    let inborn = inborn.filter(|before| Values::ours(state, now, before).any());
+    let inborn = inborn.filter(|before| PriorityFields::ours(state, now, before).any());
     inborn.unwrap_or(*now)
 }
 
 /// Some of a thread's values.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Values {
+pub(crate) struct PriorityFields {
     nice: bool,
     policy: bool,
     io: bool,
 }
 
-impl Values {
-    /// Whether there is one.
+impl PriorityFields {
+    /// Returns whether a value is included.
     pub(crate) fn any(&self) -> bool {
         self.nice || self.policy || self.io
     }
 
-    /// Those of these that are not among the others.
+    /// Returns the values that are not among the others.
     pub(crate) fn without(&self, others: &Self) -> Self {
         Self {
             nice: self.nice && !others.nice,
@@ -272,7 +256,7 @@ impl Values {
         }
     }
 
-    /// What they are called; `None` where there is none.
+    /// Returns the names of the values; `None` if there are none.
     pub(crate) fn in_words(&self) -> Option<String> {
         let names = [
             (self.nice, "nice value"),
@@ -283,8 +267,8 @@ impl Values {
         (!names.is_empty()).then(|| names.join(" and "))
     }
 
-    /// Those that are ours and not the thread's own.
-    fn ours(state: &Demoted, now: &Priority, before: &Priority) -> Self {
+    /// Returns the values that are Usher's and not the thread's own.
+    fn ours(state: &DemotionState, now: &Priority, before: &Priority) -> Self {
         let idle = state.to.contains(&Demotion::Idle);
         Self {
             nice: !state.to.is_empty() && now.nice == NICE_MAX && before.nice != NICE_MAX,
@@ -294,61 +278,65 @@ impl Values {
     }
 }
 
-/// What a thread that was born demoted would have without us.
-fn inherited(state: &Demoted, thread: ThreadId) -> Option<Priority> {
+/// Returns the priority that a thread created while demoted would have without Usher.
+fn inherited(state: &DemotionState, thread: ThreadId) -> Option<Priority> {
     let mut leader = state.threads.range(ThreadId::range(thread.pid, thread.pid));
     leader.next().map(|(_, before)| *before).or(state.inborn)
 }
 
-/// Gives a thread its own values back where it has ours.
-fn raise(state: &Demoted, thread: ThreadId) -> io::Result<Found> {
+/// Restores a thread's own values where it has Usher's.
+fn raise(state: &DemotionState, thread: ThreadId) -> io::Result<VisitResult> {
     let now = Priority::of(thread.tid)?;
     let known = state.threads.get(&thread).copied();
     let Some(before) = known.or_else(|| inherited(state, thread)) else {
-        return Ok(Found::Fine);
+        return Ok(VisitResult::Unchanged);
     };
-    let ours = Values::ours(state, &now, &before);
+    let ours = PriorityFields::ours(state, &now, &before);
     if !ours.any() {
-        return Ok(Found::Fine);
+        return Ok(VisitResult::Unchanged);
     }
     let nice = if ours.nice { before.nice } else { now.nice };
     if ours.policy {
         set_policy(thread.tid, &Priority { nice, ..before })?;
     }
-    // A real-time thread's nice value does not come with its policy.
+    // A policy change of a real-time thread does not set its nice value.
     if ours.nice && getpriority_process(pid(thread.tid)?)? != nice {
         set_nice(thread.tid, nice)?;
     }
     if ours.io {
         set_io(thread.tid, before.io)?;
     }
-    Ok(Found::Changed)
+    Ok(VisitResult::Changed)
 }
 
-/// Whether a thread has a value that a demotion gives; `None` where it is gone.
-pub(crate) fn may_be_ours(state: &Demoted, tid: i32) -> Option<bool> {
+/// Returns whether a thread has a value that a demotion sets; `None` if the thread is gone.
+pub(crate) fn may_be_ours(state: &DemotionState, tid: i32) -> Option<bool> {
     let now = Priority::of(tid).ok()?;
     let idle = state.to.contains(&Demotion::Idle);
     let io = idle && now.io_class() == IO_IDLE;
     Some(now.nice == NICE_MAX || io || (idle && now.is_idle()))
 }
 
-/// Gives a thread its own values back where it has ours.
-pub(crate) fn restore(procs: &Procs, state: &Demoted, thread: ThreadId) -> Result<Found, ActError> {
+/// Restores a thread's own values where it has Usher's.
+pub(crate) fn restore(
+    procs: &Procs,
+    state: &DemotionState,
+    thread: ThreadId,
+) -> Result<VisitResult, ActError> {
     match raise(state, thread) {
         Ok(found) => Ok(found),
-        Err(error) if files::is(&error, Errno::SRCH) => Ok(Found::Missed),
-        // It belongs to another user since.
-        Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(Found::Fine),
+        Err(error) if files::is(&error, Errno::SRCH) => Ok(VisitResult::Missed),
+        // The thread belongs to another user by now.
+        Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(VisitResult::Unchanged),
         Err(source) => Err(ActError::Process {
-            doing: "giving its priority back to thread",
+            doing: "restoring the priority of thread",
             pid: thread.tid,
             source,
         }),
     }
 }
 
-/// Whether the kernel said that somebody may not do this.
+/// Returns whether the kernel refused for lack of privileges.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     files::is(error, Errno::PERM) || files::is(error, Errno::ACCESS)
 }
@@ -357,7 +345,7 @@ pub(crate) fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// What a demotion leaves of such a thread's without rights, in words.
+    /// Returns, in words, what a demotion leaves of such a thread's values without privileges.
     fn kept(nice: i32, to: Demotion) -> Option<String> {
         let now = Priority {
             policy: libc::SCHED_OTHER as u32,
@@ -375,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_low_already_is_not_missed() {
+    fn values_that_are_already_low_are_not_reported_as_missing() {
         let both = "nice value and scheduling policy";
         assert_eq!(kept(0, Demotion::Nice).as_deref(), Some("nice value"));
         assert_eq!(kept(0, Demotion::Idle).as_deref(), Some(both));

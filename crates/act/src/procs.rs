@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `/proc` says about processes and threads.
+//! Reads processes and threads from `/proc`.
 
 use std::fs;
 use std::io::{self, Read};
@@ -20,10 +20,11 @@ use crate::journal::ThreadId;
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// More bytes than `/proc/PID/stat` has: a name of 64 and 51 numbers.
+/// Upper limit of the length of `/proc/PID/stat`: a name of 64 bytes and 51 numbers.
 const STAT_BYTES: usize = 2048;
 
-/// Listings of threads that come and go before the last one is taken as it is.
+/// Upper limit of listings of threads that start and end all the time; the last one is used as it
+/// is.
 const LISTINGS_MAX: usize = 32;
 
 /// The processes under one mount of procfs.
@@ -33,7 +34,7 @@ pub(crate) struct Procs {
     online: PathBuf,
 }
 
-/// What one process is, as far as it matters here.
+/// The attributes of a process that matter here.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub id: ProcessId,
@@ -47,13 +48,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether it has ended and only waits to be waited for. One whose first
-    /// thread alone has ended looks much like it.
+    /// Returns whether the process has ended and is not yet reaped. A process is reported in the
+    /// same way if only its first thread has ended.
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
-    /// Whether a signal or a tracer has stopped it.
+    /// Returns whether a signal or a tracer has stopped it.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
@@ -67,17 +68,17 @@ impl Procs {
         }
     }
 
-    /// CPUs that are online; all there could be where the kernel does not say.
+    /// Returns the online CPUs; all possible CPUs if the kernel does not report them.
     pub(crate) fn online_cpus(&self) -> CpuSet {
         crate::files::read_cpus(&self.online).unwrap_or_else(|_| CpuSet::range(0, CPU_ID_MAX))
     }
 
-    /// A file of a process.
+    /// Returns the path of a file of a process.
     pub(crate) fn path(&self, pid: i32, file: &str) -> PathBuf {
         self.root.join(pid.to_string()).join(file)
     }
 
-    /// A process, by number.
+    /// Returns a process by pid.
     pub(crate) fn get(&self, pid: i32) -> Option<Process> {
         let stat = read_stat(&self.path(pid, "stat")).ok()?;
         Some(Process {
@@ -94,31 +95,30 @@ impl Procs {
         })
     }
 
-    /// The user that a process runs as; `None` where it is gone.
+    /// Returns the user that a process runs as; `None` if the process is gone.
     pub(crate) fn uid(&self, pid: i32) -> Option<u32> {
         let data = fs::metadata(self.root.join(pid.to_string())).ok()?;
         Some(data.uid())
     }
 
-    /// The cgroups of a process, a line each as the kernel writes them; empty
-    /// where it is gone. Bytes of a path that are not UTF-8 are replaced.
+    /// Returns the cgroups of a process, one line each as the kernel writes them; empty if it is
+    /// gone. Bytes of a path that are not UTF-8 are replaced.
     pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
         files::read_text(&self.path(pid, "cgroup")).unwrap_or_default()
     }
 
-    /// The file that a process executes; `None` where it is gone or a kernel
-    /// thread.
+    /// Returns the file that a process executes; `None` if the process is gone or a kernel thread.
     pub(crate) fn executable(&self, pid: i32) -> Option<PathBuf> {
         fs::read_link(self.path(pid, "exe")).ok()
     }
 
-    /// When a thread started, in clock ticks since boot.
+    /// Returns the start time of a thread, in clock ticks since boot.
     pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
         let path = self.path(pid, "task").join(tid.to_string()).join("stat");
         read_stat(&path).ok().map(|stat| stat.start_ticks)
     }
 
-    /// The thread with that number; `None` where it is gone.
+    /// Returns the thread with this number; `None` if it is gone.
     pub(crate) fn thread_id(&self, pid: i32, tid: i32) -> Option<ThreadId> {
         let start_ticks = self.thread_start(pid, tid)?;
         Some(ThreadId {
@@ -128,7 +128,7 @@ impl Procs {
         })
     }
 
-    /// The process that a thread belongs to; `None` where the thread is gone.
+    /// Returns the process that a thread belongs to; `None` if the thread is gone.
     pub(crate) fn process_of(&self, tid: i32) -> Option<i32> {
         let status = files::read_text(&self.path(tid, "status")).ok()?;
         let mut lines = status.lines();
@@ -136,8 +136,8 @@ impl Procs {
         line.trim().parse().ok()
     }
 
-    /// CPU time in nanoseconds of a thread in one of these states, which are
-    /// letters of `/proc/PID/stat`.
+    /// Returns the CPU time in nanoseconds of a thread in one of these states, which are letters of
+    /// `/proc/PID/stat`.
     pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
         let task = self.path(pid, "task").join(tid.to_string());
         let stat = read_stat(&task.join("stat")).ok()?;
@@ -148,12 +148,12 @@ impl Procs {
         times.split(' ').next()?.parse().ok()
     }
 
-    /// The process with that number, if it is the one that is meant.
+    /// Returns the process with this pid if its start time matches.
     pub(crate) fn same(&self, id: ProcessId) -> Option<Process> {
         self.get(id.pid).filter(|process| process.id == id)
     }
 
-    /// Every process, by rising number.
+    /// Returns every process, by rising pid.
     pub(crate) fn all(&self) -> Vec<Process> {
         let mut all: Vec<Process> = numbers(&self.root)
             .into_iter()
@@ -163,10 +163,10 @@ impl Procs {
         all
     }
 
-    /// The threads of a process; none where it is gone.
+    /// Returns the threads of a process; empty if it is gone.
     ///
-    /// The kernel ends the list early when the thread that it has come to
-    /// dies, so it is read again while it is shorter than the process says.
+    /// The kernel ends the list early if the thread that it has reached dies. The list is therefore
+    /// read again while it is shorter than the thread count in the process's status.
     pub(crate) fn threads(&self, pid: i32) -> Vec<i32> {
         let mut threads = Vec::new();
         for _ in 0..LISTINGS_MAX {
@@ -178,19 +178,19 @@ impl Procs {
         threads
     }
 
-    /// One listing of a process's threads, which may have ended early.
+    /// Returns one listing of a process's threads, which may have ended early.
     pub(crate) fn listed_threads(&self, pid: i32) -> Vec<i32> {
         numbers(&self.path(pid, "task"))
     }
 
-    /// The number of threads of a process; `None` where it is gone.
+    /// Returns the number of threads of a process; `None` if it is gone.
     pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
         let stat = read_stat(&self.path(pid, "stat")).ok()?;
         usize::try_from(stat.threads).ok()
     }
 
-    /// The children of a process, from each thread's `children` file.
-    /// `None` where the kernel has none (`CONFIG_PROC_CHILDREN`).
+    /// Returns the children of a process, from each thread's `children` file. `None` if the kernel
+    /// has no such file (`CONFIG_PROC_CHILDREN`).
     pub(crate) fn children(&self, pid: i32) -> Option<Vec<i32>> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
@@ -211,15 +211,15 @@ impl Procs {
         Some(children)
     }
 
-    /// The number given out last to any process or thread of this pid
-    /// namespace: as long as it stays, nobody has forked.
+    /// Returns the number assigned last to any process or thread of this PID namespace. While it
+    /// does not change, nothing has forked.
     pub(crate) fn last_pid(&self) -> Option<i32> {
         let text = files::read_text(&self.root.join("loadavg")).ok()?;
         text.split_whitespace().last()?.parse().ok()
     }
 
-    /// The least nice value that a process may be given without rights; 20
-    /// where there is none, or it is gone.
+    /// Returns the lowest nice value that a process may be given without privileges; 20 if there is
+    /// none, or the process is gone.
     pub(crate) fn nice_min(&self, pid: i32) -> i32 {
         let limits = files::read_text(&self.path(pid, "limits")).unwrap_or_default();
         let line = limits
@@ -232,16 +232,16 @@ impl Procs {
         }
     }
 
-    /// Whether this process's rights are those over the machine and not only
-    /// over a container (a user namespace).
-    pub(crate) fn rules_machine(&self) -> bool {
+    /// Returns whether this process's capabilities apply to the machine and not only to a container
+    /// (a user namespace).
+    pub(crate) fn has_machine_capabilities(&self) -> bool {
         let map = files::read_text(&self.root.join("self/uid_map"));
         map.map_or(true, |map| {
             map.split_whitespace().eq(["0", "0", "4294967295"])
         })
     }
 
-    /// This process.
+    /// Returns this process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");
         let stat = read_stat(&path).map_err(file_error("reading", &path))?;
@@ -251,7 +251,7 @@ impl Procs {
         })
     }
 
-    /// A process and its ancestors, itself first.
+    /// Returns a process and its ancestors, itself first.
     pub(crate) fn ancestors(&self, pid: i32) -> Vec<i32> {
         let mut line = vec![pid];
         let mut at = pid;
@@ -265,9 +265,9 @@ impl Procs {
         line
     }
 
-    /// The processes that hold a lock of `flock(2)` on a file, which is named as
-    /// `/proc/locks` does: `MAJOR:MINOR:INODE`. A holder in a pid namespace outside
-    /// this one has no number here and is left out.
+    /// Returns the processes that hold a `flock(2)` lock on a file, which is named as in
+    /// `/proc/locks`: `MAJOR:MINOR:INODE`. A holder in an outer PID namespace has no pid here and
+    /// is left out.
     pub(crate) fn lock_holders(&self, of_file: &str) -> Vec<i32> {
         let text = files::read_text(&self.root.join("locks")).unwrap_or_default();
         let holder = |line: &str| {
@@ -280,33 +280,32 @@ impl Procs {
         text.lines().filter_map(holder).collect()
     }
 
-    /// Identifies this boot of the machine.
+    /// Returns the identifier of this boot of the machine.
     pub(crate) fn boot_id(&self) -> Result<String, ActError> {
         crate::files::read(&self.root.join("sys/kernel/random/boot_id"))
     }
 
-    /// The inode number of this process's pid namespace; 0 where unknown.
+    /// Returns the inode number of this process's PID namespace; 0 if unknown.
     pub(crate) fn pid_namespace(&self) -> u64 {
         fs::metadata(self.root.join("self/ns/pid")).map_or(0, |data| data.ino())
     }
 
-    /// A pidfd of exactly this process; `None` where it is gone.
+    /// Returns a pidfd of exactly this process; `None` if it is gone.
     pub(crate) fn open(&self, id: ProcessId) -> Option<OwnedFd> {
         let pid = Pid::from_raw(id.pid)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The number may have changed hands before the pidfd was there; now
-        // that it is, it cannot while the pidfd's process lives.
+        // The pid may have been reused before the pidfd was opened. From now on it cannot be, as
+        // long as the pidfd's process lives.
         self.same(id).map(|_| pidfd)
     }
 
-    /// Whether the process lives. One that has died and was not yet waited
-    /// for is dead.
+    /// Returns whether the process lives. A process that has died and is not yet reaped is dead.
     pub(crate) fn lives(&self, id: ProcessId) -> bool {
         self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
     }
 
-    /// The real, effective, saved and file-system user ids of a process; `None`
-    /// where it is gone.
+    /// Returns the real, effective, saved and file-system user ids of a process; `None` if it is
+    /// gone.
     fn user_ids(&self, pid: i32) -> Option<[u32; 4]> {
         let status = files::read_text(&self.path(pid, "status")).ok()?;
         let mut lines = status.lines();
@@ -316,16 +315,16 @@ impl Procs {
         Some([next()?, next()?, next()?, next()?])
     }
 
-    /// Whether every user id of a process is this user's. As for `ptrace(2)`, a
-    /// setuid program is not its caller's.
+    /// Returns whether every user id of a process is this user's. As for `ptrace(2)`, a setuid
+    /// program does not belong to its caller.
     pub(crate) fn belongs_to(&self, pid: i32, owner: u32) -> bool {
         let ids = self.user_ids(pid);
         ids.is_some_and(|ids| ids.iter().all(|&id| id == owner))
     }
 
-    /// Whether a process can work: it lives, and neither a signal nor a tracer has
-    /// stopped it.
-    pub(crate) fn works(&self, id: ProcessId) -> bool {
+    /// Returns whether a process can run: it lives, and neither a signal nor a tracer has stopped
+    /// it.
+    pub(crate) fn can_run(&self, id: ProcessId) -> bool {
         let process = self.same(id);
         process.is_some_and(|process| !process.is_stopped()) && self.lives(id)
     }
@@ -346,7 +345,7 @@ impl Procs {
     }
 }
 
-/// Whether the process behind a pidfd has died.
+/// Returns whether the process of a pidfd has died.
 pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     let now = Timespec {
@@ -357,8 +356,8 @@ pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
 }
 
 fn read_stat(path: &Path) -> io::Result<ProcStat> {
-    // A scan reads one for each process of the machine: one call fills the buffer,
-    // reading to the end takes several.
+    // A scan reads one such file for each process of the machine. One call fills the buffer;
+    // reading to the end would take several.
     let mut bytes = [0; STAT_BYTES];
     let read = fs::File::open(path)?.read(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes[..read]);
@@ -366,7 +365,7 @@ fn read_stat(path: &Path) -> io::Result<ProcStat> {
     ProcStat::parse(&text).ok_or_else(malformed)
 }
 
-/// The entries of a directory that are numbers, rising.
+/// Returns the entries of a directory that are numbers, in rising order.
 fn numbers(dir: &Path) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();

@@ -1,81 +1,75 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scans over the threads of a program: how a change (an affinity mask, a
-//! priority) reaches every thread, those included that start meanwhile.
+//! Scans over the threads of a program: how a change (an affinity mask, a priority) is applied to
+//! every thread, including threads that start during the scan.
 //!
-//! **Problem.** A new thread inherits mask and priority from the thread that
-//! creates it. The kernel copies both before the new thread can be found, and
-//! the creating thread may end at once. A listing of `/proc/PID/task` takes
-//! longer than such a thread lives, so a chain of short-lived threads can
-//! escape every listing.
+//! **Problem.** A new thread inherits mask and priority from the thread that creates it. The kernel
+//! copies both before the new thread can be found, and the creating thread may end at once. A
+//! listing of `/proc/PID/task` takes longer than such a thread lives, so a chain of short-lived
+//! threads can escape every listing.
 //!
-//! **Idea.** The kernel gives out thread numbers in rising order. After one
-//! pass over all threads, only threads with later numbers can have inherited
-//! the old value. These numbers are visited one by one, in microseconds,
-//! without a listing (`newborn.rs`), until none of them needs the change any
-//! more. A pass over all processes of the machine costs milliseconds, a pass over
-//! the threads of processes that are known costs some microseconds per thread.
-//! So most steps are light: they pass over what is known and what is new.
+//! **Idea.** The kernel assigns thread numbers in rising order. After one pass over all threads,
+//! only threads with later numbers can have inherited the old value. These numbers are visited one
+//! by one, in microseconds, without a listing (`new_threads.rs`), until none of them needs the
+//! change any more. A pass over all processes of the machine costs milliseconds; a pass over the
+//! threads of known processes costs some microseconds per thread. So most steps are light: they
+//! cover only known and new threads.
 //!
 //! **Steps** of one [`Scan::step`]:
-//! 1. Pass over the threads of the known processes, or, in a full step, over all
-//!    threads of all processes of the program, which are listed anew.
-//! 2. Visit the numbers given out since the last step, again and again, until no
-//!    visit changed anything for [`HOT`].
-//! 3. The scan is complete when a full pass changed nothing that began [`SETTLE`]
-//!    after the last change, and after every thread that was runnable then has
-//!    run: a thread that waits for a CPU may be in the middle of `clone`, with the
-//!    old value already copied.
+//! 1. Pass over the threads of the known processes. In a full step, list the program's processes
+//!    anew and pass over all their threads.
+//! 2. Visit the numbers assigned since the last step, again and again, until no visit changed
+//!    anything for [`VISIT_QUIET`].
+//! 3. The scan is complete when a full pass changed nothing. The pass must have begun [`SETTLE`]
+//!    after the last change, and after every thread that was runnable then has run: a thread that
+//!    waits for a CPU may be in the middle of `clone`, with the old value already copied.
 //!
-//! **Cost.** A caller that has other work takes a step only while
-//! [`Scan::is_within_budget`]. Light and full steps have budgets of their own, as a
-//! full step on a machine with many processes would use up those of many light
-//! ones. The budgets of the first second are 18 ms together. A step is not
-//! interrupted, so a scan may exceed them.
+//! **Cost.** A caller that has other work takes a step only while [`Scan::is_within_budget`] is
+//! true. Light and full steps have budgets of their own, because a full step on a machine with many
+//! processes would use up the budget of many light steps. The budgets of the first second are 18 ms
+//! together. A step is not interrupted, so a scan may exceed them.
 //!
-//! **Why this is complete.** A thread that still has the old value and can be
-//! found when a full pass begins is listed by it. It is alive at its visit, and is
-//! changed, or it has ended by then, and the pass missed it. A thread that
-//! cannot be found yet has a parent inside `clone`, which step 3 waits for. So a
-//! pass that changed and missed nothing proves that nothing is left. The light
-//! steps are not needed for that; they catch the chains that make passes miss.
+//! **Completeness.** A full pass lists each thread that still has the old value and can be found
+//! when the pass begins. Such a thread is alive at its visit, and is changed, or it has ended by
+//! then, and the pass missed it. A thread that cannot be found yet has a parent inside `clone`,
+//! which step 3 waits for. So a pass that changed and missed nothing proves that nothing is left.
+//! The light steps are not needed for that; they catch the chains that make passes miss threads.
 //!
-//! **Limits.** A program whose own threads come and go all the time makes every
-//! pass miss some. The scan is then complete after [`STEPS_MAX`] steps and
-//! [`QUIET`] without a change. Processes that lost their parents are found only as
-//! far as `family.rs` knows them.
+//! **Limits.** In a program with threads that start and end all the time, every pass misses some
+//! threads. The scan is then complete after [`STEPS_MAX`] steps and [`QUIET`] without a change.
+//! Processes that lost their parents are found only if `membership.rs` knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::error::ActError;
-use crate::family::KnownProcesses;
 use crate::journal::ThreadId;
-use crate::newborn::{HOT, NewThreads, cpu_time, over_new};
+use crate::membership::KnownProcesses;
+use crate::new_threads::{NewThreads, VISIT_QUIET, cpu_time, over_new};
 use crate::procs::Procs;
 
-/// Passes over the threads of one program in one call of an actuator.
+/// Upper limit of passes over the threads of one program in one call of an actuator.
 pub(crate) const SCANS_MAX: usize = 64;
 
-/// Listings of a process's threads in one pass.
+/// Upper limit of listings of a process's threads in one pass.
 const LISTINGS_MAX: usize = 32;
-/// How long no thread may need the change before a scan is complete.
+/// Time for which no thread may need the change before a scan is complete.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Pause between two steps of a blocking scan.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// Steps without a change, and the time without one, after which threads that end
-/// before they are visited do not keep a scan going.
+/// A scan is complete after this number of steps and this time without a change, although threads
+/// end before their visit.
 const STEPS_MAX: u32 = 12;
 const QUIET: Duration = Duration::from_millis(500);
 /// Longest time between two full steps of a scan that changes threads.
 const FULL_EVERY: Duration = Duration::from_millis(100);
-/// How long a thread that waits in the kernel keeps a scan going.
+/// Upper limit of the time for which a thread that waits in the kernel keeps a scan going.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// CPU time in nanoseconds after which a thread has finished the `clone` that it
 /// was in.
 const CLONE_NS: u64 = 5_000_000;
-/// How long after a change new threads are visited for [`HOT`] in each step, and
-/// the CPU time of these visits in later ones.
-const HOT_FOR: Duration = Duration::from_millis(100);
+/// Time after a change for which each step visits new threads for [`VISIT_QUIET`]. The constant below is
+/// the CPU time of these visits in later steps.
+const VISIT_AFTER_CHANGE: Duration = Duration::from_millis(100);
 const HOT_LATER: Duration = Duration::from_micros(100);
 /// CPU time that the light steps of a scan may use at once.
 const GRANT: Duration = Duration::from_millis(3);
@@ -86,7 +80,7 @@ const GRANT_FULL: Duration = Duration::from_millis(3);
 /// Full steps may then use 1/250 (0.4 %) of a CPU.
 const SHARE_DIVISOR_FULL: u32 = 250;
 
-/// How soon a scan has to be complete.
+/// The urgency of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// Beside other work, within a budget of CPU time.
@@ -97,9 +91,9 @@ pub(crate) enum Pace {
 
 /// The result of a visit to one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum VisitResult {
     /// The thread needs no change, or belongs to another program.
-    Fine,
+    Unchanged,
     /// The thread was changed.
     Changed,
     /// The thread ended before the visit. It may have left a child that
@@ -107,36 +101,35 @@ pub(crate) enum Found {
     Missed,
 }
 
-/// A change that threads of a program are to get.
+/// A change to apply to threads of a program.
 pub(crate) trait ThreadChange {
-    /// Whether a thread may need the change; `None` where it is gone. The
-    /// thread may belong to any program of the machine.
+    /// Returns whether a thread may need the change; `None` if it is gone. The thread may belong to
+    /// any program of the machine.
     fn is_needed(&self, tid: i32) -> Option<bool>;
 
-    /// The process of a new thread, where that process belongs to the program.
+    /// Returns the process of a new thread if that process belongs to the program.
     fn process_of(&mut self, tid: i32) -> Option<i32>;
 
     /// Changes a thread of the program.
-    fn apply(&mut self, pid: i32, tid: i32) -> Result<Found, ActError>;
+    fn apply(&mut self, pid: i32, tid: i32) -> Result<VisitResult, ActError>;
 }
 
 /// A change that a [`Scan`] brings to every thread of a program.
 pub(crate) trait ProgramChange: ThreadChange {
-    /// The numbers of the program's processes, listed anew.
+    /// Returns the pids of the program's processes, listed anew.
     fn pids(&mut self) -> BTreeSet<i32>;
 
-    /// The numbers of those processes that were found before and still live, and
-    /// of those in the program's cgroups.
+    /// Returns the pids of known processes that still live, and of those in the program's cgroups.
     fn known_pids(&mut self) -> BTreeSet<i32>;
 
-    /// Whether no process can be left where none was listed.
+    /// Returns whether an empty list proves that no process is left.
     fn lists_all(&self) -> bool;
 
-    /// Threads that may have left these processes.
+    /// Returns threads that may have left these processes.
     fn others(&self) -> Vec<ThreadId>;
 }
 
-/// Every thread of these processes.
+/// Returns every thread of these processes.
 pub(crate) fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
     let of = |&pid: &i32| {
         let threads = procs.threads(pid).into_iter();
@@ -157,11 +150,11 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    pub(crate) fn note(&mut self, found: Result<Found, ActError>) {
+    pub(crate) fn note(&mut self, found: Result<VisitResult, ActError>) {
         match found {
             Ok(found) => {
-                self.changed |= found == Found::Changed;
-                self.missed |= found == Found::Missed;
+                self.changed |= found == VisitResult::Changed;
+                self.missed |= found == VisitResult::Missed;
             }
             Err(error) => self.errors.push(error),
         }
@@ -174,31 +167,31 @@ impl Pass {
     }
 }
 
-/// One change on its way to all threads of a program.
+/// One change that is being applied to all threads of a program.
 #[derive(Debug)]
 pub(crate) struct Scan {
     begun: Instant,
-    /// CPU time used so far by light steps, and by full ones.
+    /// CPU time used by light steps, and by full steps.
     spent: Duration,
     spent_full: Duration,
-    /// The last full step.
+    /// The time of the last full step.
     full_at: Option<Instant>,
-    /// Threads that start from the first step on.
+    /// Threads that started since the first step.
     new: Option<NewThreads>,
-    /// What the last steps learned about the program's processes.
+    /// What earlier steps found out about the program's processes.
     pub(crate) known: KnownProcesses,
     /// Steps since the last change.
     steps: u32,
-    /// The last change, or the begin.
+    /// The time of the last change, or of the start.
     changed_at: Instant,
-    /// Threads that were runnable after the last change, with their CPU times,
-    /// less those that have run since. `None`: not listed yet.
+    /// Threads that were runnable after the last change, with their CPU times, except those that
+    /// have run since. `None`: not listed yet.
     waiting: Option<BTreeMap<(i32, i32), u64>>,
     complete: bool,
 }
 
 impl Scan {
-    /// A scan that begins now.
+    /// Starts a scan now.
     pub(crate) fn new() -> Self {
         let now = Instant::now();
         Self {
@@ -215,7 +208,7 @@ impl Scan {
         }
     }
 
-    /// Whether the last step found the scan to be complete.
+    /// Returns whether the last step completed the scan.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
@@ -225,13 +218,13 @@ impl Scan {
         self.complete = true;
     }
 
-    /// Whether the scan has used less CPU time than its share.
+    /// Returns whether the scan has used less CPU time than its budget.
     pub(crate) fn is_within_budget(&self) -> bool {
         self.spent < GRANT + self.begun.elapsed() / SHARE_DIVISOR
             || self.is_full_due(Pace::Background)
     }
 
-    /// Whether the next step has to list all processes of the program.
+    /// Returns whether the next step has to list all processes of the program.
     fn is_full_due(&self, pace: Pace) -> bool {
         let Some(full_at) = self.full_at else {
             return true;
@@ -240,15 +233,14 @@ impl Scan {
         let settled_at = self.changed_at + SETTLE;
         let is_again = full_at < settled_at || full_at.elapsed() >= SETTLE;
         let is_settled = settled_at <= Instant::now() && is_again;
-        // Under `Pace::Now` each step is full until the threads at work are known.
+        // Under `Pace::Now` each step is full until the running threads are known.
         let is_first = pace == Pace::Now && self.waiting.is_none();
         let is_due = is_settled || is_first || full_at.elapsed() >= FULL_EVERY;
         is_due && (within || pace == Pace::Now)
     }
 
-    /// One pass over the program's threads and those that start meanwhile. Returns
-    /// whether the scan is complete; if not, the caller steps again after a
-    /// pause.
+    /// Passes once over the program's threads and those that start meanwhile. Returns whether the
+    /// scan is complete; if not, the caller steps again after a pause.
     ///
     /// # Errors
     /// All errors of the pass. Threads after a failure were visited too.
@@ -269,8 +261,8 @@ impl Scan {
             false => change.known_pids(),
         };
         let mut pass = over_all(procs, &pids, change, is_full);
-        let hot = match pass.changed || self.changed_at.elapsed() < HOT_FOR {
-            true => HOT,
+        let hot = match pass.changed || self.changed_at.elapsed() < VISIT_AFTER_CHANGE {
+            true => VISIT_QUIET,
             false => HOT_LATER,
         };
         if let Some(new) = &mut self.new {
@@ -296,13 +288,13 @@ impl Scan {
         }
     }
 
-    /// Whether every thread that may have been creating another one when the
-    /// last change was made is done with that. Call before a pass: the pass then
-    /// finds what these threads created.
+    /// Returns whether every thread that may have been creating another thread at the time of the
+    /// last change has finished that. Call it before a pass: the pass then finds what these threads
+    /// created.
     fn is_ready(&mut self, procs: &Procs) -> bool {
         let quiet = self.changed_at.elapsed();
-        // A thread in `clone` may also wait for memory, a thread in state D for
-        // a server that is gone.
+        // A thread in `clone` may also wait for memory; a thread in state D may wait for a server
+        // that is gone.
         let states: &[char] = match quiet < WAIT_MAX {
             true => &['R', 'D'],
             false => &['R'],
@@ -317,7 +309,7 @@ impl Scan {
         waiting.is_empty() && quiet >= SETTLE
     }
 
-    /// Takes note of a pass. Whether nothing was left to do in it.
+    /// Records a pass. Returns whether it found nothing to do.
     fn note(&mut self, procs: &Procs, pids: &BTreeSet<i32>, pass: &Pass, is_full: bool) -> bool {
         self.steps += 1;
         if pass.changed {
@@ -325,7 +317,7 @@ impl Scan {
             return false;
         }
         if is_full && self.waiting.is_none() {
-            self.waiting = Some(at_work(procs, pids));
+            self.waiting = Some(runnable_threads(procs, pids));
         }
         let is_long_quiet = self.steps >= STEPS_MAX && self.changed_at.elapsed() >= QUIET;
         !pass.missed || is_long_quiet
@@ -353,8 +345,8 @@ fn over_all<C: ProgramChange>(
     pass
 }
 
-/// Visits all threads of a process. They are visited before they are counted,
-/// as each of them may live for a moment only.
+/// Visits all threads of a process. They are visited before they are counted, because each of them
+/// may live only briefly.
 fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Pass {
     let mut pass = Pass::default();
     for _ in 0..LISTINGS_MAX {
@@ -368,29 +360,29 @@ fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Pas
             None => break,
         }
     }
-    // It has ended, or its list is never whole.
+    // The process has ended, or its list is never complete.
     pass.missed = true;
     pass
 }
 
 fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
     match change.is_needed(tid) {
-        None => pass.note(Ok(Found::Missed)),
+        None => pass.note(Ok(VisitResult::Missed)),
         Some(false) => {}
         Some(true) => pass.note(change.apply(pid, tid)),
     }
 }
 
-/// The threads of these processes that run, wait for a CPU or wait in the
-/// kernel, each with its CPU time; none where the kernel does not report it.
-fn at_work(procs: &Procs, pids: &BTreeSet<i32>) -> BTreeMap<(i32, i32), u64> {
-    let mut at_work = BTreeMap::new();
+/// Returns the threads of these processes that run, wait for a CPU or wait in the kernel, each with
+/// its CPU time; empty if the kernel does not report it.
+fn runnable_threads(procs: &Procs, pids: &BTreeSet<i32>) -> BTreeMap<(i32, i32), u64> {
+    let mut runnable_threads = BTreeMap::new();
     for &pid in pids {
         for tid in procs.threads(pid) {
             if let Some(run_ns) = procs.run_ns_if_in(&['R', 'D'], pid, tid) {
-                at_work.insert((pid, tid), run_ns);
+                runnable_threads.insert((pid, tid), run_ns);
             }
         }
     }
-    at_work
+    runnable_threads
 }

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transient scopes: a cgroup of its own for a launched program on a machine
-//! whose cgroups belong to systemd.
+//! Transient scopes: cgroups for launched programs on a machine where systemd owns the cgroups.
 //!
-//! A scope lies in the slice of the launcher, so every limit of the slices
-//! stays in force. A program stays in the launcher's unit instead, and is
-//! followed by descent, where leaving the unit would change more than its
-//! cgroup:
+//! A scope lies in the slice of the launcher, so every limit of the slices stays in force. If
+//! leaving the launcher's unit would change more than the cgroup, the program stays in the unit and
+//! is followed by descent:
 //!
 //! - The unit is a service: `systemctl stop` must end the program.
 //! - The unit has limits of its own (`limits.rs`).
 //! - logind ends the processes of a session with it (`KillUserProcesses=`).
-//! - The unit belongs to another manager than this process may use: a session
-//!   is the system manager's, and a user's daemon reaches the user's manager.
+//! - The unit belongs to a manager that this process may not use: a session is the system
+//!   manager's, and a user's daemon reaches only the user's manager.
 //!
-//! A scope is requested with `DelegateControllers=` and no controller: with
-//! `Delegate=yes` systemd enables every controller in the slices above.
-//! systemd removes the scope when its last process ends.
+//! A scope is requested with `DelegateControllers=` and no controller: with `Delegate=yes` systemd
+//! enables every controller in the slices above. systemd removes the scope when its last process
+//! ends.
 //!
-//! The calls go through `busctl`, which is part of systemd: they are a few a
-//! program, and a D-Bus library with its threads would be the largest part of
-//! an idle daemon. Interface: `org.freedesktop.systemd1(5)`.
+//! The calls go through `busctl`, which is part of systemd. There are only a few calls per program,
+//! and a D-Bus library with its threads would be the largest part of an idle daemon. Interface:
+//! `org.freedesktop.systemd1(5)`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,24 +28,24 @@ use crate::mounts::Mounts;
 use crate::procs::Procs;
 use crate::{files, limits};
 
-/// How long systemd may take to move the process.
+/// Upper limit of the time in which systemd has to move the process.
 const MOVE_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 /// `CPUWeight=` of `CPUWeight=idle`, and of a unit that sets none.
 const WEIGHT_IDLE: &str = "0";
 const WEIGHT_UNSET: &str = "18446744073709551615";
 
-/// The manager that scopes are requested of: the system's for root, the
-/// user's otherwise.
+/// The systemd manager that creates scopes: the system manager for root, the user manager
+/// otherwise.
 #[derive(Debug, Clone)]
 pub(crate) struct Manager {
     busctl: PathBuf,
     user: bool,
-    /// Why no launched program may leave its session, if so.
+    /// If set: the reason why no launched program may leave its session.
     keeps_sessions: Option<String>,
 }
 
-/// Where a scope is to be made.
+/// The place of a new scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The launcher's slice.
@@ -65,7 +63,7 @@ impl Manager {
         manager
     }
 
-    /// One that makes no scopes, and so queries nothing.
+    /// Returns a manager that makes no scopes, and so queries nothing.
     pub(crate) fn silent(busctl: &Path) -> Self {
         Self {
             busctl: busctl.to_owned(),
@@ -74,7 +72,7 @@ impl Manager {
         }
     }
 
-    /// Why launched programs stay in their sessions.
+    /// Returns why launched programs stay in their sessions.
     pub(crate) fn keeps_sessions(&self) -> Option<&str> {
         self.keeps_sessions.as_deref()
     }
@@ -96,10 +94,10 @@ impl Manager {
         }
     }
 
-    /// The slice in which a program launched from this cgroup may get a scope.
+    /// Returns the slice in which a program launched from this cgroup may get a scope.
     ///
     /// # Errors
-    /// Why it stays in its unit.
+    /// The reason why it stays in its unit.
     pub(crate) fn target(&self, launcher: &Path, mount: &Path) -> Result<Target, String> {
         let top = match self.user {
             false => mount.to_owned(),
@@ -140,7 +138,7 @@ impl Manager {
     /// Requests a scope that holds this process, and waits until it does.
     ///
     /// # Errors
-    /// systemd refused, or did not move the process in time; it may still do so.
+    /// systemd refused, or did not move the process in time. It may still move it later.
     pub(crate) fn start_scope(
         &self,
         unit: &str,
@@ -193,10 +191,10 @@ impl Manager {
         }
     }
 
-    /// Sets `CPUWeight=idle` of a scope of ours, or takes it back.
+    /// Sets `CPUWeight=idle` of one of Usher's scopes, or resets it.
     ///
     /// # Errors
-    /// systemd refused: before version 252 it has no such weight.
+    /// systemd refused. Before version 252 it does not support this weight.
     pub(crate) fn set_idle(&self, unit: &str, idle: bool) -> Result<(), ActError> {
         let weight = if idle { WEIGHT_IDLE } else { WEIGHT_UNSET };
         let head = ["SetUnitProperties", "sba(sv)", unit, "true"];
@@ -234,19 +232,19 @@ impl Manager {
     }
 }
 
-/// Whether a scope yields to all others.
+/// Returns whether a scope yields to all others.
 pub(crate) fn is_idle(scope: &Path) -> bool {
     files::read(&scope.join("cpu.idle")).is_ok_and(|text| text == "1")
 }
 
-/// The cgroup of this user's service manager, at or above this one.
+/// Returns the cgroup of this user's service manager, at or above `dir`.
 fn user_manager(dir: &Path) -> Option<PathBuf> {
     let name = format!("user@{}.service", rustix::process::getuid().as_raw());
     let is_manager = |dir: &&Path| dir.file_name().is_some_and(|own| own == name.as_str());
     dir.ancestors().find(is_manager).map(Path::to_owned)
 }
 
-/// The directory of a scope, at or above this one.
+/// Returns the directory of a scope, at or above `dir`.
 fn scope_in(dir: &Path, unit: &str) -> Option<PathBuf> {
     let is_scope = |dir: &&Path| dir.file_name().is_some_and(|name| name == unit);
     dir.ancestors().find(is_scope).map(Path::to_owned)

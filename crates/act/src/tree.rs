@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finding every process of a tree that is forking while it is looked at.
+//! Capture of a whole process tree that may fork during the capture.
 //!
-//! A process that has been taken into the program's cgroup can only bear
-//! children inside, so each round of *find those outside, take them in*
-//! leaves fewer that can bear outside. The rounds end when two looks running
-//! find nobody outside. Who was born inside is told by its cgroups: they are
-//! those that the root is in by now. So a tree may fork as fast as it likes;
-//! only without cgroups it must pause for two looks.
+//! **Idea.** A process that was moved into the program's cgroup can only create children inside.
+//! Each round of *find the processes outside, admit them* therefore leaves fewer processes that can
+//! create children outside. The rounds end when two consecutive scans find no process outside. The
+//! cgroups of a process show whether it was created inside: they are those that the root is in by
+//! now. So the tree may fork at any rate; only without cgroups must it pause for two scans.
 //!
-//! A process whose parent died between two looks hangs on an ancestor by
-//! then, its reaper; it is known by its process group or session and by having
-//! been born since we began. A reaper (init, a service manager, a container's
-//! shim) stands in a session of its own; an ancestor in the same session, a
-//! shell say, is not one but may at the same moment be launching another
-//! program, which is none of ours. Only init can be both, where a machine or a
-//! container starts programs without a session of their own; there an orphan
-//! has to run the same executable as one of the tree, too. Neither is an
-//! orphan in the home of another program.
+//! **Orphans.** If the parent of a process died between two scans, an ancestor, its reaper, has
+//! adopted the process. It is recognised by its process group or session and by its start after the
+//! capture began. A reaper (init, a service manager, a container's shim) is in a session of its
+//! own. An ancestor in the same session, such as a shell, is no reaper, and may at the same moment
+//! be launching another program that does not belong to the tree. Only init can be both: a machine
+//! or a container may start programs without a session of their own. There an orphan must also run
+//! the same executable as a process of the tree. A process in the home of another program is never
+//! an orphan of this tree.
 //!
-//! What cannot be told apart: orphans of two programs in one session that
-//! fork, and lose parents, while both are being attached. And a chain of
-//! processes that each fork once and end at once, if it is attached while it
-//! runs, may be refused, or slip between two looks. A launched program is
-//! never in doubt: it is born in its home.
+//! **Limits.** Orphans of two programs in one session cannot be distinguished while both programs
+//! fork, lose parents and are being attached. A chain of processes that each fork once and end at
+//! once may be refused if it is attached while it runs, or escape between two scans. A launched
+//! program is never in doubt, because it is created in its home.
 //!
-//! A fresh process that has never forked is the common case, and cheap: its
-//! `children` file is empty, and whoever was born while it was taken in has
-//! one of the few pids that the machine has given out meanwhile.
+//! **Cost.** The usual case, a new process that has never forked, is cheap. Its `children` file is
+//! empty, and a process created during the capture has one of the few pids that the machine has
+//! assigned since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,20 +32,20 @@ use usher_model::ProcessId;
 use crate::error::ActError;
 use crate::procs::{Process, Procs};
 
-/// Rounds before a tree is declared impossible to catch. Each takes in all
-/// that the last left outside; a tree would have to outgrow this every time.
+/// Upper limit of rounds before the capture fails. Each round admits all processes that the last
+/// one left outside, so the tree would have to outgrow every round.
 const ROUNDS_MAX: usize = 60;
 
-/// New pids up to which they are looked at one by one instead of all.
-const BORN_MAX: i32 = 64;
+/// Upper limit of new pids that are examined one by one instead of listing all.
+const NEW_PIDS_MAX: i32 = 64;
 
-/// The process that adopts every orphan that no other one does.
+/// Init, which adopts every orphan that no other reaper adopts.
 const INIT: i32 = 1;
 
-/// What the directories of all instances have in their names.
+/// Part of the name of every instance's directories.
 const HOME: &str = "/usher-";
 
-/// Who belongs to a tree.
+/// The processes of a tree.
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     procs: &'a Procs,
@@ -56,15 +53,15 @@ pub(crate) struct Tree<'a> {
     /// Processes that adopt the tree's orphans, with their sessions.
     reapers: BTreeMap<i32, i32>,
     born_since_ticks: u64,
-    /// This process, which may have been born in the very tick in which we
-    /// begin, by the tree's launcher: it is nobody's orphan.
+    /// This process. The tree's launcher may have created it in the clock tick in which the capture
+    /// begins; it is no orphan of the tree.
     own: i32,
-    /// Cgroups of the root before it was taken in.
+    /// Cgroups of the root before it was admitted.
     origin: String,
 }
 
 impl<'a> Tree<'a> {
-    /// The tree rooted at a process, orphans counted from now on.
+    /// Starts the capture of the tree with this root. Orphans count from now on.
     pub(crate) fn new(procs: &'a Procs, root: ProcessId) -> Self {
         let above = procs.ancestors(root.pid).into_iter().skip(2);
         let reapers = above.chain([INIT]).filter_map(|pid| procs.get(pid));
@@ -78,11 +75,11 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Hands each process of the tree to `take`, once, until none is left
-    /// outside. `take` says whether it took the process in.
+    /// Passes each process of the tree to `take`, once, until none is left outside. `take` returns
+    /// whether it admitted the process.
     ///
     /// # Errors
-    /// What `take` says, or that the tree grows faster than it is taken in.
+    /// The error of `take`, or that the tree grows faster than it is admitted.
     pub(crate) fn capture(
         &self,
         mut take: impl FnMut(&Process) -> Result<(), ActError>,
@@ -97,7 +94,7 @@ impl<'a> Tree<'a> {
             let root = self.root()?;
             take(&root)?;
             inside.insert(root.id, root);
-            let born = last_pid.and_then(|last| self.born_since(last));
+            let born = last_pid.and_then(|last| self.created_since(last));
             if born.is_some_and(|born| self.outside(&inside, born).is_empty()) {
                 return Ok(());
             }
@@ -105,7 +102,7 @@ impl<'a> Tree<'a> {
         if let Some(root) = self.procs.same(self.root)
             && !inside.contains_key(&root.id)
         {
-            // First of all: where it is then is what "inside" means.
+            // The root comes first: its cgroups afterwards define "inside".
             take(&root)?;
             inside.insert(root.id, root);
         }
@@ -127,7 +124,7 @@ impl<'a> Tree<'a> {
         }
         Err(ActError::Refused {
             pid: self.root.pid,
-            reason: "it forks faster than its processes can be taken in; stop it first (kill -STOP)",
+            reason: "it forks faster than its processes can be admitted; stop it first (kill -STOP)",
         })
     }
 
@@ -136,11 +133,11 @@ impl<'a> Tree<'a> {
         self.procs.same(self.root).ok_or(ActError::Gone { pid })
     }
 
-    /// Processes born since the last pid of the machine was this one, as pids
-    /// are given out in rising order; `None` where that cannot be told cheaply.
-    fn born_since(&self, last: i32) -> Option<Vec<Process>> {
+    /// Returns processes created since this was the machine's last pid, as pids are assigned in
+    /// rising order; `None` if they cannot be determined cheaply.
+    fn created_since(&self, last: i32) -> Option<Vec<Process>> {
         let now = self.procs.last_pid()?;
-        let few = (0..BORN_MAX).contains(&now.checked_sub(last)?);
+        let few = (0..NEW_PIDS_MAX).contains(&now.checked_sub(last)?);
         few.then(|| {
             (last + 1..=now)
                 .filter_map(|pid| self.procs.get(pid))
@@ -148,14 +145,14 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// The cgroups of those inside, where these differ from those before.
+    /// Returns the cgroups of the processes inside, if they differ from those before.
     fn home(&self) -> Option<String> {
         let now = self.procs.cgroup_lines(self.root.pid);
         (!now.is_empty() && now != self.origin).then_some(now)
     }
 
-    /// Whether a process is in the home of another program.
-    fn is_somebody_elses(&self, pid: i32, home: Option<&String>) -> bool {
+    /// Returns whether a process is in the home of another program.
+    fn is_in_other_program(&self, pid: i32, home: Option<&String>) -> bool {
         let cgroups = self.procs.cgroup_lines(pid);
         let known = |line| {
             [Some(&self.origin), home]
@@ -168,7 +165,7 @@ impl<'a> Tree<'a> {
             .any(|line| line.contains(HOME) && !known(line))
     }
 
-    /// Whether a process was born since we began and adopted by a reaper.
+    /// Returns whether a process was created since the capture began and adopted by a reaper.
     fn is_orphan(
         &self,
         process: &Process,
@@ -179,10 +176,10 @@ impl<'a> Tree<'a> {
             && process.id.pid != self.own
             && !process.is_dead()
             && self.is_adopted(process, inside)
-            && !self.is_somebody_elses(process.id.pid, home)
+            && !self.is_in_other_program(process.id.pid, home)
     }
 
-    /// Whether a process was adopted by a reaper, not launched.
+    /// Returns whether a process was adopted by a reaper, not launched.
     fn is_adopted(&self, process: &Process, inside: &BTreeMap<ProcessId, Process>) -> bool {
         match self.reapers.get(&process.parent) {
             None => return false,
@@ -196,8 +193,8 @@ impl<'a> Tree<'a> {
             && (of_tree(self.root.pid) || inside.keys().any(|id| of_tree(id.pid)))
     }
 
-    /// Processes of the tree, of those listed, that are not inside yet. Those
-    /// inside still count as parents when they have died.
+    /// Returns the processes of the tree, among those listed, that are not inside yet. Processes
+    /// inside count as parents even after their death.
     fn outside(&self, inside: &BTreeMap<ProcessId, Process>, all: Vec<Process>) -> Vec<Process> {
         let mut tree: BTreeSet<i32> = inside.keys().map(|id| id.pid).collect();
         tree.insert(self.root.pid);
@@ -230,7 +227,7 @@ impl<'a> Tree<'a> {
             let home = home.as_ref();
             home.is_some_and(|home| self.procs.cgroup_lines(process.id.pid) == *home)
         };
-        // The dead are nowhere, and many die while the list is gone through.
+        // Dead processes are in no cgroup, and many die while the list is processed.
         let lives = |process: &Process| {
             let now = self.procs.same(process.id);
             now.is_some_and(|now| !now.is_dead())
@@ -241,7 +238,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// All living processes that descend from these, themselves included.
+/// Returns all living processes that descend from these, themselves included.
 pub(crate) fn descendants(
     procs: &Procs,
     roots: impl IntoIterator<Item = ProcessId>,
@@ -249,7 +246,7 @@ pub(crate) fn descendants(
     descendants_among(&procs.all(), roots)
 }
 
-/// As [`descendants`], of the processes listed.
+/// As [`descendants`], among the processes listed.
 pub(crate) fn descendants_among(
     all: &[Process],
     roots: impl IntoIterator<Item = ProcessId>,
@@ -274,7 +271,7 @@ pub(crate) fn descendants_among(
         .collect()
 }
 
-/// Clock ticks since boot, as processes' start times count them.
+/// Returns the clock ticks since boot, the unit of processes' start times.
 fn now_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Taking back what a dead instance did.
+//! Undo of the changes of a dead instance.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,58 +13,56 @@ use rustix::process::Signal;
 use usher_model::{ProcessId, ProgramId};
 
 use crate::config::ActConfig;
+use crate::environment::{self, InstanceDir};
 use crate::error::{ActError, file_error};
-use crate::journal::{self, DirKind, Record, State};
-use crate::mounts::{Mounts, Places};
+use crate::journal::{self, CgroupPaths, DirKind, JournalState, Record};
+use crate::mounts::Mounts;
 use crate::procs::Procs;
-use crate::release::{Left, let_go_all};
-use crate::site::{self, Lost};
+use crate::release::{ReleaseOutcome, release_all};
 use crate::systemd::{self, Manager};
 use crate::{cgroups, files, tree};
 
-/// Attempts to remove a directory in which files appear.
+/// Upper limit of attempts to remove a directory in which new files appear.
 const REMOVALS: usize = 8;
 
-/// How long another process may take that is undoing the same journal.
+/// Upper limit of the wait for another process that is undoing the same journal.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// Between two attempts to lock it.
+/// Pause between two attempts to lock it.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// What was taken back.
+/// The result of an undo.
 #[derive(Debug, Default)]
 pub struct UndoReport {
-    /// Programs that were let go.
+    /// Number of programs that were released.
     pub programs: usize,
-    /// Dead instances whose journal was closed.
+    /// Number of closed journals of dead instances.
     pub instances: usize,
-    /// What could not be taken back, or not be read.
+    /// What could not be undone, or not be read.
     pub errors: Vec<ActError>,
 }
 
-/// What became of a program whose Usher died.
+/// The result of an undo request for a program of an Usher process that may have died.
 #[derive(Debug)]
-pub enum Rescue {
-    /// Its Usher lives: nothing done.
-    MasterLives,
-    /// The keeper works and undoes it: wait for this process and ask again.
-    KeeperLives(ProcessId),
-    /// The owner is dead, and the keeper is dead or stopped: the caller has undone
-    /// it now.
+pub enum UndoOutcome {
+    /// The Usher process that owns it lives: nothing was done.
+    OwnerAlive,
+    /// The keeper runs and undoes it: wait for the end of this process and call again.
+    KeeperAlive(ProcessId),
+    /// The owner is dead, and the keeper is dead or stopped: the caller has undone it now.
     Undone(UndoReport),
-    /// Nothing of it is left: it was undone before.
+    /// Nothing of the program is left: it was undone before.
     Nothing,
 }
 
-/// Undoes what dead instances left: every start does this first. Those whose
-/// keeper works are left to it; a stopped keeper is not waited for.
+/// Undoes what dead instances left; every start does this first. Instances with a running keeper
+/// are left to it; a stopped keeper is not waited for.
 ///
 /// # Errors
-/// The journals cannot be listed. What is wrong with a single one stands in
-/// the report.
+/// The journals cannot be listed. Errors of a single journal are in the report.
 pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let dir = config.instances_dir();
     let mut report = UndoReport::default();
-    // Before anything below is opened: another user may have prepared it.
+    // Checked before anything below is opened: another user may have prepared the directory.
     check_owner(&config.runtime_dir)?;
     check_owner(&dir)?;
     if let Err(error) = fs::read_dir(&dir) {
@@ -77,8 +75,8 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     let own = procs.own()?;
     for instance in files::subdirs(&dir) {
         let keeper = crate::keeper::of_instance(&instance);
-        if keeper.is_some_and(|keeper| keeper != own && procs.works(keeper)) {
-            continue; // it does so, and starts the master again
+        if keeper.is_some_and(|keeper| keeper != own && procs.can_run(keeper)) {
+            continue; // it does so, and starts the owner again
         }
         match undo_instance(config, &instance) {
             Ok(one) => report.add(one),
@@ -88,7 +86,7 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     Ok(report)
 }
 
-/// Whether a process is the owner of an instance, or its keeper.
+/// Returns whether a process is the owner of an instance, or its keeper.
 pub(crate) fn serves_an_instance(config: &ActConfig, process: ProcessId) -> bool {
     let instances = files::subdirs(&config.instances_dir());
     instances.iter().any(|dir| {
@@ -97,7 +95,7 @@ pub(crate) fn serves_an_instance(config: &ActConfig, process: ProcessId) -> bool
     })
 }
 
-/// Undoes all of one instance, where its owner is dead.
+/// Undoes one whole instance if its owner is dead.
 pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport, ActError> {
     let procs = Procs::new(config);
     let mut report = UndoReport::default();
@@ -138,27 +136,27 @@ pub(crate) fn undo_instance(config: &ActConfig, dir: &Path) -> Result<UndoReport
     Ok(report)
 }
 
-/// Undoes every program of a journal and what the instance made for itself.
+/// Undoes every program of a journal and the changes of the instance itself.
 fn undo_state(
     config: &ActConfig,
     procs: &Procs,
     instance: &Path,
-    mut state: State,
+    mut state: JournalState,
     report: &mut UndoReport,
 ) {
     if !report.errors.is_empty() {
-        add_lost(config, instance, &mut state);
+        add_found_dirs(config, instance, &mut state);
     }
     let scopes = idle_scopes(&state);
-    for (program, left) in let_go_all(procs, &state.programs) {
+    for (program, left) in release_all(procs, &state.programs) {
         match left {
-            Left::Nothing => report.programs += 1,
-            Left::Remains => report.errors.push(ActError::Left {
+            ReleaseOutcome::Done => report.programs += 1,
+            ReleaseOutcome::DirsLeft => report.errors.push(ActError::NotUndone {
                 program,
-                what: "the kernel does not let go of its cgroups".to_owned(),
+                what: "the kernel does not remove its cgroups yet".to_owned(),
             }),
-            Left::Threads => report.errors.push(threads_left(program)),
-            Left::Errors(errors) => report.errors.extend(errors),
+            ReleaseOutcome::ThreadsLeft => report.errors.push(threads_left(program)),
+            ReleaseOutcome::Failed(errors) => report.errors.extend(errors),
         }
     }
     report.errors.extend(remove_bases(&state));
@@ -168,26 +166,25 @@ fn undo_state(
     }
 }
 
-/// The error where threads may still inherit a mask or priority of ours.
+/// Makes the error for threads that may still inherit one of Usher's masks or priorities.
 pub(crate) fn threads_left(program: ProgramId) -> ActError {
-    ActError::Left {
+    ActError::NotUndone {
         program,
         what: "new threads may still inherit its seat or priority".to_owned(),
     }
 }
 
-/// The scopes that have the weight `idle`.
-fn idle_scopes(state: &State) -> Vec<String> {
+/// Returns the scopes that have the weight `idle`.
+fn idle_scopes(state: &JournalState) -> Vec<String> {
     let dirs = state.programs.values().flat_map(|program| &program.dirs);
     let scopes = dirs.filter(|dir| dir.kind == DirKind::Scope && systemd::is_idle(&dir.dir));
     let names = scopes.filter_map(|dir| dir.dir.file_name()?.to_str().map(str::to_owned));
     names.filter(|name| name.ends_with(".scope")).collect()
 }
 
-/// Adds what a corrupt journal may have lost: directories with this
-/// instance's name anywhere in the hierarchies. Those inside go to where the
-/// directory lies.
-fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
+/// Adds what a corrupt journal may have lost: directories with this instance's name anywhere in the
+/// hierarchies. Processes inside are moved to the directory's parent.
+fn add_found_dirs(config: &ActConfig, instance: &Path, state: &mut JournalState) {
     let Ok(mounts) = Mounts::read(config) else {
         return;
     };
@@ -201,11 +198,11 @@ fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
     ];
     for (mount, kind) in hierarchies {
         let Some(mount) = mount else { continue };
-        for lost in site::lost_dirs(&mount.point, name) {
+        for lost in environment::instance_dirs(&mount.point, name) {
             match lost {
-                Lost::Dir(program, dir) => adopt(program, dir, kind, state),
-                Lost::Scope(program, dir) => adopt(program, dir, DirKind::Scope, state),
-                Lost::Base(dir) => {
+                InstanceDir::Dir(program, dir) => adopt(program, dir, kind, state),
+                InstanceDir::Scope(program, dir) => adopt(program, dir, DirKind::Scope, state),
+                InstanceDir::Base(dir) => {
                     for dir in files::subdirs(&dir) {
                         let number = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
                         if let Some(number) = number {
@@ -220,13 +217,13 @@ fn add_lost(config: &ActConfig, instance: &Path, state: &mut State) {
 }
 
 /// Adds a program's directory.
-fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut State) {
+fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut JournalState) {
     let known = state.programs.get(&program);
     if known.is_some_and(|program| program.dirs.iter().any(|known| known.dir == dir)) {
         return;
     }
     if known.is_none() {
-        let from = Places::default();
+        let from = CgroupPaths::default();
         state.apply(Record::Begin { program, from });
     }
     let dir = journal::Dir {
@@ -237,9 +234,9 @@ fn adopt(program: ProgramId, dir: PathBuf, kind: DirKind, state: &mut State) {
     state.apply(Record::Dir { program, dir });
 }
 
-/// Removes an instance's own directories, and disables what it enabled where
-/// no other directory could use it: what version 1 of the journal notes.
-pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
+/// Removes an instance's own directories, and disables controllers that it enabled unless another
+/// directory could use them. Only version 1 of the journal records them.
+pub(crate) fn remove_bases(state: &JournalState) -> Vec<ActError> {
     let mut errors = Vec::new();
     for base in state.bases.iter().rev() {
         errors.extend(empty(base));
@@ -259,8 +256,8 @@ pub(crate) fn remove_bases(state: &State) -> Vec<ActError> {
     errors
 }
 
-/// Moves out whom the kernel has put into an instance's own directory: the
-/// processes of a v1 cpuset whose last CPU went offline.
+/// Moves processes out of an instance's own directory. The kernel moves processes of a v1 cpuset
+/// there when its last CPU goes offline.
 fn empty(base: &Path) -> Vec<ActError> {
     let parent = base.parent().unwrap_or(base);
     let members = cgroups::members_of(base).into_iter();
@@ -269,9 +266,8 @@ fn empty(base: &Path) -> Vec<ActError> {
         .collect()
 }
 
-/// Removes an instance's directory, the journal first: a directory without
-/// one says that all is undone. A keeper that is just starting may put its
-/// number there meanwhile.
+/// Removes an instance's directory, the journal first: a directory without a journal is completely
+/// undone. A keeper that is just starting may write its process number there meanwhile.
 pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     journal::remove(dir)?;
     let mut attempts = 0;
@@ -286,7 +282,7 @@ pub(crate) fn remove_instance(dir: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Undoes one program of an instance, whose owner must be dead.
+/// Undoes one program of an instance; the instance's owner must be dead.
 ///
 /// # Errors
 /// The journal cannot be read or locked.
@@ -317,13 +313,13 @@ pub fn undo_program(
     report.errors = errors;
     let mut programs = state.programs;
     programs.retain(|&one, _| one == program);
-    for (program, left) in let_go_all(&procs, &programs) {
+    for (program, left) in release_all(&procs, &programs) {
         match left {
-            Left::Errors(errors) => report.errors.extend(errors),
-            Left::Threads => report.errors.push(threads_left(program)),
-            // What remains is without life; the next start removes it.
-            Left::Remains => report.programs = 1,
-            Left::Nothing => {
+            ReleaseOutcome::Failed(errors) => report.errors.extend(errors),
+            ReleaseOutcome::ThreadsLeft => report.errors.push(threads_left(program)),
+            // The remaining directories have no living processes; the next start removes them.
+            ReleaseOutcome::DirsLeft => report.programs = 1,
+            ReleaseOutcome::Done => {
                 journal::close(instance_dir, program)?;
                 report.programs = 1;
             }
@@ -332,42 +328,41 @@ pub fn undo_program(
     Ok(report)
 }
 
-/// What a program's launcher calls when its Usher has died: undoes the
-/// program when the keeper is dead too.
+/// Undoes a program of a dead Usher process if the keeper is dead too. The program's launcher calls
+/// this.
 ///
 /// # Errors
 /// As [`undo_program`].
-pub fn rescue(
+pub fn undo_orphaned(
     config: &ActConfig,
     instance_dir: &Path,
     program: ProgramId,
-) -> Result<Rescue, ActError> {
+) -> Result<UndoOutcome, ActError> {
     let procs = Procs::new(config);
     let Some((state, _)) = journal::read(instance_dir)? else {
-        return Ok(Rescue::Nothing);
+        return Ok(UndoOutcome::Nothing);
     };
     let owner = state.head.as_ref().map(|head| head.owner);
     if owner
         .or_else(|| owner_in_name(instance_dir))
         .is_some_and(|owner| procs.lives(owner))
     {
-        return Ok(Rescue::MasterLives);
+        return Ok(UndoOutcome::OwnerAlive);
     }
     if let Some(keeper) = crate::keeper::of_instance(instance_dir)
-        && procs.works(keeper)
+        && procs.can_run(keeper)
     {
-        return Ok(Rescue::KeeperLives(keeper));
+        return Ok(UndoOutcome::KeeperAlive(keeper));
     }
     if !state.programs.contains_key(&program) {
-        return Ok(Rescue::Nothing);
+        return Ok(UndoOutcome::Nothing);
     }
-    undo_program(config, instance_dir, program).map(Rescue::Undone)
+    undo_program(config, instance_dir, program).map(UndoOutcome::Undone)
 }
 
-/// What a launcher calls that may not read the journal of the Usher that died,
-/// as that was root's: thaws the launched program `pid`, a child of the caller.
-/// Returns `false` where that Usher lives. A program without a cgroup of its own
-/// was stopped by signals, and is continued where `is_background`.
+/// Thaws the launched program `pid`, a child of the caller. For launchers that may not read the
+/// journal of a dead Usher process because root owned it. Returns `false` if that process lives. A
+/// program without a cgroup of its own was stopped by signals, and is continued if `is_background`.
 ///
 /// # Errors
 /// The cgroup cannot be thawed.
@@ -384,7 +379,7 @@ pub fn thaw_launched(
     let places = Mounts::read(config)?.places(&procs, pid);
     let own = places
         .and_then(|places| places.v2)
-        .filter(|dir| site::is_ours(dir));
+        .filter(|dir| environment::is_ours(dir));
     if let Some(dir) = own {
         cgroups::freeze(&dir, false)?;
     } else if is_background && let Some(root) = procs.get(pid) {
@@ -404,11 +399,11 @@ impl UndoReport {
     }
 }
 
-/// A journal is obeyed only where nobody else can have written it.
+/// Checks that no other user can have written the journal; otherwise it is not followed.
 fn check_owner(dir: &Path) -> Result<(), ActError> {
     let data = match fs::symlink_metadata(dir) {
         Ok(data) => data,
-        // Another process has just finished with it.
+        // Another process has just finished the undo.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(file_error("reading", dir)(error)),
     };
@@ -418,12 +413,12 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
     }
     Err(foreign(
         dir,
-        "it is not a directory that only this user may write in",
+        "it is not a directory to which only this user may write",
     ))
 }
 
-/// Numbers of processes mean others in another pid namespace.
-fn check_namespace(procs: &Procs, dir: &Path, state: &State) -> Result<(), ActError> {
+/// Checks the PID namespace: in another namespace, the pids mean other processes.
+fn check_namespace(procs: &Procs, dir: &Path, state: &JournalState) -> Result<(), ActError> {
     match &state.head {
         Some(head) if head.pid_namespace != procs.pid_namespace() => {
             Err(foreign(dir, "it belongs to another pid namespace"))
@@ -433,11 +428,11 @@ fn check_namespace(procs: &Procs, dir: &Path, state: &State) -> Result<(), ActEr
 }
 
 fn foreign(dir: &Path, reason: &'static str) -> ActError {
-    file_error("leaving alone journal", dir)(io::Error::other(reason))
+    file_error("ignoring journal", dir)(io::Error::other(reason))
 }
 
-/// `PID-START`, the name of an instance's directory; the second and later
-/// instances of one process get a number behind it.
+/// Returns `PID-START`, the name of an instance's directory; the second and later instances of one
+/// process get a number behind it.
 pub(crate) fn name_of(owner: ProcessId) -> String {
     static OPENED: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}", owner.pid, owner.start_ticks);
@@ -455,11 +450,10 @@ fn owner_in_name(dir: &Path) -> Option<ProcessId> {
     })
 }
 
-/// Keeps other undoers away while it is held; `None` where the instance is
-/// gone.
+/// Locks a journal against other processes that undo it. `None` if the instance is gone.
 ///
-/// A holder that is stopped is not waited for: it may be stopped for ever, and
-/// every step of an undo may be done twice.
+/// A stopped lock holder is not waited for, because it may stay stopped for ever. Every step of an
+/// undo may be repeated.
 fn lock(procs: &Procs, dir: &Path) -> Result<Option<File>, ActError> {
     let path = dir.join("undo.lock");
     let file = match OpenOptions::new().create(true).append(true).open(&path) {
@@ -482,7 +476,7 @@ fn lock(procs: &Procs, dir: &Path) -> Result<Option<File>, ActError> {
     }
 }
 
-/// Whether the process that holds a lock on this file is stopped.
+/// Returns whether the process that holds a lock on this file is stopped.
 fn holder_is_stopped(procs: &Procs, file: &File) -> bool {
     let Ok(meta) = file.metadata() else {
         return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real programs, narrowed, stopped and let go in every way that works here.
+//! Real programs, seated, stopped and released in every way that works here.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -30,16 +30,16 @@ fn close(act: &mut Actuator) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// One at a time: two trees in one session that fork at the same moment and
-/// leave orphans cannot be told apart (the essay of `tree.rs`), and a storm of
-/// one test is no part of another's tree.
+/// One test at a time: the orphans of two trees in one session that fork at the same moment cannot
+/// be distinguished (see "Limits" in `tree.rs`), and a storm of one test does not belong to another
+/// test's tree.
 static ONE_TREE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_TREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every way gets an actuator of its own and a program.
+/// Runs a test in every way, each with an actuator and a program of its own.
 fn in_every_way(args: &[&str], test: impl Fn(Way, &mut Actuator, &mut Program)) {
     let _alone = alone();
     for way in ways() {
@@ -60,12 +60,12 @@ fn in_every_way(args: &[&str], test: impl Fn(Way, &mut Actuator, &mut Program)) 
 }
 
 #[test]
-fn a_tree_is_seated_released_and_let_go() {
+fn a_tree_is_seated_released_and_departs() {
     in_every_way(&["tree", "3", "2"], |way, act, program| {
-        let before = portrait(program);
+        let before = snapshot(program);
         assert_eq!(before.len(), 4);
         let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
-        assert_eq!(home.cgroup.is_some(), way != Way::Bare);
+        assert_eq!(home.cgroup.is_some(), way != Way::NoCgroups);
         assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
         act.act(&seat("0")).unwrap();
         assert_eq!(
@@ -77,13 +77,13 @@ fn a_tree_is_seated_released_and_let_go() {
         assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
         act.act(&seat("1")).unwrap();
         act.leave(ONE);
-        assert_eq!(portrait(program), before, "{way:?}");
+        assert_eq!(snapshot(program), before, "{way:?}");
         assert!(matches!(act.depart(ONE), Err(ActError::Unknown(ONE))));
     });
 }
 
 #[test]
-fn a_program_that_was_let_go_can_be_taken_in_again_at_once() {
+fn a_released_program_can_be_admitted_again_at_once() {
     in_every_way(&["tree", "1", "2"], |way, act, program| {
         let before = all_masks(program);
         for number in 1..=5 {
@@ -100,7 +100,7 @@ fn a_program_that_was_let_go_can_be_taken_in_again_at_once() {
 }
 
 #[test]
-fn a_frozen_tree_stands_still_and_goes_on() {
+fn a_frozen_tree_stops_and_continues_when_thawed() {
     in_every_way(&["tree", "2", "1"], |way, act, program| {
         let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
@@ -108,7 +108,7 @@ fn a_frozen_tree_stands_still_and_goes_on() {
             Some(dir) => std::fs::read_to_string(dir.join("cgroup.events"))
                 .unwrap()
                 .contains("frozen 1"),
-            None => portrait(program).values().all(|(stopped, ..)| *stopped),
+            None => snapshot(program).values().all(|(stopped, ..)| *stopped),
         };
         wait_until("the tree to stand still", stands);
         act.act(&Action::Thaw { program: ONE }).unwrap();
@@ -116,7 +116,7 @@ fn a_frozen_tree_stands_still_and_goes_on() {
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.leave(ONE);
         wait_until("the tree to go on", || {
-            portrait(program).values().all(|(stopped, ..)| !stopped)
+            snapshot(program).values().all(|(stopped, ..)| !stopped)
         });
         assert_eq!(program.processes().len(), 3, "{way:?}");
     });
@@ -144,9 +144,8 @@ fn a_process_that_was_stopped_stays_stopped() {
     });
 }
 
-/// Takes a storm in. A chain of processes that fork and end faster than we can
-/// look is refused; then nothing of it may be left changed, and asking again
-/// may find it slower.
+/// Admits a storm. A chain of processes that fork and end faster than a scan is refused. In that
+/// case nothing of it may be left changed, and another attempt may succeed.
 fn admit_storm(act: &mut Actuator, program: &Program) -> Option<ProcessTree> {
     match act.launch(ONE, program.id, Work::Foreground) {
         Ok(home) => Some(home),
@@ -167,8 +166,8 @@ fn now_ticks() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// Whether a hundred looks at a storm find it all inside. Who had lost its
-/// parent before it was taken in is nobody's, and lives a little longer.
+/// Returns whether a hundred scans of a storm find all its processes inside. A process that had
+/// lost its parent before the admission does not belong to the storm, and lives a little longer.
 fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
     let cgroup = home.cgroup.clone().unwrap();
     let name = cgroup
@@ -178,8 +177,8 @@ fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
         "0::/{}\n",
         name.display().to_string().trim_start_matches('/')
     );
-    let mut looked = 0;
-    while looked < 100 {
+    let mut scanned = 0;
+    while scanned < 100 {
         for pid in program.processes() {
             let places = cgroups(pid);
             let counts = |stat: Stat| stat.state != 'Z' && stat.start_ticks >= since_ticks;
@@ -187,7 +186,7 @@ fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
                 if !places.contains(&line) {
                     return false;
                 }
-                looked += 1;
+                scanned += 1;
             }
         }
     }
@@ -195,9 +194,9 @@ fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
 }
 
 #[test]
-fn a_fork_storm_can_be_taken_in_and_let_go() {
+fn a_fork_storm_can_be_admitted_and_released() {
     in_every_way(&["storm", "4"], |way, act, program| {
-        if way == Way::Bare {
+        if way == Way::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         let caught = (0..30).any(|_| {
@@ -223,12 +222,12 @@ fn a_fork_storm_can_be_taken_in_and_let_go() {
     });
 }
 
-/// As in a container, or under a CI runner: whoever adopts the orphans stands
-/// in the session of the program.
+/// In a container, or under a CI runner, the process that adopts orphans is in the session of the
+/// program.
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
     let _alone = alone();
-    if !ways().contains(&Way::Own) {
+    if !ways().contains(&Way::OwnCgroup) {
         return; // without rights for cgroups there is none to make a namespace
     }
     let test = std::env::current_exe().unwrap();
@@ -243,15 +242,15 @@ fn orphans_are_known_where_init_shares_their_session() {
             "sh",
         ])
         .arg(test)
-        .args(["--exact", "a_fork_storm_can_be_taken_in_and_let_go"])
+        .args(["--exact", "a_fork_storm_can_be_admitted_and_released"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("1 passed") && out.status.success(), "{text}");
 }
 
-/// Waits until many looks one after the other find only threads with this mask:
-/// on a loaded machine a thread may be missed until the next call.
+/// Waits until many consecutive scans find only threads with this mask: on a loaded machine a
+/// thread may be missed until the next call.
 fn all_get_mask(act: &mut Actuator, program: &Program, mask: &str) {
     let expected = BTreeSet::from([mask.to_owned()]);
     wait_until(&format!("all to have the mask {mask}"), || {
@@ -292,14 +291,14 @@ fn a_programs_own_affinity_is_respected() {
 }
 
 #[test]
-fn a_mask_that_the_program_sets_meanwhile_is_left() {
+fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::Bare.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(Way::NoCgroups.config(runtime.path())).unwrap();
     let program = Program::start(&["tree", "0", "0"]);
     act.launch(ONE, program.id, Work::Foreground).unwrap();
     act.act(&seat("0")).unwrap();
-    // As the program itself would, to what is neither its old mask nor ours.
+    // The program itself sets a mask that is neither its old one nor Usher's.
     let mut set = rustix::thread::CpuSet::new();
     set.set(1);
     let pid = rustix::process::Pid::from_raw(program.pid());
@@ -311,7 +310,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_left() {
 }
 
 #[test]
-fn impossible_seats_change_nothing() {
+fn rejects_impossible_seats_without_changes() {
     in_every_way(&["tree", "1", "1"], |way, act, program| {
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&seat("0")).unwrap();
@@ -352,7 +351,7 @@ fn a_process_is_managed_once() {
         refused(act.launch(other, id_of(child), Work::Foreground), ONE);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
-        // And whoever is above one that is managed.
+        // An ancestor of a managed process is refused too.
         act.launch(other, id_of(child), Work::Foreground).unwrap();
         refused(act.launch(ONE, program.id, Work::Foreground), other);
         act.leave(other);
@@ -361,11 +360,11 @@ fn a_process_is_managed_once() {
 }
 
 #[test]
-fn what_another_usher_manages_is_refused() {
+fn rejects_a_process_that_another_usher_manages() {
     let _alone = alone();
     let runtimes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut program = Program::start(&["tree", "0", "0"]);
-    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
         let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
         let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
         first.launch(ONE, program.id, Work::Foreground).unwrap();
@@ -382,10 +381,10 @@ fn what_another_usher_manages_is_refused() {
 }
 
 #[test]
-fn what_must_not_be_managed_is_refused() {
+fn rejects_processes_that_must_not_be_managed() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::Own.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(Way::OwnCgroup.config(runtime.path())).unwrap();
     let own = id_of(std::process::id() as i32);
     let refused = |result: Result<_, ActError>, why: &str| {
         let error: ActError = result.map(|_: usher_model::ProcessTree| ()).unwrap_err();
@@ -422,7 +421,7 @@ fn what_must_not_be_managed_is_refused() {
 }
 
 #[test]
-fn a_child_is_born_in_its_seat() {
+fn a_prepared_child_starts_in_its_seat() {
     let _alone = alone();
     for way in ways() {
         let runtime = tempfile::tempdir().unwrap();
@@ -459,10 +458,10 @@ fn a_child_is_born_in_its_seat() {
 }
 
 #[test]
-fn processes_go_back_to_the_very_cgroups_they_came_from() {
+fn processes_move_back_to_their_former_cgroups() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
         let program = Program::start(&["tree", "2", "0"]);
         let child = *program
@@ -470,16 +469,16 @@ fn processes_go_back_to_the_very_cgroups_they_came_from() {
             .iter()
             .find(|pid| **pid != program.pid())
             .unwrap();
-        // One process of the tree lives elsewhere in cgroup v2.
+        // One process of the tree is in another cgroup v2.
         let elsewhere = v2_top().join(format!("act-test-{}", program.pid()));
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join("cgroup.procs"), child.to_string()).unwrap();
-        let before = portrait(&program);
+        let before = snapshot(&program);
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         assert_eq!(act.processes(ONE).len(), 3);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
-        assert_eq!(portrait(&program), before, "{way:?}");
+        assert_eq!(snapshot(&program), before, "{way:?}");
         close(&mut act);
         drop(program);
         wait_until("the test's own cgroup to be empty", || {
@@ -502,10 +501,10 @@ fn a_tree_that_ends_is_no_error() {
 }
 
 #[test]
-fn a_program_launched_beside_it_is_not_taken_in() {
+fn a_program_launched_beside_the_tree_is_not_admitted() {
     let _alone = alone();
-    // A shell that launches a sleeper for every line that it reads, all in one
-    // process group: each looks much like an orphan of the one before.
+    // A shell that launches a sleeper for every line that it reads, all in one process group: each
+    // one resembles an orphan of the previous sleeper.
     let mut shell = std::process::Command::new("sh")
         .args([
             "-c",
@@ -521,10 +520,10 @@ fn a_program_launched_beside_it_is_not_taken_in() {
         std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
     let mut order = || std::io::Write::write_all(&mut orders, b"1000\n").unwrap();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::Own.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(Way::OwnCgroup.config(runtime.path())).unwrap();
     order();
     for number in 0..40 {
-        // The next one is launched while this one is taken in.
+        // The next sleeper is launched while the present sleeper is admitted.
         order();
         let pid: i32 = launched.next().unwrap().unwrap().parse().unwrap();
         let program = ProgramId(number);
@@ -537,7 +536,7 @@ fn a_program_launched_beside_it_is_not_taken_in() {
         assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
         act.leave(program);
         if number % 3 == 0 {
-            // Some have ended by the time that their neighbours are looked at.
+            // Some have ended before their neighbours are examined.
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         }

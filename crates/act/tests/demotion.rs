@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real programs, demoted in every way that works here; what they have is asked
-//! of the kernel before, meanwhile and after.
+//! Real programs, demoted in every way that works here. The kernel's values are compared before,
+//! during and after the demotion.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -22,14 +22,14 @@ fn demote(to: Demotion) -> Action {
     Action::Demote { program: ONE, to }
 }
 
-/// One at a time, as in `actuator.rs`.
+/// One test at a time, as in `actuator.rs`.
 static ONE_TREE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_TREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every way gets an actuator of its own and a program.
+/// Runs a test in every way, each with an actuator and a program of its own.
 fn in_every_way(command: impl Fn() -> Program, test: impl Fn(Way, &mut Actuator, &mut Program)) {
     let _alone = alone();
     if !has_rights() {
@@ -51,8 +51,8 @@ fn tree() -> Program {
     Program::start(&["tree", "2", "2"])
 }
 
-/// The directory in cgroup v1 whose `cpu.idle` counts for a process; `None`
-/// where there is no such hierarchy.
+/// Returns the directory in cgroup v1 whose `cpu.idle` applies to a process; `None` if there is no
+/// such hierarchy.
 fn cpu_dir(pid: i32) -> Option<PathBuf> {
     let top = Path::new("/sys/fs/cgroup/cpu");
     if !top.join("cpu.idle").exists() {
@@ -74,7 +74,7 @@ fn idles(dir: &Path) -> bool {
 fn vary(program: &Program) {
     let root = rustix::process::Pid::from_raw(program.pid());
     rustix::process::setpriority_process(root, 3).unwrap();
-    let last = *ranks(program).keys().last().unwrap();
+    let last = *sched_values(program).keys().last().unwrap();
     let param = libc::sched_param { sched_priority: 5 };
     // SAFETY: sets values of threads that this test started; the kernel reads
     // the structure given.
@@ -89,100 +89,109 @@ fn vary(program: &Program) {
 }
 
 #[test]
-fn a_tree_is_demoted_and_gets_back_what_it_had() {
+fn a_demoted_tree_gets_its_former_priorities_back() {
     in_every_way(tree, |way, act, program| {
         vary(program);
-        let before = portrait(program);
+        let before = snapshot(program);
         for _ in 0..2 {
             act.launch(ONE, program.id, Work::Foreground).unwrap();
             act.act(&demote(Demotion::Idle)).unwrap();
             assert!(
-                all_have(program, Rank::IDLE),
+                all_have(program, SchedValues::IDLE),
                 "{way:?}: {:?}",
-                ranks(program)
+                sched_values(program)
             );
-            if way != Way::Bare
+            if way != Way::NoCgroups
                 && let Some(dir) = cpu_dir(program.pid())
             {
                 assert!(idles(&dir), "{way:?}");
                 let all = program.processes();
                 assert!(all.iter().all(|pid| cpu_dir(*pid) == Some(dir.clone())));
-                assert_eq!(act.why_not_demoted(ONE), [""; 0], "{way:?}");
+                assert_eq!(act.demotion_gaps(ONE), [""; 0], "{way:?}");
             }
             act.leave(ONE);
-            assert_eq!(portrait(program), before, "{way:?}");
+            assert_eq!(snapshot(program), before, "{way:?}");
         }
     });
 }
 
 #[test]
-fn nice_is_all_that_nice_does() {
+fn demotion_by_nice_changes_only_the_nice_value() {
     in_every_way(tree, |way, act, program| {
-        let before = portrait(program);
-        let nice = Rank {
+        let before = snapshot(program);
+        let nice = SchedValues {
             nice: 19,
-            ..Rank::plain()
+            ..SchedValues::plain()
         };
         act.launch(ONE, program.id, Work::Foreground).unwrap();
         act.act(&demote(Demotion::Nice)).unwrap();
         assert!(all_have(program, nice), "{way:?}");
         act.act(&demote(Demotion::Idle)).unwrap();
-        assert!(all_have(program, Rank::IDLE), "{way:?}");
+        assert!(all_have(program, SchedValues::IDLE), "{way:?}");
         act.act(&demote(Demotion::Nice)).unwrap();
-        assert!(all_have(program, Rank::IDLE), "{way:?}: what is less");
+        assert!(
+            all_have(program, SchedValues::IDLE),
+            "{way:?}: a weaker demotion changes nothing"
+        );
         act.leave(ONE);
-        assert_eq!(portrait(program), before, "{way:?}");
+        assert_eq!(snapshot(program), before, "{way:?}");
     });
 }
 
 #[test]
-fn a_thread_born_meanwhile_gets_what_its_parent_had() {
+fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
     let spawner = || Program::start(&["spawner"]);
     in_every_way(spawner, |way, act, program| {
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 2).unwrap();
         act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
-        let met: BTreeSet<i32> = ranks(program).into_keys().collect();
-        // Who is being born during a refresh is met by the next.
+        let met: BTreeSet<i32> = sched_values(program).into_keys().collect();
+        // A process that is created during a refresh is found by the next one.
         wait_until("others, all lowered", || {
             act.refresh(ONE).unwrap();
             let is_other = |tid: &i32| !met.contains(tid) || *tid == program.pid();
-            ranks(program).keys().all(is_other) && all_have(program, Rank::IDLE)
+            sched_values(program).keys().all(is_other) && all_have(program, SchedValues::IDLE)
         });
         act.leave(ONE);
         for _ in 0..20 {
-            let fair =
-                |rank: &Rank| rank.policy == 0 && [0, 2].contains(&rank.nice) && rank.io == 0;
-            let ranks = ranks(program);
-            assert!(ranks.values().all(fair), "{way:?}: {ranks:?}");
+            let fair = |rank: &SchedValues| {
+                rank.policy == 0 && [0, 2].contains(&rank.nice) && rank.io == 0
+            };
+            let sched_values = sched_values(program);
+            assert!(sched_values.values().all(fair), "{way:?}: {sched_values:?}");
         }
     });
 }
 
 #[test]
-fn what_is_set_meanwhile_is_left() {
+fn values_set_meanwhile_are_not_changed() {
     in_every_way(tree, |way, act, program| {
         act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
-        // As the program itself could.
+        // The program itself could set these.
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 7).unwrap();
         act.refresh(ONE).unwrap();
         act.leave(ONE);
-        let mut ranks = ranks(program);
-        let own = ranks.remove(&program.pid()).unwrap();
-        let reniced = Rank {
+        let mut sched_values = sched_values(program);
+        let own = sched_values.remove(&program.pid()).unwrap();
+        let reniced = SchedValues {
             nice: 7,
-            ..Rank::plain()
+            ..SchedValues::plain()
         };
         assert_eq!(own, reniced, "{way:?}");
-        assert!(ranks.values().all(|rank| *rank == Rank::plain()), "{way:?}");
+        assert!(
+            sched_values
+                .values()
+                .all(|rank| *rank == SchedValues::plain()),
+            "{way:?}"
+        );
     });
 }
 
 #[test]
-fn background_work_is_born_where_it_gives_way() {
+fn background_work_starts_in_the_directory_with_cpu_idle() {
     let _alone = alone();
     if !has_rights() {
         return;
@@ -202,13 +211,13 @@ fn background_work_is_born_where_it_gives_way() {
             },
             Forked::Parent { child, pidfd } => (child, pidfd),
         };
-        if way != Way::Bare
+        if way != Way::NoCgroups
             && let Some(dir) = cpu_dir(child.pid)
         {
-            assert!(idles(&dir), "{way:?}: born there");
+            assert!(idles(&dir), "{way:?}: created there");
         }
         act.admit(ONE, child, Work::Background).unwrap();
-        assert_eq!(rank(child.pid), Some(Rank::IDLE), "{way:?}");
+        assert_eq!(rank(child.pid), Some(SchedValues::IDLE), "{way:?}");
         let before = cgroups(own.pid);
         act.leave(ONE);
         assert_eq!(cgroups(child.pid), before, "{way:?}");
@@ -220,44 +229,47 @@ fn background_work_is_born_where_it_gives_way() {
     }
 }
 
-/// Gives a thread a millisecond in every hundred; whether the kernel did.
+/// Gives a thread 1 ms in every 100 ms. Returns whether the kernel accepted it.
 fn schedule_by_deadlines(tid: i32) -> bool {
     // The words of `struct sched_attr` in its first version.
     let policy = 48 | (libc::SCHED_DEADLINE as u64) << 32;
     let attr: [u64; 6] = [policy, 0, 0, 1_000_000, 100_000_000, 100_000_000];
-    // SAFETY: the kernel reads the structure, which says how long it is.
+    // SAFETY: the kernel reads the structure, which contains its size.
     unsafe { libc::syscall(libc::SYS_sched_setattr, tid, attr.as_ptr(), 0) == 0 }
 }
 
 #[test]
-fn who_has_deadlines_keeps_them() {
+fn a_deadline_thread_keeps_its_policy() {
     let _alone = alone();
     let program = tree();
-    let last = *ranks(&program).keys().last().unwrap();
+    let last = *sched_values(&program).keys().last().unwrap();
     if !schedule_by_deadlines(last) {
         usher_skip::skip!("no thread can be scheduled by deadlines");
         return;
     }
-    let before = portrait(&program);
-    let (_runtime, mut act) = bare();
+    let before = snapshot(&program);
+    let (_runtime, mut act) = without_cgroups();
     act.launch(ONE, program.id, Work::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
-    let mut now = ranks(&program);
+    let mut now = sched_values(&program);
     let kept = now.remove(&last).unwrap();
     assert_eq!(
         (kept.policy, kept.io),
-        (libc::SCHED_DEADLINE, Rank::IDLE.io)
+        (libc::SCHED_DEADLINE, SchedValues::IDLE.io)
     );
-    assert!(now.values().all(|rank| *rank == Rank::IDLE), "{now:?}");
-    let why = act.why_not_demoted(ONE).join("\n");
+    assert!(
+        now.values().all(|rank| *rank == SchedValues::IDLE),
+        "{now:?}"
+    );
+    let why = act.demotion_gaps(ONE).join("\n");
     assert!(why.contains("deadlines"), "{why}");
     close(act);
-    assert_eq!(portrait(&program), before);
+    assert_eq!(snapshot(&program), before);
 }
 
-/// Takes a storm in, with everything that it has born since.
+/// Admits a storm, with all processes created since.
 fn admit_storm(act: &mut Actuator, program: &Program) {
-    wait_until("the storm to be taken in", || {
+    wait_until("the storm to be admitted", || {
         match act.launch(ONE, program.id, Work::Background) {
             Ok(_) => true,
             Err(ActError::Refused { .. }) => false,
@@ -267,10 +279,10 @@ fn admit_storm(act: &mut Actuator, program: &Program) {
 }
 
 #[test]
-fn nobody_escapes_who_forks_meanwhile_and_nobody_stays() {
+fn processes_forked_meanwhile_are_admitted_and_released() {
     let storm = || Program::start(&["storm", "3"]);
     in_every_way(storm, |way, act, program| {
-        if way == Way::Bare {
+        if way == Way::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         for _ in 0..5 {
@@ -280,8 +292,9 @@ fn nobody_escapes_who_forks_meanwhile_and_nobody_stays() {
             wait_until("all to be demoted", || {
                 act.refresh(ONE).unwrap();
                 let inside = act.processes(ONE);
-                let ranks: Vec<Rank> = inside.into_iter().filter_map(rank).collect();
-                !ranks.is_empty() && ranks.iter().all(|rank| *rank == Rank::IDLE)
+                let sched_values: Vec<SchedValues> = inside.into_iter().filter_map(rank).collect();
+                !sched_values.is_empty()
+                    && sched_values.iter().all(|rank| *rank == SchedValues::IDLE)
             });
             act.act(&THAW).unwrap();
             act.leave(ONE);
@@ -295,15 +308,17 @@ fn nobody_escapes_who_forks_meanwhile_and_nobody_stays() {
             program.processes().iter().any(|pid| !first.contains(pid))
         });
         for _ in 0..20 {
-            let ranks: BTreeMap<i32, Rank> = ranks(program);
-            let plain = ranks.values().all(|rank| *rank == Rank::plain());
-            assert!(plain, "{way:?}: {ranks:?}");
+            let sched_values: BTreeMap<i32, SchedValues> = sched_values(program);
+            let plain = sched_values
+                .values()
+                .all(|rank| *rank == SchedValues::plain());
+            assert!(plain, "{way:?}: {sched_values:?}");
         }
     });
 }
 
 #[test]
-fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
+fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
     in_every_way(tree, |way, act, program| {
         // SAFETY: stops a process that this test started.
         unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
@@ -312,10 +327,10 @@ fn whom_the_user_has_stopped_is_demoted_and_stays_stopped() {
         act.launch(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();
-        assert!(all_have(program, Rank::IDLE), "{way:?}");
+        assert!(all_have(program, SchedValues::IDLE), "{way:?}");
         act.act(&THAW).unwrap();
         act.leave(ONE);
-        assert!(all_have(program, Rank::plain()), "{way:?}");
+        assert!(all_have(program, SchedValues::plain()), "{way:?}");
         assert!(stopped(program), "{way:?}");
     });
 }

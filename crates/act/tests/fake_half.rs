@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A demotion that fails half-way, on a tree of plain files whose `cpu.idle`
-//! cannot be written at first. One test, so that the instance's name is known
-//! beforehand.
+//! A demotion that fails half-way, on a tree of plain files in which `cpu.idle` cannot be written
+//! at first. A single test, so that the instance's name is known beforehand.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -51,10 +50,13 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
 
     let error = act.act(&DEMOTE).unwrap_err().to_string();
     assert!(error.contains("cpu.idle"), "{error}");
-    assert!(all_have(&program, Rank::IDLE));
+    assert!(all_have(&program, SchedValues::IDLE));
     comes(&all[..2]);
     act.refresh(ONE).unwrap();
-    assert!(all_have(&newcomers[0], Rank::IDLE), "followed meanwhile");
+    assert!(
+        all_have(&newcomers[0], SchedValues::IDLE),
+        "followed meanwhile"
+    );
 
     fs::remove_dir(home.join("cpu.idle")).unwrap();
     fs::write(home.join("cpu.idle"), "0").unwrap();
@@ -62,7 +64,10 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
     assert_eq!(fs::read_to_string(home.join("cpu.idle")).unwrap(), "1");
     comes(&all);
     act.refresh(ONE).unwrap();
-    assert!(all_have(&newcomers[1], Rank::IDLE), "followed afterwards");
+    assert!(
+        all_have(&newcomers[1], SchedValues::IDLE),
+        "followed afterwards"
+    );
 
     let journal = fs::read_to_string(act.instance_dir().join("journal.jsonl")).unwrap();
     for tid in all.into_iter().flat_map(threads) {
@@ -70,13 +75,13 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
             |line: &&str| line.contains("priority") && line.contains(&format!("\"tid\":{tid},"));
         let lines: Vec<&str> = journal.lines().filter(noted).collect();
         assert_eq!(lines.len(), 1, "{journal}");
-        let nice = format!("\"nice\":{}", Rank::plain().nice);
+        let nice = format!("\"nice\":{}", SchedValues::plain().nice);
         assert!(lines[0].contains(&nice), "{}", lines[0]);
     }
-    // Plain files do not go away as the kernel's do.
+    // Plain files are not removed with their directory, unlike the kernel's.
     let left = fail_to_depart(&mut act, ONE);
     assert!(left.contains("removing cgroup"), "{left}");
     for program in [&program, &newcomers[0], &newcomers[1]] {
-        assert!(all_have(program, Rank::plain()));
+        assert!(all_have(program, SchedValues::plain()));
     }
 }

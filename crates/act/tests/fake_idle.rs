@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cpu controller of cgroup v2, on a tree of plain files: background work
-//! gets a directory beside the instance's own, which gives way. One test, so
-//! that the instance's name is known beforehand.
+//! The cpu controller of cgroup v2, on a tree of plain files: background work gets a directory
+//! beside the instance's own, with `cpu.idle`. A single test, so that the instance's name is known
+//! beforehand.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -27,7 +27,7 @@ fn text(dir: &Path, file: &str) -> String {
 }
 
 #[test]
-fn background_work_gives_way_in_a_directory_of_its_own() {
+fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let (proc, top) = (dir.path().join("proc"), dir.path().join("cgroup"));
     let program = Program::start(&["tree", "0", "1"]);
@@ -56,12 +56,16 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     assert_eq!(text(&beside, "cgroup.procs"), program.pid().to_string());
     act.act(&demote(BACKGROUND)).unwrap();
     assert_eq!(text(&beside, "cpu.idle"), "1");
-    let why = act.why_not_demoted(BACKGROUND).iter();
-    // No BPF program is attached to a directory that only looks like a cgroup.
+    let why = act.demotion_gaps(BACKGROUND).iter();
+    // No BPF program can be attached to a plain directory.
     let why: Vec<&String> = why.filter(|why| !why.contains("sockets")).collect();
     if rustix::process::geteuid().is_root() {
         assert!(why.is_empty(), "{why:?}");
-        assert!(ranks(&program).values().all(|rank| *rank == Rank::IDLE));
+        assert!(
+            sched_values(&program)
+                .values()
+                .all(|rank| *rank == SchedValues::IDLE)
+        );
     }
 
     // A directory without the controller's file cannot be made to yield.
@@ -70,13 +74,18 @@ fn background_work_gives_way_in_a_directory_of_its_own() {
     let admitted = act.admit(FOREGROUND, other.id, Work::Foreground).unwrap();
     assert_eq!(admitted.cgroup, Some(home));
     act.act(&demote(FOREGROUND)).unwrap();
-    let why = act.why_not_demoted(FOREGROUND).join("\n");
+    let why = act.demotion_gaps(FOREGROUND).join("\n");
     assert!(why.contains("cpu.idle is not used"), "{why}");
 
-    // Plain files do not go away as the kernel's do, so what is left is said.
+    // Plain files are not removed with their directory, unlike the kernel's, so the rest is
+    // reported.
     let left = fail_to_depart(&mut act, BACKGROUND);
     assert!(left.contains("removing cgroup"), "{left}");
     assert_eq!(text(&beside, "cpu.idle"), "0");
     assert_eq!(text(&top, "cgroup.procs"), program.pid().to_string());
-    assert!(ranks(&program).values().all(|rank| *rank == Rank::plain()));
+    assert!(
+        sched_values(&program)
+            .values()
+            .all(|rank| *rank == SchedValues::plain())
+    );
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `SIGKILL` at random moments: a master that does random things to two
-//! programs, its keeper, one of the programs, in all combinations. Afterwards
-//! nothing is stopped or narrowed, and no cgroup or journal is left.
+//! `SIGKILL` at random moments, in all combinations of victims: an owner that applies random
+//! actions to two programs, its keeper, one of the programs. Afterwards nothing is stopped or
+//! narrowed, and no cgroup or journal is left.
 //!
-//! `USHER_KILL_ROUNDS` sets the rounds a combination (20), `USHER_KILL_SEED`
-//! the seed.
+//! `USHER_KILL_ROUNDS` sets the rounds per combination (20), `USHER_KILL_SEED` the seed.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -18,24 +17,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
-use usher_act::{Rescue, rescue, undo_stale};
+use usher_act::{UndoOutcome, undo_orphaned, undo_stale};
 use usher_model::ProgramId;
 
-/// Who is killed, in this order.
+/// The killed processes, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
-    Master,
+    Owner,
     Keeper,
     Program,
 }
-use Victim::{Keeper, Master, Program as OneProgram};
+use Victim::{Keeper, Owner, Program as OneProgram};
 
 const COMBINATIONS: [&[Victim]; 6] = [
-    &[Master],
-    &[Keeper, Master],
-    &[Master, Keeper],
-    &[OneProgram, Master],
-    &[Keeper, OneProgram, Master],
+    &[Owner],
+    &[Keeper, Owner],
+    &[Owner, Keeper],
+    &[OneProgram, Owner],
+    &[Keeper, OneProgram, Owner],
     &[Keeper],
 ];
 
@@ -45,7 +44,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_left_whoever_dies() {
+fn everything_is_undone_for_each_combination_of_killed_processes() {
     let rounds = from_environment("USHER_KILL_ROUNDS", 20);
     let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
@@ -63,36 +62,36 @@ fn nothing_is_left_whoever_dies() {
     }
 }
 
-/// Returns how long after the last death everything was undone.
+/// Returns the time from the last death until everything was undone.
 fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
-    let _witness = Witness(runtime.path());
+    let _witness = FailureReport(runtime.path());
     let mut programs = [
         Program::start(&["tree", "2", "1"]),
         Program::start_in_session(command(&["tree", "0", "0"])),
     ];
     let own = cgroups(std::process::id() as i32);
-    let mut master = start_master(way, runtime.path(), seed, &programs);
-    let instance = first_line(&mut master);
+    let mut owner = start_owner(way, runtime.path(), seed, &programs);
+    let instance = first_line(&mut owner);
     spin(Duration::from_micros(seed >> 20 & 0xffff));
     for victim in combination {
         match victim {
-            Master => {
-                master.kill().unwrap();
-                master.wait().unwrap();
+            Owner => {
+                owner.kill().unwrap();
+                owner.wait().unwrap();
             }
             OneProgram => programs[1].kill(),
             Keeper => kill_keeper(&instance),
         }
     }
     let died = Instant::now();
-    if !combination.contains(&Master) {
-        // The master replaces its keeper; then both go.
+    if !combination.contains(&Owner) {
+        // The owner replaces its keeper; then both are killed.
         wait_until("another keeper", || keeper(&instance).is_some_and(lives));
-        master.kill().unwrap();
-        master.wait().unwrap();
+        owner.kill().unwrap();
+        owner.wait().unwrap();
     }
-    if combination.contains(&Keeper) && combination.contains(&Master) {
+    if combination.contains(&Keeper) && combination.contains(&Owner) {
         undo_without_keeper(way, runtime.path(), &instance, seed);
     }
     let what = format!("{way:?} {combination:?} seed {seed}");
@@ -113,7 +112,7 @@ fn is_as_before(pid: i32, own: &str, what: &str) {
     assert_eq!(masks(pid), BTreeSet::from([cpu_list()]), "{what}");
     assert_eq!(cgroups(pid), own, "{what}");
     for tid in threads(pid) {
-        assert_eq!(rank(tid), Some(Rank::plain()), "{what}");
+        assert_eq!(rank(tid), Some(SchedValues::plain()), "{what}");
     }
     assert_eq!(autogroup(pid).unwrap_or(0), 0, "{what}");
     wait_until(&format!("{pid} to go on: {what}"), || {
@@ -121,36 +120,36 @@ fn is_as_before(pid: i32, own: &str, what: &str) {
     });
 }
 
-fn start_master(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
+fn start_owner(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
     let ids = programs
         .iter()
         .map(|p| format!("{}-{}", p.id.pid, p.id.start_ticks));
     Command::new(rig())
-        .arg("master")
+        .arg("owner")
         .arg(runtime)
         .arg(way.config(runtime).cgroup_root)
         .arg((seed & 0xffff_ffff).to_string())
         .args(ids)
         .stdout(Stdio::piped())
-        // It complains when a program dies under it.
-        .stderr(fs::File::create(runtime.join(SAID)).unwrap())
+        // The owner reports errors when a program dies during an action.
+        .stderr(fs::File::create(runtime.join(OUTPUT)).unwrap())
         .spawn()
         .unwrap()
 }
 
-/// What the master and its keepers said, in the runtime directory.
-const SAID: &str = "said";
+/// File in the runtime directory with the output of the owner and its keepers.
+const OUTPUT: &str = "output";
 
-/// Tells, where the test fails, what those who are to undo said and left.
-struct Witness<'a>(&'a Path);
+/// Prints, if the test fails, the output and the remaining files of the processes that should undo.
+struct FailureReport<'a>(&'a Path);
 
-impl Drop for Witness<'_> {
+impl Drop for FailureReport<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
-        let said = fs::read_to_string(self.0.join(SAID)).unwrap_or_default();
-        eprintln!("said: {said}");
+        let output = fs::read_to_string(self.0.join(OUTPUT)).unwrap_or_default();
+        eprintln!("output: {output}");
         for instance in fs::read_dir(self.0.join("instances")).into_iter().flatten() {
             let instance = instance.unwrap().path();
             for file in fs::read_dir(&instance).into_iter().flatten() {
@@ -166,9 +165,9 @@ impl Drop for Witness<'_> {
     }
 }
 
-fn first_line(master: &mut Child) -> PathBuf {
+fn first_line(owner: &mut Child) -> PathBuf {
     let mut line = String::new();
-    let out = master.stdout.take().unwrap();
+    let out = owner.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
     PathBuf::from(line.trim())
 }
@@ -178,30 +177,30 @@ fn keeper(instance: &Path) -> Option<i32> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// A zombie has died, and so has one that is being buried: it is seen for a moment
-/// after that.
+/// A zombie has died. A process that is being reaped is visible for a moment longer, and has died
+/// too.
 fn lives(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 fn kill_keeper(instance: &Path) {
-    // Gone already: its master had died and it was quick.
+    // It is gone if its owner had died and it finished quickly.
     let Some(pid) = keeper(instance) else { return };
-    // SAFETY: kills the keeper that this test's master has started.
+    // SAFETY: kills the keeper that this test's owner has started.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     wait_until("the keeper to die", || !lives(pid));
 }
 
-/// Launchers first, each its own program; then the next start. Where the
-/// master had replaced its keeper, that one does it.
+/// Launchers undo first, each its own program; then the next start. If the owner had replaced its
+/// keeper, that keeper does it.
 fn undo_without_keeper(way: Way, runtime: &Path, instance: &Path, seed: u64) {
     let config = way.config(runtime);
     if seed & 1 << 50 != 0 {
         for program in [ProgramId(0), ProgramId(1)] {
-            match rescue(&config, instance, program).unwrap() {
-                Rescue::MasterLives => panic!("the master was killed"),
-                Rescue::Undone(report) => assert!(report.errors.is_empty(), "{report:?}"),
-                Rescue::KeeperLives(_) | Rescue::Nothing => {}
+            match undo_orphaned(&config, instance, program).unwrap() {
+                UndoOutcome::OwnerAlive => panic!("the owner was killed"),
+                UndoOutcome::Undone(report) => assert!(report.errors.is_empty(), "{report:?}"),
+                UndoOutcome::KeeperAlive(_) | UndoOutcome::Nothing => {}
             }
         }
     }
@@ -209,7 +208,7 @@ fn undo_without_keeper(way: Way, runtime: &Path, instance: &Path, seed: u64) {
     assert!(report.errors.is_empty(), "{report:?}");
 }
 
-/// Stops a keeper for good, as a debugger or its administrator may.
+/// Stops a keeper for good, as a debugger or an administrator may.
 fn stop(pid: i32) {
     // SAFETY: stops a process that this test has started.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
@@ -225,17 +224,17 @@ fn a_stopped_keeper_does_not_block_the_undo() {
     {
         let what = format!("{way:?}, by launchers: {by_launchers}");
         let runtime = tempfile::tempdir().unwrap();
-        let _witness = Witness(runtime.path());
+        let _witness = FailureReport(runtime.path());
         let program = Program::start(&["tree", "1", "1"]);
-        let before = portrait(&program);
-        let mut master = start_master(way, runtime.path(), 5, std::slice::from_ref(&program));
-        let instance = first_line(&mut master);
-        wait_until(&format!("a seat: {what}"), || portrait(&program) != before);
+        let before = snapshot(&program);
+        let mut owner = start_owner(way, runtime.path(), 5, std::slice::from_ref(&program));
+        let instance = first_line(&mut owner);
+        wait_until(&format!("a seat: {what}"), || snapshot(&program) != before);
         let keeper = keeper(&instance).unwrap();
         stop(keeper);
-        master.kill().unwrap();
-        master.wait().unwrap();
-        // It stopped in the middle of its work, as the holder of the lock.
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        // The keeper stopped in the middle of its work, while it held the lock.
         let holder = Command::new("flock")
             .arg("--no-fork")
             .arg(instance.join("undo.lock"))
@@ -250,15 +249,15 @@ fn a_stopped_keeper_does_not_block_the_undo() {
         stop(holder.id() as i32);
         let config = way.config(runtime.path());
         if by_launchers {
-            let rescued = rescue(&config, &instance, ProgramId(0)).unwrap();
-            assert!(!matches!(rescued, Rescue::KeeperLives(_)), "{what}");
+            let outcome = undo_orphaned(&config, &instance, ProgramId(0)).unwrap();
+            assert!(!matches!(outcome, UndoOutcome::KeeperAlive(_)), "{what}");
         } else {
             let report = undo_stale(&config).unwrap();
             assert!(report.errors.is_empty(), "{what}: {report:?}");
             assert!(!instance.exists(), "{what}");
         }
         wait_until(&format!("the program to be as before: {what}"), || {
-            portrait(&program) == before
+            snapshot(&program) == before
         });
         for pid in [keeper, holder.id() as i32] {
             // SAFETY: ends processes that this test has started.
@@ -268,7 +267,7 @@ fn a_stopped_keeper_does_not_block_the_undo() {
     }
 }
 
-/// Passes a random time that is too short to sleep for.
+/// Waits actively for a random time that is too short for a sleep.
 fn spin(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -276,14 +275,14 @@ fn spin(time: Duration) {
     }
 }
 
-/// A program that forks as fast as it is acted on.
+/// A program that forks as fast as Usher acts on it.
 #[test]
-fn nothing_is_left_of_a_storm_whose_master_dies() {
+fn a_storm_is_undone_after_its_owner_dies() {
     let rounds = from_environment("USHER_KILL_ROUNDS", 20);
     let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
     // Orphans are lost without cgroups, as documented.
-    for way in ways().into_iter().filter(|way| *way != Way::Bare) {
+    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
         for round in 0..rounds {
             let seed = seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             one_storm(way, seed);
@@ -294,19 +293,19 @@ fn nothing_is_left_of_a_storm_whose_master_dies() {
 fn one_storm(way: Way, seed: u64) {
     let what = format!("{way:?} seed {seed}");
     let runtime = tempfile::tempdir().unwrap();
-    // In a session of its own, as its orphans could not be told from those of
-    // the other tests' trees (the essay of `tree.rs`).
+    // In a session of its own: its orphans could not be distinguished from those of the other
+    // tests' trees (see "Limits" in `tree.rs`).
     let program = Program::start_in_session(command(&["storm", "3"]));
     let own = cgroups(std::process::id() as i32);
-    let mut master = start_master(way, runtime.path(), seed, std::slice::from_ref(&program));
-    let instance = first_line(&mut master);
-    wait_until(&format!("the storm to be taken in: {what}"), || {
-        // It may also be refused, which ends the master.
-        cgroups(program.pid()) != own || master.try_wait().unwrap().is_some()
+    let mut owner = start_owner(way, runtime.path(), seed, std::slice::from_ref(&program));
+    let instance = first_line(&mut owner);
+    wait_until(&format!("the storm to be admitted: {what}"), || {
+        // The storm may also be refused, which ends the owner.
+        cgroups(program.pid()) != own || owner.try_wait().unwrap().is_some()
     });
     spin(Duration::from_micros(seed >> 20 & 0xffff));
-    master.kill().unwrap();
-    master.wait().unwrap();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
     wait_until(&format!("the journal to be closed: {what}"), || {
         !instance.exists()
     });
@@ -314,8 +313,8 @@ fn one_storm(way: Way, seed: u64) {
     wait_until(&format!("the storm to rage on: {what}"), || {
         program.processes().iter().any(|pid| !first.contains(pid))
     });
-    for (tid, rank) in ranks(&program) {
-        assert_eq!(rank, Rank::plain(), "{tid}: {what}");
+    for (tid, rank) in sched_values(&program) {
+        assert_eq!(rank, SchedValues::plain(), "{tid}: {what}");
     }
     for pid in program.processes() {
         assert!(!cgroups(pid).contains("usher-"), "{pid}: {what}");
@@ -324,11 +323,16 @@ fn one_storm(way: Way, seed: u64) {
 }
 
 #[test]
-fn a_keeper_outlives_signals_and_a_master_that_ends_well() {
+fn a_keeper_ignores_signals_and_ends_after_an_orderly_exit() {
     let runtime = tempfile::tempdir().unwrap();
     let program = Program::start(&["tree", "0", "0"]);
-    let mut master = start_master(Way::Bare, runtime.path(), 5, std::slice::from_ref(&program));
-    let instance = first_line(&mut master);
+    let mut owner = start_owner(
+        Way::NoCgroups,
+        runtime.path(),
+        5,
+        std::slice::from_ref(&program),
+    );
+    let instance = first_line(&mut owner);
     let pid = keeper(&instance).unwrap();
     for signal in [
         libc::SIGHUP,
@@ -337,7 +341,7 @@ fn a_keeper_outlives_signals_and_a_master_that_ends_well() {
         libc::SIGTERM,
         libc::SIGTSTP,
     ] {
-        // SAFETY: signals the keeper that this test's master has started.
+        // SAFETY: signals the keeper that this test's owner has started.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
     assert_eq!(keeper(&instance), Some(pid), "it was not replaced");
@@ -348,8 +352,8 @@ fn a_keeper_outlives_signals_and_a_master_that_ends_well() {
         .find(|line| line.starts_with("RssAnon"))
         .unwrap();
     eprintln!("the keeper's {resident}");
-    master.kill().unwrap();
-    master.wait().unwrap();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
     wait_until("the journal to be closed", || !instance.exists());
     wait_until("the keeper to end", || !lives(pid));
 }
@@ -359,7 +363,7 @@ fn a_keeper_executes_the_respawn_command_only_after_a_crash() {
     for crash in [false, true] {
         let runtime = tempfile::tempdir().unwrap();
         let sign = runtime.path().join("respawned");
-        let mut master = Command::new(rig())
+        let mut owner = Command::new(rig())
             .arg("respawner")
             .arg(runtime.path())
             .args(["/bin/sh", "-c", "echo up > \"$0\""])
@@ -368,13 +372,13 @@ fn a_keeper_executes_the_respawn_command_only_after_a_crash() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let instance = first_line(&mut master);
+        let instance = first_line(&mut owner);
         let pid = keeper(&instance).unwrap();
         match crash {
-            true => master.kill().unwrap(),
-            false => drop(master.stdin.take()),
+            true => owner.kill().unwrap(),
+            false => drop(owner.stdin.take()),
         }
-        master.wait().unwrap();
+        owner.wait().unwrap();
         if crash {
             wait_until("the command to have run", || sign.exists());
         }
@@ -385,41 +389,44 @@ fn a_keeper_executes_the_respawn_command_only_after_a_crash() {
 }
 
 #[test]
-fn without_rights_programs_are_seated_by_affinity_and_undone() {
+fn programs_are_seated_and_undone_without_privileges() {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        usher_skip::skip!("needs root, to become somebody who has no rights");
+        usher_skip::skip!("needs root, to switch to an unprivileged user");
         return;
     }
-    const NOBODY: u32 = 65_534;
+    const UNPRIVILEGED: u32 = 65_534;
     let runtime = tempfile::tempdir().unwrap();
-    std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // The binary may lie where nobody else can execute it.
+    std::os::unix::fs::chown(runtime.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+    // Other users may be unable to execute the binary where it lies.
     let copy = runtime.path().join("rig");
     common::copy_program(rig(), &copy);
     let mut command = Command::new(&copy);
-    command.args(["tree", "1", "1"]).uid(NOBODY).gid(NOBODY);
+    command
+        .args(["tree", "1", "1"])
+        .uid(UNPRIVILEGED)
+        .gid(UNPRIVILEGED);
     let program = Program::start_as(command);
-    let before = portrait(&program);
-    let mut master = Command::new(&copy)
+    let before = snapshot(&program);
+    let mut owner = Command::new(&copy)
         .args([
-            "master",
+            "owner",
             runtime.path().to_str().unwrap(),
             "/sys/fs/cgroup",
             "9",
         ])
         .arg(format!("{}-{}", program.id.pid, program.id.start_ticks))
-        .uid(NOBODY)
-        .gid(NOBODY)
+        .uid(UNPRIVILEGED)
+        .gid(UNPRIVILEGED)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let instance = first_line(&mut master);
-    wait_until("a seat", || portrait(&program) != before);
-    master.kill().unwrap();
-    master.wait().unwrap();
+    let instance = first_line(&mut owner);
+    wait_until("a seat", || snapshot(&program) != before);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
     wait_until("the journal to be closed", || !instance.exists());
     wait_until("the program to be as before", || {
-        portrait(&program) == before
+        snapshot(&program) == before
     });
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Root acts for a user on a tree with a setuid program: only the user's own processes
-//! are changed.
+//! Root acts for a user on a tree with a setuid program: only the user's own processes are changed.
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
 mod common;
@@ -16,7 +15,7 @@ use usher_act::{Actuator, Work};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 const NAME: &str = "setuid-sleep";
 
 /// A shell of a user that runs a setuid program of root as its child.
@@ -27,7 +26,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// The shell alone; `None` without root.
+    /// Starts the shell alone; `None` without root.
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             usher_skip::skip!("only root has a setuid program of another user");
@@ -44,7 +43,7 @@ impl Tree {
             .args(["-c", script])
             .arg(&program)
             .stdin(Stdio::piped());
-        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/");
         // A session of its own, so that its autogroup could be lowered as a whole.
         // SAFETY: setsid may be called between fork and exec.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
@@ -61,8 +60,7 @@ impl Tree {
         Some(tree)
     }
 
-    /// Has the shell run the program; `false` where the file system ignores the
-    /// setuid bit.
+    /// Makes the shell run the program; `false` if the file system ignores the setuid bit.
     fn run_setuid(&mut self) -> bool {
         self.shell.stdin.take().unwrap().write_all(b"\n").unwrap();
         let pid = self.id().pid;
@@ -75,7 +73,7 @@ impl Tree {
         });
         self.setuid = setuid;
         let status = fs::read_to_string(format!("/proc/{setuid}/status")).unwrap();
-        let is_root = status.contains(&format!("Uid:\t{NOBODY}\t0\t0\t0"));
+        let is_root = status.contains(&format!("Uid:\t{UNPRIVILEGED}\t0\t0\t0"));
         if !is_root {
             usher_skip::skip!("{} ignores the setuid bit", self.dir.path().display());
         }
@@ -98,14 +96,14 @@ impl Drop for Tree {
     }
 }
 
-/// What of a process Usher changes: its masks, its rank, whether it stands still.
-fn seen(pid: i32) -> impl PartialEq + std::fmt::Debug {
+/// Returns the state of a process that Usher changes: its masks, its rank, whether it is stopped.
+fn visible_state(pid: i32) -> impl PartialEq + std::fmt::Debug {
     (masks(pid), rank(pid), stat(pid).map(|stat| stat.state))
 }
 
-/// The shell stands still by now, and goes on when it is thawed.
-fn stops_and_goes_on(act: &mut Actuator, shell: ProcessId, launched: bool, what: &str) {
-    // By the freezer a process stands still without a state of its own.
+/// Checks that the shell is stopped, and that it continues when it is thawed.
+fn is_stopped_then_continues(act: &mut Actuator, shell: ProcessId, launched: bool, what: &str) {
+    // A process that the freezer stops has no distinct state letter.
     let frozen = || {
         let dir = act.home(ONE).and_then(|home| home.cgroup.clone());
         let events = dir.map(|dir| fs::read_to_string(dir.join("cgroup.events")));
@@ -119,8 +117,8 @@ fn stops_and_goes_on(act: &mut Actuator, shell: ProcessId, launched: bool, what:
         "{what}: the setuid program is frozen, too"
     );
     act.act(&Action::Thaw { program: ONE }).unwrap();
-    let goes_on = || stat(shell.pid).is_some_and(|stat| stat.state != 'T');
-    wait_until(&format!("the shell to go on: {what}"), goes_on);
+    let runs = || stat(shell.pid).is_some_and(|stat| stat.state != 'T');
+    wait_until(&format!("the shell to go on: {what}"), runs);
 }
 
 fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
@@ -132,8 +130,8 @@ fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
     let mut act = Actuator::open(way.config(runtime.path())).unwrap();
     let shell = tree.id();
     let plain = rank(shell.pid);
-    act.restrict_to(ONE, NOBODY);
-    // A launched program gets a cgroup, in which the setuid program is born.
+    act.restrict_to(ONE, UNPRIVILEGED);
+    // A launched program gets a cgroup, in which the setuid program is created.
     let runs = match launched {
         true => {
             act.prepare_held(ONE, shell, Work::Background).unwrap();
@@ -149,7 +147,7 @@ fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
     if !runs {
         return;
     }
-    let before = seen(tree.setuid);
+    let before = visible_state(tree.setuid);
     let first: CpuSet = cpu_list().parse().unwrap();
     let cpus = CpuSet::single(first.iter().next().unwrap());
     let program = ONE;
@@ -164,19 +162,19 @@ fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
         act.act(&action).unwrap();
         act.refresh(ONE).unwrap();
         assert!(
-            seen(tree.setuid) == before,
+            visible_state(tree.setuid) == before,
             "{what}, {action:?}: {:?}",
-            seen(tree.setuid)
+            visible_state(tree.setuid)
         );
     }
     assert_eq!(autogroup(tree.setuid).unwrap_or(0), 0, "{what}");
-    stops_and_goes_on(&mut act, shell, launched, &what);
+    is_stopped_then_continues(&mut act, shell, launched, &what);
     let left = act.undo_all();
     assert!(left.is_empty(), "{what}: {left:?}");
     assert!(
-        seen(tree.setuid) == before,
+        visible_state(tree.setuid) == before,
         "{what}: {:?}",
-        seen(tree.setuid)
+        visible_state(tree.setuid)
     );
     assert_eq!(rank(shell.pid), plain, "{what}");
 }

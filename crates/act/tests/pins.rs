@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that give their threads affinity masks of their own, before and
-//! after they are seated.
+//! Programs that give their threads affinity masks of their own, before and after they are seated.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -15,7 +14,7 @@ use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// A process of the rig whose threads pin themselves on request.
+/// A process of the rig with threads that pin themselves on request.
 struct Pinner {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -38,7 +37,7 @@ impl Pinner {
         line.trim_end().to_owned()
     }
 
-    /// Has a thread, 0 for the first, give itself this mask.
+    /// Makes a thread, 0 for the first, give itself this mask.
     fn pin(&mut self, thread: usize, cpus: &str) {
         let order = format!("{thread} {cpus}");
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
@@ -49,7 +48,7 @@ impl Pinner {
         id_of(self.child.id() as i32)
     }
 
-    /// The masks of the threads in the order of their birth.
+    /// Returns the masks of the threads in the order of their creation.
     fn masks(&self) -> Vec<String> {
         let mut threads = threads(self.id().pid);
         threads.sort_unstable();
@@ -85,8 +84,8 @@ fn pinned(cpus: &str, every_thread: bool) -> Option<PinnedCpus> {
     })
 }
 
-/// The first CPUs that this process may use; `None`, with a report, where there
-/// are fewer than two.
+/// Returns the first CPUs that this process may use; `None`, with a report, if there are fewer than
+/// two.
 fn two_cpus() -> Option<(String, String)> {
     let all: CpuSet = cpu_list().parse().unwrap();
     let mut cpus = all.iter().map(|cpu| cpu.to_string());
@@ -97,12 +96,11 @@ fn two_cpus() -> Option<(String, String)> {
     two
 }
 
-/// A test with an actuator, a process of so many threads besides its first, what takes
-/// the process in, and two CPUs.
+/// A test with an actuator, a process, the function that admits the process, and two CPUs.
 type Test = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
 
-/// Runs a test with cgroups and without, for a program that is launched and one that
-/// is attached.
+/// Runs a test with cgroups and without, for a launched and for an attached program with `threads`
+/// threads besides its first.
 fn in_every_way(threads: &str, test: &Test) {
     let Some((first, second)) = two_cpus() else {
         return;

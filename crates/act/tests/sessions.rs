@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Demotion where there is no cgroup to do it with: by the autogroups of
-//! sessions, and without rights.
+//! Demotion without a usable cgroup: by the autogroups of sessions, and without privileges.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -14,13 +13,14 @@ use usher_act::Work;
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 
 fn demote(to: Demotion) -> Action {
     Action::Demote { program: ONE, to }
 }
 
-/// Autogroups can be changed without rights, and given back.
+/// Starts a program in a session with an autogroup that can be changed and restored without
+/// privileges.
 fn in_a_session() -> Option<Program> {
     let program = Program::start_in_session(command(&["tree", "1", "0"]));
     if autogroup(program.pid()).is_none() {
@@ -31,13 +31,13 @@ fn in_a_session() -> Option<Program> {
 }
 
 #[test]
-fn a_session_of_its_own_is_demoted() {
+fn the_autogroup_of_a_programs_own_session_is_lowered() {
     let Some(program) = in_a_session() else {
         return;
     };
-    let before = portrait(&program);
+    let before = snapshot(&program);
     for to in [Demotion::Nice, Demotion::Idle] {
-        let (_runtime, mut act) = bare();
+        let (_runtime, mut act) = without_cgroups();
         act.admit(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(to)).unwrap();
         wait_until("the kernel to take it", || {
@@ -49,33 +49,33 @@ fn a_session_of_its_own_is_demoted() {
         act.admit(ONE, program.id, Work::Background).unwrap();
         act.act(&demote(to)).unwrap();
         close(act);
-        assert_eq!(portrait(&program), before);
+        assert_eq!(snapshot(&program), before);
     }
 }
 
 #[test]
-fn a_session_that_others_are_in_is_left() {
+fn the_autogroup_of_a_shared_session_is_not_lowered() {
     let program = Program::start(&["tree", "1", "0"]);
     let before = autogroup(program.pid());
-    let (_runtime, mut act) = bare();
+    let (_runtime, mut act) = without_cgroups();
     act.admit(ONE, program.id, Work::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     assert_eq!(autogroup(program.pid()), before);
-    let why = act.why_not_demoted(ONE).join("\n");
+    let why = act.demotion_gaps(ONE).join("\n");
     assert!(why.contains("session") && why.contains("setsid"), "{why}");
     close(act);
     assert_eq!(autogroup(program.pid()), before);
 }
 
 #[test]
-fn a_session_that_is_begun_meanwhile_is_demoted_too() {
+fn the_autogroup_of_a_session_begun_meanwhile_is_lowered_too() {
     if in_a_session().is_none() {
         return;
     }
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo ready; read line; setsid sleep 1000 & wait"]);
     let mut shell = Program::start_in_session(shell);
-    let (_runtime, mut act) = bare();
+    let (_runtime, mut act) = without_cgroups();
     act.admit(ONE, shell.id, Work::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     shell
@@ -92,7 +92,7 @@ fn a_session_that_is_begun_meanwhile_is_demoted_too() {
             .processes(ONE)
             .into_iter()
             .find(|pid| *pid != shell.pid());
-        other.is_some_and(|pid| autogroup(pid) == Some(19) && leads(pid))
+        other.is_some_and(|pid| autogroup(pid) == Some(19) && is_session_leader(pid))
     });
     close(act);
     let other = other.unwrap();
@@ -101,25 +101,25 @@ fn a_session_that_is_begun_meanwhile_is_demoted_too() {
     unsafe { libc::kill(other, libc::SIGKILL) };
 }
 
-/// Whether a process leads a session.
-fn leads(pid: i32) -> bool {
+/// Returns whether a process is_session_leader a session.
+fn is_session_leader(pid: i32) -> bool {
     let pid = rustix::process::Pid::from_raw(pid);
     rustix::process::getsid(pid).ok() == pid
 }
 
-/// Somebody who has no rights: needs root, to become nobody.
-struct Nobody {
+/// An unprivileged user; the test needs root to switch to it.
+struct Unprivileged {
     runtime: tempfile::TempDir,
 }
 
-impl Nobody {
+impl Unprivileged {
     fn new() -> Option<Self> {
         if !has_rights() {
             return None;
         }
         let runtime = tempfile::tempdir().unwrap();
-        std::os::unix::fs::chown(runtime.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-        // The binary may lie where nobody else can execute it.
+        std::os::unix::fs::chown(runtime.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        // Other users may be unable to execute the binary where it lies.
         common::copy_program(rig(), runtime.path().join("rig"));
         Some(Self { runtime })
     }
@@ -127,7 +127,7 @@ impl Nobody {
     fn command(&self, program: &str, args: &[&str]) -> Command {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(program);
-        command.args(args).uid(NOBODY).gid(NOBODY);
+        command.args(args).uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         command
     }
 
@@ -135,8 +135,7 @@ impl Nobody {
         self.command(self.runtime.path().join("rig").to_str().unwrap(), args)
     }
 
-    /// Demotes a program until its standard input ends; and what of that it
-    /// has not done.
+    /// Demotes a program until its standard input ends. Returns what was not done.
     fn demoter(&self, program: &Program) -> (Child, String) {
         let id = format!("{}-{}", program.id.pid, program.id.start_ticks);
         let runtime = self.runtime.path().to_str().unwrap();
@@ -144,44 +143,46 @@ impl Nobody {
         demoter.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut demoter = demoter.spawn().unwrap();
         let lines = BufReader::new(demoter.stdout.take().unwrap()).lines();
-        let said: Vec<String> = lines
+        let output: Vec<String> = lines
             .map(|line| line.unwrap())
             .take_while(|line| line != "ready")
             .collect();
-        (demoter, said.join("\n"))
+        (demoter, output.join("\n"))
     }
 }
 
-/// What nobody could give back is not taken; the rest is.
+/// Values that this user could not restore are not changed; the others are.
 #[test]
-fn without_rights_what_can_be_undone_is_done() {
-    let Some(nobody) = Nobody::new() else { return };
-    let program = Program::start_in_session(nobody.rig(&["tree", "1", "1"]));
-    let before = portrait(&program);
-    let (mut demoter, said) = nobody.demoter(&program);
-    let io_only = Rank {
-        io: Rank::IDLE.io,
-        ..Rank::plain()
+fn demotion_without_privileges_does_what_can_be_undone() {
+    let Some(user) = Unprivileged::new() else {
+        return;
     };
-    assert!(all_have(&program, io_only), "{:?}", ranks(&program));
+    let program = Program::start_in_session(user.rig(&["tree", "1", "1"]));
+    let before = snapshot(&program);
+    let (mut demoter, output) = user.demoter(&program);
+    let io_only = SchedValues {
+        io: SchedValues::IDLE.io,
+        ..SchedValues::plain()
+    };
+    assert!(all_have(&program, io_only), "{:?}", sched_values(&program));
     let autogroup = autogroup(program.pid());
     assert!(autogroup.is_none_or(|nice| nice == 19), "{autogroup:?}");
-    let limit = format!("ulimit -e {}", 20 - Rank::plain().nice);
-    assert!(said.contains(&limit), "{said}");
+    let limit = format!("ulimit -e {}", 20 - SchedValues::plain().nice);
+    assert!(output.contains(&limit), "{output}");
     drop(demoter.stdin.take());
     assert!(demoter.wait().unwrap().success());
-    assert_eq!(portrait(&program), before);
+    assert_eq!(snapshot(&program), before);
 }
 
-/// From all users together the kernel takes one autogroup in a tenth of a second, so
-/// some of many may stay as they are; all that were lowered are given back.
+/// From all unprivileged users together the kernel accepts one autogroup change per 100 ms, so some
+/// of many may stay unchanged; all that were lowered are restored.
 #[test]
-fn many_sessions_are_given_back_without_rights() {
-    let Some(nobody) = Nobody::new().filter(|_| in_a_session().is_some()) else {
+fn autogroups_of_many_sessions_are_restored_without_privileges() {
+    let Some(user) = Unprivileged::new().filter(|_| in_a_session().is_some()) else {
         return;
     };
     let script = "for i in 1 2 3 4; do setsid sleep 1000 & done; echo ready; read line";
-    let shell = Program::start_in_session(nobody.command("sh", &["-c", script]));
+    let shell = Program::start_in_session(user.command("sh", &["-c", script]));
     let sessions = || -> Vec<i32> {
         let children = format!("/proc/{0}/task/{0}/children", shell.pid());
         let children = std::fs::read_to_string(children).unwrap();
@@ -190,9 +191,9 @@ fn many_sessions_are_given_back_without_rights() {
     };
     wait_until("five sessions", || {
         let sessions = sessions();
-        sessions.len() == 5 && sessions.into_iter().all(leads)
+        sessions.len() == 5 && sessions.into_iter().all(is_session_leader)
     });
-    let (mut demoter, _) = nobody.demoter(&shell);
+    let (mut demoter, _) = user.demoter(&shell);
     let lowered = sessions()
         .into_iter()
         .filter(|pid| autogroup(*pid) == Some(19));

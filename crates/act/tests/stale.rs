@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Journals of the dead: honest, stale, damaged and forged ones.
+//! Journals of dead instances: valid, stale, damaged and forged.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use common::*;
 use usher_act::{ActConfig, Actuator, undo_stale};
 
-/// A process that has lived, and died.
+/// Returns a process that has ended.
 fn dead() -> (i32, u64) {
     let mut program = Program::start(&["tree", "0", "0"]);
     program.kill();
@@ -33,7 +33,7 @@ fn head(owner: (i32, u64), boot: &str) -> String {
     )
 }
 
-/// A dead instance with these lines in its journal.
+/// Makes a dead instance with these lines in its journal.
 fn instance(config: &ActConfig, owner: (i32, u64), lines: &[String]) -> PathBuf {
     let dir = config
         .instances_dir()
@@ -55,8 +55,8 @@ fn is_stopped(program: &Program) -> bool {
     stat(program.pid()).unwrap().state == 'T'
 }
 
-/// Lines that say that the program was stopped and bound to CPU 0 by the
-/// instance, if its process is the one that started then.
+/// Journal lines by which the instance stopped the program and bound it to CPU 0. They apply if the
+/// program's process started at `start_ticks`.
 fn lines_about(program: &Program, start_ticks: u64) -> [String; 4] {
     let pid = program.pid();
     [
@@ -121,7 +121,7 @@ fn a_journal_of_another_boot_is_removed_without_acting() {
 }
 
 #[test]
-fn a_journal_that_somebody_else_could_have_written_is_left_alone() {
+fn ignores_a_journal_that_another_user_could_have_written() {
     let runtime = tempfile::tempdir().unwrap();
     let config = ActConfig::new(runtime.path());
     let program = Program::start(&["tree", "0", "0"]);
@@ -136,16 +136,16 @@ fn a_journal_that_somebody_else_could_have_written_is_left_alone() {
         panic!("{report:?}");
     };
     assert!(
-        error.to_string().contains("only this user may write in"),
+        error.to_string().contains("only this user may write"),
         "{error}"
     );
     assert!(dir.exists() && is_stopped(&program));
 }
 
 #[test]
-fn the_journal_of_a_living_instance_is_left_alone() {
+fn the_journal_of_a_living_instance_is_not_undone() {
     let runtime = tempfile::tempdir().unwrap();
-    let config = Way::Bare.config(runtime.path());
+    let config = Way::NoCgroups.config(runtime.path());
     let mut act = Actuator::open(config.clone()).unwrap();
     let report = undo_stale(&config).unwrap();
     assert_eq!((report.instances, report.errors.len()), (0, 0));
@@ -173,7 +173,7 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     let runtime = tempfile::tempdir().unwrap();
     let config = ActConfig::new(runtime.path());
     let program = Program::start(&["tree", "1", "0"]);
-    let before = portrait(&program);
+    let before = snapshot(&program);
     let owner = dead();
     let base = top.join(format!("usher-{}-{}", owner.0, owner.1));
     let home = base.join("5");
@@ -182,7 +182,7 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
         write(&home.join("cgroup.procs"), &pid.to_string());
     }
     write(&home.join("cgroup.freeze"), "1");
-    // What gives way lies beside the instance's own directory.
+    // The directory with `cpu.idle` lies beside the instance's own directory.
     let idle = Path::new("/sys/fs/cgroup/cpu").join(format!("usher-{}-{}.5", owner.0, owner.1));
     if idle.parent().unwrap().join("cpu.idle").exists() {
         std::fs::create_dir(&idle).unwrap();
@@ -196,20 +196,20 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     ];
     let dir = instance(&config, owner, &lines);
     let report = undo_stale(&config).unwrap();
-    let said: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 2, "{said:?}");
+    let reports: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(reports.len(), 2, "{reports:?}");
     assert!(
-        said[0].starts_with("line 2 of journal ") && said[1].starts_with("line 3 "),
-        "{said:?}"
+        reports[0].starts_with("line 2 of journal ") && reports[1].starts_with("line 3 "),
+        "{reports:?}"
     );
-    assert_eq!(portrait(&program), before);
+    assert_eq!(snapshot(&program), before);
     assert!(!base.exists() && !dir.exists() && !idle.exists());
 }
 
-/// An Usher that runs in a cgroup and finds no place at the top has its
-/// directories there: so has the next one, or the keeper, that undoes it.
+/// An Usher that runs in a cgroup and cannot make directories at the top has its directories in
+/// that cgroup, and so has the next Usher or keeper that undoes them.
 #[test]
-fn lost_directories_are_found_below_the_top_too() {
+fn undo_finds_directories_below_the_top_too() {
     let cpu = Path::new("/sys/fs/cgroup/cpu");
     let Some(top) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
         usher_skip::skip!("needs root and cgroup v2");
@@ -237,7 +237,7 @@ fn lost_directories_are_found_below_the_top_too() {
         &top.join(&nested).join(format!("{name}.5/cgroup.freeze")),
         "1",
     );
-    // Only cgroup v2 has a line that says where this instance was.
+    // Only cgroup v2 has a line that names the cgroup of this instance.
     let runtime = tempfile::tempdir().unwrap();
     let config = ActConfig::new(runtime.path());
     let base_line = format!(r#"{{"do":"base","dir":"{}"}}"#, base.display());

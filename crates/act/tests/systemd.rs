@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scopes, with a stand-in for systemd: a script in `busctl`'s place that
-//! does what systemd does with the calls, in the real cgroup v2.
+//! Scopes, with a stand-in for systemd: a script in place of `busctl` that does what systemd does
+//! for these calls, in the real cgroup v2.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -16,8 +16,8 @@ use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// Answers for logind; makes a scope in the slice that is named and moves the
-/// process in; notes each call. `$8` is the method, `${10}` the unit.
+/// Answers for logind; makes a scope in the given slice and moves the process into it; records each
+/// call. `$8` is the method, `${10}` the unit.
 const STAND_IN: &str = r#"#!/bin/sh
 echo "$@" >> CALLS
 case "$4 $8" in
@@ -43,7 +43,7 @@ struct Host {
 }
 
 impl Host {
-    /// `None` where it cannot be made here.
+    /// `None` if it cannot be made here.
     fn new(name: &str) -> Option<Self> {
         let Some(mount) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
             usher_skip::skip!("needs root and cgroup v2");
@@ -82,7 +82,7 @@ impl Host {
         fs::read_to_string(self.calls_file()).unwrap_or_default()
     }
 
-    /// A program in a unit of the slice.
+    /// Starts a program in a unit of the slice.
     fn program_in(&self, unit: &str, args: &[&str]) -> Program {
         let dir = self.slice.join(unit);
         fs::create_dir_all(&dir).unwrap();
@@ -96,7 +96,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // As systemd does with units that are empty.
+        // systemd removes empty units.
         wait_until("the units to be empty", || {
             for dir in fs::read_dir(&self.slice).into_iter().flatten().flatten() {
                 let _ = fs::remove_dir(dir.path());
@@ -159,7 +159,7 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
         [cpu_list()]
     );
 
-    // The scope that was left is no obstacle to the next attach.
+    // The remaining scope does not prevent the next attach.
     let again = act
         .admit(ProgramId(2), program.id, Work::Foreground)
         .unwrap();
@@ -178,17 +178,17 @@ fn background_work_is_given_the_idle_weight() {
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "0", "0"]);
     let home = act.launch(ONE, program.id, Work::Background).unwrap();
-    assert!(home.cgroup.is_some(), "{:?}", act.why_in_place(ONE));
+    assert!(home.cgroup.is_some(), "{:?}", act.no_cgroup_reason(ONE));
     assert!(host.calls().contains("CPUWeight t 0"), "{}", host.calls());
     let to = Demotion::Idle;
     act.act(&Action::Demote { program: ONE, to }).unwrap();
-    let why = act.why_not_demoted(ONE).join("\n");
+    let why = act.demotion_gaps(ONE).join("\n");
     assert!(why.contains("cpu.idle is not used"), "{why}");
     close(act);
-    assert!(all_have(&program, Rank::plain()));
+    assert!(all_have(&program, SchedValues::plain()));
 }
 
-/// Where leaving the unit would free the program of something.
+/// Leaving the unit would free the program of a limit or of the unit's stop.
 #[test]
 fn a_program_stays_in_a_unit_that_it_must_not_leave() {
     let cases = [
@@ -204,18 +204,18 @@ fn a_program_stays_in_a_unit_that_it_must_not_leave() {
         let mut act = Actuator::open(host.config()).unwrap();
         let program = host.program_in(unit, &["tree", "1", "0"]);
         fs::write(host.slice.join(unit).join("cgroup.max.depth"), depth).unwrap();
-        let before = portrait(&program);
+        let before = snapshot(&program);
         let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
         assert_eq!(home.cgroup, None);
-        let told = act.why_in_place(ONE).unwrap();
-        assert!(told.reason.contains(reason) && !told.failed, "{told:?}");
+        let found = act.no_cgroup_reason(ONE).unwrap();
+        assert!(found.reason.contains(reason) && !found.failed, "{found:?}");
         assert!(!host.calls().contains("StartTransientUnit"));
         act.act(&seat("0")).unwrap();
         for pid in program.processes() {
             assert_eq!(masks(pid).into_iter().collect::<Vec<_>>(), ["0"]);
         }
         close(act);
-        assert_eq!(portrait(&program), before);
+        assert_eq!(snapshot(&program), before);
     }
 }
 
@@ -227,21 +227,21 @@ fn without_a_scope_a_program_stays_where_it_was() {
     host.refusal = r#"echo "Access denied" >&2; exit 1"#;
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "1", "0"]);
-    let before = portrait(&program);
+    let before = snapshot(&program);
     let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
     assert_eq!(home.cgroup, None);
-    let told = act.why_in_place(ONE).unwrap();
+    let found = act.no_cgroup_reason(ONE).unwrap();
     assert!(
-        told.reason.contains("Access denied") && told.failed,
-        "{told:?}"
+        found.reason.contains("Access denied") && found.failed,
+        "{found:?}"
     );
     act.act(&seat("0")).unwrap();
     act.act(&Action::Freeze { program: ONE }).unwrap();
     wait_until("the tree to stop", || {
-        portrait(&program).values().all(|(stopped, ..)| *stopped)
+        snapshot(&program).values().all(|(stopped, ..)| *stopped)
     });
     close(act);
-    wait_until("the tree to be as before", || portrait(&program) == before);
+    wait_until("the tree to be as before", || snapshot(&program) == before);
 }
 
 #[test]
@@ -258,8 +258,7 @@ fn without_a_bus_programs_are_followed() {
     close(act);
 }
 
-/// The service manager finds the same processes in the unit before, meanwhile
-/// and after.
+/// The service manager finds the same processes in the unit before, during and after.
 #[test]
 fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     let Some(host) = Host::new("unit") else {
@@ -268,7 +267,7 @@ fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("web.service", &["tree", "2", "1"]);
     let unit = host.slice.join("web.service");
-    let before = portrait(&program);
+    let before = snapshot(&program);
     let home = act.admit(ONE, program.id, Work::Background).unwrap();
     assert_eq!(home.cgroup.as_ref(), Some(&unit));
     assert_eq!(members(&unit), 3);
@@ -279,7 +278,7 @@ fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     assert!(journal.contains(r#""do":"freeze""#), "{journal}");
     act.leave(ONE);
     wait_until("the unit to thaw", || !is_frozen(&unit));
-    assert_eq!(portrait(&program), before);
+    assert_eq!(snapshot(&program), before);
     close(act);
 }
 
@@ -296,7 +295,7 @@ fn a_unit_that_was_frozen_before_stays_frozen() {
     act.admit(ONE, program.id, Work::Background).unwrap();
     act.act(&Action::Freeze { program: ONE }).unwrap();
     act.act(&Action::Thaw { program: ONE }).unwrap();
-    assert!(is_frozen(&unit), "by whoever administers the unit");
+    assert!(is_frozen(&unit), "frozen by the administrator");
     close(act);
     assert!(is_frozen(&unit));
     fs::write(unit.join("cgroup.freeze"), "0").unwrap();
@@ -310,15 +309,15 @@ fn a_program_beside_others_in_its_unit_is_followed() {
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "1", "0"]);
     let other = host.program_in("session-1.scope", &["tree", "0", "0"]);
-    let before = portrait(&other);
+    let before = snapshot(&other);
     let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
     assert_eq!(home.cgroup, None);
     act.act(&seat("0")).unwrap();
-    assert_eq!(portrait(&other), before);
+    assert_eq!(snapshot(&other), before);
     close(act);
 }
 
-/// A process that its administrator moves stays a member, and where it is.
+/// A process that an administrator moves stays a member, and stays in its new cgroup.
 #[test]
 fn a_process_that_leaves_the_unit_is_still_seated() {
     let Some(host) = Host::new("leaver") else {

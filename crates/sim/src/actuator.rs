@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use usher_act::journal::{
-    Dir, DirKind, Places, ProgramState, Record, State, ThreadId, fold, line_of,
+    CgroupPaths, Dir, DirKind, JournalState, ProgramState, Record, ThreadId, fold, line_of,
 };
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
@@ -62,7 +62,7 @@ pub enum SimActError {
 pub struct SimActuator {
     backend: Backend,
     journal: Vec<u8>,
-    state: State,
+    state: JournalState,
     fault: Option<(u32, InjectedFault)>,
     dead: bool,
 }
@@ -73,7 +73,7 @@ impl SimActuator {
         Self {
             backend,
             journal: Vec::new(),
-            state: State::default(),
+            state: JournalState::default(),
             fault: None,
             dead: false,
         }
@@ -116,7 +116,7 @@ impl SimActuator {
         id: ProgramId,
         job: usize,
     ) -> Result<(), SimActError> {
-        let from = Places::default();
+        let from = CgroupPaths::default();
         self.write(engine, job, Record::Begin { program: id, from })?;
         if self.backend == Backend::Cgroups {
             let dir = Dir {

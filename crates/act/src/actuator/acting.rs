@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seating, releasing, freezing and thawing.
+//! Seat, release, freeze and thaw: the actions of [`super::Actuator`] on an admitted program.
 
 use std::path::Path;
 
@@ -10,60 +10,59 @@ use super::{Actuator, join};
 use crate::error::ActError;
 use crate::journal::{DirKind, Record};
 use crate::procs::Process;
-use crate::release::{Patience, Restored};
+use crate::release::{RestoreScope, RetryLimits};
 use crate::scan::{Pace, Scan};
 use crate::{cgroups, files, mask, release, tree};
 
-/// Rounds of stopping those that were born during the last one.
-const STOPS_MAX: usize = 60;
+/// Upper limit of rounds that stop the processes created during the previous round.
+const STOP_ROUNDS_MAX: usize = 60;
 
 impl Actuator {
     pub(super) fn seat(&mut self, program: ProgramId, cpus: &CpuSet) -> Result<(), ActError> {
         let procs = self.procs.clone();
         let owner = self.owners.get(&program).copied();
-        let mut own = std::mem::take(&mut self.held(program)?.own_masks);
+        let mut own = std::mem::take(&mut self.managed(program)?.own_masks);
         let narrowed = mask::narrow(&procs, &mut self.journal, program, cpus, &mut own, owner);
-        self.held(program)?.own_masks = own;
+        self.managed(program)?.own_masks = own;
         narrowed
     }
 
-    /// Gives a program's threads their own masks again. The scan goes on in
+    /// Restores the affinity masks of a program's threads. The scan continues in
     /// [`Self::continue_scans`].
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.scans.insert(program, Scan::new());
         self.step_release(program)
     }
 
-    /// Takes a step of the scan of a program that was released; forgets its
-    /// masks when no thread is left that has one.
+    /// Takes one step of the scan of a released program. When no thread with one of Usher's masks
+    /// is left, the program's masks are forgotten.
     fn step_release(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.journal.state().programs.get(&program);
         let state = state.ok_or(ActError::Unknown(program))?;
         let Some(scan) = self.scans.get_mut(&program) else {
             return Ok(());
         };
-        let (what, pace) = (Restored::Masks, Pace::Background);
+        let (what, pace) = (RestoreScope::Masks, Pace::Background);
         let done = release::scan_step(&self.procs, state, scan, what, pace);
         if done.map_err(|errors| join(program, errors))? {
             self.scans.remove(&program);
             self.journal.write(Record::Unmask { program })?;
-            self.held(program)?.own_masks.pinned.clear();
+            self.managed(program)?.own_masks.pinned.clear();
         }
         Ok(())
     }
 
-    /// Whether scans are under way that [`Self::continue_scans`] continues.
+    /// Returns whether scans are in progress that [`Self::continue_scans`] continues.
     pub fn is_scanning(&self) -> bool {
         !self.scans.is_empty()
     }
 
-    /// Continues to give masks and priorities back: threads that are born
-    /// while a program is released or departs may inherit them. To be called
-    /// every 20 ms or so while [`Self::is_scanning`]; uses at most 2 % of a CPU
-    /// per program.
+    /// Continues to restore masks and priorities: threads that start while a program is released or
+    /// departs may inherit them. Call it every 20 ms or so while [`Self::is_scanning`] is true. It
+    /// uses at most 2 % of a CPU per program.
     ///
     /// # Errors
-    /// The kernel refuses; the scan of that program goes on.
+    /// A system call failed; the scan of that program continues.
     pub fn continue_scans(&mut self) -> Result<(), ActError> {
         let due = self
             .scans
@@ -74,7 +73,7 @@ impl Actuator {
         for program in due {
             let step = match self.programs.contains_key(&program) {
                 true => self.step_release(program),
-                false => self.continue_departure(program, Patience::NONE),
+                false => self.continue_departure(program, RetryLimits::NONE),
             };
             result = result.and(step);
         }
@@ -91,15 +90,15 @@ impl Actuator {
             true => !self.freeze_cgroup(program, false)?,
             false => by_cgroup,
         };
-        let held = self.held(program)?;
-        let by_signal = std::mem::replace(&mut held.by_signal, frozen && !by_cgroup);
-        if by_cgroup && !held.has_leavers && !by_signal {
+        let managed = self.managed(program)?;
+        let by_signal = std::mem::replace(&mut managed.by_signal, frozen && !by_cgroup);
+        if by_cgroup && !managed.has_leavers && !by_signal {
             return Ok(());
         }
         if frozen {
             let stopped = self.stop(program, by_cgroup);
             if stopped.is_err() {
-                // Some may stand; what fails here is tried again at the end.
+                // Some processes may stay stopped; failures here are retried at the end.
                 let _ = self.resume(program);
             }
             return stopped;
@@ -107,7 +106,7 @@ impl Actuator {
         self.resume(program)
     }
 
-    /// Freezes or thaws the program's cgroup; `false` where it has none that
+    /// Freezes or thaws the program's cgroup. Returns `false` if the program has no cgroup that
     /// this process may freeze.
     fn freeze_cgroup(&mut self, program: ProgramId, frozen: bool) -> Result<bool, ActError> {
         let Some(dir) = self.v2_dir(program)? else {
@@ -116,19 +115,19 @@ impl Actuator {
         if dir.kind == DirKind::Unit {
             return self.freeze_unit(program, &dir.dir, frozen);
         }
-        if let Some(freezer) = &self.held(program)?.freezer {
+        if let Some(freezer) = &self.managed(program)?.freezer {
             return cgroups::freeze_by(freezer, frozen).map(|()| true);
         }
         let freezer = match cgroups::freezer(&dir.dir) {
             Err(error) if files::is_denied(&error) => return Ok(false),
             freezer => freezer?,
         };
-        let freezer = self.held(program)?.freezer.insert(freezer);
+        let freezer = self.managed(program)?.freezer.insert(freezer);
         cgroups::freeze_by(freezer, frozen).map(|()| true)
     }
 
-    /// The same for a cgroup that is not ours. One that was frozen before
-    /// stays so: it is thawed only where the journal notes that we froze it.
+    /// Freezes or thaws a cgroup that Usher did not make. A cgroup that was frozen before stays
+    /// frozen: it is thawed only if the journal records that Usher froze it.
     fn freeze_unit(
         &mut self,
         program: ProgramId,
@@ -137,7 +136,7 @@ impl Actuator {
     ) -> Result<bool, ActError> {
         let is_ours = self.state(program)?.frozen;
         match frozen {
-            true if cgroups::is_told_to_freeze(unit) => Ok(true),
+            true if cgroups::is_freeze_set(unit) => Ok(true),
             true if !cgroups::can_freeze(unit) => Ok(false),
             true => {
                 self.journal.write(Record::Freeze { program })?;
@@ -161,10 +160,10 @@ impl Actuator {
         self.journal.write(Record::Continue { program })
     }
 
-    /// Stops every process that is not stopped already, until none is left;
-    /// `outside`: only those outside the program's cgroups.
+    /// Stops every running process until none is left. With `outside`, only processes outside the
+    /// program's cgroups.
     fn stop(&mut self, program: ProgramId, outside: bool) -> Result<(), ActError> {
-        for _ in 0..STOPS_MAX {
+        for _ in 0..STOP_ROUNDS_MAX {
             let state = self.state(program)?;
             let running = |process: &Process| {
                 !matches!(process.state, 'T' | 't' | 'Z' | 'X')
@@ -192,17 +191,19 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Takes note of processes that no cgroup of the program holds: those born
-    /// since where it has none, and those that left it.
+    /// Records processes that are in no cgroup of the program: those created since the last call if
+    /// the program has no cgroup, and those that left it.
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
         let state = self.state(program)?;
         let inside = release::inside(state);
         let now_inside = inside.iter().filter_map(|&pid| self.procs.get(pid));
         let now_inside: Vec<ProcessId> = now_inside.map(|one| one.id).collect();
-        // What was inside the last time may have left, and its parent ended.
-        let held = self.programs.get(&program);
-        let was_inside = held.map(|held| held.inside.clone()).unwrap_or_default();
-        let root = held.and_then(|held| Some(held.home.as_ref()?.root));
+        // A process that was inside at the last call may have left, and its parent may have ended.
+        let managed = self.programs.get(&program);
+        let was_inside = managed
+            .map(|managed| managed.inside.clone())
+            .unwrap_or_default();
+        let root = managed.and_then(|managed| Some(managed.home.as_ref()?.root));
         let mut roots: Vec<ProcessId> = state.members.keys().copied().collect();
         roots.extend(was_inside.into_iter().chain(root).chain(now_inside.clone()));
         let outside = tree::descendants(&self.procs, roots).into_iter();
@@ -210,15 +211,15 @@ impl Actuator {
             .filter(|process| !inside.contains(&process.id.pid))
             .collect();
         let has_cgroup = self.v2_dir(program)?.is_some();
-        let held = self.held(program)?;
-        held.has_leavers = has_cgroup && !outside.is_empty();
-        held.inside = now_inside;
+        let managed = self.managed(program)?;
+        managed.has_leavers = has_cgroup && !outside.is_empty();
+        managed.inside = now_inside;
         for process in outside {
             self.note(program, &process)?;
         }
-        let by_signal = self.held(program)?.by_signal;
+        let by_signal = self.managed(program)?.by_signal;
         let frozen_unseen = has_cgroup && self.freezes_unseen(program) && !by_signal;
-        match frozen && (!frozen_unseen || self.held(program)?.has_leavers) {
+        match frozen && (!frozen_unseen || self.managed(program)?.has_leavers) {
             true => self.stop(program, frozen_unseen),
             false => Ok(()),
         }

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Taking a process tree in.
+//! Admission of a process tree.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use usher_model::{ProcessId, ProgramId};
 
-use super::{Actuator, Held, InPlace};
+use super::{Actuator, ManagedProgram, NoOwnCgroup};
 use crate::config::Work;
+use crate::environment::instances_in;
 use crate::error::ActError;
-use crate::journal::{Dir, DirKind, ProgramState, Record};
-use crate::mounts::Places;
+use crate::journal::{CgroupPaths, Dir, DirKind, ProgramState, Record};
 use crate::procs::Process;
-use crate::site::instances_in;
 use crate::systemd::Manager;
 use crate::tree::{self, Tree};
 use crate::{cgroups, files, release, undo};
 
 impl Actuator {
-    /// Whether a tree rooted there may be taken in.
+    /// Checks whether the tree with this root may be admitted.
     pub(super) fn check(&self, program: ProgramId, root: ProcessId) -> Result<(), ActError> {
         let pid = root.pid;
         let process = self.procs.same(root).ok_or(ActError::Gone { pid })?;
@@ -49,9 +48,10 @@ impl Actuator {
         tree.try_for_each(|one| self.check_unmanaged(one, &own))
     }
 
-    /// Nobody's seats are given back rightly where two have noted them. An
-    /// Usher that runs below another may manage what is below it.
-    fn check_unmanaged(&self, process: &Process, own: &Places) -> Result<(), ActError> {
+    /// Rejects a process that another live instance manages: two journals of one process cannot
+    /// both be undone correctly. An Usher that runs below another Usher may manage the processes
+    /// below it.
+    fn check_unmanaged(&self, process: &Process, own: &CgroupPaths) -> Result<(), ActError> {
         let pid = process.id.pid;
         let places = self.places_of(pid);
         if let Some(program) = self.manager_of(process, &places) {
@@ -60,9 +60,9 @@ impl Actuator {
         let is_foreign = |place: &PathBuf, own: &Option<PathBuf>| {
             let below = own.as_ref().and_then(|own| place.strip_prefix(own).ok());
             let mut others = instances_in(below.unwrap_or(place));
-            // What a dead one made is left over, and what this one made was
-            // let go.
-            others.any(|other| !self.site.is(&other) && self.procs.lives(other.owner))
+            // A dead instance's directories are left over, and a program of this instance has
+            // departed.
+            others.any(|other| !self.environment.is(&other) && self.procs.lives(other.owner))
         };
         if places
             .v2
@@ -75,14 +75,14 @@ impl Actuator {
         Ok(())
     }
 
-    /// The cgroups of a process; none where it is gone.
-    pub(super) fn places_of(&self, pid: i32) -> Places {
-        let places = self.site.mounts.places(&self.procs, pid);
+    /// Returns the cgroups of a process; empty if the process is gone.
+    pub(super) fn places_of(&self, pid: i32) -> CgroupPaths {
+        let places = self.environment.mounts.places(&self.procs, pid);
         places.unwrap_or_default()
     }
 
-    /// The program that a process belongs to.
-    pub(super) fn manager_of(&self, process: &Process, places: &Places) -> Option<ProgramId> {
+    /// Returns the program that a process belongs to.
+    pub(super) fn manager_of(&self, process: &Process, places: &CgroupPaths) -> Option<ProgramId> {
         let programs = &self.journal.state().programs;
         let holds = |state: &ProgramState| {
             let mut dirs = state.dirs.iter().filter(|dir| dir.kind.is_v2());
@@ -105,23 +105,22 @@ impl Actuator {
         by_descent.map(|(program, _)| *program)
     }
 
-    /// Journals a program.
+    /// Writes the journal line that begins a program.
     pub(super) fn begin(&mut self, program: ProgramId, of: ProcessId) -> Result<(), ActError> {
         self.await_departure(program);
         if self.journal.state().programs.contains_key(&program) {
             return Err(ActError::Taken(program));
         }
         let pid = of.pid;
-        let places = self.site.mounts.places(&self.procs, pid);
+        let places = self.environment.mounts.places(&self.procs, pid);
         let from = places.filter(|_| self.procs.same(of).is_some());
         let from = from.ok_or(ActError::Gone { pid })?;
         self.journal.write(Record::Begin { program, from })?;
-        self.programs.insert(program, Held::default());
+        self.programs.insert(program, ManagedProgram::default());
         Ok(())
     }
 
-    /// Makes the directories of a launched program. It does without those that
-    /// cannot be made.
+    /// Makes the directories of a launched program. Directories that cannot be made are left out.
     ///
     /// `of` is the launched process or its launcher.
     pub(super) fn make_dirs(
@@ -131,7 +130,7 @@ impl Actuator {
         work: Work,
     ) -> Result<(), ActError> {
         let from = self.state(program)?.from.clone();
-        for dir in self.site.dirs(program, &from, work) {
+        for dir in self.environment.dirs(program, &from, work) {
             let (path, kind) = (dir.dir.clone(), dir.kind);
             let Err(error) = self.make_dir(program, dir) else {
                 self.let_user_thaw(&path, of.pid);
@@ -139,8 +138,8 @@ impl Actuator {
             };
             self.journal.write(Record::Gone { program, dir: path })?;
             if kind == DirKind::V2 {
-                self.in_place(program, error.to_string(), true)?;
-                break; // the others tell nothing without it
+                self.note_no_cgroup(program, error.to_string(), true)?;
+                break; // the other directories do not identify its processes
             }
         }
         Ok(())
@@ -160,33 +159,33 @@ impl Actuator {
         if let Some(uid) = uid
             && rustix::process::geteuid().is_root()
         {
-            // Without it, the next start thaws.
+            // If this fails, the next start thaws the program.
             let _ = std::os::unix::fs::chown(dir.join("cgroup.freeze"), Some(uid), None);
         }
     }
 
-    /// Notes why a launched program stays in its launcher's cgroup.
-    fn in_place(
+    /// Records why a launched program stays in its launcher's cgroup.
+    fn note_no_cgroup(
         &mut self,
         program: ProgramId,
         reason: String,
         failed: bool,
     ) -> Result<(), ActError> {
-        self.site.because(&reason);
-        let in_place = InPlace { reason, failed };
-        self.held(program)?.in_place.get_or_insert(in_place);
+        self.environment.because(&reason);
+        let no_cgroup = NoOwnCgroup { reason, failed };
+        self.managed(program)?.no_cgroup.get_or_insert(no_cgroup);
         Ok(())
     }
 
-    /// Brings a launched program into a cgroup of its own; `None` where it
-    /// stays where it was launched and is followed.
+    /// Moves a launched program into a cgroup of its own. Returns `None` if the program stays where
+    /// it was launched and is followed by descent.
     pub(super) fn place_launched(
         &mut self,
         program: ProgramId,
         root: ProcessId,
         work: Work,
     ) -> Result<Option<PathBuf>, ActError> {
-        if let Some(manager) = self.site.scopes.clone() {
+        if let Some(manager) = self.environment.scopes.clone() {
             let scope = self.enter_scope(&manager, program, root, work)?;
             self.capture(program, root)?;
             return Ok(scope);
@@ -194,19 +193,19 @@ impl Actuator {
         let own = self.v2_dir(program)?.map(|dir| dir.dir);
         match self.capture(program, root) {
             Err(error @ ActError::File { .. }) if own.is_some() => {
-                // It may not be moved, or its cgroup cannot have others below
-                // it: it stays.
+                // The process may not be moved, or its cgroup cannot have children: the process
+                // stays.
                 self.leave_dirs(program)?;
-                self.in_place(program, error.to_string(), true)?;
+                self.note_no_cgroup(program, error.to_string(), true)?;
                 self.capture(program, root)?;
                 Ok(None)
             }
             Err(error) => Err(error),
             Ok(()) if own.is_none() => {
                 let reason = "its cgroup is not visible here";
-                let has_reason = self.held(program)?.in_place.is_some();
+                let has_reason = self.managed(program)?.no_cgroup.is_some();
                 if !has_reason {
-                    self.in_place(program, reason.to_owned(), false)?;
+                    self.note_no_cgroup(program, reason.to_owned(), false)?;
                 }
                 Ok(None)
             }
@@ -214,10 +213,10 @@ impl Actuator {
         }
     }
 
-    /// Moves what got into the program's directories back, and removes them.
+    /// Moves processes that entered the program's directories back, and removes the directories.
     fn leave_dirs(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?.clone();
-        let errors = release::leave(&self.procs, &state);
+        let errors = release::remove_dirs(&self.procs, &state);
         if !errors.is_empty() {
             return Err(super::join(program, errors));
         }
@@ -230,9 +229,9 @@ impl Actuator {
         Ok(())
     }
 
-    /// Has systemd make a scope for a launched process, which is held and has
-    /// no children. `None`: the process stays in its launcher's unit, or
-    /// systemd did not answer in time.
+    /// Requests a systemd scope for a launched process that is held before its `exec` and has no
+    /// children. Returns `None` if the process stays in its launcher's unit, or systemd did not
+    /// answer in time.
     fn enter_scope(
         &mut self,
         manager: &Manager,
@@ -240,20 +239,20 @@ impl Actuator {
         root: ProcessId,
         work: Work,
     ) -> Result<Option<PathBuf>, ActError> {
-        let target = match (&self.state(program)?.from.v2, &self.site.mounts.v2) {
+        let target = match (&self.state(program)?.from.v2, &self.environment.mounts.v2) {
             (Some(from), Some(mount)) => manager.target(from, &mount.point),
             _ => Err("its cgroup is not visible here".to_owned()),
         };
         let target = match target {
             Ok(target) => target,
             Err(reason) => {
-                self.in_place(program, reason, false)?;
+                self.note_no_cgroup(program, reason, false)?;
                 return Ok(None);
             }
         };
-        let unit = self.site.scope_of(program);
-        // It stays noted whatever systemd answers: a job that was late may
-        // move the process yet.
+        let unit = self.environment.scope_of(program);
+        // The line stays in the journal whatever systemd answers: a late job may still move the
+        // process.
         let dir = Dir {
             dir: target.dir.join(&unit),
             kind: DirKind::Scope,
@@ -263,10 +262,10 @@ impl Actuator {
         let idle = work == Work::Background;
         let mut started = manager.start_scope(&unit, &target, root.pid, idle);
         if idle && started.is_err() {
-            // Before version 252 systemd has no such weight.
+            // systemd before version 252 does not support this weight.
             started = manager.start_scope(&unit, &target, root.pid, false);
         }
-        let mounts = &self.site.mounts;
+        let mounts = &self.environment.mounts;
         let moved =
             started.and_then(|()| manager.wait_for_move(&unit, root.pid, mounts, &self.procs));
         match moved {
@@ -275,14 +274,14 @@ impl Actuator {
                 Ok(Some(scope))
             }
             Err(error) => {
-                self.in_place(program, error.to_string(), true)?;
+                self.note_no_cgroup(program, error.to_string(), true)?;
                 Ok(None)
             }
         }
     }
 
-    /// Follows a running tree where it is. Its cgroup is its home where it
-    /// holds nothing else.
+    /// Admits a running tree without moving it. Its cgroup becomes its home if it holds no other
+    /// processes.
     pub(super) fn place_attached(
         &mut self,
         program: ProgramId,
@@ -308,17 +307,17 @@ impl Actuator {
         Ok(Some(dir))
     }
 
-    /// Undoes a program that could not be taken in.
-    pub(super) fn give_up<T>(
+    /// Undoes the admission of a program after an error.
+    pub(super) fn abort_admission<T>(
         &mut self,
         program: ProgramId,
         error: ActError,
     ) -> Result<T, ActError> {
         match self.depart(program) {
             Ok(()) => Err(error),
-            Err(left) => Err(ActError::Left {
+            Err(left) => Err(ActError::NotUndone {
                 program,
-                what: format!("{left}, after it could not be taken in: {error}"),
+                what: format!("{left}, after it could not be admitted: {error}"),
             }),
         }
     }
@@ -333,12 +332,11 @@ impl Actuator {
         if self.state(program)?.members.contains_key(&process.id) {
             return Ok(());
         }
-        // With a real-time policy it may have to stay where nobody gives way.
-        self.bring(program, process).map(|_| ())
+        // A process with a real-time policy may have to stay outside the cgroup with `cpu.idle`.
+        self.move_in(program, process).map(|_| ())
     }
 
-    /// Notes a process that is outside the program's cgroups, and leaves it
-    /// there.
+    /// Records a process that is outside the program's cgroups and stays there.
     pub(super) fn note(&mut self, program: ProgramId, process: &Process) -> Result<(), ActError> {
         if self.state(program)?.members.contains_key(&process.id) {
             return Ok(());
@@ -353,21 +351,21 @@ impl Actuator {
         })
     }
 
-    /// The cgroups of a living process that no other program has.
-    fn visible_places(&self, program: ProgramId, process: &Process) -> Option<Places> {
-        // The dead have left their cgroups, and moving them is slow.
-        let places = self.site.mounts.places(&self.procs, process.id.pid);
+    /// Returns the cgroups of a living process that no other program manages.
+    fn visible_places(&self, program: ProgramId, process: &Process) -> Option<CgroupPaths> {
+        // Dead processes have left their cgroups, and moving them is slow.
+        let places = self.environment.mounts.places(&self.procs, process.id.pid);
         let places = places.filter(|_| !process.is_dead())?;
-        // What a followed process launches through Usher has a home of its own.
+        // A process that a followed program launches through Usher has a home of its own.
         let manager = self.manager_of(process, &places);
         manager
             .is_none_or(|other| other == program)
             .then_some(places)
     }
 
-    /// Moves a process into those of its program's directories that it is not
-    /// in. Returns what keeps it out of the one that gives way, if anything.
-    pub(super) fn bring(
+    /// Moves a process into each of the program's directories that it is not in. Returns the reason
+    /// if it cannot enter the directory with `cpu.idle`.
+    pub(super) fn move_in(
         &mut self,
         program: ProgramId,
         process: &Process,
@@ -404,14 +402,14 @@ impl Actuator {
             }
         }
         if !missing.is_empty() {
-            self.put_back_stranger(process.id, &from)?;
+            self.return_reused_pid(process.id, &from)?;
         }
         Ok(kept_out)
     }
 
-    /// Where a process goes back to: where it was, or, as far as it has been
-    /// born inside, where its program's others go.
-    fn origin(&self, state: &ProgramState, places: Places) -> Places {
+    /// Returns the cgroups to which a process is moved back: its former cgroups or, for hierarchies
+    /// in which it was created inside the program's directories, the program's.
+    fn origin(&self, state: &ProgramState, places: CgroupPaths) -> CgroupPaths {
         let ours = || state.dirs.iter().filter(|dir| dir.kind.is_entered());
         let inside = |place: &PathBuf| ours().any(|dir| place.starts_with(&dir.dir));
         let or = |place: Option<PathBuf>, home: &Option<PathBuf>| {
@@ -419,16 +417,16 @@ impl Actuator {
                 .filter(|place| !inside(place))
                 .or_else(|| home.clone())
         };
-        Places {
+        CgroupPaths {
             v2: or(places.v2, &state.from.v2),
             cpuset: or(places.cpuset, &state.from.cpuset),
             cpu: or(places.cpu, &state.from.cpu),
         }
     }
 
-    /// A process may have died and its number gone to another one while it was
-    /// moved: that one is put back.
-    fn put_back_stranger(&self, process: ProcessId, from: &Places) -> Result<(), ActError> {
+    /// Moves a process back if its pid was reused: the original process may have died while it was
+    /// moved.
+    fn return_reused_pid(&self, process: ProcessId, from: &CgroupPaths) -> Result<(), ActError> {
         let stranger = self
             .procs
             .get(process.pid)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes belong to which program.
+//! Membership of processes in programs.
 
 use usher_model::{ProcessId, ProgramId};
 
@@ -7,14 +7,14 @@ use super::Actuator;
 use crate::error::ActError;
 use crate::release;
 
-/// Departures, or attempts at one, that are completed before a process is
-/// taken in; each takes at most a fifth of a second.
+/// Upper limit of departures, or attempts at one, that are completed before a process is admitted;
+/// each takes at most 200 ms.
 const DEPARTURES_MAX: usize = 5;
 
 impl Actuator {
-    /// As [`Self::check`]. Where a process of the tree was part of a program
-    /// that departs, the departure is completed first: else the masks of that
-    /// program would be noted as the process's own.
+    /// As [`Self::check`]. If a process of the tree belonged to a program that is departing, the
+    /// departure is completed first. Otherwise that program's masks would be recorded as the
+    /// process's own.
     pub(super) fn check_again(
         &mut self,
         program: ProgramId,
@@ -37,16 +37,19 @@ impl Actuator {
         }
     }
 
-    /// The program that a process belongs to, which may be any member of the tree.
+    /// Returns the program that a process belongs to. The process may be any member of the tree.
     pub fn program_of(&self, pid: i32) -> Option<ProgramId> {
         let process = self.procs.get(pid)?;
         self.manager_of(&process, &self.places_of(pid))
     }
 
-    /// The living processes of a program that are outside its cgroup: they
-    /// moved, or systemd moved them. None where the program has no cgroup.
+    /// Returns the living processes of a program that are outside its cgroup: they moved, or
+    /// systemd moved them. Empty if the program has no cgroup.
     pub fn leavers(&self, program: ProgramId) -> Vec<ProcessId> {
-        let has_leavers = self.programs.get(&program).map(|held| held.has_leavers);
+        let has_leavers = self
+            .programs
+            .get(&program)
+            .map(|managed| managed.has_leavers);
         let Ok(state) = self.state(program) else {
             return Vec::new();
         };
@@ -67,7 +70,7 @@ impl Actuator {
     /// # Errors
     /// The program is not managed, or the journal cannot be written.
     pub fn find_leavers(&mut self, program: ProgramId) -> Result<Vec<ProcessId>, ActError> {
-        let frozen = self.held(program)?.frozen;
+        let frozen = self.managed(program)?.frozen;
         self.follow(program, frozen)?;
         Ok(self.leavers(program))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One Usher process's hands.
+//! The actuator of one Usher process.
 
 mod acting;
 mod admission;
@@ -18,113 +18,114 @@ use usher_model::{Action, CpuSet, Demotion, ProcessId, ProcessTree, ProgramId};
 use crate::backlog::Backlog;
 use crate::cgroups::{self, Freezer};
 use crate::config::{ActConfig, Description, Work};
+use crate::environment::Environment;
 use crate::error::{ActError, file_error};
-use crate::journal::{Dir, DirKind, Head, Journal, ProgramState, Record, ThreadId, VERSION};
+use crate::journal::{
+    Dir, DirKind, Journal, JournalHeader, ProgramState, Record, ThreadId, VERSION,
+};
 use crate::keeper;
 use crate::mask::{self, OwnMasks};
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
-use crate::release::{self, Left, Patience, let_go, let_go_all};
+use crate::release::{self, ReleaseOutcome, RetryLimits, release_all, release_program};
 use crate::scan::Scan;
-use crate::site::Site;
 use crate::undo::{self, UndoReport};
 
-/// What an actuator of this process would use. Changes nothing.
+/// Describes what an actuator of this process would use. Changes nothing.
 ///
 /// # Errors
 /// `/proc` cannot be read.
 pub fn describe(config: &ActConfig) -> Result<Description, ActError> {
-    Ok(Site::detect(config, &Procs::new(config), "")?.description)
+    Ok(Environment::detect(config, &Procs::new(config), "")?.description)
 }
 
 /// Why a launched program has no cgroup of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InPlace {
+pub struct NoOwnCgroup {
     /// A sentence without its full stop.
     pub reason: String,
-    /// Whether an attempt failed; else it was not to have one.
+    /// Whether an attempt failed. If false, none was made by design.
     pub failed: bool,
 }
 
 /// CPUs that threads of a program chose by affinity masks of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedCpus {
-    /// All of them.
+    /// All pinned CPUs.
     pub cpus: CpuSet,
-    /// Whether no thread of the program was left unpinned.
+    /// Whether every thread of the program is pinned.
     pub every_thread: bool,
 }
 
-/// Takes programs in, acts on them and lets them go.
+/// Admits programs, acts on them and releases them.
 ///
-/// Dropping it undoes nothing by itself: call [`Self::undo_all`], or leave it
-/// to the keeper.
+/// Dropping it undoes nothing: call [`Self::undo_all`], or leave the undo to the keeper.
 #[derive(Debug)]
 pub struct Actuator {
     config: ActConfig,
     procs: Procs,
-    site: Site,
+    environment: Environment,
     journal: Journal,
     instance_dir: PathBuf,
-    programs: BTreeMap<ProgramId, Held>,
-    /// Scans that give masks and priorities back to programs that were released
-    /// or depart.
+    programs: BTreeMap<ProgramId, ManagedProgram>,
+    /// Scans that restore masks and priorities of programs that were released or depart.
     scans: BTreeMap<ProgramId, Scan>,
-    /// Users whose processes alone are changed in a program's tree.
+    /// For programs of other users: the uid of the processes that may be changed.
     owners: BTreeMap<ProgramId, u32>,
     found_stale: UndoReport,
-    /// What bounds the backlog of background work, from the first of it on.
+    /// BPF programs that bound the backlog of background work; loaded at the first use.
     backlog: Option<Result<Backlog, String>>,
 }
 
-/// Processes and threads of a program that may be noted before those that
-/// are gone are forgotten.
+/// Number of recorded processes and threads of a program above which those that are gone are
+/// forgotten.
 const PRUNE_MIN: usize = 512;
 
 /// A program under management.
 #[derive(Debug, Default)]
-struct Held {
+struct ManagedProgram {
     home: Option<ProcessTree>,
     own_masks: OwnMasks,
-    /// Where it sits; `None`: wherever it could before.
+    /// The seat; `None` if the program is not restricted.
     seat: Option<CpuSet>,
     frozen: bool,
-    /// Whether it was stopped by signals though it has a cgroup: processes in the
-    /// cgroup must not be changed.
+    /// Whether the program was stopped by signals although it has a cgroup, because processes in
+    /// the cgroup must not be changed.
     by_signal: bool,
-    /// Its `cgroup.freeze`, from the first time that it was frozen on.
+    /// The program's open `cgroup.freeze`, from the first freeze on.
     freezer: Option<Freezer>,
-    /// Why it has no cgroup of its own, if it was launched.
-    in_place: Option<InPlace>,
-    /// Whether processes of it were seen outside its cgroup.
+    /// For a launched program: why it has no cgroup of its own.
+    no_cgroup: Option<NoOwnCgroup>,
+    /// Whether processes of the program were seen outside its cgroup.
     has_leavers: bool,
-    /// Processes that were last seen inside its cgroup.
+    /// Processes that the last scan found inside its cgroup.
     inside: Vec<ProcessId>,
-    /// How far it is to be demoted.
+    /// The requested demotion.
     demotion: Option<Demotion>,
-    /// Whether that was done, but for what is lacking; else it failed half-way.
+    /// Whether the demotion is complete, apart from the recorded gaps. If false, it failed
+    /// half-way.
     is_demoted: bool,
-    /// Whether a cgroup of its own gives way.
+    /// Whether a cgroup of the program's own has `cpu.idle`.
     idles: bool,
-    /// Bounds the backlog of its connections while it is held.
+    /// Bounds the backlog of the program's connections while the link is held.
     backlog: Option<Link>,
-    /// What of that was not done, and why.
-    lacking: Vec<String>,
-    /// Sessions whose autogroups were lowered, or must not be.
+    /// Parts of the demotion that were not done, with reasons.
+    demotion_gaps: Vec<String>,
+    /// Sessions with a lowered autogroup, or with one that must not be lowered.
     sessions: BTreeSet<i32>,
-    /// Since when threads are being demoted.
+    /// When the demotion of threads began.
     priorities_since: Option<Instant>,
-    /// The machine's last pid when sessions were last looked for.
-    followed_at: Option<i32>,
-    /// Processes and threads noted when those that are gone were last forgotten.
+    /// The machine's last pid at the last scan for sessions.
+    last_session_scan_pid: Option<i32>,
+    /// Number of recorded processes and threads after the last pruning.
     noted: usize,
-    /// The machine's last pid when threads and processes were last looked for.
-    looked_at: Option<i32>,
+    /// The machine's last pid at the last scan for threads and processes.
+    last_scan_pid: Option<i32>,
 }
 
 impl Actuator {
-    /// Finds out what there is to act with, starts this instance's journal,
-    /// and first undoes what dead instances left ([`Self::found_stale`]).
+    /// Detects the means to act, starts this instance's journal, and first undoes what dead
+    /// instances left ([`Self::found_stale`]).
     ///
     /// # Errors
     /// The runtime directory cannot be made or written.
@@ -141,18 +142,18 @@ impl Actuator {
         };
         make(true, &config.instances_dir())?;
         make(false, &instance_dir)?;
-        let head = Head {
+        let head = JournalHeader {
             version: VERSION,
             boot: procs.boot_id()?,
             owner,
             pid_namespace: procs.pid_namespace(),
         };
         let journal = Journal::create(&instance_dir, head)?;
-        let site = Site::detect(&config, &procs, &name)?;
+        let environment = Environment::detect(&config, &procs, &name)?;
         Ok(Self {
             config,
             procs,
-            site,
+            environment,
             journal,
             instance_dir,
             programs: BTreeMap::new(),
@@ -163,38 +164,35 @@ impl Actuator {
         })
     }
 
-    /// What is used here, and why nothing better is.
+    /// Returns what is used on this machine, and why nothing better is.
     pub fn describe(&self) -> &Description {
-        &self.site.description
+        &self.environment.description
     }
 
-    /// Where this instance's journal lies: for the keeper and for launchers.
+    /// Returns the directory of this instance's journal, for the keeper and for launchers.
     pub fn instance_dir(&self) -> &Path {
         &self.instance_dir
     }
 
-    /// What this instance was opened with.
+    /// Returns the configuration that this instance was opened with.
     pub fn config(&self) -> &ActConfig {
         &self.config
     }
 
-    /// What dead instances had left, and what of it could not be undone.
+    /// Returns the result of undoing what dead instances had left.
     pub fn found_stale(&self) -> &UndoReport {
         &self.found_stale
     }
 
-    /// Begins a program that is about to be launched. It gets a cgroup of its
-    /// own below its launcher's where that can be made, so that its first
-    /// process can be born inside ([`PreparedHome::fork`]): a move into a
-    /// cgroup costs a grace period of 8 to 20 ms when there was none for a
-    /// while, a birth 0.1 ms. [`Self::act`] may seat it at once;
-    /// [`Self::admit`] completes it when the process is there. Only a program
-    /// that was prepared is ever moved.
+    /// Begins a program that is about to be launched. If possible, it gets a cgroup of its own
+    /// below its launcher's, in which its first process is created ([`PreparedHome::fork`]).
+    /// Creation inside a cgroup takes 0.1 ms. A move into one takes 8 to 20 ms, the RCU grace
+    /// period, if none happened for a while. [`Self::act`] may seat the program at once;
+    /// [`Self::admit`] completes it when the process exists. Only a prepared program is ever moved.
     ///
-    /// `launcher` is the process that forks, or the launched process itself
-    /// while it is held before its `exec`: survivors go back to its cgroups.
-    /// `work` tells what directories it needs: background work is born where it
-    /// can be demoted without another move.
+    /// `launcher` is the process that forks, or the launched process itself while it is held before
+    /// its `exec`: surviving processes are moved back to its cgroups. `work` selects the
+    /// directories: background work is created where it can be demoted without another move.
     ///
     /// # Errors
     /// The program is managed already, or the launcher is gone.
@@ -206,11 +204,11 @@ impl Actuator {
     ) -> Result<PreparedHome, ActError> {
         self.begin(program, launcher)?;
         if let Err(error) = self.make_dirs(program, launcher, work) {
-            return self.give_up(program, error);
+            return self.abort_admission(program, error);
         }
         match PreparedHome::open(&self.procs, program, &self.state(program)?.dirs) {
             Ok(home) => Ok(home),
-            Err(error) => self.give_up(program, error),
+            Err(error) => self.abort_admission(program, error),
         }
     }
 
@@ -228,20 +226,20 @@ impl Actuator {
         self.check_again(program, process)?;
         self.begin(program, process)?;
         match self.make_dirs(program, process, work) {
-            Err(error) => self.give_up(program, error),
+            Err(error) => self.abort_admission(program, error),
             made => made,
         }
     }
 
-    /// Changes only processes of this user in a program's tree, from now on until
-    /// the program departs: no setuid program that it runs, and no process of
-    /// another user that such a program starts. To be called before the program is
-    /// prepared or admitted on behalf of a user other than this process's.
+    /// Restricts changes in a program's tree to processes of this user, until the program departs:
+    /// neither a setuid program that it runs, nor a process of another user that such a program
+    /// starts, is changed. Call it before the program is prepared or admitted on behalf of a user
+    /// other than this process's.
     pub fn restrict_to(&mut self, program: ProgramId, owner: u32) {
         self.owners.insert(program, owner);
     }
 
-    /// Whether the program's cgroup has processes that must not be changed.
+    /// Returns whether the program's cgroup has processes that must not be changed.
     fn has_foreign(&self, program: ProgramId) -> Result<bool, ActError> {
         let Some(&owner) = self.owners.get(&program) else {
             return Ok(false);
@@ -254,29 +252,27 @@ impl Actuator {
         Ok(inside.iter().any(foreign))
     }
 
-    /// Whether a process of a program's tree may be changed.
+    /// Returns whether a process of a program's tree may be changed.
     fn may_change(&self, program: ProgramId, pid: i32) -> bool {
         let owner = self.owners.get(&program);
         owner.is_none_or(|&owner| self.procs.belongs_to(pid, owner))
     }
 
-    /// The numbers of a program's processes that may be changed.
+    /// Returns the pids of a program's processes that may be changed.
     fn own_pids(&self, program: ProgramId) -> Result<BTreeSet<i32>, ActError> {
         let mut pids = release::pids(&self.procs, self.state(program)?);
         pids.retain(|&pid| self.may_change(program, pid));
         Ok(pids)
     }
 
-    /// Takes in the whole tree rooted at a process, or completes a
-    /// [`Self::prepare`]d program. A tree that was not prepared stays in its
-    /// cgroup: [`ProcessTree::cgroup`] is that cgroup where it holds nothing else,
-    /// and `None` otherwise. So does a prepared one that can get no cgroup of
-    /// its own ([`Self::why_in_place`]). `work` counts for a prepared program.
+    /// Admits the whole tree rooted at a process, or completes a [`Self::prepare`]d program. A tree
+    /// that was not prepared stays in its cgroup: [`ProcessTree::cgroup`] is that cgroup if it holds no
+    /// other processes, and `None` otherwise. A prepared program that can get no cgroup of its own
+    /// stays too ([`Self::no_cgroup_reason`]). `work` matters only for a prepared program.
     ///
     /// # Errors
-    /// The process is gone, is a kernel thread, is Usher itself or one of its
-    /// ancestors, a process of its tree is managed already, or the kernel
-    /// refuses; the tree is then where it was.
+    /// The process is gone, is a kernel thread, is Usher itself or one of its ancestors; a process
+    /// of its tree is managed already; or a system call failed. The tree is then where it was.
     pub fn admit(
         &mut self,
         program: ProgramId,
@@ -286,7 +282,7 @@ impl Actuator {
         if self
             .programs
             .get(&program)
-            .is_some_and(|held| held.home.is_some())
+            .is_some_and(|managed| managed.home.is_some())
         {
             return Err(ActError::Taken(program));
         }
@@ -298,7 +294,7 @@ impl Actuator {
         };
         let cgroup = match cgroup {
             Ok(cgroup) => cgroup,
-            Err(error) => return self.give_up(program, error),
+            Err(error) => return self.abort_admission(program, error),
         };
         let home = ProcessTree {
             program,
@@ -309,13 +305,14 @@ impl Actuator {
             &self.procs,
             &release::pids(&self.procs, self.state(program)?),
         );
-        let held = self.programs.entry(program).or_default();
-        held.home = Some(home.clone());
-        held.own_masks.initial = initial;
-        let (seat, frozen) = (held.seat.take(), std::mem::take(&mut held.frozen));
+        let managed = self.programs.entry(program).or_default();
+        managed.home = Some(home.clone());
+        managed.own_masks.initial = initial;
+        let (seat, frozen) = (managed.seat.take(), std::mem::take(&mut managed.frozen));
         let again = [
             seat.map(|cpus| Action::Seat { program, cpus }),
-            held.demotion
+            managed
+                .demotion
                 .take()
                 .map(|to| Action::Demote { program, to }),
             frozen.then_some(Action::Freeze { program }),
@@ -326,27 +323,26 @@ impl Actuator {
         Ok(home)
     }
 
-    /// Why a launched program has no cgroup of its own; `None` where it has
-    /// one, or was attached.
-    pub fn why_in_place(&self, program: ProgramId) -> Option<&InPlace> {
-        self.programs.get(&program)?.in_place.as_ref()
+    /// Returns why a launched program has no cgroup of its own; `None` if it has one, or was
+    /// attached.
+    pub fn no_cgroup_reason(&self, program: ProgramId) -> Option<&NoOwnCgroup> {
+        self.programs.get(&program)?.no_cgroup.as_ref()
     }
 
-    /// Whether a program can be frozen without a signal, which its parent
-    /// would see.
+    /// Returns whether a program can be frozen without a signal, which its parent would see.
     pub fn freezes_unseen(&self, program: ProgramId) -> bool {
         let cgroup = self.home(program).and_then(|home| home.cgroup.as_deref());
         cgroup.is_some_and(cgroups::can_freeze)
     }
 
-    /// Where a program lives.
+    /// Returns the home of a program: its root process and its cgroup.
     pub fn home(&self, program: ProgramId) -> Option<&ProcessTree> {
         self.programs.get(&program)?.home.as_ref()
     }
 
-    /// CPUs that threads of a program have pinned themselves to, by masks that are
-    /// neither Usher's nor what the program had when it was taken in. `None`
-    /// where no thread has. Such a thread is never given a mask by Usher.
+    /// Returns the CPUs to which threads of a program have pinned themselves: by masks that are
+    /// neither Usher's nor what the program had when it was admitted. `None` if no thread has.
+    /// Usher never changes the mask of such a thread.
     pub fn pins(&self, program: ProgramId) -> Option<PinnedCpus> {
         let own = &self.programs.get(&program)?.own_masks;
         let state = self.state(program).ok()?;
@@ -354,13 +350,13 @@ impl Actuator {
         mask::pins(&self.procs, state, own, &pids)
     }
 
-    /// CPUs that one thread of a program at least could use when the program was
-    /// taken in.
+    /// Returns the CPUs that at least one thread of a program could use when the program was
+    /// admitted.
     pub fn initial_cpus(&self, program: ProgramId) -> Option<&CpuSet> {
         self.programs.get(&program)?.own_masks.initial.as_ref()
     }
 
-    /// The numbers of a program's processes, as they are now.
+    /// Returns the pids of a program's present processes.
     pub fn processes(&self, program: ProgramId) -> Vec<i32> {
         let state = self.journal.state().programs.get(&program);
         state
@@ -368,62 +364,61 @@ impl Actuator {
             .unwrap_or_default()
     }
 
-    /// Seats, releases, freezes, thaws or demotes a program that was taken in.
-    /// What of a demotion could not be done here is no error, but said by
-    /// [`Self::why_not_demoted`]; one that failed half-way is completed when it
-    /// is asked for again, and one that is less than the present one changes
-    /// nothing. Where the program has only been [`Self::prepare`]d, it will be
-    /// born so.
+    /// Seats, releases, freezes, thaws or demotes an admitted program. Parts of a demotion that
+    /// cannot be done on this machine are no error; [`Self::demotion_gaps`] returns them. A
+    /// demotion that failed half-way is completed by the next request. A request for less than the
+    /// present demotion changes nothing. For a program that has only been [`Self::prepare`]d, the
+    /// action applies from its first process on.
     ///
     /// A tree that is ending is no error.
     ///
     /// # Errors
-    /// The program is not managed, none of the CPUs can be used by it, or the
-    /// kernel refuses.
+    /// The program is not managed, it can use none of the CPUs, or a system call failed.
     pub fn act(&mut self, action: &Action) -> Result<(), ActError> {
         let program = action.program();
-        let held = self.held(program)?;
+        let managed = self.managed(program)?;
         match action {
-            Action::Seat { cpus, .. } if held.seat.as_ref() == Some(cpus) => Ok(()),
+            Action::Seat { cpus, .. } if managed.seat.as_ref() == Some(cpus) => Ok(()),
             Action::Seat { cpus, .. } => {
-                // Where it fails half-way it sits neither here nor there.
-                held.seat = None;
+                // If it fails half-way, the program's seat is undefined.
+                managed.seat = None;
                 self.seat(program, cpus)?;
-                self.held(program)?.seat = Some(cpus.clone());
+                self.managed(program)?.seat = Some(cpus.clone());
                 self.scans.remove(&program);
                 Ok(())
             }
             Action::Release { .. } => {
                 self.release(program)?;
-                self.held(program)?.seat = None;
+                self.managed(program)?.seat = None;
                 Ok(())
             }
-            Action::Demote { to, .. } if held.is_demoted && held.demotion >= Some(*to) => Ok(()),
+            Action::Demote { to, .. } if managed.is_demoted && managed.demotion >= Some(*to) => {
+                Ok(())
+            }
             Action::Demote { to, .. } => self.demote(program, *to),
             Action::Freeze { .. } | Action::Thaw { .. } => {
                 let frozen = matches!(action, Action::Freeze { .. });
-                if held.frozen != frozen {
+                if managed.frozen != frozen {
                     self.freeze(program, frozen)?;
-                    self.held(program)?.frozen = frozen;
+                    self.managed(program)?.frozen = frozen;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Catches up with what happened since the last call: new threads, new
-    /// processes, processes that left the program's cgroup; finishes
-    /// departures. Cheap where no process of the machine has forked.
+    /// Covers changes since the last call: new threads, new processes, processes that left the
+    /// program's cgroup. Completes departures. Cheap if no process of the machine has forked.
     ///
     /// # Errors
-    /// The program is not managed, or the kernel refuses.
+    /// The program is not managed, or a system call failed.
     pub fn refresh(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.finish_departures();
         let last_pid = self.procs.last_pid();
-        let held = self.held(program)?;
-        let forked = last_pid.is_none() || held.looked_at != last_pid;
-        let (seat, frozen) = (held.seat.clone(), held.frozen);
-        held.looked_at = last_pid;
+        let managed = self.managed(program)?;
+        let forked = last_pid.is_none() || managed.last_scan_pid != last_pid;
+        let (seat, frozen) = (managed.seat.clone(), managed.frozen);
+        managed.last_scan_pid = last_pid;
         if forked {
             self.follow(program, frozen)?;
             self.prune(program)?;
@@ -436,59 +431,60 @@ impl Actuator {
         }
     }
 
-    /// Lets a program go, ended or not: thaws, widens, moves survivors back
-    /// to where they came from, removes its cgroups.
+    /// Ends the management of a program, whether it has ended or not: thaws it, restores its masks,
+    /// moves surviving processes back to their former cgroups, removes its cgroups.
     ///
     /// # Errors
-    /// The program is not managed, or something could not be taken back; it
-    /// is then tried again by the next `refresh`, `undo_all` or start.
+    /// The program is not managed, or something could not be undone. The next `refresh`, `undo_all`
+    /// or start retries it.
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
-        self.held(program)?;
+        self.managed(program)?;
         self.programs.remove(&program);
         self.owners.remove(&program);
         self.reset_scope(program);
         self.scans.insert(program, Scan::new());
-        self.continue_departure(program, Patience::SHORT)
+        self.continue_departure(program, RetryLimits::SHORT)
     }
 
-    /// Goes on with what [`Self::depart`] began.
+    /// Continues a departure that [`Self::depart`] began.
     fn continue_departure(
         &mut self,
         program: ProgramId,
-        patience: Patience,
+        limits: RetryLimits,
     ) -> Result<(), ActError> {
         let mut scan = self.scans.remove(&program).unwrap_or_else(Scan::new);
         let state = self.state(program)?;
         let was_complete = scan.is_complete();
-        let mut left = let_go(&self.procs, program, state, &mut scan, patience);
+        let mut left = release_program(&self.procs, program, state, &mut scan, limits);
         if !scan.is_complete() {
             self.scans.insert(program, scan);
-        } else if !was_complete && matches!(left, Left::Errors(_)) {
+        } else if !was_complete && matches!(left, ReleaseOutcome::Failed(_)) {
             // A program that forks is moved out of its cgroup in several attempts.
-            left = let_go(&self.procs, program, state, &mut scan, Patience::SHORT);
+            left = release_program(&self.procs, program, state, &mut scan, RetryLimits::SHORT);
         }
         match left {
-            Left::Nothing => self.journal.write(Record::Close { program }),
-            Left::Remains | Left::Threads => Ok(()),
-            Left::Errors(errors) => Err(join(program, errors)),
+            ReleaseOutcome::Done => self.journal.write(Record::Close { program }),
+            ReleaseOutcome::DirsLeft | ReleaseOutcome::ThreadsLeft => Ok(()),
+            ReleaseOutcome::Failed(errors) => Err(join(program, errors)),
         }
     }
 
-    /// Lets every program go and closes the journal. Returns what could not
-    /// be taken back.
+    /// Releases every program and closes the journal. Returns what could not be undone.
     pub fn undo_all(&mut self) -> Vec<ActError> {
         self.programs.clear();
         self.scans.clear();
-        // A keeper that does not see it undoes what is left all the same.
+        // If the keeper misses this file, it undoes the rest all the same.
         let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
         let mut errors = Vec::new();
         let state = self.journal.state().clone();
-        for (program, left) in let_go_all(&self.procs, &state.programs) {
+        for (program, left) in release_all(&self.procs, &state.programs) {
             match left {
-                Left::Nothing => errors.extend(self.journal.write(Record::Close { program }).err()),
-                Left::Remains => {}
-                Left::Threads => errors.push(undo::threads_left(program)),
-                Left::Errors(left) => errors.extend(left),
+                ReleaseOutcome::Done => {
+                    errors.extend(self.journal.write(Record::Close { program }).err())
+                }
+                ReleaseOutcome::DirsLeft => {}
+                ReleaseOutcome::ThreadsLeft => errors.push(undo::threads_left(program)),
+                ReleaseOutcome::Failed(left) => errors.extend(left),
             }
         }
         if errors.is_empty() {
@@ -497,9 +493,9 @@ impl Actuator {
         errors
     }
 
-    fn held(&mut self, program: ProgramId) -> Result<&mut Held, ActError> {
-        let held = self.programs.get_mut(&program);
-        held.ok_or(ActError::Unknown(program))
+    fn managed(&mut self, program: ProgramId) -> Result<&mut ManagedProgram, ActError> {
+        let managed = self.programs.get_mut(&program);
+        managed.ok_or(ActError::Unknown(program))
     }
 
     fn state(&self, program: ProgramId) -> Result<&ProgramState, ActError> {
@@ -507,12 +503,12 @@ impl Actuator {
         state.ok_or(ActError::Unknown(program))
     }
 
-    /// Forgets processes and threads that are gone, where many were noted.
+    /// Forgets processes and threads that are gone, if many are recorded.
     fn prune(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?;
         let noted = noted_in(state);
-        let held = self.held(program)?;
-        if noted < PRUNE_MIN.max(held.noted * 2) {
+        let managed = self.managed(program)?;
+        if noted < PRUNE_MIN.max(managed.noted * 2) {
             return Ok(());
         }
         let procs = self.procs.clone();
@@ -528,16 +524,17 @@ impl Actuator {
         });
         let state = self.state(program)?;
         let (noted, known) = (noted_in(state), state.threads.clone());
-        let held = self.held(program)?;
-        held.noted = noted;
-        held.own_masks
+        let managed = self.managed(program)?;
+        managed.noted = noted;
+        managed
+            .own_masks
             .pinned
             .retain(|thread, _| known.contains_key(thread));
         Ok(())
     }
 
-    /// The cgroup that holds a program and nothing else: its home's, or the
-    /// directory in which it is to be born.
+    /// Returns the cgroup that holds only this program: its home's, or the directory in which its
+    /// first process will be created.
     fn v2_dir(&self, program: ProgramId) -> Result<Option<Dir>, ActError> {
         let home = self.home(program);
         let is_it = |dir: &&Dir| match home {
@@ -548,7 +545,7 @@ impl Actuator {
         Ok(dirs.find(|dir| dir.kind.is_v2() && is_it(dir)).cloned())
     }
 
-    /// Removes what the kernel did not let go of when a program left.
+    /// Retries removals that the kernel refused when a program departed.
     fn finish_departures(&mut self) {
         let is_left = |program: &&ProgramId| {
             !self.programs.contains_key(program) && !self.scans.contains_key(program)
@@ -556,32 +553,31 @@ impl Actuator {
         let programs = self.journal.state().programs.keys();
         let left: Vec<ProgramId> = programs.filter(is_left).copied().collect();
         for program in left {
-            // What fails is tried again the next time.
-            let _ = self.continue_departure(program, Patience::NONE);
+            // Failures are retried at the next call.
+            let _ = self.continue_departure(program, RetryLimits::NONE);
         }
     }
 
-    /// Waits for the end of the departure of an earlier program with this
-    /// number.
+    /// Waits for the end of the departure of an earlier program with this number.
     fn await_departure(&mut self, program: ProgramId) {
         let is_known = self.journal.state().programs.contains_key(&program);
         if is_known && !self.programs.contains_key(&program) {
-            // What is left then is reported by the caller: it is taken.
-            let _ = self.continue_departure(program, Patience::SHORT);
+            // If the departure is still incomplete, the caller reports the number as taken.
+            let _ = self.continue_departure(program, RetryLimits::SHORT);
         }
     }
 }
 
-/// Processes and threads of which something is noted.
+/// Returns the number of recorded processes and threads.
 fn noted_in(state: &ProgramState) -> usize {
     state.threads.len() + state.members.len() + state.demoted.threads.len()
 }
 
-/// One error of several.
+/// Combines several errors into one.
 fn join(program: ProgramId, mut errors: Vec<ActError>) -> ActError {
     match errors.len() {
         1 => errors.remove(0),
-        _ => ActError::Left {
+        _ => ActError::NotUndone {
             program,
             what: errors
                 .iter()

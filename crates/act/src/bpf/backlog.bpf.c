@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Bounds what background work has handed to the kernel and the kernel not yet
- * to the network.
+ * Limits the data that background work has handed to the kernel and that the
+ * kernel has not yet sent to the network.
  *
- * Stopping a sender stops its calls, not what lies in its sockets: half a
- * megabyte and more for a bulk transfer, which goes on for tens of milliseconds.
- * With TCP_NOTSENT_LOWAT a sender may hand over only so much ahead of what is in
- * flight; what is in flight on this machine's own queues TCP bounds by itself
- * (small queues). Throughput is the same.
+ * Stopping a sender stops its calls, but not the data in its sockets: half a
+ * megabyte and more for a bulk transfer, which takes tens of milliseconds to
+ * send. TCP_NOTSENT_LOWAT limits the unsent data in a socket. TCP itself limits
+ * the data in this machine's own queues (small queues). Throughput stays equal.
  *
- * The program is attached to the background program's cgroup, sees each of its
- * connections as it is established, and is gone with the process that attached
- * it. A connection keeps the setting for its life; it only asks its sender to
- * be woken more often.
+ * The BPF program is attached to the cgroup of the background program and runs
+ * for each of its connections when the connection is established. It is removed
+ * with the process that attached it. A connection keeps the setting until it
+ * ends; the only effect is that its sender is woken more often.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* From netinet/in.h and linux/tcp.h, which want headers of a C library. */
+/* From netinet/in.h and linux/tcp.h, which need headers of a C library. */
 #define IPPROTO_TCP 6
 #define TCP_NOTSENT_LOWAT 25
 
-/* 1.3 ms of a link of 100 Mbit/s. One call may overshoot it by a packet. */
+/* 1.3 ms on a link of 100 Mbit/s. One call may exceed it by one packet. */
 #define BACKLOG_BYTES (16 * 1024)
 
 SEC("sockops")
@@ -34,7 +33,7 @@ int bound_backlog(struct bpf_sock_ops *ops)
 	switch (ops->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		/* A connection that refuses it is none the worse. */
+		/* Without the setting, a connection works as before. */
 		bpf_setsockopt(ops, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes,
 			       sizeof(bytes));
 	}

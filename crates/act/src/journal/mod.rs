@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The undo journal of one instance: append-only JSON lines on a tmpfs, each
-//! written before the action that it takes back. `README.md` beside this file
-//! has the protocol.
+//! The undo journal of one instance: append-only JSON lines on a tmpfs, each written before the
+//! action that it undoes. `README.md` beside this file describes the protocol.
 //!
-//! What lines say and amount to is pure and public, so that the simulator
-//! writes, tears and folds the very lines that the real actuator does.
+//! The format of the lines and their folding into a state are pure and public. The simulator
+//! writes, tears and folds the same lines as the real actuator.
 
 mod record;
 mod state;
@@ -14,11 +13,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-pub use record::{Dir, DirKind, Head, Record, ThreadId, VERSION};
-pub use state::{Autogroup, Demoted, ProgramState, State};
-
-pub use crate::mounts::Places;
-pub use crate::priority::Priority;
+pub use record::{CgroupPaths, Dir, DirKind, JournalHeader, Priority, Record, ThreadId, VERSION};
+pub use state::{Autogroup, DemotionState, JournalState, ProgramState};
 
 use usher_model::ProgramId;
 
@@ -29,10 +25,10 @@ use crate::files;
 
 /// The journal's file in an instance's directory.
 pub(crate) const FILE: &str = "journal.jsonl";
-/// A journal is rewritten when it has grown to this size and by the factor
-/// below since it was last.
+/// A journal is rewritten when it has at least this size and has grown by the factor below since
+/// the last rewriting.
 const COMPACT_BYTES_MIN: u64 = 1 << 18;
-/// A journal that is larger than this is not Usher's.
+/// A larger journal is not Usher's.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 const COMPACT_GROWTH: u64 = 4;
 
@@ -41,14 +37,14 @@ const COMPACT_GROWTH: u64 = 4;
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    state: State,
+    state: JournalState,
     bytes: u64,
     bytes_compact: u64,
 }
 
 impl Journal {
     /// Starts a journal in an instance's directory.
-    pub(crate) fn create(dir: &Path, head: Head) -> Result<Self, ActError> {
+    pub(crate) fn create(dir: &Path, head: JournalHeader) -> Result<Self, ActError> {
         let path = dir.join(FILE);
         let file = OpenOptions::new()
             .create_new(true)
@@ -58,7 +54,7 @@ impl Journal {
         let mut journal = Self {
             path,
             file,
-            state: State::default(),
+            state: JournalState::default(),
             bytes: 0,
             bytes_compact: 0,
         };
@@ -66,16 +62,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What would have to be undone now.
-    pub(crate) fn state(&self) -> &State {
+    /// The state that would have to be undone now.
+    pub(crate) fn state(&self) -> &JournalState {
         &self.state
     }
 
-    /// Writes a line; only when it stands may the action follow.
+    /// Writes a line. The action may follow only after it is written.
     pub(crate) fn write(&mut self, record: Record) -> Result<(), ActError> {
         let line = line_of(&record).map_err(file_error("writing", &self.path))?;
         if let Err(error) = self.file.write_all(&line) {
-            // Half a line must not spoil the next one.
+            // Half a line must not corrupt the next one.
             let _ = self.file.set_len(self.bytes);
             return Err(file_error("writing", &self.path)(error));
         }
@@ -83,23 +79,23 @@ impl Journal {
         self.state.apply(record);
         let limit = COMPACT_BYTES_MIN.max(self.bytes_compact * COMPACT_GROWTH);
         if self.bytes > limit && self.compact().is_err() {
-            // A long journal does as well; it is tried again when it has grown.
+            // A long journal is valid too; the next attempt follows when it has grown.
             let _ = fs::remove_file(self.path.with_extension("new"));
             self.bytes_compact = self.bytes;
         }
         Ok(())
     }
 
-    /// Forgets of a program what is gone by itself: the next rewriting of the
-    /// file leaves it out.
+    /// Drops state of a program that vanished by itself, such as dead threads. The next rewriting
+    /// of the file leaves it out.
     pub(crate) fn forget(&mut self, program: ProgramId, gone: impl FnOnce(&mut ProgramState)) {
         if let Some(state) = self.state.programs.get_mut(&program) {
             gone(state);
         }
     }
 
-    /// Rewrites the journal with the fewest lines. The new file takes the old
-    /// one's place in one step, so that a reader sees one or the other.
+    /// Rewrites the journal with the fewest lines. The new file replaces the old one in one step,
+    /// so a reader finds one or the other.
     fn compact(&mut self) -> Result<(), ActError> {
         let path = self.path.with_extension("new");
         let rewrite = || -> io::Result<(File, u64)> {
@@ -118,16 +114,16 @@ impl Journal {
     }
 }
 
-/// Reads the journal in a dead instance's directory: what is to be undone,
-/// and the lines that make no sense. `None` where there is no journal.
-pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActError> {
+/// Reads the journal in a dead instance's directory. Returns the state to be undone, and the
+/// invalid lines. `None` if there is no journal.
+pub(crate) fn read(dir: &Path) -> Result<Option<(JournalState, Vec<ActError>)>, ActError> {
     let path = dir.join(FILE);
     let bytes = match files::read_own(&path, JOURNAL_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(file_error("reading", &path)(error)),
     };
-    check_version(&bytes).map_err(file_error("leaving alone journal", &path))?;
+    check_version(&bytes).map_err(file_error("ignoring journal", &path))?;
     let (state, corrupt) = fold(&bytes);
     let errors = corrupt.into_iter().map(|(line, reason)| ActError::Corrupt {
         path: path.clone(),
@@ -137,8 +133,8 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(State, Vec<ActError>)>, ActErro
     Ok(Some((state, errors.collect())))
 }
 
-/// Refuses a journal of another version: what it says cannot be undone by this
-/// one, and must not be lost.
+/// Rejects a journal of another version: this version cannot undo its records, and they must not be
+/// lost.
 fn check_version(bytes: &[u8]) -> io::Result<()> {
     let first = bytes
         .split(|&byte| byte == b'\n')
@@ -157,16 +153,16 @@ fn check_version(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What the bytes of a journal amount to, and the lines that make no sense:
-/// their numbers, from 1, and why.
-pub fn fold(bytes: &[u8]) -> (State, Vec<(usize, String)>) {
-    let mut state = State::default();
+/// Folds the bytes of a journal into a state. Also returns the invalid lines: their numbers, from
+/// 1, and the errors.
+pub fn fold(bytes: &[u8]) -> (JournalState, Vec<(usize, String)>) {
+    let mut state = JournalState::default();
     let mut corrupt = Vec::new();
     let lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate();
     for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
         match serde_json::from_slice::<Record>(line) {
             Ok(record) => state.apply(record),
-            // The last line was torn by death: its action was not yet taken.
+            // The writer died while it wrote the last line, so the line's action was not yet taken.
             Err(_) if !line.ends_with(b"\n") => {}
             Err(error) => corrupt.push((at + 1, error.to_string())),
         }
@@ -174,7 +170,7 @@ pub fn fold(bytes: &[u8]) -> (State, Vec<(usize, String)>) {
     (state, corrupt)
 }
 
-/// Removes the journal from an instance's directory: all is undone.
+/// Removes the journal from an instance's directory when all is undone.
 pub(crate) fn remove(dir: &Path) -> Result<(), ActError> {
     let path = dir.join(FILE);
     match fs::remove_file(&path) {
@@ -185,7 +181,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Notes in a dead instance's journal that a program is done with.
+/// Writes to a dead instance's journal that a program is undone.
 pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
     let path = dir.join(FILE);
     let append = || -> io::Result<()> {
@@ -199,7 +195,7 @@ pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
     append().map_err(file_error("writing", &path))
 }
 
-/// A record as its line.
+/// Returns a record as a line.
 ///
 /// # Errors
 /// It cannot be written as JSON: a path in it is not UTF-8.

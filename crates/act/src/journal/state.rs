@@ -1,51 +1,48 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a journal amounts to: what would have to be undone now.
+//! The state to which the lines of a journal add up: what would have to be undone now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
-use super::record::{Dir, Head, Record, ThreadId};
-use crate::mounts::Places;
-use crate::priority::Priority;
+use super::record::{CgroupPaths, Dir, JournalHeader, Priority, Record, ThreadId};
 
-/// Masks remembered for one program. A seat gives as many as the program's
-/// threads had different masks of their own; older ones are carried only by
-/// threads that no look has found since.
+/// Upper limit of masks remembered for one program. A seat adds one mask for each different mask
+/// that the program's threads had. Only threads that no scan has found since can have older masks.
 const MASKS_MAX: usize = 256;
 
-/// What is to be undone of one program.
+/// What is to be undone for one program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramState {
-    /// Where processes born inside go.
-    pub from: Places,
+    /// Cgroups to which processes created in the program's directories are moved.
+    pub from: CgroupPaths,
     /// Directories made for it, in the order of making.
     pub dirs: Vec<Dir>,
-    /// Processes taken in, and where each came from.
-    pub members: BTreeMap<ProcessId, Places>,
+    /// Admitted processes, with their former cgroups.
+    pub members: BTreeMap<ProcessId, CgroupPaths>,
     /// Affinity masks that threads were given, the newest last.
     pub masks: Vec<CpuSet>,
-    /// The mask of each thread before it got the first of ours.
+    /// The mask of each thread before it got the first of Usher's.
     pub threads: BTreeMap<ThreadId, CpuSet>,
-    /// The mask of the program before: for threads born with ours.
+    /// The program's mask before admission, for threads created with one of Usher's.
     pub unbound: Option<CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
-    /// Whether the cgroup that it was found in was frozen by us.
+    /// Whether Usher froze the cgroup in which the program was found.
     pub frozen: bool,
     /// How its priorities were lowered.
-    pub demoted: Demoted,
+    pub demoted: DemotionState,
 }
 
 /// What is to be undone of a demotion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Demoted {
-    /// How far its threads were demoted, at one time or another.
+pub struct DemotionState {
+    /// Degrees to which its threads have been demoted.
     pub to: BTreeSet<Demotion>,
     /// The priority of each thread before.
     pub threads: BTreeMap<ThreadId, Priority>,
-    /// The priority of the first thread that was demoted: for threads born so.
+    /// The priority of the first thread that was demoted, for threads created while demoted.
     pub inborn: Option<Priority>,
     /// Whether nice values were lowered that this instance may not raise.
     pub permanent: bool,
@@ -53,30 +50,30 @@ pub struct Demoted {
     pub autogroups: BTreeMap<u64, Autogroup>,
 }
 
-/// What a session's autogroup was before.
+/// The former state of a session's autogroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Autogroup {
-    /// The session that it belongs to.
+    /// The session.
     pub session: i32,
     /// Its nice value.
     pub nice: i32,
 }
 
-/// What is to be undone of one instance.
+/// What is to be undone for one instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
-    /// Whose it is.
-    pub head: Option<Head>,
+pub struct JournalState {
+    /// Identifies the instance.
+    pub head: Option<JournalHeader>,
     /// Directories of the instance, in the order of making (version 1).
     pub bases: Vec<PathBuf>,
-    /// Directories for whose children cpuset was enabled (version 1).
+    /// Directories with the cpuset controller enabled for their children (version 1).
     pub enabled: Vec<PathBuf>,
-    /// The programs that were taken in and not let go.
+    /// The programs that were admitted and have not departed.
     pub programs: BTreeMap<ProgramId, ProgramState>,
 }
 
-impl State {
-    /// Adds a line. The same line twice is the same as once.
+impl JournalState {
+    /// Adds a line. Applying a line twice has the same effect as once.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Open(head) => self.head = Some(head),
@@ -142,7 +139,7 @@ impl State {
         self.programs.entry(program).or_default()
     }
 
-    /// The fewest lines that amount to the same.
+    /// Returns the fewest lines that add up to this state.
     pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.head.iter().cloned().map(Record::Open).collect();
         let bases = self.bases.iter().cloned();
@@ -184,8 +181,8 @@ impl ProgramState {
                 .cloned()
                 .map(|cpus| Record::Mask { program, cpus }),
         );
-        // That of the first thread ever, which may be gone, while threads that
-        // were born with our masks live.
+        // The mask of the first thread of all. It may have ended while threads that inherited
+        // Usher's masks live.
         let unbound = self.unbound.iter().cloned();
         records.extend(unbound.map(|before| Record::Unbound { program, before }));
         let line = |(&thread, mask): (&ThreadId, &CpuSet)| match self.unbound {
@@ -194,7 +191,7 @@ impl ProgramState {
                 thread,
                 before: mask.clone(),
             },
-            // A `thread` line would show what others had, too.
+            // A `thread` line would also set the mask of threads that inherited Usher's.
             None => Record::Own {
                 program,
                 thread,
@@ -214,7 +211,7 @@ impl ProgramState {
     }
 }
 
-impl Demoted {
+impl DemotionState {
     fn apply(&mut self, record: Record) {
         match record {
             Record::Demote { to, .. } => {

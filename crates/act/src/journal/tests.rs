@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
 use super::*;
-use crate::mounts::Places;
 
 const KINDS: [DirKind; 5] = [
     DirKind::V2,
@@ -14,8 +13,8 @@ const KINDS: [DirKind; 5] = [
     DirKind::CpuV1,
 ];
 
-fn head() -> Head {
-    Head {
+fn head() -> JournalHeader {
+    JournalHeader {
         version: VERSION,
         boot: "b".to_owned(),
         owner: process(1),
@@ -30,8 +29,8 @@ fn process(number: u8) -> ProcessId {
     }
 }
 
-fn places(number: u8) -> Places {
-    Places {
+fn places(number: u8) -> CgroupPaths {
+    CgroupPaths {
         v2: Some(format!("/v2/{number}").into()),
         cpuset: (!number.is_multiple_of(3)).then(|| format!("/v1/{number}").into()),
         cpu: number
@@ -160,7 +159,7 @@ fn written(records: &[Record]) -> (tempfile::TempDir, Journal) {
 
 proptest! {
     #[test]
-    fn what_is_read_is_what_was_written(records in prop::collection::vec(record(), 0..60)) {
+    fn a_journal_is_read_as_written(records in prop::collection::vec(record(), 0..60)) {
         let (dir, journal) = written(&records);
         let (state, errors) = read(dir.path()).unwrap().unwrap();
         prop_assert!(errors.is_empty());
@@ -180,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_torn_end_is_as_if_its_action_was_never_begun(
+    fn a_torn_last_line_is_ignored(
         records in prop::collection::vec(record(), 1..20),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -202,8 +201,8 @@ proptest! {
 
 #[test]
 fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
-    // Seed 504 of the fuzzer: the thread whose mask was noted is gone, its child
-    // was born with ours and no look has found it yet.
+    // Seed 504 of the fuzzer: the thread with the recorded mask has ended. Its child inherited
+    // Usher's mask, and no scan has found the child yet.
     let program = ProgramId(1);
     let thread = thread(1);
     let (dir, mut journal) = written(&[
@@ -268,7 +267,7 @@ fn a_corrupt_line_is_named_and_the_others_count() {
 }
 
 #[test]
-fn a_program_closed_by_another_hand_is_closed() {
+fn a_program_that_another_process_closed_is_closed() {
     let program = ProgramId(4);
     let (dir, _) = written(&[Record::Begin {
         program,

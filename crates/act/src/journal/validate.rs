@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks the paths in a journal before anything is done to them.
+//! Checks the paths in a journal before any of them is changed.
 //!
-//! A journal is read by root, which may write everywhere. A journal that was
-//! planted, restored from a backup or damaged must not make the undo write to
-//! or remove anything but cgroups of Usher's own. A path is valid if
+//! Root, which may write everywhere, reads journals. A journal that was planted, restored from a
+//! backup or damaged must not make the undo write to or remove anything but cgroups of Usher's own.
+//! A path is valid if
 //!
-//! - it is absolute, has no `..`, and lies at or below the configured root of
-//!   the cgroup file systems;
+//! - it is absolute, has no `..`, and lies at or below the configured root of the cgroup file
+//!   systems;
 //! - no component of it is a symbolic link;
-//! - what it names is a directory of a cgroup file system (by `statfs`);
-//! - where the undo removes it, its name or that of a directory above it begins
-//!   with `usher-`.
+//! - it names a directory of a cgroup file system (by `statfs`);
+//! - for paths that the undo removes, the name of the directory or of one above it begins with
+//!   `usher-`.
 //!
-//! A path that names nothing is valid: its directory has gone by itself.
+//! A path that does not exist is valid: its directory was removed by itself.
 
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
@@ -20,17 +20,20 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{DirKind, State};
+use super::{CgroupPaths, DirKind, JournalState};
 use crate::config::ActConfig;
+use crate::environment::PREFIX;
 use crate::error::ActError;
-use crate::mounts::Places;
-use crate::site::PREFIX;
 
 const CGROUP_MAGICS: [u32; 2] = [0x6367_7270, 0x0027_e0eb];
 
 /// Removes invalid paths from what is to be undone, and returns an error for
 /// each. Everything else of the journal is undone.
-pub(crate) fn validate(state: &mut State, config: &ActConfig, instance: &Path) -> Vec<ActError> {
+pub(crate) fn validate(
+    state: &mut JournalState,
+    config: &ActConfig,
+    instance: &Path,
+) -> Vec<ActError> {
     let root = &config.cgroup_root;
     let mut errors = Vec::new();
     let mut keep = |path: &Path, removed: bool| match problem(root, path, removed) {
@@ -39,7 +42,7 @@ pub(crate) fn validate(state: &mut State, config: &ActConfig, instance: &Path) -
             errors.push(ActError::Corrupt {
                 path: instance.join(super::FILE),
                 line: 0,
-                reason: format!("'{}' is left alone: {reason}", path.display()),
+                reason: format!("'{}' is ignored: {reason}", path.display()),
             });
             false
         }
@@ -57,14 +60,14 @@ pub(crate) fn validate(state: &mut State, config: &ActConfig, instance: &Path) -
                     *place = None;
                 }
             };
-            let Places { v2, cpuset, cpu } = places;
+            let CgroupPaths { v2, cpuset, cpu } = places;
             [v2, cpuset, cpu].into_iter().for_each(&mut check);
         }
     }
     errors
 }
 
-/// Why a path must not be touched.
+/// Returns why a path must not be touched.
 fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     if !path.is_absolute() || !path.components().all(plain) || !path.starts_with(root) {
@@ -75,7 +78,7 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     if removed && !below.components().any(ours) {
         return Some(format!("it is not named {PREFIX}…"));
     }
-    // The root itself may be reached through links: it is configured.
+    // The configured root itself may be reached through links.
     let real = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
     let handle = match open_without_links(&real, below) {
         Ok(handle) => handle,
@@ -89,8 +92,8 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     }
 }
 
-/// Opens a directory below a root, and fails at a symbolic link. Component by component:
-/// under `RestrictSUIDSGID=yes` of the unit, systemd lets `openat2` fail with ENOSYS.
+/// Opens a directory below a root, and fails at a symbolic link. Component by component: under
+/// `RestrictSUIDSGID=yes` of the unit, systemd lets `openat2` fail with ENOSYS.
 fn open_without_links(root: &Path, below: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(root, flags, Mode::empty())?;
@@ -104,13 +107,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_cgroups_of_ushers_own_are_touched() {
+    fn validates_only_paths_of_ushers_own_cgroups() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         std::fs::create_dir_all(root.join("usher-1-1/1")).unwrap();
         std::os::unix::fs::symlink("/sys/fs/cgroup", root.join("usher-link")).unwrap();
         std::os::unix::fs::symlink("usher-1-1", root.join("usher-inner")).unwrap();
-        let says = |path: &str, removed| problem(root, &root.join(path), removed);
+        let found = |path: &str, removed| problem(root, &root.join(path), removed);
         for path in [
             "usher-1-1",
             "usher-1-1/1",
@@ -119,11 +122,11 @@ mod tests {
             "usher-link",
             "usher-inner/1",
         ] {
-            assert!(says(path, true).is_some(), "{path}");
+            assert!(found(path, true).is_some(), "{path}");
         }
-        assert_eq!(says("usher-gone", true), None);
-        assert!(says("other", true).is_some());
-        assert_eq!(says("other", false), None);
+        assert_eq!(found("usher-gone", true), None);
+        assert!(found("other", true).is_some());
+        assert_eq!(found("other", false), None);
         let real = Path::new("/sys/fs/cgroup");
         let a_cgroup = |path: &PathBuf| {
             let found = rustix::fs::statfs(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The master's side of the keeper.
+//! The owner's side of the keeper.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -14,13 +14,13 @@ use super::{KeeperTask, parse_id};
 use crate::error::ActError;
 use crate::procs::{Procs, has_died};
 
-/// How long a keeper may take to start watching.
+/// Upper limit of the time until a started keeper watches its owner.
 const START: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
 
-/// The master's side: starts a keeper and another when that one dies.
+/// The owner's handle of its keeper: starts the keeper, and another when the keeper dies.
 #[derive(Debug)]
 pub struct KeeperHandle {
     exe: PathBuf,
@@ -31,11 +31,11 @@ pub struct KeeperHandle {
 }
 
 impl KeeperHandle {
-    /// Starts `exe subcommand… task…` and waits until it watches. To be done
-    /// before the first program is taken in.
+    /// Starts `exe subcommand… task…` and waits until it watches. Call it before the first program
+    /// is admitted.
     ///
     /// # Errors
-    /// It cannot be started or does not get ready within five seconds.
+    /// It cannot be started, or is not ready within five seconds.
     pub fn spawn(exe: &Path, subcommand: &[OsString], task: KeeperTask) -> Result<Self, ActError> {
         let (id, pidfd) = start(exe, subcommand, &task).map_err(|error| ActError::Keeper {
             exe: exe.to_owned(),
@@ -50,7 +50,7 @@ impl KeeperHandle {
         })
     }
 
-    /// The keeper.
+    /// Returns the keeper's process.
     pub fn id(&self) -> ProcessId {
         self.id
     }
@@ -60,12 +60,12 @@ impl KeeperHandle {
         self.pidfd.as_fd()
     }
 
-    /// Whether it lives.
+    /// Returns whether the keeper lives.
     pub fn lives(&self) -> bool {
         !has_died(&self.pidfd)
     }
 
-    /// Starts another keeper where this one has died. Returns whether it did.
+    /// Starts another keeper if the present one has died. Returns whether it did.
     ///
     /// # Errors
     /// As [`Self::spawn`].
@@ -90,21 +90,22 @@ fn start(
         .stdout(Stdio::piped())
         .spawn()?;
     let line = first.stdout.take().map_or(Ok(String::new()), first_line);
-    // The first process has forked and ended, or hangs and must not stay.
+    // The first process has forked and ended; if it hangs instead, it must not stay.
     if line.is_err() {
         first.kill()?;
     }
     let status = first.wait()?;
     let line = line?;
-    let id = parse_id(&line)
-        .ok_or_else(|| io::Error::other(format!("it did not say that it is ready ({status})")))?;
+    let id = parse_id(&line).ok_or_else(|| {
+        io::Error::other(format!("it did not report that it is ready ({status})"))
+    })?;
     let pidfd = Procs::new(&task.config).open(id);
     pidfd
         .map(|pidfd| (id, pidfd))
         .ok_or_else(|| io::Error::other("it died at once"))
 }
 
-/// The first line that a child writes, within the time given.
+/// Returns the first line that a child writes, within [`START`].
 fn first_line(out: ChildStdout) -> io::Result<String> {
     let mut fds = [PollFd::new(&out, PollFlags::IN)];
     let ready = loop {

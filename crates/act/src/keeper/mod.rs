@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keeper: a minimal process that outlives its master by as long as it
-//! takes to undo what the master did.
+//! The keeper: a minimal process that survives its owner, an Usher process that acts on programs,
+//! until it has undone the owner's actions.
 //!
-//! It is started before the first program is taken in, forks twice and leads
-//! a session of its own, so that neither the master's process group nor its
-//! terminal reaches it. `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` and `SIGTSTP`
-//! are ignored: they are meant for the master, whose death ends the keeper
-//! anyway, and a keeper that a service manager ends together with its master
-//! could not do the one thing that it is for. Only `SIGKILL` and the master's
-//! death end it.
+//! It is started before the first program is admitted. It forks twice and leads a session of its
+//! own, so that signals to the owner's process group or terminal do not reach it. It ignores
+//! `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` and `SIGTSTP`. They are meant for the owner, and the
+//! owner's death ends the keeper anyway. A keeper that a service manager ends together with its
+//! owner could not undo anything. Only `SIGKILL` and the owner's death end it.
 //!
-//! It waits on a pidfd and holds nothing else. When the master has died
-//! without closing its journal, it undoes what stands there and, where it was
-//! told to, executes the respawn command in its own place (the daemon again).
-//! Masters that die soon after their start, one after the other, are started
-//! at rising intervals: what is undone stays undone, and no core is lost to
-//! a daemon that cannot live.
+//! It waits on a pidfd and holds nothing else. When the owner has died without closing its journal,
+//! the keeper undoes the journal's state. If it was given a respawn command (the daemon again), it
+//! then executes that command in its own process. If several owners in a row die soon after their
+//! start, they are restarted at rising intervals, so that a daemon that cannot run does not use up
+//! a CPU.
 //!
-//! A master whose keeper has died starts another one
-//! ([`KeeperHandle::replace`]); each writes its number into the instance's
-//! directory, where launchers find it ([`crate::rescue`]).
+//! If the keeper has died, its owner starts another keeper ([`KeeperHandle::replace`]). Each keeper
+//! writes its process number into the instance's directory, where launchers find it
+//! ([`crate::undo_orphaned`]).
 
 mod handle;
 
@@ -43,14 +40,14 @@ use crate::files;
 use crate::procs::Procs;
 use crate::undo;
 
-/// Where a keeper writes its number, in the instance's directory.
+/// The file in the instance's directory to which a keeper writes its process number.
 const FILE: &str = "keeper";
-/// What a master that ends in good order makes there first: whatever it
-/// leaves, it is not to be started again.
+/// A file that the owner makes there when it begins an orderly exit. It is then not restarted,
+/// whatever state it leaves.
 pub(crate) const ENDING: &str = "ending";
-/// How soon this process is killed where memory runs out.
+/// The kernel's preference for killing this process when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
-/// Signals meant for the master.
+/// Signals meant for the owner, which the keeper ignores.
 const IGNORED: [libc::c_int; 6] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -59,62 +56,62 @@ const IGNORED: [libc::c_int; 6] = [
     libc::SIGTSTP,
     libc::SIGPIPE,
 ];
-/// How often running a master died soon after its start; from keeper to
-/// keeper through the environment of the masters between.
-const SOON_DEAD: &str = "USHER_SOON_DEAD";
-/// A master that lived shorter than this died soon.
-const SOON: Duration = Duration::from_secs(10);
-/// Pause before the respawn when masters die soon, from the third on.
+/// How many owners in a row died soon after their start. It is passed from keeper to keeper through
+/// the environment of the owners between.
+const SHORT_LIFE_COUNT: &str = "USHER_SHORT_LIFE_COUNT";
+/// An owner that lived for a shorter time counts as short-lived.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
+/// Pause before the respawn of short-lived owners, from the third in a row on.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
-/// A master that does not read any more is dying, unless it still lives then:
-/// its descriptors are closed before its death can be seen.
-const GIVEN_UP: Timespec = Timespec {
+/// Time to wait for the owner's death if its pipe is closed: the kernel closes the descriptors of a
+/// dying process before its death becomes visible.
+const OWNER_DEATH_WAIT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// How long it tries to undo before the rest is left to the next start...
-const PATIENCE: Duration = Duration::from_secs(10);
-/// ... which is soon where it starts the master again.
-const PATIENCE_RESPAWN: Duration = Duration::from_secs(2);
-/// Between two attempts.
+/// Upper limit of the time for undo attempts. The rest is left to the next start...
+const UNDO_TIME_MAX: Duration = Duration::from_secs(10);
+/// ... which follows soon if the keeper respawns the owner.
+const UNDO_TIME_MAX_RESPAWN: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
 const PAUSE_UNDO: Duration = Duration::from_millis(50);
 
-/// What `usher keeper` is told.
+/// The arguments of `usher keeper`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeeperTask {
-    /// Whose death to wait for.
-    pub master: ProcessId,
-    /// The master's journal directory.
+    /// The owner, which the keeper watches.
+    pub owner: ProcessId,
+    /// The owner's journal directory.
     pub instance_dir: PathBuf,
-    /// Where to act.
+    /// The paths to act on.
     pub config: ActConfig,
-    /// What to execute when everything is undone and the master did not end
-    /// in good order; empty: nothing.
+    /// The command to execute when everything is undone and the owner did not exit in an orderly
+    /// way. Empty: none.
     pub respawn: Vec<OsString>,
 }
 
 impl KeeperTask {
-    /// The task of an actuator's keeper.
+    /// Returns the task of an actuator's keeper.
     ///
     /// # Errors
     /// `/proc` cannot be read.
     pub fn of(actuator: &crate::Actuator, respawn: Vec<OsString>) -> Result<Self, ActError> {
         Ok(Self {
-            master: Procs::new(actuator.config()).own()?,
+            owner: Procs::new(actuator.config()).own()?,
             instance_dir: actuator.instance_dir().to_owned(),
             config: actuator.config().clone(),
             respawn,
         })
     }
 
-    /// The arguments after the subcommand's name, for [`Self::from_args`]:
-    /// the master's number and start time, six paths, the respawn command.
+    /// Returns the arguments after the subcommand's name, for [`Self::from_args`]: the owner's pid
+    /// and start time, six paths, the respawn command.
     pub fn to_args(&self) -> Vec<OsString> {
         let config = &self.config;
         let mut args: Vec<OsString> = vec![
-            self.master.pid.to_string().into(),
-            self.master.start_ticks.to_string().into(),
+            self.owner.pid.to_string().into(),
+            self.owner.start_ticks.to_string().into(),
         ];
         let paths = [
             &self.instance_dir,
@@ -129,16 +126,16 @@ impl KeeperTask {
         args
     }
 
-    /// Reads what [`Self::to_args`] wrote.
+    /// Parses the output of [`Self::to_args`].
     ///
     /// # Errors
-    /// What is missing or malformed.
+    /// An argument is missing or malformed.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ActError> {
         let mut args = args.into_iter();
         let mut next = |what: &'static str| args.next().ok_or_else(|| malformed(what));
-        let master = ProcessId {
-            pid: number(next("the master's number")?)?,
-            start_ticks: number(next("the master's start time")?)?,
+        let owner = ProcessId {
+            pid: number(next("the owner's pid")?)?,
+            start_ticks: number(next("the owner's start time")?)?,
         };
         let instance_dir = next("the journal's directory")?.into();
         let config = ActConfig {
@@ -150,7 +147,7 @@ impl KeeperTask {
             ..ActConfig::new("")
         };
         Ok(Self {
-            master,
+            owner,
             instance_dir,
             config,
             respawn: args.collect(),
@@ -161,7 +158,7 @@ impl KeeperTask {
 fn malformed(what: &str) -> ActError {
     ActError::Keeper {
         exe: std::env::current_exe().unwrap_or_default(),
-        reason: format!("its command line lacks {what}; it is started by usher itself"),
+        reason: format!("its command line lacks {what}; usher itself starts it"),
     }
 }
 
@@ -170,40 +167,38 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
     text.parse().map_err(|_| malformed("a number"))
 }
 
-/// The body of the hidden subcommand `usher keeper`: detaches, says that it
-/// is ready on standard output, waits for the master's death, undoes, and
-/// executes the respawn command, if any. The calling process ends at once
-/// with status 0; only its grandchild returns.
+/// The body of the hidden subcommand `usher keeper`: detaches, reports on standard output that it
+/// is ready, waits for the owner's death, undoes, and executes the respawn command, if any. The
+/// calling process ends at once with status 0; only its grandchild returns.
 ///
 /// Any other thread of the process must be blocked and hold no lock.
 ///
 /// # Errors
-/// It could not start to watch, or something could not be undone; that is
-/// left to the next start.
+/// It could not start to watch, or something could not be undone; that is left to the next start.
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
     ignore_signals();
     let oom_score = fs::read(OOM_SCORE).ok();
     detach().map_err(failed("detaching the keeper of"))?;
     let procs = Procs::new(&task.config);
-    let master = procs.open(task.master);
+    let owner = procs.open(task.owner);
     let own = procs.own()?;
-    sign(&task.instance_dir, own)?;
+    write_id(&task.instance_dir, own)?;
     let ready = format!("{} {}\n", own.pid, own.start_ticks);
-    let told = io::stdout().write_all(ready.as_bytes());
-    if let (Err(_), Some(master)) = (told, &master)
-        && !dies_within(master, GIVEN_UP)
+    let reported = io::stdout().write_all(ready.as_bytes());
+    if let (Err(_), Some(owner)) = (reported, &owner)
+        && !dies_within(owner, OWNER_DEATH_WAIT)
     {
-        // It lives, has waited too long, and starts another.
+        // The owner lives, timed out, and starts another keeper.
         return Ok(());
     }
-    leave_stdio().map_err(failed("reporting to the master of"))?;
+    leave_stdio().map_err(failed("reporting to the owner of"))?;
     let begun = Instant::now();
-    if let Some(master) = master {
-        wait_for(&master);
+    if let Some(owner) = owner {
+        wait_for(&owner);
     }
-    let soon_dead = match begun.elapsed() < SOON {
-        true => soon_dead_before() + 1,
+    let short_lives = match begun.elapsed() < SHORT_LIFE {
+        true => short_lives_before() + 1,
         false => 0,
     };
     if !task.instance_dir.join(crate::journal::FILE).exists() {
@@ -214,24 +209,23 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     if was_ending {
         return undone;
     }
-    // Who executes the master again keeps nothing any more.
+    // The process that executes the owner again is no longer a keeper.
     let _ = fs::remove_file(task.instance_dir.join(FILE));
     if let Some(score) = oom_score {
         let _ = fs::write(OOM_SCORE, score);
     }
-    respawn(&task.respawn, soon_dead)?;
+    respawn(&task.respawn, short_lives)?;
     undone
 }
 
-fn soon_dead_before() -> u32 {
-    let told = std::env::var(SOON_DEAD).ok();
-    told.and_then(|count| count.parse().ok()).unwrap_or(0)
+fn short_lives_before() -> u32 {
+    let count = std::env::var(SHORT_LIFE_COUNT).ok();
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// How long to wait before a master is started again after so many running
-/// that died soon.
-fn pause(soon_dead: u32) -> Duration {
-    match soon_dead {
+/// Returns the pause before the next start after this number of short-lived owners in a row.
+fn pause(short_lives: u32) -> Duration {
+    match short_lives {
         0..=2 => Duration::ZERO,
         many => PAUSE_MIN
             .saturating_mul(1 << (many - 3).min(16))
@@ -239,10 +233,10 @@ fn pause(soon_dead: u32) -> Duration {
     }
 }
 
-/// Bytes that a process number and its start time have at most.
+/// Upper limit of the bytes of a pid and start time.
 const ID_BYTES_MAX: u64 = 64;
 
-/// The keeper that signed last in an instance's directory.
+/// Returns the keeper that was recorded last in an instance's directory.
 pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
     let bytes = files::read_own(&instance_dir.join(FILE), ID_BYTES_MAX).ok()?;
     parse_id(std::str::from_utf8(&bytes).ok()?)
@@ -256,8 +250,8 @@ fn parse_id(text: &str) -> Option<ProcessId> {
     })
 }
 
-/// Writes the keeper's number where launchers look for it.
-fn sign(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
+/// Writes the keeper's process number to the file that launchers read.
+fn write_id(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
     let path = instance_dir.join(FILE);
     let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));
     fs::write(&fresh, format!("{} {}\n", own.pid, own.start_ticks))
@@ -266,9 +260,9 @@ fn sign(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
 }
 
 fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
-    let patience = match task.respawn.is_empty() {
-        true => PATIENCE,
-        false => PATIENCE_RESPAWN,
+    let time_max = match task.respawn.is_empty() {
+        true => UNDO_TIME_MAX,
+        false => UNDO_TIME_MAX_RESPAWN,
     };
     let begun = Instant::now();
     loop {
@@ -276,26 +270,26 @@ fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
             Ok(report) => (report.instances == 1, report.errors),
             Err(error) => (false, vec![error]),
         };
-        // Somebody else may have done it.
-        if undone || !task.instance_dir.exists() || begun.elapsed() >= patience {
+        // Another process may have undone it.
+        if undone || !task.instance_dir.exists() || begun.elapsed() >= time_max {
             return errors.into_iter().next().map_or(Ok(()), Err);
         }
         std::thread::sleep(PAUSE_UNDO);
     }
 }
 
-fn respawn(command: &[OsString], soon_dead: u32) -> Result<(), ActError> {
+fn respawn(command: &[OsString], short_lives: u32) -> Result<(), ActError> {
     let Some((program, args)) = command.split_first() else {
         return Ok(());
     };
-    std::thread::sleep(pause(soon_dead));
+    std::thread::sleep(pause(short_lives));
     for signal in IGNORED {
         // SAFETY: no handler is installed, only the default disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let error = Command::new(program)
         .args(args)
-        .env(SOON_DEAD, soon_dead.to_string())
+        .env(SHORT_LIFE_COUNT, short_lives.to_string())
         .exec();
     Err(ActError::Keeper {
         exe: program.into(),
@@ -310,23 +304,23 @@ fn ignore_signals() {
     }
 }
 
-/// Forks twice with a new session between, and drops what was inherited. The
-/// callers in between end here.
+/// Forks twice with a new session between, and drops inherited resources. The intermediate
+/// processes exit here.
 fn detach() -> io::Result<()> {
     // SAFETY: closes descriptors that nothing in this process has opened.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
-    fork_and_leave()?;
+    fork_and_exit_parent()?;
     rustix::process::setsid()?;
-    fork_and_leave()?;
+    fork_and_exit_parent()?;
     rustix::process::chdir("/")?;
-    // Best effort: needs rights that a user does not have.
+    // Best effort: an ordinary user lacks the privilege.
     let _ = fs::write(OOM_SCORE, "-1000");
     let _ = fs::write("/proc/self/comm", "usher-keeper");
     Ok(())
 }
 
 /// Forks and ends the parent.
-fn fork_and_leave() -> io::Result<()> {
+fn fork_and_exit_parent() -> io::Result<()> {
     // SAFETY: any other thread is blocked in `join` and holds no lock that the
     // child takes; the child has this thread alone.
     match unsafe { libc::fork() } {
@@ -337,7 +331,7 @@ fn fork_and_leave() -> io::Result<()> {
     }
 }
 
-/// Lets go of the pipe to the master; errors still go to its standard error.
+/// Closes the pipe to the owner; errors still go to the owner's standard error.
 fn leave_stdio() -> io::Result<()> {
     let null = fs::OpenOptions::new()
         .read(true)
@@ -348,13 +342,13 @@ fn leave_stdio() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the death of the process behind a pidfd; whether it came in time.
+/// Waits for the death of the process of a pidfd. Returns whether it died in time.
 fn dies_within(process: &OwnedFd, time: Timespec) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&time)) == Ok(1)
 }
 
-/// Waits for the death of the process behind a pidfd.
+/// Waits for the death of the process of a pidfd.
 fn wait_for(process: &OwnedFd) {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     while poll(&mut fds, None) != Ok(1) {}
@@ -365,16 +359,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_with_the_deaths_up_to_a_bound() {
+    fn respawn_pauses_grow_with_short_lives_up_to_a_bound() {
         let seconds: Vec<u64> = (0..12).map(|deaths| pause(deaths).as_secs()).collect();
         assert_eq!(seconds, [0, 0, 0, 1, 2, 4, 8, 16, 32, 32, 32, 32]);
         assert_eq!(pause(u32::MAX), PAUSE_MAX);
     }
 
     #[test]
-    fn arguments_read_back() {
+    fn keeper_arguments_survive_a_round_trip() {
         let task = KeeperTask {
-            master: ProcessId {
+            owner: ProcessId {
                 pid: 12,
                 start_ticks: 345,
             },

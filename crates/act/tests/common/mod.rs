@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: programs to act on, and looking at what became of
-//! them without the crate's own readers.
+//! Shared by the tests: programs to act on, and checks of their state without the crate's own
+//! readers.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use usher_act::{ActConfig, ActError, Actuator, Placement, Work};
 use usher_model::{ProcessId, ProcessTree, ProgramId};
 
-/// How long a state is waited for before a test fails.
+/// Upper limit of the wait for a state before a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The binary with the test's programs.
@@ -23,7 +23,7 @@ pub fn rig() -> PathBuf {
     env!("CARGO_BIN_EXE_usher-act-rig").into()
 }
 
-/// How a program of the rig is started.
+/// Returns the command that starts a program of the rig.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(rig());
     command.args(args);
@@ -33,38 +33,41 @@ pub fn command(args: &[&str]) -> Command {
 /// A way to act that a test goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// A cgroup v2 of the program's own.
-    Own,
-    /// No cgroups at all: descent and signals.
-    Bare,
+    /// With a cgroup v2 of the program's own.
+    OwnCgroup,
+    /// Without cgroups: by descent and signals.
+    NoCgroups,
 }
 
 impl Way {
     pub fn config(self, runtime: &Path) -> ActConfig {
         let mut config = ActConfig::new(runtime);
-        if self == Self::Bare {
+        if self == Self::NoCgroups {
             config.cgroup_root = "/nonexistent".into();
         }
         config
     }
 }
 
-/// The ways that work here; those that do not are reported.
+/// Returns the ways that work here; others are reported.
 pub fn ways() -> Vec<Way> {
     let works = |way: &Way| {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
-        let works = *way == Way::Bare || act.describe().placement == Placement::ChildCgroup;
+        let works = *way == Way::NoCgroups || act.describe().placement == Placement::ChildCgroup;
         if !works {
             usher_skip::skip!("{way:?}: {:?}", act.describe().reasons);
         }
         assert!(act.undo_all().is_empty());
         works
     };
-    [Way::Own, Way::Bare].into_iter().filter(works).collect()
+    [Way::OwnCgroup, Way::NoCgroups]
+        .into_iter()
+        .filter(works)
+        .collect()
 }
 
-/// Taking programs in as if they had been launched.
+/// Admits programs as if they had been launched.
 pub trait Launch {
     fn launch(
         &mut self,
@@ -73,7 +76,7 @@ pub trait Launch {
         work: Work,
     ) -> Result<ProcessTree, ActError>;
 
-    /// Lets a program go, as a daemon does: the scan that `depart` leaves is
+    /// Ends the management of a program as a daemon does: the scan that `depart` leaves is
     /// continued.
     fn leave(&mut self, program: ProgramId);
 }
@@ -95,8 +98,8 @@ impl Launch for Actuator {
     }
 }
 
-/// Continues all scans to their end. They have their share of a CPU, and are
-/// slow in a build for a sanitizer.
+/// Continues all scans to their end. They have a limited share of a CPU, and are slow in a build
+/// for a sanitizer.
 pub fn finish_scans(act: &mut Actuator) {
     wait_within(10 * DEADLINE, "the end of all scans", || {
         act.continue_scans().unwrap();
@@ -104,8 +107,8 @@ pub fn finish_scans(act: &mut Actuator) {
     });
 }
 
-/// Lets a program go of which something cannot be undone; what is reported, at once
-/// or when no thread is left that may need the undo.
+/// Ends the management of a program for which something cannot be undone. Returns the report, at
+/// once or when no thread is left that may need the undo.
 pub fn fail_to_depart(act: &mut Actuator, program: ProgramId) -> String {
     let mut departed = act.depart(program);
     wait_until("the end of the departure", || {
@@ -128,7 +131,7 @@ impl Program {
         Self::start_as(command(args))
     }
 
-    /// In a session of its own.
+    /// Starts it in a session of its own.
     pub fn start_in_session(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
         let lead = || {
@@ -148,8 +151,8 @@ impl Program {
 
     fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A rig that was just copied is busy for as long as a child that
-        // another test forked meanwhile holds the descriptor it was written by.
+        // A copied rig cannot be executed while a child that another test forked meanwhile
+        // holds the descriptor through which it was written.
         let mut spawned = None;
         wait_until("the rig to be executable", || {
             spawned = match command.spawn() {
@@ -171,8 +174,8 @@ impl Program {
         self.id.pid
     }
 
-    /// Kills the whole group; storms make processes faster than one kill
-    /// finds them, so until nobody is left.
+    /// Kills the whole group. Storms create processes faster than one kill finds them, so the kill
+    /// is repeated until none is left.
     pub fn kill(&mut self) {
         let group = self.pid();
         wait_until("the program's group to be dead", || {
@@ -186,7 +189,7 @@ impl Program {
         let _ = self.child.wait();
     }
 
-    /// Its processes, found by their group.
+    /// Returns its processes, found by their group.
     pub fn processes(&self) -> Vec<i32> {
         let of_group =
             |pid: &i32| stat(*pid).is_some_and(|s| s.group == self.pid() && s.state != 'Z');
@@ -200,7 +203,7 @@ impl Drop for Program {
     }
 }
 
-/// The fields of `/proc/PID/stat` that the tests look at.
+/// The fields of `/proc/PID/stat` that the tests read.
 pub struct Stat {
     pub state: char,
     pub group: i32,
@@ -231,7 +234,7 @@ pub fn id_of(pid: i32) -> ProcessId {
     }
 }
 
-/// The affinity lists of all threads of a process.
+/// Returns the affinity lists of all threads of a process.
 pub fn masks(pid: i32) -> BTreeSet<String> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return BTreeSet::new();
@@ -247,14 +250,14 @@ pub fn masks(pid: i32) -> BTreeSet<String> {
         .collect()
 }
 
-/// The cgroups of a process.
+/// Returns the cgroups of a process.
 pub fn cgroups(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
 }
 
-/// What a thread's share of CPUs and disks goes by.
+/// The values that determine a thread's share of CPUs and disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub struct SchedValues {
     pub policy: i32,
     pub reset_on_fork: bool,
     pub realtime: i32,
@@ -262,13 +265,13 @@ pub struct Rank {
     pub io: i64,
 }
 
-impl Rank {
-    /// What a thread has that was not changed: what the tests were started with.
+impl SchedValues {
+    /// Returns the values of an unchanged thread: those with which the tests were started.
     pub fn plain() -> Self {
         rank(0).unwrap()
     }
 
-    /// What one has that was demoted as far as can be.
+    /// The values of a completely demoted thread.
     pub const IDLE: Self = Self {
         policy: libc::SCHED_IDLE,
         reset_on_fork: false,
@@ -278,7 +281,7 @@ impl Rank {
     };
 }
 
-pub fn rank(tid: i32) -> Option<Rank> {
+pub fn rank(tid: i32) -> Option<SchedValues> {
     let mut param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel writes into the structure given.
     let (policy, io) = unsafe {
@@ -288,7 +291,7 @@ pub fn rank(tid: i32) -> Option<Rank> {
         let io = libc::syscall(libc::SYS_ioprio_get, 1, tid);
         (libc::sched_getscheduler(tid), io)
     };
-    Some(Rank {
+    Some(SchedValues {
         policy: policy & !libc::SCHED_RESET_ON_FORK,
         reset_on_fork: policy & libc::SCHED_RESET_ON_FORK != 0,
         realtime: param.sched_priority,
@@ -303,7 +306,7 @@ fn nice(tid: i32) -> Option<i32> {
     rustix::process::getpriority_process(tid).ok()
 }
 
-/// The threads of a process.
+/// Returns the threads of a process.
 pub fn threads(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let number = |task: fs::DirEntry| task.file_name().to_str()?.parse().ok();
@@ -311,36 +314,44 @@ pub fn threads(pid: i32) -> Vec<i32> {
     tasks.filter_map(number).collect()
 }
 
-/// The ranks of all threads of a program, by number.
-pub fn ranks(program: &Program) -> BTreeMap<i32, Rank> {
+/// Returns the sched_values of all threads of a program, by number.
+pub fn sched_values(program: &Program) -> BTreeMap<i32, SchedValues> {
     let threads = program.processes().into_iter().flat_map(threads);
     threads.filter_map(|tid| Some((tid, rank(tid)?))).collect()
 }
 
-/// The nice value of the autogroup of a process, where it has one.
+/// Returns the nice value of the autogroup of a process, if it has an autogroup.
 pub fn autogroup(pid: i32) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/autogroup")).ok()?;
     text.trim().rsplit_once(' ')?.1.parse().ok()
 }
 
-/// State, masks, cgroups, ranks of the threads, nice value of the autogroup.
-pub type Portrait = (
+/// State, masks, cgroups, sched_values of the threads, nice value of the autogroup.
+pub type Snapshot = (
     bool,
     BTreeSet<String>,
     String,
-    BTreeMap<i32, Rank>,
+    BTreeMap<i32, SchedValues>,
     Option<i32>,
 );
 
-/// What a program looks like from outside, by process.
-pub fn portrait(program: &Program) -> BTreeMap<i32, Portrait> {
+/// Returns the state of a program that is visible from outside, by process.
+pub fn snapshot(program: &Program) -> BTreeMap<i32, Snapshot> {
     let of = |pid: i32| {
         let stopped = stat(pid).is_some_and(|stat| stat.state == 'T');
-        let ranks = threads(pid).into_iter();
-        let ranks = ranks.filter_map(|tid| Some((tid, rank(tid)?))).collect();
+        let sched_values = threads(pid).into_iter();
+        let sched_values = sched_values
+            .filter_map(|tid| Some((tid, rank(tid)?)))
+            .collect();
         (
             pid,
-            (stopped, masks(pid), cgroups(pid), ranks, autogroup(pid)),
+            (
+                stopped,
+                masks(pid),
+                cgroups(pid),
+                sched_values,
+                autogroup(pid),
+            ),
         )
     };
     program.processes().into_iter().map(of).collect()
@@ -351,7 +362,7 @@ pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_within(DEADLINE, what, holds);
 }
 
-/// Polls until it holds, for so long at most.
+/// Polls until it holds, for at most this time.
 fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + most;
     while !holds() {
@@ -360,10 +371,10 @@ fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Directories of this name anywhere in the cgroup hierarchies.
+/// Returns the directories of this name anywhere in the cgroup hierarchies.
 pub fn leftovers(instance: &Path) -> Vec<PathBuf> {
     let name = format!("usher-{}", instance.file_name().unwrap().to_str().unwrap());
-    // The instance's own directory, and those beside it of single programs.
+    // Finds the instance's own directory, and those of single programs beside it.
     fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -385,7 +396,7 @@ pub fn cpu_list() -> String {
     masks(std::process::id() as i32).into_iter().next().unwrap()
 }
 
-/// Files of one cgroup, as the kernel makes them.
+/// Makes the files of one cgroup as the kernel does.
 pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(dir).unwrap();
     for (file, text) in files {
@@ -393,7 +404,7 @@ pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// A procfs in which cgroup v2 is mounted there, and everything else is real.
+/// Makes a procfs in which cgroup v2 is mounted at `mount`, and everything else is real.
 pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
     fs::create_dir_all(dir.join("self")).unwrap();
     let line = format!("31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
@@ -412,10 +423,10 @@ pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
     }
 }
 
-/// An actuator that has no cgroups, in a directory of its own.
-pub fn bare() -> (tempfile::TempDir, Actuator) {
+/// Returns an actuator without cgroups, in a directory of its own.
+pub fn without_cgroups() -> (tempfile::TempDir, Actuator) {
     let runtime = tempfile::tempdir().unwrap();
-    let act = Actuator::open(Way::Bare.config(runtime.path())).unwrap();
+    let act = Actuator::open(Way::NoCgroups.config(runtime.path())).unwrap();
     (runtime, act)
 }
 
@@ -424,7 +435,7 @@ pub fn close(mut act: Actuator) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Whether priorities can be lowered and raised here.
+/// Returns whether priorities can be lowered and raised here.
 pub fn has_rights() -> bool {
     let has = rustix::process::geteuid().is_root();
     if !has {
@@ -433,19 +444,19 @@ pub fn has_rights() -> bool {
     has
 }
 
-pub fn all_have(program: &Program, rank: Rank) -> bool {
-    let ranks = ranks(program);
-    let has = |has: &Rank| {
+pub fn all_have(program: &Program, rank: SchedValues) -> bool {
+    let sched_values = sched_values(program);
+    let has = |has: &SchedValues| {
         let reset_on_fork = rank.reset_on_fork;
-        Rank {
+        SchedValues {
             reset_on_fork,
             ..*has
         } == rank
     };
-    !ranks.is_empty() && ranks.values().all(has)
+    !sched_values.is_empty() && sched_values.values().all(has)
 }
 
-/// Where cgroup v2 is mounted, found without the crate.
+/// Returns the mount point of cgroup v2, found without the crate.
 pub fn v2_mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let of_type = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
@@ -453,14 +464,14 @@ pub fn v2_mount() -> Option<PathBuf> {
     line.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// The same, where it is known to be mounted.
+/// As [`v2_mount`], where cgroup v2 is known to be mounted.
 pub fn v2_top() -> PathBuf {
     v2_mount().unwrap()
 }
 
-/// Copies a program to be executed. In a process of its own: a child that another
-/// thread forks meanwhile would inherit the file open for writing, and the kernel
-/// executes no such file (`ETXTBSY`).
+/// Copies a program to be executed, in a process of its own. A child that another thread forks
+/// meanwhile would inherit the file open for writing, and the kernel executes no such file
+/// (`ETXTBSY`).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--").arg(from.as_ref()).arg(to.as_ref());

@@ -264,7 +264,7 @@ impl RealWorld {
             user: resource
                 .filter(|_| is_stopped)
                 .and_then(|resource| background.top_process(resource)),
-            lacking: self.actuator.why_not_demoted(id).to_vec(),
+            lacking: self.actuator.demotion_gaps(id).to_vec(),
             state,
         })
     }

@@ -404,7 +404,7 @@ fn start_keeper(
         return Ok(None);
     };
     let task = KeeperTask {
-        master: own_process(&config.roots.proc)?,
+        owner: own_process(&config.roots.proc)?,
         instance_dir: instance_dir.to_owned(),
         config: config.act.clone(),
         respawn: command.respawn.clone(),

@@ -155,7 +155,7 @@ impl RealWorld {
 
     /// Logs why a launched program has no cgroup of its own; warns if creating one failed.
     fn report_placement(&mut self, id: ProgramId) {
-        let Some(in_place) = self.actuator.why_in_place(id).cloned() else {
+        let Some(in_place) = self.actuator.no_cgroup_reason(id).cloned() else {
             return;
         };
         let text = format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lowering the autogroups of sessions.
+//! Lowers the autogroups of a program's sessions.
 
 use rustix::io::Errno;
 use usher_model::ProgramId;
@@ -12,10 +12,10 @@ use crate::journal::Record;
 use crate::priority::{NICE_MAX, Rights};
 
 impl Actuator {
-    /// Lowers the autogroups of sessions that are all the program's own;
-    /// whether the kernel wants some to be tried again later.
+    /// Lowers the autogroups of sessions of which all processes belong to the program. Returns
+    /// whether the kernel requires a later retry for some of them.
     pub(super) fn lower_autogroups(&mut self, program: ProgramId) -> Result<bool, ActError> {
-        let known = self.held(program)?.sessions.clone();
+        let known = self.managed(program)?.sessions.clone();
         let pids = || self.own_pids(program).unwrap_or_default();
         let is_new = |pid: &i32| {
             let process = self.procs.get(*pid);
@@ -41,35 +41,37 @@ impl Actuator {
                 (true, None) => true,
                 (false, _) => {
                     let reason = format!(
-                        "the autogroup of session {session} keeps its share, as others than the \
-                         program are in it: start the program with setsid"
+                        "the autogroup of session {session} keeps its share because processes \
+                         outside the program are in the session: start the program with setsid"
                     );
-                    self.lacks(program, reason)?;
+                    self.note_gap(program, reason)?;
                     true
                 }
             };
             if done {
-                self.held(program)?.sessions.insert(session);
+                self.managed(program)?.sessions.insert(session);
             }
             later |= !done;
         }
         Ok(later)
     }
 
-    /// A session that was begun outside this PID namespace has the number 0 in
-    /// it: who else is in it cannot be seen.
+    /// Records a session that began outside this PID namespace. Its number is 0 here, so its other
+    /// processes cannot be seen.
     fn note_outer_session(&mut self, program: ProgramId) -> Result<(), ActError> {
         let pids = self.own_pids(program)?;
         let mut processes = pids.into_iter().filter_map(|pid| self.procs.get(pid));
-        if processes.any(|process| process.session == 0) && self.held(program)?.sessions.insert(0) {
-            let reason = "the autogroup of its session keeps its share, as the session was begun \
+        if processes.any(|process| process.session == 0)
+            && self.managed(program)?.sessions.insert(0)
+        {
+            let reason = "the autogroup of its session keeps its share because the session began \
                           outside this container: start the program with setsid";
-            self.lacks(program, reason.to_owned())?;
+            self.note_gap(program, reason.to_owned())?;
         }
         Ok(())
     }
 
-    /// Whether that is done, or will never be.
+    /// Returns whether the autogroup is lowered, or can never be.
     fn lower_autogroup(
         &mut self,
         program: ProgramId,
@@ -81,14 +83,14 @@ impl Actuator {
             Ok(Some(autogroup)) if autogroup.nice != NICE_MAX => autogroup,
             Ok(_) => return Ok(true),
             Err(error) => {
-                self.lacks(program, format!("{what}: {error}"))?;
+                self.note_gap(program, format!("{what}: {error}"))?;
                 return Ok(true);
             }
         };
         if autogroup.nice < 0 && !Rights::are_all(&self.procs) {
-            self.lacks(
+            self.note_gap(
                 program,
-                format!("{what}, which nobody here could give back"),
+                format!("{what} because this user may not restore it"),
             )?;
             return Ok(true);
         }
@@ -101,7 +103,7 @@ impl Actuator {
         match autogroup.set(NICE_MAX) {
             Err(error) if files::is(&error, Errno::AGAIN) => Ok(false),
             Err(error) if !files::is_gone(&error) => {
-                self.lacks(program, format!("{what}: {error}"))?;
+                self.note_gap(program, format!("{what}: {error}"))?;
                 Ok(true)
             }
             _ => Ok(true),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cpu.idle` on a cgroup of the program's own, and what else such a cgroup
-//! is good for.
+//! Sets `cpu.idle` on a cgroup of the program's own, and bounds the socket backlog by the same
+//! cgroup.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::scan::SCANS_MAX;
 use crate::{cgroups, release, systemd};
 
 impl Actuator {
-    /// Bounds what of the program's lies in sockets when it is stopped: of the
-    /// connections that it opens from now on.
+    /// Limits the unsent socket data of connections that the program opens from now on, as the
+    /// network still sends this data when the program is stopped.
     pub(super) fn bound_backlog(&mut self, program: ProgramId) -> Result<(), ActError> {
-        if self.held(program)?.backlog.is_some() {
+        if self.managed(program)?.backlog.is_some() {
             return Ok(());
         }
         let bounded = match self.v2_dir(program)? {
@@ -29,22 +29,23 @@ impl Actuator {
             None => Err("it has no cgroup of its own".to_owned()),
         };
         match bounded {
-            Ok(link) => self.held(program)?.backlog = Some(link),
+            Ok(link) => self.managed(program)?.backlog = Some(link),
             Err(error) => {
                 let reason =
-                    format!("what it has handed to sockets goes on when it is stopped: {error}");
-                self.lacks(program, reason)?;
+                    format!("the data in its sockets is still sent while it is stopped: {error}");
+                self.note_gap(program, reason)?;
             }
         }
         Ok(())
     }
 
-    /// Makes a cgroup of the program's own yield; whether there is one.
+    /// Sets `cpu.idle` on a cgroup of the program's own. Returns whether the program has such a
+    /// cgroup.
     pub(super) fn idle(&mut self, program: ProgramId) -> Result<bool, ActError> {
         let reason = match self.v2_dir(program)? {
             None => "the program has no cgroup of its own".to_owned(),
             Some(dir) if dir.kind == DirKind::Unit => {
-                "an attached program stays in its own cgroup, whose weight is its manager's"
+                "an attached program stays in its own cgroup, and the manager of that cgroup sets its weight"
                     .to_owned()
             }
             Some(dir) if dir.kind == DirKind::Scope => match self.idle_scope(program, &dir) {
@@ -57,42 +58,41 @@ impl Actuator {
                 Err(reason) => reason,
             },
         };
-        self.lacks(program, format!("cpu.idle is not used: {reason}"))?;
+        self.note_gap(program, format!("cpu.idle is not used: {reason}"))?;
         Ok(false)
     }
 
-    /// Has systemd give the program's scope the weight `idle`, where it was not
-    /// made with it.
+    /// Sets the weight `idle` on the program's scope, unless the scope was created with it.
     fn idle_scope(&self, program: ProgramId, scope: &Dir) -> Result<(), String> {
         let is_idle = || systemd::is_idle(&scope.dir);
         if is_idle() {
             return Ok(());
         }
-        let manager = self.site.scopes.as_ref().ok_or("systemd is gone")?;
-        let asked = manager.set_idle(&self.site.scope_of(program), true);
-        match asked {
+        let manager = self.environment.scopes.as_ref().ok_or("systemd is gone")?;
+        let result = manager.set_idle(&self.environment.scope_of(program), true);
+        match result {
             Err(error) => Err(error.to_string()),
             Ok(()) if is_idle() => Ok(()),
             Ok(()) => Err("the cpu controller is not delegated to this systemd".to_owned()),
         }
     }
 
-    /// Has systemd forget that a program's scope is idle, so that it does not
-    /// write it again. The undo resets the file in any case.
+    /// Resets the scope's weight in systemd, which would otherwise write `idle` again. The undo
+    /// resets the file in any case.
     pub(in crate::actuator) fn reset_scope(&self, program: ProgramId) {
         let Ok(state) = self.state(program) else {
             return;
         };
         let mut scopes = state.dirs.iter().filter(|dir| dir.kind == DirKind::Scope);
-        if let Some(manager) = &self.site.scopes
+        if let Some(manager) = &self.environment.scopes
             && scopes.any(|scope| systemd::is_idle(&scope.dir))
         {
-            let _ = manager.set_idle(&self.site.scope_of(program), false);
+            let _ = manager.set_idle(&self.environment.scope_of(program), false);
         }
     }
 
-    /// Moves the program into a directory of the cpu hierarchy of cgroup v1
-    /// that yields; the reason where there is none.
+    /// Moves the program into a directory of the cgroup v1 cpu hierarchy with `cpu.idle`. Returns
+    /// the reason if there is none.
     fn idle_in_v1(&mut self, program: ProgramId) -> Result<Result<(), String>, ActError> {
         let dirs = &self.state(program)?.dirs;
         let made = dirs.iter().find(|dir| dir.kind == DirKind::CpuV1).cloned();
@@ -106,13 +106,13 @@ impl Actuator {
         if !dir.set_idle(true)? {
             return Ok(Err(format!("there is none in {}", dir.dir.display())));
         }
-        self.gather(program, &dir)?;
+        self.move_all_in(program, &dir)?;
         Ok(Ok(()))
     }
 
     fn make_cpu_dir(&mut self, program: ProgramId) -> Result<Result<Dir, String>, ActError> {
         let from = self.state(program)?.from.clone();
-        let dir = match self.site.idle_dir(program, &from) {
+        let dir = match self.environment.idle_dir(program, &from) {
             Ok(dir) => dir,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -125,13 +125,13 @@ impl Actuator {
         }
     }
 
-    /// Moves everybody into the directory that gives way, until a look finds
-    /// nobody outside but those that the kernel does not let in.
-    fn gather(&mut self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
+    /// Moves all processes of the program into the directory with `cpu.idle`, until a scan finds
+    /// none outside except those that the kernel rejects.
+    fn move_all_in(&mut self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
         let mut tried = BTreeSet::new();
         for _ in 0..SCANS_MAX {
             let inside = cgroups::members(&dir.dir);
-            // What left the program's cgroup is not brought back.
+            // Processes that left the program's cgroup are not moved back.
             let all = match self.v2_dir(program)? {
                 Some(own) => cgroups::members(&own.dir),
                 None => BTreeSet::new(),
@@ -146,23 +146,23 @@ impl Actuator {
                 return Ok(());
             }
         }
-        let reason = "processes of it are born faster than they can be moved to where cpu.idle is";
-        self.lacks(program, format!("{reason}: some stay outside"))
+        let reason =
+            "its processes fork faster than they can be moved into the cgroup with cpu.idle";
+        self.note_gap(program, format!("{reason}: some stay outside"))
     }
 
     fn bring_or_say(&mut self, program: ProgramId, pid: i32) -> Result<(), ActError> {
         let Some(process) = self.procs.get(pid) else {
             return Ok(());
         };
-        let (Ok(Some(error)) | Err(error)) = self.bring(program, &process) else {
+        let (Ok(Some(error)) | Err(error)) = self.move_in(program, &process) else {
             return Ok(());
         };
-        self.lacks(program, format!("process {pid} stays outside: {error}"))
+        self.note_gap(program, format!("process {pid} stays outside: {error}"))
     }
 
-    /// Moves everybody out of the program's cpu directory of cgroup v1, if it
-    /// has one, and removes it. Where the dying still hold it, it stands, and
-    /// gives way no longer.
+    /// Moves all processes out of the program's cgroup v1 cpu directory, if it has one, and removes
+    /// it. While exiting processes hold the directory, it remains, without `cpu.idle`.
     pub(in crate::actuator) fn leave_cpu(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?;
         let mut dirs = state.dirs.iter();
@@ -170,7 +170,7 @@ impl Actuator {
             return Ok(());
         };
         let dir = dir.dir.clone();
-        let mut errors = release::wake(state);
+        let mut errors = release::end_idle(state);
         errors.extend(release::leave_cpu(&self.procs, state));
         if !errors.is_empty() {
             return Err(join(program, errors));

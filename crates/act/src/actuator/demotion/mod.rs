@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Demoting, which lasts until the program is let go.
+//! Demotion, which lasts until the program departs.
 //!
-//! What makes a program give way to programs of other sessions is `cpu.idle`
-//! on a cgroup of its own (`idle.rs`), or its sessions' autogroups
-//! (`autogroups.rs`), and never both: who is in a cgroup of the cpu controller
-//! other than the root is in no autogroup. Within that, among its own threads
-//! and those that share its session, and for disks, count the values of each
-//! thread (`threads.rs`).
+//! A program yields to programs of other sessions by one of two means: `cpu.idle` on a cgroup of
+//! its own (`idle.rs`), or the nice value of its sessions' autogroups (`autogroups.rs`). It never
+//! uses both, because processes in a cgroup of the cpu controller other than the root are in no
+//! autogroup. Among the program's own threads, among threads that share its session, and for disks,
+//! the values of each thread count (`threads.rs`).
 //!
-//! Everything is left off that could not be taken back, and said. What fails
-//! for another reason does not keep the rest from being done; to demote again
-//! completes it, and meanwhile newcomers are followed.
+//! A value that could not be restored is not lowered, and the reason is reported. A step that fails
+//! for another reason does not prevent the others. A repeated demotion completes the failed step;
+//! until then, new threads and sessions are followed.
 
 mod autogroups;
 mod idle;
@@ -24,48 +23,50 @@ use super::{Actuator, join};
 use crate::error::ActError;
 use crate::scan::SETTLE;
 
-/// Reasons kept of one program.
+/// Upper limit of reasons kept for one program.
 const REASONS_MAX: usize = 16;
 
 impl Actuator {
-    /// What of the program's present demotion was not done, and why: a
-    /// sentence each. Empty where all was done, or it is not demoted.
-    pub fn why_not_demoted(&self, program: ProgramId) -> &[String] {
-        let held = self.programs.get(&program);
-        held.map(|held| held.lacking.as_slice()).unwrap_or_default()
+    /// Returns which parts of the program's present demotion were not done, and why: one sentence
+    /// each. Empty if all was done, or if the program is not demoted.
+    pub fn demotion_gaps(&self, program: ProgramId) -> &[String] {
+        let managed = self.programs.get(&program);
+        managed
+            .map(|managed| managed.demotion_gaps.as_slice())
+            .unwrap_or_default()
     }
 
-    /// Notes what was not done; each reason once.
-    fn lacks(&mut self, program: ProgramId, reason: String) -> Result<(), ActError> {
-        let lacking = &mut self.held(program)?.lacking;
-        if !lacking.contains(&reason) && lacking.len() < REASONS_MAX {
-            lacking.push(reason);
+    /// Records a part of the demotion that was not done; each reason once.
+    fn note_gap(&mut self, program: ProgramId, reason: String) -> Result<(), ActError> {
+        let demotion_gaps = &mut self.managed(program)?.demotion_gaps;
+        if !demotion_gaps.contains(&reason) && demotion_gaps.len() < REASONS_MAX {
+            demotion_gaps.push(reason);
         }
         Ok(())
     }
 
-    /// Demotes a program that may have been demoted less, or half-way.
+    /// Demotes a program. An earlier, weaker or incomplete demotion is extended.
     pub(super) fn demote(&mut self, program: ProgramId, to: Demotion) -> Result<(), ActError> {
-        let held = self.held(program)?;
-        held.lacking.clear();
-        held.sessions.clear();
-        held.demotion = Some(to);
-        (held.is_demoted, held.idles) = (false, false);
-        held.priorities_since = Some(Instant::now());
+        let managed = self.managed(program)?;
+        managed.demotion_gaps.clear();
+        managed.sessions.clear();
+        managed.demotion = Some(to);
+        (managed.is_demoted, managed.idles) = (false, false);
+        managed.priorities_since = Some(Instant::now());
         let lowered = self.lower(program, to);
-        let gives_way = self.give_way(program, to);
+        let gives_way = self.yield_cpu(program, to);
         let errors: Vec<_> = lowered.err().into_iter().chain(gives_way.err()).collect();
         if !errors.is_empty() {
             return Err(join(program, errors));
         }
-        let held = self.held(program)?;
-        held.is_demoted = true;
-        held.priorities_since = Some(Instant::now());
+        let managed = self.managed(program)?;
+        managed.is_demoted = true;
+        managed.priorities_since = Some(Instant::now());
         Ok(())
     }
 
-    /// Makes the program give way to other sessions.
-    fn give_way(&mut self, program: ProgramId, to: Demotion) -> Result<(), ActError> {
+    /// Makes the program yield the CPU to other sessions.
+    fn yield_cpu(&mut self, program: ProgramId, to: Demotion) -> Result<(), ActError> {
         let idles = match to {
             Demotion::Idle => {
                 self.bound_backlog(program)?;
@@ -76,37 +77,36 @@ impl Actuator {
                 false
             }
         };
-        self.held(program)?.idles = idles;
+        self.managed(program)?.idles = idles;
         if !idles {
             self.lower_autogroups(program)?;
         }
         Ok(())
     }
 
-    /// Goes on with a demotion that was begun: sessions born meanwhile, and
-    /// threads that were being born. Part of [`Self::refresh`], for who wants
-    /// this alone and more often.
+    /// Continues a demotion: it covers sessions and threads that started since. [`Self::refresh`]
+    /// includes it; callers that need only this part, and more often, call it alone.
     ///
-    /// A program that gives way by `cpu.idle`, or is not demoted, costs a look
-    /// at a map; any other one a read of `/proc/loadavg` while nobody on the
-    /// machine has forked, and after a fork one of `/proc/PID/stat` for each
-    /// of its processes, or of the machine where it has no cgroup.
+    /// The cost is one map lookup if the program yields by `cpu.idle` or is not demoted. Otherwise
+    /// it is a read of `/proc/loadavg` while no process on the machine has forked. After a
+    /// fork, it is a read of `/proc/PID/stat` for each of the program's processes, or for each
+    /// process of the machine if the program has no cgroup.
     ///
     /// # Errors
-    /// The program is not managed, or the kernel refuses.
+    /// The program is not managed, or a system call failed.
     pub fn follow_demotion(&mut self, program: ProgramId) -> Result<(), ActError> {
-        let held = self.held(program)?;
-        let Some(to) = held.demotion else {
+        let managed = self.managed(program)?;
+        let Some(to) = managed.demotion else {
             return Ok(());
         };
-        let since = held.priorities_since;
-        // Half-way it is not yet known what it gives way by.
-        let has_sessions = held.is_demoted && !held.idles;
+        let since = managed.priorities_since;
+        // After an incomplete demotion it is not yet known by which means the program yields.
+        let has_sessions = managed.is_demoted && !managed.idles;
         if since.is_none() && !has_sessions {
             return Ok(());
         }
         let last_pid = self.procs.last_pid();
-        let forked = last_pid.is_none() || self.held(program)?.followed_at != last_pid;
+        let forked = last_pid.is_none() || self.managed(program)?.last_session_scan_pid != last_pid;
         let mut changed = false;
         if has_sessions && (forked || since.is_some()) {
             changed = self.lower_autogroups(program)?;
@@ -114,12 +114,12 @@ impl Actuator {
         if since.is_some() {
             changed |= self.lower(program, to)?;
         }
-        let held = self.held(program)?;
-        held.followed_at = last_pid;
+        let managed = self.managed(program)?;
+        managed.last_session_scan_pid = last_pid;
         if changed {
-            held.priorities_since = Some(Instant::now());
+            managed.priorities_since = Some(Instant::now());
         } else if since.is_some_and(|since| since.elapsed() >= SETTLE) {
-            held.priorities_since = None;
+            managed.priorities_since = None;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lowering the values of threads.
+//! Lowers the priorities of threads.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use usher_model::{Demotion, ProgramId};
 use super::super::{Actuator, join};
 use crate::error::ActError;
 use crate::files;
-use crate::journal::{Record, ThreadId};
-use crate::priority::{self, Priority, Rights, Values, is_refused};
+use crate::journal::{Priority, Record, ThreadId};
+use crate::priority::{self, PriorityFields, Rights, is_refused};
 use crate::scan::{self, SCANS_MAX};
 
-/// A thread, what it has, and what of that is to be lowered.
-type ToLower = (ThreadId, Priority, Values);
+/// A thread, its present priority, and the fields to lower.
+type ToLower = (ThreadId, Priority, PriorityFields);
 
 impl Actuator {
-    /// Lowers every thread, until two scans running find none to lower;
-    /// whether there were any.
+    /// Lowers every thread until two consecutive scans find none to lower. Returns whether there
+    /// were any.
     pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
         let (mut any, mut quiet) = (false, 0);
         for _ in 0..SCANS_MAX {
@@ -36,9 +36,8 @@ impl Actuator {
         Ok(any)
     }
 
-    /// One look at all threads: first all are noted, then some lowered. One
-    /// that cannot be does not keep the others from it. Whether there may be
-    /// more to do.
+    /// One scan over all threads: it first records all of them, then lowers those that need it. A
+    /// failure for one thread does not prevent the others. Returns whether another scan is needed.
     fn lower_all(
         &mut self,
         program: ProgramId,
@@ -54,8 +53,8 @@ impl Actuator {
                 Err(error) => results.push((thread, Err(error))),
             }
         }
-        let is_told = self.state(program)?.demoted.to.contains(&to);
-        if !is_told && !to_lower.is_empty() {
+        let is_recorded = self.state(program)?.demoted.to.contains(&to);
+        if !is_recorded && !to_lower.is_empty() {
             self.journal.write(Record::Demote { program, to })?;
         }
         for (thread, now, what) in to_lower {
@@ -75,8 +74,8 @@ impl Actuator {
         }
     }
 
-    /// Journals what a thread has, and says what of it has to stay; what is
-    /// to be lowered, if anything.
+    /// Writes a thread's priority to the journal and reports the fields that have to stay. Returns
+    /// the fields to lower, if any.
     fn note_priority(
         &mut self,
         program: ProgramId,
@@ -95,17 +94,19 @@ impl Actuator {
         let what = priority::to_lower(&now, &before, to, &rights);
         if now.is_deadline() {
             let tid = thread.tid;
-            let reason = format!("thread {tid} keeps its deadlines, which only itself can set");
-            self.lacks(program, reason)?;
+            let reason = format!(
+                "thread {tid} keeps its deadline policy, which only the thread itself can set"
+            );
+            self.note_gap(program, reason)?;
         }
         let wanted = priority::to_lower(&now, &before, to, &Rights::ALL);
         if let Some(kept) = wanted.without(&what).in_words() {
             let needs = before.rights_needed();
             let pid = thread.pid;
             let reason = format!(
-                "process {pid} keeps its {kept}, which nobody here could give back: needs {needs}"
+                "process {pid} keeps its {kept} because this user may not restore it: needs {needs}"
             );
-            self.lacks(program, reason)?;
+            self.note_gap(program, reason)?;
         }
         if !is_known && (is_first || what.any()) {
             self.journal.write(Record::Priority {
@@ -117,7 +118,7 @@ impl Actuator {
         Ok(what.any().then_some((thread, now, what)))
     }
 
-    /// Whether a thread was lowered, or has died and may have left a child.
+    /// Returns whether a thread was lowered, or has died and may have left a child.
     fn has_lowered(
         &mut self,
         program: ProgramId,
@@ -126,8 +127,9 @@ impl Actuator {
     ) -> Result<bool, ActError> {
         match lowered {
             Err(error) if is_refused(&error) => {
-                let who = format!("process {}", thread.pid);
-                self.lacks(program, format!("{who} keeps its priorities: {error}"))?;
+                let pid = thread.pid;
+                let reason = format!("process {pid} keeps its priorities: {error}");
+                self.note_gap(program, reason)?;
                 Ok(false)
             }
             Err(error) if !files::is(&error, Errno::SRCH) => Err(ActError::Process {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes belong to a program that is managed: those in its cgroups,
-//! those that descend from its members, and orphans of these.
+//! Membership of processes in a managed program: the processes in its cgroups, the descendants of
+//! its members, and orphans of these.
 //!
-//! A process whose parent ended is adopted by init or by another reaper, so
-//! descent no longer shows where it came from. Such an orphan belongs to the
-//! program where it has the process group or session of a member and is in the
-//! cgroup of one. A process that was launched, not adopted, has its parent's
-//! session or leads a session, and is not an orphan: a shell and its other jobs are left alone.
-//! Only restoring considers orphans, and only those with a mask of ours: a
-//! change is never given to a process of which the origin is in doubt.
+//! When the parent of a process ends, the process is adopted by init or by another reaper, so its
+//! parent no longer shows its origin. Such an orphan belongs to the program if it has the process
+//! group or session of a member and is in the cgroup of a member. A process that was launched, not
+//! adopted, has its parent's session or leads a session, and is not an orphan: a shell and its
+//! other jobs are left alone. Only restoring considers orphans, and only orphans with one of
+//! Usher's masks: no change is applied to a process of unknown origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,17 +18,17 @@ use crate::journal::ProgramState;
 use crate::procs::{Process, Procs};
 use crate::{cgroups, tree};
 
-/// Parents up to which a new process is traced to a member.
+/// Upper limit of ancestors through which a new process is traced to a member.
 const ANCESTORS_MAX: usize = 16;
 /// Largest number of processes that are probed with `tgkill` for a thread.
-const FEW: usize = 16;
-/// The process that adopts every orphan that no other one does.
+const TGKILL_MAX: usize = 16;
+/// Init, which adopts every orphan that no other reaper adopts.
 const INIT: i32 = 1;
 
-/// What was learned about the processes of a program.
+/// Processes, groups and cgroups of a program that earlier scans found.
 #[derive(Debug, Default)]
 pub(crate) struct KnownProcesses {
-    /// Processes that none of the program's cgroups has, with their start times.
+    /// Processes in none of the program's cgroups, with their start times.
     outside: BTreeMap<i32, u64>,
     /// Process groups and sessions of members.
     groups: BTreeSet<i32>,
@@ -40,31 +39,31 @@ pub(crate) struct KnownProcesses {
 
 /// The processes of one program.
 #[derive(Debug)]
-pub(crate) struct Family<'a> {
+pub(crate) struct Membership<'a> {
     procs: &'a Procs,
     /// The program's cgroups.
     dirs: Vec<PathBuf>,
     members: Vec<ProcessId>,
-    /// Found so far.
+    /// The processes found until now.
     pids: BTreeSet<i32>,
     known: KnownProcesses,
-    /// The user whose processes alone are listed.
+    /// The uid to which the list is restricted.
     owner: Option<u32>,
 }
 
-impl<'a> Family<'a> {
-    /// Of a program with this state.
+impl<'a> Membership<'a> {
+    /// Starts from the journal's state of a program.
     pub(crate) fn new(procs: &'a Procs, state: &ProgramState) -> Self {
         Self::with_known(procs, state, KnownProcesses::default())
     }
 
-    /// A family that starts from the processes that earlier steps found.
+    /// Starts from the processes that earlier steps found.
     pub(crate) fn with_known(
         procs: &'a Procs,
         state: &ProgramState,
         mut known: KnownProcesses,
     ) -> Self {
-        // The leader of a group or session may be gone; its number is the group's.
+        // The leader of a group or session may be gone; the group keeps its pid.
         known
             .groups
             .extend(state.members.keys().map(|member| member.pid));
@@ -83,7 +82,7 @@ impl<'a> Family<'a> {
         self.known
     }
 
-    /// Lists only processes of this user from now on.
+    /// Restricts the list to processes of this user.
     pub(crate) fn owned_by(mut self, owner: Option<u32>) -> Self {
         self.owner = owner;
         self
@@ -94,8 +93,8 @@ impl<'a> Family<'a> {
             .is_none_or(|owner| self.procs.belongs_to(pid, owner))
     }
 
-    /// Whether the program has a cgroup, which lists all its processes but
-    /// those that left.
+    /// Returns whether the program has a cgroup, which lists all its processes except those that
+    /// left.
     pub(crate) fn has_cgroup(&self) -> bool {
         !self.dirs.is_empty()
     }
@@ -105,8 +104,8 @@ impl<'a> Family<'a> {
         dirs.flat_map(|dir| cgroups::members(dir)).collect()
     }
 
-    /// Lists the program's processes anew. Orphans are listed where `is_ours`
-    /// finds something of ours at their first thread.
+    /// Lists the program's processes anew. Orphans are included if `is_ours` finds a value of
+    /// Usher's at their first thread.
     pub(crate) fn list(&mut self, is_ours: impl Fn(i32) -> bool) -> BTreeSet<i32> {
         self.pids = self.inside();
         self.known.outside.clear();
@@ -116,7 +115,7 @@ impl<'a> Family<'a> {
             let all = self.procs.all();
             let below = tree::descendants_among(&all, outside);
             below.iter().for_each(|process| self.add(process.id));
-            self.get_to_know(&all);
+            self.record_members(&all);
             let strange = |process: &&Process| !self.pids.contains(&process.id.pid);
             let candidates = all.iter().filter(strange);
             let candidates = candidates.filter(|process| is_ours(process.id.pid));
@@ -126,12 +125,12 @@ impl<'a> Family<'a> {
         self.owned()
     }
 
-    /// Lists the processes in the program's cgroups anew, and those that were found
-    /// outside of them and still live: much cheaper than [`Self::list`].
+    /// Lists the processes in the program's cgroups anew, and the known processes outside them that
+    /// still live. Much cheaper than [`Self::list`].
     pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
         self.pids = self.inside();
         let lives = |pid: i32, start_ticks: u64| {
-            // The kernel takes long to open a file of a process that has ended.
+            // Opening a file of a process that has ended takes the kernel long.
             if !is_thread_of(pid, pid) {
                 return false;
             }
@@ -157,8 +156,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Notes groups, sessions and cgroups of the members among these.
-    fn get_to_know(&mut self, all: &[Process]) {
+    /// Records groups, sessions and cgroups of the members among these processes.
+    fn record_members(&mut self, all: &[Process]) {
         for process in all.iter().filter(|one| self.pids.contains(&one.id.pid)) {
             self.known.groups.extend([process.group, process.session]);
             self.known
@@ -170,14 +169,14 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// The process of a thread, where it belongs to the program.
+    /// Returns the process of a thread if it belongs to the program.
     pub(crate) fn process_of(&mut self, tid: i32, with_orphans: bool) -> Option<i32> {
         let found = self.find_process_of(tid, with_orphans);
         found.filter(|&pid| self.is_owned(pid))
     }
 
     fn find_process_of(&mut self, tid: i32, with_orphans: bool) -> Option<i32> {
-        let few = self.pids.iter().take(FEW);
+        let few = self.pids.iter().take(TGKILL_MAX);
         let known = few.copied().find(|&pid| is_thread_of(pid, tid));
         if known.is_some() {
             return known;
@@ -210,11 +209,10 @@ impl<'a> Family<'a> {
         false
     }
 
-    /// Whether a process was adopted by a reaper after its parent, a member,
-    /// ended.
+    /// Returns whether a process was adopted by a reaper after its parent, a member, ended.
     fn is_orphan(&self, process: &Process) -> bool {
         let groups = [process.group, process.session];
-        // Where no member lives, its cgroup is not known any more.
+        // If no member lives, the program's cgroup is no longer known.
         let is_beside = || {
             let places = self.procs.cgroup_lines(process.id.pid);
             self.known.places.is_empty() || self.known.places.contains(&places)
@@ -225,22 +223,22 @@ impl<'a> Family<'a> {
 
     fn is_adopted(&self, process: &Process) -> bool {
         if process.session == process.id.pid {
-            // It was launched into a session of its own: a login shell, say.
+            // The process was launched into a session of its own, as a login shell is.
             return false;
         }
         let parent = self.procs.get(process.parent);
         if parent.is_some_and(|parent| parent.session != process.session) {
             return true;
         }
-        // Where init itself launches programs, an orphan has the session of
-        // what init launched.
+        // If init itself launches programs, an orphan has the session of a program that init
+        // launched.
         let executable = || self.procs.executable(process.id.pid);
         process.parent == INIT
             && executable().is_some_and(|exe| self.known.executables.contains(&exe))
     }
 }
 
-/// Whether a thread belongs to a process.
+/// Returns whether a thread belongs to a process.
 pub(crate) fn is_thread_of(pid: i32, tid: i32) -> bool {
     // SAFETY: takes three numbers; signal 0 is checked and not sent.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
@@ -264,7 +262,7 @@ mod tests {
         }
     }
 
-    /// As a shell that a terminal or a login has started.
+    /// A shell that a terminal or a login started is such a leader.
     #[test]
     fn the_leader_of_a_members_session_is_no_orphan() {
         let mut command = Command::new("sleep");
@@ -275,9 +273,9 @@ mod tests {
         let procs = Procs::new(&ActConfig::new("/nonexistent"));
         let process = procs.get(pid).unwrap();
         assert_eq!(process.session, pid, "it leads a session");
-        let mut family = Family::new(&procs, &ProgramState::default());
-        family.known.groups.insert(process.session);
-        family.known.places.insert(procs.cgroup_lines(pid));
-        assert!(!family.is_orphan(&process));
+        let mut membership = Membership::new(&procs, &ProgramState::default());
+        membership.known.groups.insert(process.session);
+        membership.known.places.insert(procs.cgroup_lines(pid));
+        assert!(!membership.is_orphan(&process));
     }
 }

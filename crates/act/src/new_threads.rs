@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that start while a program is scanned, found by their numbers.
+//! Threads that start during a scan of a program, found by their numbers.
 //!
-//! The kernel gives out thread numbers in rising order, so a cursor over them
-//! finds each new thread of the machine in microseconds, without a listing.
+//! The kernel assigns thread numbers in rising order, so a cursor over them finds each new thread
+//! of the machine in microseconds, without a listing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,30 +13,30 @@ use crate::procs::Procs;
 use crate::scan::{Pass, SETTLE, ThreadChange};
 
 /// CPU time for which new threads are visited after the last that needed the change.
-pub(crate) const HOT: Duration = Duration::from_micros(300);
+pub(crate) const VISIT_QUIET: Duration = Duration::from_micros(300);
 /// Longest CPU time of one such visit.
-const HOT_MAX: Duration = Duration::from_millis(4);
-/// More new numbers than this are not all visited: most of these threads have
-/// ended, and a listing finds the others.
+const VISIT_MAX: Duration = Duration::from_millis(4);
+/// If more numbers are new, only [`NEWEST`] of them are visited: most of these threads have ended,
+/// and a listing finds the others.
 const NUMBERS_MAX: i32 = 2048;
-/// The newest numbers, which are visited then.
+/// The newest numbers, which are visited in that case.
 const NEWEST: i32 = 256;
-/// Free numbers that are visited again: a number is given out a moment before
+/// Upper limit of free numbers that are visited again: the kernel assigns a number shortly before
 /// the thread can be found.
 const FREE_MAX: usize = 32;
 
-/// A cursor over the thread numbers that the kernel gives out.
+/// A cursor over the thread numbers that the kernel assigns.
 #[derive(Debug)]
 pub(crate) struct NewThreads {
-    /// The last number that was visited.
+    /// The last visited number.
     last: i32,
-    /// Numbers that were free when they were visited, and since when.
+    /// Numbers that were free when visited, with the time of the first visit.
     free: VecDeque<(i32, Instant)>,
 }
 
 impl NewThreads {
-    /// Begins with the numbers given out from now on; `None` where the kernel
-    /// does not report the last one.
+    /// Starts with the numbers assigned from now on. `None` if the kernel does not report the last
+    /// number.
     pub(crate) fn from_now(procs: &Procs) -> Option<Self> {
         Some(Self {
             last: procs.last_pid()?,
@@ -44,9 +44,8 @@ impl NewThreads {
         })
     }
 
-    /// Visits the numbers given out since the last call, and those that were
-    /// free a moment ago. `visit` returns `None` for a free number. Returns
-    /// `false` where the numbers wrapped around.
+    /// Visits the numbers assigned since the last call, and those that were free a moment ago.
+    /// `visit` returns `None` for a free number. Returns `false` if the numbers wrapped around.
     fn visit(&mut self, procs: &Procs, mut visit: impl FnMut(i32) -> Option<()>) -> bool {
         let now = Instant::now();
         for _ in 0..self.free.len() {
@@ -79,7 +78,7 @@ impl NewThreads {
     }
 }
 
-/// Visits new threads until none needed the change for so much CPU time.
+/// Visits new threads until none of them needed the change for this CPU time.
 pub(crate) fn over_new(
     procs: &Procs,
     new: &mut NewThreads,
@@ -105,17 +104,17 @@ pub(crate) fn over_new(
         }
         all.add(pass);
         let is_quiet = now.saturating_sub(changed_at) >= hot;
-        if !is_in_order || is_quiet || now.saturating_sub(begun) >= HOT_MAX {
+        if !is_in_order || is_quiet || now.saturating_sub(begun) >= VISIT_MAX {
             break;
         }
     }
-    // A thread missed here is visited by the next pass, which reports it if it misses
-    // the thread again.
+    // The next pass visits a thread that is missed here, and reports it if it misses the thread
+    // again.
     all.missed = false;
     all
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this machine offers to place programs with.
+//! The means that this machine offers to give programs cgroups.
 //!
-//! A launched program gets a directory `usher-PID-START.PROGRAM` below its
-//! launcher's own cgroup, or under systemd a scope
-//! `usher-PID-START-PROGRAM.scope` in the launcher's slice; `PID-START` names
-//! this instance. No controller is enabled for either. An attached program is
-//! never moved.
+//! A launched program gets a directory `usher-PID-START.PROGRAM` below its launcher's own cgroup,
+//! or under systemd a scope `usher-PID-START-PROGRAM.scope` in the launcher's slice; `PID-START`
+//! names this instance. No controller is enabled for either. An attached program is never moved.
 
 use std::path::{Path, PathBuf};
 
@@ -14,28 +12,28 @@ use usher_model::{CpuSet, ProcessId, ProgramId};
 
 use crate::config::{ActConfig, Description, Placement, Work, Yielding};
 use crate::error::ActError;
-use crate::journal::{Dir, DirKind};
-use crate::mounts::{Mounts, Places};
+use crate::journal::{CgroupPaths, Dir, DirKind};
+use crate::mounts::Mounts;
 use crate::procs::Procs;
 use crate::systemd::Manager;
 
-/// Every cgroup directory of Usher's begins so.
+/// Prefix of the name of every cgroup directory of Usher's.
 pub(crate) const PREFIX: &str = "usher-";
-/// Reasons kept.
+/// Upper limit of kept reasons.
 const REASONS_MAX: usize = 16;
 
-/// What one instance acts with.
+/// The means with which one instance acts.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct Environment {
     pub mounts: Mounts,
     pub description: Description,
-    /// What programs get scopes from, where systemd owns the cgroups.
+    /// The source of scopes, if systemd owns the cgroups.
     pub scopes: Option<Manager>,
     instance: String,
 }
 
-impl Site {
-    /// Finds out what there is. Changes nothing.
+impl Environment {
+    /// Detects the available means. Changes nothing.
     pub(crate) fn detect(
         config: &ActConfig,
         procs: &Procs,
@@ -75,7 +73,7 @@ impl Site {
         })
     }
 
-    /// Notes why a program has no cgroup of its own; each reason once.
+    /// Records why a program has no cgroup of its own; each reason once.
     pub(crate) fn because(&mut self, reason: &str) {
         let reason = format!("a launched program is followed by descent: {reason}");
         let reasons = &mut self.description.reasons;
@@ -84,17 +82,17 @@ impl Site {
         }
     }
 
-    /// Whether this is the instance.
+    /// Returns whether this is the given instance.
     pub(crate) fn is(&self, instance: &Instance) -> bool {
         self.instance == instance.name
     }
 
-    /// The name of a program's scope.
+    /// Returns the name of a program's scope.
     pub(crate) fn scope_of(&self, program: ProgramId) -> String {
         format!("{PREFIX}{}-{program}.scope", self.instance)
     }
 
-    /// A program's directory below this one.
+    /// Returns a program's directory below `parent`.
     fn below(&self, parent: &Path, program: ProgramId, kind: DirKind) -> Dir {
         Dir {
             dir: parent.join(format!("{PREFIX}{}.{program}", self.instance)),
@@ -103,15 +101,15 @@ impl Site {
         }
     }
 
-    /// The directory to be made for a launched program so that `cpu.idle`
-    /// holds in it. It lies below the program's own cgroup of the cpu
-    /// hierarchy, so every limit of CPU time stays in force.
-    pub(crate) fn idle_dir(&self, program: ProgramId, from: &Places) -> Result<Dir, String> {
+    /// Returns the directory to be made for a launched program so that `cpu.idle` takes effect in
+    /// it. It lies below the program's own cgroup of the cpu hierarchy, so every limit of CPU time
+    /// stays in force.
+    pub(crate) fn idle_dir(&self, program: ProgramId, from: &CgroupPaths) -> Result<Dir, String> {
         match &from.cpu {
             _ if self.mounts.cpu.is_none() => {
                 Err("the cpu controller of cgroup v2 is not enabled for it".to_owned())
             }
-            None => Err("the cgroup that it comes from cannot be seen here".to_owned()),
+            None => Err("its former cgroup is not visible here".to_owned()),
             Some(own) if !own.join("cpu.idle").exists() => {
                 Err("this kernel's cgroup v1 has none".to_owned())
             }
@@ -119,14 +117,14 @@ impl Site {
         }
     }
 
-    /// The directories to be made for a launched program that comes from there.
-    pub(crate) fn dirs(&self, program: ProgramId, from: &Places, work: Work) -> Vec<Dir> {
+    /// Returns the directories to be made for a launched program with the former cgroups `from`.
+    pub(crate) fn dirs(&self, program: ProgramId, from: &CgroupPaths, work: Work) -> Vec<Dir> {
         let mut dirs = Vec::new();
         if self.scopes.is_none()
             && let Some(own) = &from.v2
         {
             dirs.push(self.below(own, program, DirKind::V2));
-            // Only beside one that tells which processes are the program's.
+            // Only beside a directory that identifies the program's processes.
             if work == Work::Background {
                 dirs.extend(self.idle_dir(program, from));
             }
@@ -135,8 +133,12 @@ impl Site {
     }
 }
 
-/// How programs launched from this process's cgroup are placed.
-fn placement(scopes: Option<&Manager>, mounts: &Mounts, own: &Places) -> Result<Placement, String> {
+/// Returns how programs launched from this process's cgroup get a cgroup.
+fn placement(
+    scopes: Option<&Manager>,
+    mounts: &Mounts,
+    own: &CgroupPaths,
+) -> Result<Placement, String> {
     let Some(mount) = &mounts.v2 else {
         return Err("cgroup v2 is not mounted".to_owned());
     };
@@ -144,7 +146,7 @@ fn placement(scopes: Option<&Manager>, mounts: &Mounts, own: &Places) -> Result<
         return Err("this process's cgroup is not visible".to_owned());
     };
     match scopes {
-        // The daemon's own unit says nothing about those of its users.
+        // The daemon's own unit does not determine the units of its users.
         Some(manager) if rustix::process::geteuid().is_root() => match manager.keeps_sessions() {
             Some(reason) => Err(reason.to_owned()),
             None => Ok(Placement::SystemdScope),
@@ -159,8 +161,8 @@ fn placement(scopes: Option<&Manager>, mounts: &Mounts, own: &Places) -> Result<
     }
 }
 
-/// What background work launched from there yields by.
-fn yielding(placement: Placement, own: &Places) -> Result<Yielding, String> {
+/// Returns by which means background work launched from there yields.
+fn yielding(placement: Placement, own: &CgroupPaths) -> Result<Yielding, String> {
     match (placement, &own.cpu, &own.v2) {
         (Placement::SystemdScope, ..) => Ok(Yielding::CpuWeight),
         (Placement::Descent, ..) => Err("launched programs get no cgroup of their own".to_owned()),
@@ -178,16 +180,16 @@ fn controls_cpu(dir: &Path) -> bool {
     list.is_ok_and(|list| list.split_whitespace().any(|name| name == "cpu"))
 }
 
-/// An instance, as the name of a cgroup tells it.
+/// An instance, as encoded in the name of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// `PID-START`, with a number behind it for later ones of one process.
+    /// `PID-START`, followed by a number for later instances of the same process.
     pub name: String,
     /// Its process.
     pub owner: ProcessId,
 }
 
-/// The instances in whose cgroups a process is, from the path of its cgroup:
+/// Returns the instances that have a process in their cgroups, from the path of its cgroup:
 /// `usher-PID-START`, `usher-PID-START.PROGRAM`, `usher-PID-START-PROGRAM.scope`.
 pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = Instance> {
     place.iter().filter_map(|part| {
@@ -206,49 +208,48 @@ pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = Instance> {
     })
 }
 
-/// Whether a directory is one that Usher made, by its name.
+/// Returns whether Usher made a directory, by its name.
 pub(crate) fn is_ours(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default();
     name.to_string_lossy().starts_with(PREFIX)
 }
 
-/// What a directory with an instance's name is.
+/// A directory that carries an instance's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Lost {
-    /// The instance's own, which holds a directory a program: of version 1 of
-    /// the journal.
+pub(crate) enum InstanceDir {
+    /// The instance's own, which holds one directory per program: from version 1 of the journal.
     Base(PathBuf),
-    /// A program's.
+    /// A program's directory.
     Dir(ProgramId, PathBuf),
     /// A program's scope.
     Scope(ProgramId, PathBuf),
 }
 
-/// The directories anywhere below this one that carry an instance's name.
-pub(crate) fn lost_dirs(top: &Path, instance: &str) -> Vec<Lost> {
+/// Returns the directories anywhere below `top` that carry an instance's name.
+pub(crate) fn instance_dirs(top: &Path, instance: &str) -> Vec<InstanceDir> {
     let name = format!("{PREFIX}{instance}");
     let mut found = Vec::new();
     for dir in crate::files::subdirs(top) {
         let own = dir.file_name().and_then(|own| own.to_str());
         let rest = own.and_then(|own| own.strip_prefix(&name));
-        let lost = rest.and_then(|rest| lost(rest, &dir));
+        let lost = rest.and_then(|rest| classify_dir(rest, &dir));
         found.extend(lost);
-        found.extend(lost_dirs(&dir, instance));
+        found.extend(instance_dirs(&dir, instance));
     }
     found
 }
 
-/// What a directory is, from the rest of its name.
-fn lost(rest: &str, dir: &Path) -> Option<Lost> {
+/// Classifies a directory by the rest of its name.
+fn classify_dir(rest: &str, dir: &Path) -> Option<InstanceDir> {
     let dir = dir.to_owned();
     if rest.is_empty() {
-        return Some(Lost::Base(dir));
+        return Some(InstanceDir::Base(dir));
     }
     if let Some(number) = rest.strip_prefix('.') {
-        return Some(Lost::Dir(ProgramId(number.parse().ok()?), dir));
+        return Some(InstanceDir::Dir(ProgramId(number.parse().ok()?), dir));
     }
     let number = rest.strip_prefix('-')?.strip_suffix(".scope")?;
-    Some(Lost::Scope(ProgramId(number.parse().ok()?), dir))
+    Some(InstanceDir::Scope(ProgramId(number.parse().ok()?), dir))
 }
 
 #[cfg(test)]
@@ -256,11 +257,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instances_are_read_from_the_names_of_cgroups() {
+    fn parses_instances_in_cgroup_names() {
         let of = |path: &str| -> Vec<(String, i32, u64)> {
             let all = instances_in(Path::new(path));
-            let told = |one: Instance| (one.name, one.owner.pid, one.owner.start_ticks);
-            all.map(told).collect()
+            let fields = |found: Instance| (found.name, found.owner.pid, found.owner.start_ticks);
+            all.map(fields).collect()
         };
         let first = ("12-345".to_owned(), 12, 345);
         assert_eq!(of("/a/usher-12-345.6/b"), std::slice::from_ref(&first));
