@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon's Varlink interface, made from `org.usher.Usher1.varlink`.
+//! The daemon's Varlink interface, generated from `org.usher.Usher1.varlink`.
 #![allow(
     missing_docs,
     non_camel_case_types,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The command line as a whole: global options and the commands.
+//! The command line: global options and the commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use crate::failure;
 use crate::output::{Color, Output};
 use crate::runtime;
 
-/// Seats parallel programs: gives each its own cores along cache boundaries,
-/// as many as its scalability deserves, so that together they finish soonest.
+/// Seats parallel programs: gives each program its own cores along cache boundaries, as many as its
+/// scalability justifies, so that together they finish as early as possible.
 #[derive(Debug, Parser)]
 #[command(
     name = "usher",
@@ -26,22 +26,22 @@ use crate::runtime;
     infer_subcommands = false,
     after_help = "\
 Start here:
-  usher topo                          the machine as Usher sees it
-  usher doctor                        what it can and cannot do here
-  usher daemon &                      the service that seats programs
+  usher topo                               draw the machine
+  usher doctor                             list the features that Usher can use here
+  usher daemon &                           start the service that seats programs
   usher run -- x264 -o out.264 in.y4m      run a program in seats of its own
-  usher status                        who sits where
-  usher explain                       why, and what else would have cost
+  usher status                             show the seat of each program
+  usher explain                            show the reasons, and the cost of alternatives
 
-`usher COMMAND --help` has examples for every command. A command that Usher does
-not have is looked for as `usher-COMMAND` in PATH, as git does.
+`usher COMMAND --help` shows examples for each command. Usher runs an unknown
+COMMAND as the program `usher-COMMAND` from PATH, as git does.
 
-Exit status: that of the program that was run (128+N where signal N ended it);
-125 where Usher itself failed, 126 where the program cannot be run, 127 where it
-is not there."
+Exit status: the status of the program that was run (128+N if signal N ended it);
+125 if Usher itself failed, 126 if the program cannot be executed, 127 if it does
+not exist."
 )]
 pub struct Cli {
-    /// What holds for every command.
+    /// The options of every command.
     #[command(flatten)]
     pub global: Global,
     /// The command.
@@ -49,18 +49,18 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Names are for tables: not longer than this.
+/// Upper limit of the length of a name, which must fit into a table.
 const NAME_BYTES_MAX: usize = 256;
 
-/// A name to call a program by.
+/// Checks the name of a program.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the name is rejected.
 pub fn program_name(text: &str) -> Result<String, String> {
     let odd = text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control);
     match odd {
         true => Err(format!(
-            "1 to {NAME_BYTES_MAX} bytes without control characters are due"
+            "a name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )),
         false => Ok(text.to_owned()),
     }
@@ -70,13 +70,13 @@ pub fn program_name(text: &str) -> Result<String, String> {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Answer in JSON, for programs
+    /// Print JSON, for programs
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to colour what is printed
+    /// When to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub color: Color,
-    /// Where the daemon's socket is, its journal, and what is known of `usher sched`'s scheduler
+    /// Directory of the daemon's socket, its journal, and the record of `usher sched`'s scheduler
     #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
     pub runtime_dir: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ pub struct Global {
 /// The profile store, for the commands that use it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct StoreArg {
-    /// File of the profile store: what earlier runs taught about programs
+    /// File of the profile store, which holds the measurements of earlier runs
     #[arg(
         long = "store",
         value_name = "FILE",
@@ -96,7 +96,7 @@ pub struct StoreArg {
 
 /// The commands, in the order in which help lists them.
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "made once")]
+#[allow(clippy::large_enum_variant, reason = "one value per process")]
 pub enum Command {
     Run(commands::run::Args),
     Bg(commands::bg::Args),
@@ -126,12 +126,12 @@ pub enum Command {
     External(Vec<OsString>),
 }
 
-/// The clap command, for help, man pages and completions.
+/// Returns the clap command, for help, man pages and completions.
 pub fn command() -> clap::Command {
     without_empty_variables(Cli::command())
 }
 
-/// Options do not look at variables that are set to nothing.
+/// Makes options ignore environment variables that are set to an empty value.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &clap::Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -145,11 +145,11 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// Help and version were printed, or what was given makes no sense (said in
-/// one line): the status to end with.
+/// The exit status, after help or the version was printed, or a one-line message about invalid
+/// arguments.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Cli, Output), ExitCode> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = command().color(help_color(&args));
@@ -165,10 +165,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<(Cli, Output), 
     }
 }
 
-/// What clap would say of a command that nobody knows.
+/// Returns clap's message about an unknown command.
 pub fn unknown_command(args: &[OsString]) -> String {
     let argv = std::iter::once(OsString::from("usher")).chain(args.iter().cloned());
-    // The same commands without the door to external ones.
+    // The same commands, without external commands.
     let strict = clap::Command::new("usher")
         .subcommand_required(true)
         .subcommands(command().get_subcommands().cloned());
@@ -178,7 +178,7 @@ pub fn unknown_command(args: &[OsString]) -> String {
     }
 }
 
-/// Help goes out as it is; a mistake in one line.
+/// Prints help unchanged, and an error in one line.
 fn refuse(error: &clap::Error, args: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -190,13 +190,13 @@ fn refuse(error: &clap::Error, args: &[OsString]) -> ExitCode {
             ExitCode::from(failure::OWN)
         }
         _ => {
-            failure::complain(&explain(error, args));
+            failure::print_error(&explain(error, args));
             ExitCode::from(failure::OWN)
         }
     }
 }
 
-/// A clap error in one line: what is wrong, clap's tips, where help is.
+/// Formats a clap error in one line: the error, clap's tips, where to find help.
 fn explain(error: &clap::Error, args: &[OsString]) -> String {
     let text = error.render().to_string();
     let mut line = String::new();
@@ -220,7 +220,7 @@ fn explain(error: &clap::Error, args: &[OsString]) -> String {
     format!("{line}; see 'usher {names}--help'")
 }
 
-/// `--color` as given, before anything else is read, so that help obeys it.
+/// Reads `--color` before anything else is parsed, so that help obeys it.
 fn help_color(args: &[OsString]) -> ColorChoice {
     let words: Vec<&str> = args.iter().filter_map(|a| a.to_str()).collect();
     let mut words = words.iter().take_while(|&&w| w != "--");
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_clap_definition_is_valid() {
         command().debug_assert();
     }
 
@@ -270,18 +270,22 @@ mod tests {
     }
 
     #[test]
-    fn help_is_where_the_command_has_it() {
+    fn help_of_a_nested_command_names_its_own_help() {
         let words = ["usher", "sched", "start", "--turn-ms", "0"].map(OsString::from);
         let error = Cli::try_parse_from(&words).unwrap_err();
-        let told = explain(&error, &words);
-        assert!(told.ends_with("see 'usher sched start --help'"), "{told}");
+        let actual = explain(&error, &words);
+        assert!(
+            actual.ends_with("see 'usher sched start --help'"),
+            "{actual}"
+        );
     }
 
     #[test]
-    fn a_slip_is_one_line_with_a_tip() {
+    fn reports_a_typing_error_in_one_line_with_a_tip() {
         assert_eq!(
             unknown_command(&["statsu".into()]),
-            "unrecognized subcommand 'statsu'; a similar subcommand exists: 'status'; see 'usher --help'"
+            "unrecognized subcommand 'statsu'; a similar subcommand exists: 'status'; see 'usher \
+             --help'"
         );
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Talking to the daemon, and saying what it said in words.
+//! The client side of the daemon's interface, with its errors as text.
 
 use std::fmt;
 use std::io::{self, BufReader, Read};
@@ -19,13 +19,14 @@ use crate::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::peer;
 use crate::runtime;
 
-/// How long the daemon may take to answer.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Upper limit of the time for an answer of the daemon.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is wrong with a daemon of another pid namespace, and what to do.
+/// Returns why a daemon of another PID namespace cannot be used, and what to do.
 fn foreign_daemon(socket: &Path) -> String {
     format!(
-        "a daemon of another pid namespace listens at {}; it cannot manage programs of this one: run usher outside the container, or set {} to a directory of the container's own",
+        "a daemon of another PID namespace listens at {}; it cannot manage programs of this \
+         namespace: run usher outside the container, or set {} to a directory inside the container",
         socket.display(),
         runtime::RUNTIME_DIR
     )
@@ -34,31 +35,30 @@ fn foreign_daemon(socket: &Path) -> String {
 /// A connection to a daemon that this user may trust.
 pub struct Daemon {
     client: VarlinkClient,
-    /// The same socket, to see it hung up.
+    /// The same socket, to detect that the daemon closed it.
     stream: UnixStream,
     path: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Daemon {
-    /// Connects to the user's own daemon, else to the system's; `None` where
-    /// no daemon listens.
+    /// Connects to a daemon: the system's, or else the user's own. `None` if no daemon listens.
     pub fn find(runtime_dir: Option<&Path>) -> Option<Self> {
-        Self::find_with(runtime_dir, PATIENCE)
+        Self::find_with(runtime_dir, ANSWER_TIMEOUT)
     }
 
-    /// As [`Self::find`], for a daemon that must answer each call within `patience`.
-    pub fn find_with(runtime_dir: Option<&Path>, patience: Duration) -> Option<Self> {
+    /// As [`Self::find`], for a daemon that must answer each call within `timeout`.
+    pub fn find_with(runtime_dir: Option<&Path>, timeout: Duration) -> Option<Self> {
         let sockets = runtime::sockets(runtime_dir);
         let safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
         let mut safe = sockets.iter().filter(safe);
-        safe.find_map(|path| Self::connect(path, patience).ok())
+        safe.find_map(|path| Self::connect(path, timeout).ok())
     }
 
-    /// Connects, where nothing can be done without a daemon.
+    /// Connects, for commands that cannot work without a daemon.
     ///
     /// # Errors
-    /// No daemon listens: says how to start one.
+    /// No daemon listens: the message contains the command that starts one.
     pub fn need(runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let sockets = runtime::sockets(runtime_dir);
         Self::find(runtime_dir).ok_or_else(|| {
@@ -73,8 +73,8 @@ impl Daemon {
         })
     }
 
-    /// Why the daemon that listens there cannot be used: it is a process of a pid
-    /// namespace outside this one, where process numbers mean other processes.
+    /// Returns why the daemon that listens cannot be used: it is a process of an outer PID
+    /// namespace, where pids mean other processes.
     pub fn foreign(runtime_dir: Option<&Path>) -> Option<String> {
         let foreign = |path: &PathBuf| {
             let stream = UnixStream::connect(path).ok()?;
@@ -84,18 +84,18 @@ impl Daemon {
         runtime::sockets(runtime_dir).iter().find_map(foreign)
     }
 
-    fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
+    fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         let owner = peer::credentials(&stream)?;
         if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
-            // A socket that another user put where ours should be.
+            // Another user created a socket in the place of the daemon's.
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if owner.pid.is_none() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         let mut connection = varlink::Connection::default();
         connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
         connection.writer = Some(Box::new(stream.try_clone()?));
@@ -104,52 +104,56 @@ impl Daemon {
             client,
             stream,
             path: path.to_owned(),
-            patience,
+            timeout,
         })
     }
 
-    /// What a call came to, in words.
+    /// Converts the result of a call.
     ///
-    /// A caller that gives up must know whether the daemon has done it. From the
-    /// shutdown on, the daemon cannot deliver its reply and undoes what it has
-    /// done; a reply that was delivered before counts.
-    fn outcome<T: DeserializeOwned>(&mut self, result: Result<T, api::Error>) -> Result<T, Said> {
+    /// A caller that gives up must know whether the daemon has carried out the call. From the
+    /// shutdown on, the daemon cannot deliver its reply and undoes the call; a reply that was
+    /// delivered before is valid.
+    fn outcome<T: DeserializeOwned>(
+        &mut self,
+        result: Result<T, api::Error>,
+    ) -> Result<T, DaemonError> {
         let error = match result {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
         if !has_timed_out(&error) {
-            return Err(self.said(error));
+            return Err(self.convert_error(error));
         }
         let late = late_reply(&self.stream);
         // Nothing more can be read from the old connection.
-        if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, self.patience)) {
+        if let (Some(reply), Ok(again)) = (late, Self::connect(&self.path, self.timeout)) {
             *self = again;
             return Ok(reply);
         }
-        Err(self.said(error))
+        Err(self.convert_error(error))
     }
 
-    /// What the daemon said, or why it said nothing that can be understood.
-    fn said(&self, error: api::Error) -> Said {
-        let mut said = Said::from(error);
-        if said.is_strange {
+    /// Converts an error: what the daemon reported, or why its answer cannot be interpreted.
+    fn convert_error(&self, error: api::Error) -> DaemonError {
+        let mut converted = DaemonError::from(error);
+        if converted.is_strange {
             let own = env!("CARGO_PKG_VERSION");
-            let other = Self::connect(&self.path, self.patience).and_then(|mut again| {
+            let other = Self::connect(&self.path, self.timeout).and_then(|mut again| {
                 let ping = again.client.ping().call();
                 ping.map_err(|_| io::ErrorKind::InvalidData.into())
             });
             let other = other.map_or("another version".to_owned(), |reply| {
                 format!("version {} (process {})", reply.version, reply.pid)
             });
-            said.words = format!(
-                "the daemon is of {other}, this command of version {own}, and they do not understand one another; restart the daemon"
+            converted.words = format!(
+                "the daemon has {other}, which is incompatible with version {own} of this \
+                 command; restart the daemon"
             );
         }
-        said
+        converted
     }
 
-    /// Whether the daemon has hung up, which it does only by ending.
+    /// Returns whether the daemon has closed the connection, which it does only when it ends.
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
@@ -157,28 +161,28 @@ impl Daemon {
         polled.is_ok() && fds[0].revents().intersects(ended)
     }
 
-    /// Has a process managed that has not yet executed its program.
+    /// Registers a process that has not yet executed its program.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
-    pub fn register(&mut self, newcomer: Newcomer) -> anyhow::Result<api::Register_Reply> {
-        let pid = newcomer.pid;
+    pub fn register(&mut self, request: RegisterRequest) -> anyhow::Result<api::Register_Reply> {
+        let pid = request.pid;
         let mut call = self.client.register(
             pid.into(),
-            newcomer.name,
-            newcomer.argv,
-            newcomer.cwd,
-            newcomer.weight,
-            newcomer.heartbeat,
-            newcomer.running.then_some(true),
-            newcomer.background.map(|policy| policy.name().to_owned()),
+            request.name,
+            request.argv,
+            request.cwd,
+            request.weight,
+            request.heartbeat,
+            request.running.then_some(true),
+            request.background.map(|policy| policy.name().to_owned()),
         );
         let result = call.call();
         let outcome = self.outcome(result);
         outcome.with_context(|| format!("registering process {pid}"))
     }
 
-    /// Has a running process managed.
+    /// Requests the management of a running process.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
@@ -196,7 +200,7 @@ impl Daemon {
         outcome.with_context(|| format!("attaching process {pid}"))
     }
 
-    /// The program that a process is part of; `None` where it is not managed.
+    /// Returns the program that a process belongs to; `None` if it is not managed.
     ///
     /// # Errors
     /// The daemon is gone.
@@ -204,55 +208,55 @@ impl Daemon {
         match self.client.find(pid).call() {
             Ok(reply) => Ok(Some(reply.id)),
             Err(error) if matches!(error.kind(), ErrorKind::NoSuchProgram(_)) => Ok(None),
-            Err(error) => Err(self.said(error)).context("asking the daemon"),
+            Err(error) => Err(self.convert_error(error)).context("querying the daemon"),
         }
     }
 
-    /// Lets a program go.
+    /// Ends the management of a program.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn detach(&mut self, id: i64) -> anyhow::Result<()> {
         let reply = self.client.detach(id).call();
         reply
-            .map_err(|error| self.said(error))
+            .map_err(|error| self.convert_error(error))
             .with_context(|| format!("detaching program {id}"))?;
         Ok(())
     }
 
-    /// Says that a program has completed its work once.
+    /// Reports that a program has completed its work once.
     ///
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn repeated(&mut self, id: i64, seconds: f64) -> anyhow::Result<()> {
         let reply = self.client.repeated(id, seconds).call();
         reply
-            .map_err(|error| self.said(error))
-            .context("telling the daemon")?;
+            .map_err(|error| self.convert_error(error))
+            .context("reporting to the daemon")?;
         Ok(())
     }
 
-    /// What is managed.
+    /// Returns the state of all managed programs.
     ///
     /// # Errors
     /// The daemon is gone.
     pub fn status(&mut self) -> anyhow::Result<api::State> {
         let reply = self.client.status().call();
         Ok(reply
-            .map_err(|error| self.said(error))
-            .context("asking the daemon")?
+            .map_err(|error| self.convert_error(error))
+            .context("querying the daemon")?
             .state)
     }
 
-    /// Why it is managed so.
+    /// Returns the reasons for the present plan.
     ///
     /// # Errors
     /// No such program, or the daemon is gone.
     pub fn explain(&mut self, program: Option<String>) -> anyhow::Result<api::Explain_Reply> {
         let reply = self.client.explain(program).call();
         reply
-            .map_err(|error| self.said(error))
-            .context("asking the daemon")
+            .map_err(|error| self.convert_error(error))
+            .context("querying the daemon")
     }
 }
 
@@ -264,14 +268,14 @@ impl AsFd for Daemon {
 
 /// A process to register.
 #[derive(Debug, Clone, Default)]
-pub struct Newcomer {
-    /// Its number.
+pub struct RegisterRequest {
+    /// Its pid.
     pub pid: i32,
     /// `--name`.
     pub name: Option<String>,
-    /// What it will execute.
+    /// The command that it will execute.
     pub argv: Vec<String>,
-    /// Where.
+    /// Its working directory.
     pub cwd: Option<String>,
     /// `--weight`.
     pub weight: Option<f64>,
@@ -279,55 +283,55 @@ pub struct Newcomer {
     pub heartbeat: Option<String>,
     /// Whether it has executed its program already.
     pub running: bool,
-    /// `usher bg`'s policy; `None`: foreground.
+    /// The policy of `usher bg`; `None`: foreground.
     pub background: Option<Regulation>,
 }
 
-/// What the daemon said, in words.
+/// An error of the daemon, as text.
 #[derive(Debug)]
-pub struct Said {
+pub struct DaemonError {
     words: String,
-    /// The program that a process is part of already.
+    /// The program that the process belongs to already.
     part_of: Option<i64>,
     /// The process has ended.
     is_gone: bool,
     /// The daemon did not answer in time.
     is_late: bool,
-    /// The answer is none of this version's interface.
+    /// The answer does not belong to this version's interface.
     is_strange: bool,
 }
 
-impl Said {
-    /// The program that a process is part of, where an error says that this is why
-    /// the daemon did not take it in.
+impl DaemonError {
+    /// Returns the program that a process belongs to, if an error reports that as the reason why
+    /// the daemon did not admit it.
     pub fn part_of(error: &anyhow::Error) -> Option<i64> {
         error.downcast_ref::<Self>()?.part_of
     }
 
-    /// Whether an error says that the process has ended.
+    /// Returns whether an error reports that the process has ended.
     pub fn is_gone(error: &anyhow::Error) -> bool {
         error
             .downcast_ref::<Self>()
-            .is_some_and(|said| said.is_gone)
+            .is_some_and(|error| error.is_gone)
     }
 
-    /// Whether an error says that the daemon did not answer in time.
+    /// Returns whether an error reports that the daemon did not answer in time.
     pub fn is_late(error: &anyhow::Error) -> bool {
         error
             .downcast_ref::<Self>()
-            .is_some_and(|said| said.is_late)
+            .is_some_and(|error| error.is_late)
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for DaemonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
     }
 }
 
-impl std::error::Error for Said {}
+impl std::error::Error for DaemonError {}
 
-impl From<api::Error> for Said {
+impl From<api::Error> for DaemonError {
     fn from(error: api::Error) -> Self {
         use ErrorKind as E;
         let part_of = match error.kind() {
@@ -341,17 +345,17 @@ impl From<api::Error> for Said {
                 e.pid, e.owner
             ),
             E::KernelThread(Some(e)) => {
-                format!("{} is a kernel thread: only programs are managed", e.pid)
+                format!("{} is a kernel thread; only programs can be managed", e.pid)
             }
             E::NoSuchProgram(Some(e)) => format!(
-                "no managed program is called or numbered '{}'; 'usher status' lists them",
+                "no managed program has the name or number '{}'; 'usher status' lists them",
                 e.program
             ),
             E::AlreadyManaged(Some(e)) => {
                 format!("process {} is managed already, in program {}", e.pid, e.id)
             }
             E::QuotaExceeded(Some(e)) => format!(
-                "over the quota '{}', which is {}: {}",
+                "the quota '{}' of {} is exceeded: {}",
                 e.quota, e.limit, e.remedy
             ),
             E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
@@ -378,7 +382,7 @@ fn has_timed_out(error: &api::Error) -> bool {
     )
 }
 
-/// Whether the answer, or the question, is not known to the other side.
+/// Returns whether one side does not know the call or the reply of the other.
 fn is_strange(error: &api::Error) -> bool {
     use varlink::ErrorKind as V;
     matches!(
@@ -394,8 +398,8 @@ fn is_strange(error: &api::Error) -> bool {
     )
 }
 
-/// Gives up waiting for a reply: the daemon's write fails from here on. Returns
-/// the reply where it was there already.
+/// Stops waiting for a reply: the daemon's write fails from here on. Returns the reply if it has
+/// arrived already.
 fn late_reply<T: DeserializeOwned>(stream: &UnixStream) -> Option<T> {
     stream.shutdown(Shutdown::Read).ok()?;
     let mut bytes = Vec::new();
@@ -408,14 +412,17 @@ fn late_reply<T: DeserializeOwned>(stream: &UnixStream) -> Option<T> {
     }
 }
 
-/// What went wrong below the interface.
+/// Describes an error of the transport below the interface.
 fn transport(error: &api::Error) -> String {
     match error.source_varlink_kind() {
-        Some(varlink::ErrorKind::ConnectionClosed) => "the daemon hung up".to_owned(),
+        Some(varlink::ErrorKind::ConnectionClosed) => "the daemon closed the connection".to_owned(),
         Some(varlink::ErrorKind::Io(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) => {
-            format!("the daemon did not answer within {} s", PATIENCE.as_secs())
+            format!(
+                "the daemon did not answer within {} s",
+                ANSWER_TIMEOUT.as_secs()
+            )
         }
         Some(kind) => format!("the connection to the daemon failed: {kind}"),
-        None => "the daemon gave an answer that this version does not know".to_owned(),
+        None => "the daemon gave an answer that this version cannot interpret".to_owned(),
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `usher` command: reads the command line, calls the command, and turns
-//! what went wrong into one line and an exit status.
+//! The `usher` command: parses the command line, runs the command, and turns errors into one line
+//! and an exit status.
 
 // Text reaches a terminal through `output` and `failure`, which filter it.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -12,10 +12,12 @@ mod commands;
 mod daemon;
 mod failure;
 mod launch;
+mod managed_wait;
 mod measure;
 mod output;
 mod peer;
 mod progress;
+mod progress_page;
 mod regulate;
 mod remember;
 mod runtime;
@@ -24,13 +26,13 @@ use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
 
-/// The stack that a command needs at most.
+/// Upper limit of the stack that a command needs.
 const STACK_BYTES: usize = 8 << 20;
-/// A main thread with less stack than this leaves its work to another thread.
+/// If the main thread has less stack than this, another thread runs the command.
 const STACK_MIN_BYTES: u64 = 2 << 20;
 
 fn main() -> ExitCode {
-    // Managed programs have the limits of their user, and so has this process.
+    // Managed programs have their users' limits, and so has this process.
     usher_host::launch::ignore_file_size_signal();
     let stack = getrlimit(Resource::Stack).current;
     if stack.is_none_or(|bytes| bytes >= STACK_MIN_BYTES) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `usher profile` and `usher mix` share: an engine of their own in this
-//! process, with a keeper, and a way to be interrupted.
+//! Shared by `usher profile` and `usher mix`: an engine in this process, with a keeper, and the
+//! handling of interruptions.
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::runtime;
 
-/// An engine on this machine; should this process be killed, a keeper undoes
-/// what it did.
+/// Returns the configuration of an engine on this machine. If this process is killed, a keeper
+/// undoes its changes.
 pub fn engine_config(global: &Global) -> anyhow::Result<EngineConfig> {
     let runtime_dir = runtime::own_dir(global.runtime_dir.as_deref());
     let mut config = EngineConfig::new(usable_machine()?, ActConfig::new(runtime_dir));
@@ -35,10 +35,10 @@ pub fn engine_config(global: &Global) -> anyhow::Result<EngineConfig> {
     Ok(config)
 }
 
-/// Signals that end a measurement in good order.
+/// Signals that end a measurement in an orderly way.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Whether a signal has asked to end, and which one.
+/// Whether a signal has requested the end, and which one.
 #[derive(Debug, Clone, Default)]
 pub struct Interruption {
     came: Arc<AtomicBool>,
@@ -53,9 +53,9 @@ pub struct Ended {
 }
 
 impl Interruption {
-    /// Watches for signals that ask to end; a second one ends at once, and the
-    /// keeper cleans up. One that is ignored from the start (`nohup`, background
-    /// jobs of scripts) stays ignored.
+    /// Watches for signals that request the end. A second one ends the process at once, and the
+    /// keeper cleans up. A signal that is ignored from the start (`nohup`, background jobs of
+    /// scripts) stays ignored.
     ///
     /// # Errors
     /// When a handler cannot be set.
@@ -71,12 +71,12 @@ impl Interruption {
         Ok(own)
     }
 
-    /// Becomes true when such a signal has come.
+    /// Becomes true when such a signal arrives.
     pub fn flag(&self) -> &AtomicBool {
         &self.came
     }
 
-    /// What a measurement answered, with the signal where one ended it.
+    /// Returns the result of a measurement, or the signal that ended it.
     ///
     /// # Errors
     /// As the measurement.
@@ -90,40 +90,40 @@ impl Interruption {
 }
 
 impl Ended {
-    /// The exit status as a shell gives it: 128 and the signal's number.
+    /// Returns the exit status as in a shell: 128 plus the signal's number.
     pub fn code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(crate::failure::OWN)
     }
 }
 
-/// Whether this process was started with a signal ignored.
+/// Returns whether this process was started with a signal ignored.
 fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: sigaction fills `action` when it answers 0.
+    // SAFETY: sigaction fills `action` if it returns 0.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// Says so where a daemon seats programs that will disturb.
+/// Warns if a daemon seats programs that will disturb the measurement.
 pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
     let state = Daemon::find(global.runtime_dir.as_deref()).and_then(|mut d| d.status().ok());
     let managed = state.map_or(0, |state| state.programs.len());
     if managed > 0 {
         progress.say(&format!(
-            "usher: a daemon manages {} meanwhile: what is measured is disturbed",
+            "usher: a daemon manages {} meanwhile, which disturbs the measurement",
             text::count(managed, "program")
         ));
     }
 }
 
-/// Usher's OMPT tool, which tells the progress of OpenMP programs: as
-/// `USHER_OMPT` says, else beside this program or where it is installed.
+/// Returns Usher's OMPT tool, which reports the progress of OpenMP programs: from `USHER_OMPT`,
+/// else beside this program or where it is installed.
 pub fn ompt_tool() -> Option<PathBuf> {
     const NAME: &str = "libusher_ompt.so";
-    if let Some(told) = std::env::var_os("USHER_OMPT") {
-        return Some(PathBuf::from(told)).filter(|path| path.is_file());
+    if let Some(path) = std::env::var_os("USHER_OMPT") {
+        return Some(PathBuf::from(path)).filter(|path| path.is_file());
     }
     let exe = std::env::current_exe().ok()?;
     let dir = exe.parent()?;
@@ -135,7 +135,7 @@ pub fn ompt_tool() -> Option<PathBuf> {
     places.into_iter().find(|path| path.is_file())
 }
 
-/// The terminal, as the tables want to know it.
+/// Returns the terminal's style for tables.
 pub fn style(out: Output) -> Style {
     Style {
         colour: out.color,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Standard output: text for people, JSON for programs, colour where wanted.
+//! Standard output: text, JSON for programs, and colour.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -21,7 +21,7 @@ pub enum Color {
     Never,
 }
 
-/// How this run of Usher speaks.
+/// The output settings of this run.
 #[derive(Debug, Clone, Copy)]
 pub struct Output {
     /// JSON instead of text.
@@ -31,8 +31,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Decides on colour once: the option, then NO_COLOR, CLICOLOR_FORCE and
-    /// CLICOLOR, then whether standard output is a terminal.
+    /// Determines the use of colour: from the option, then NO_COLOR, CLICOLOR_FORCE and CLICOLOR,
+    /// then from whether standard output is a terminal.
     pub fn new(json: bool, color: Color) -> Self {
         let color = match color {
             Color::Always => true,
@@ -44,20 +44,20 @@ impl Output {
         Self { json, color }
     }
 
-    /// Whether somebody looks at standard output.
+    /// Returns whether standard output is a terminal.
     pub fn is_terminal(self) -> bool {
         io::stdout().is_terminal()
     }
 
-    /// Columns that there are; 80 where nobody looks.
+    /// Returns the number of columns; 80 without a terminal.
     pub fn width(self) -> usize {
         let size = rustix::termios::tcgetwinsize(io::stdout());
         let columns = size.map_or(0, |size| usize::from(size.ws_col));
         if columns == 0 { 80 } else { columns }
     }
 
-    /// Prints text, with a line end if it lacks one. Control characters that are
-    /// neither line ends, tabs nor styles are written as escapes; see [`shown`].
+    /// Prints text, with a line end if it lacks one. Control characters that are neither line ends,
+    /// tabs nor styles are written as escapes; see [`shown`].
     pub fn text(self, text: &str) -> anyhow::Result<()> {
         let end = if text.ends_with('\n') || text.is_empty() {
             ""
@@ -67,7 +67,7 @@ impl Output {
         write_out(&format!("{}{end}", filtered(text, self.color)))
     }
 
-    /// Sends a control sequence of Usher's own to a terminal.
+    /// Sends one of Usher's control sequences to a terminal.
     pub fn control(self, sequence: &'static str) -> anyhow::Result<()> {
         write_out(sequence)
     }
@@ -81,7 +81,7 @@ impl Output {
         self.text(&ascii_controls(&text.context("writing JSON")?))
     }
 
-    /// JSON where it was asked for, else the text.
+    /// Prints JSON if requested, else the text.
     pub fn answer(
         self,
         value: &impl Serialize,
@@ -93,7 +93,7 @@ impl Output {
         }
     }
 
-    /// The text in a style, where colour is on.
+    /// Returns the text in a style if colour is on.
     pub fn paint(self, style: anstyle::Style, text: &str) -> String {
         match self.color {
             true => format!("{style}{text}{style:#}"),
@@ -109,7 +109,7 @@ fn write_out(text: &str) -> anyhow::Result<()> {
         .context("writing to standard output")
 }
 
-/// Whether the locale has more than ASCII to draw with.
+/// Returns whether the locale supports more than ASCII.
 pub fn speaks_unicode() -> bool {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
@@ -119,19 +119,18 @@ pub fn speaks_unicode() -> bool {
     })
 }
 
-/// What stands out.
+/// Emphasised text.
 pub const STRONG: anstyle::Style = anstyle::Style::new().bold();
-/// What may be overlooked.
+/// Less important text.
 pub const FAINT: anstyle::Style = anstyle::Style::new().dimmed();
-/// What is well.
+/// A good state.
 pub const GOOD: anstyle::Style = anstyle::AnsiColor::Green.on_default();
-/// What is missing.
+/// A missing feature.
 pub const LACKING: anstyle::Style = anstyle::AnsiColor::Yellow.on_default();
 
-/// A text that others chose, such as the name of a program, made safe for a
-/// terminal. Control characters (C0 and C1) could move the cursor; characters
-/// that change the direction of text or have no width could make one name look
-/// like another. Both are written as escapes.
+/// Makes a foreign text, such as the name of a program, safe for a terminal. Control characters (C0
+/// and C1) could move the cursor. Characters that change the direction of text or have no width
+/// could make two names appear equal. Both are written as escapes.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     text.chars().for_each(|c| push_shown(&mut shown, c));
@@ -146,9 +145,9 @@ fn push_shown(to: &mut String, c: char) {
     }
 }
 
-/// The last filter before standard output: as [`shown`], but line ends and tabs
-/// stay, and styles (`ESC [ digits m`) where colour is on. Texts of others go through
-/// [`shown`] before they become part of a text, so their styles do not get here.
+/// The last filter before standard output: as [`shown`], but line ends and tabs stay, and styles
+/// (`ESC [ digits m`) if colour is on. Foreign texts pass [`shown`] before they become part of a
+/// text, so their styles do not get here.
 fn filtered(text: &str, styled: bool) -> String {
     let mut filtered = String::with_capacity(text.len());
     let mut rest = text;
@@ -168,7 +167,7 @@ fn filtered(text: &str, styled: bool) -> String {
     filtered
 }
 
-/// The length of the style that a text begins with; 0 where it begins with none.
+/// Returns the length of the style with which a text begins; 0 if there is none.
 fn style_at(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\x1b[") else {
         return 0;
@@ -180,8 +179,8 @@ fn style_at(text: &str) -> usize {
     }
 }
 
-/// A JSON text with every character that [`shown`] escapes written as `\uXXXX`.
-/// serde_json escapes only those below U+0020.
+/// Returns a JSON text with every character that [`shown`] escapes written as `\uXXXX`. serde_json
+/// escapes only those below U+0020.
 fn ascii_controls(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -225,7 +224,7 @@ mod shown_tests {
     }
 }
 
-/// A line `mark name  text`, the text wrapped beside the name.
+/// Returns a line `mark name  text`, with the text wrapped beside the name.
 pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize) -> String {
     let room = width.saturating_sub(name_width + 4).max(20);
     let mut lines: Vec<String> = vec![String::new()];
@@ -257,13 +256,13 @@ pub fn entry(mark: &str, name_width: usize, name: &str, text: &str, width: usize
     out
 }
 
-/// Characters that are seen: without escape sequences.
+/// Returns the number of visible characters, without escape sequences.
 fn visible(text: &str) -> usize {
     anstream::adapter::strip_str(text).to_string().width()
 }
 
-/// Columns of text, left-aligned, two spaces apart, without ends of spaces;
-/// widths are those on a terminal, without escape sequences.
+/// Returns columns of text, left-aligned, two spaces apart, without trailing spaces. Widths are
+/// those on a terminal, without escape sequences.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..count)
@@ -289,8 +288,8 @@ pub fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Writes texts by file name into a directory; answers where they are, and why
-/// those are missing that are.
+/// Writes texts by file name into a directory. Returns the written paths, and the errors for the
+/// others.
 pub fn write_files<N: AsRef<Path>>(
     dir: &Path,
     files: impl IntoIterator<Item = (N, anyhow::Result<String>)>,
@@ -302,7 +301,7 @@ pub fn write_files<N: AsRef<Path>>(
         match outcome.with_context(|| format!("writing '{}'", path.display())) {
             Ok(()) => written.push(path),
             Err(error) => {
-                // Half a file is of no use to anybody.
+                // A partial file is useless.
                 let _ = fs::remove_file(&path);
                 unwritten.push(error);
             }
@@ -342,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn standard_output_gets_line_ends_tabs_and_styles_alone(text in hostile()) {
+        fn standard_output_keeps_only_line_ends_tabs_and_styles(text in hostile()) {
             let filtered = filtered(&text, true);
             let plain = anstream::adapter::strip_str(&filtered).to_string();
             let harmless = |text: &str| text.chars().all(|c| is_harmless(c) || "\n\t".contains(c));
@@ -361,22 +360,22 @@ mod tests {
     }
 
     #[test]
-    fn styles_stay_and_other_sequences_do_not() {
+    fn keeps_styles_and_escapes_other_sequences() {
         let red = format!("{LACKING}x{LACKING:#}\n");
         assert_eq!(filtered(&red, true), red);
         assert_eq!(filtered("\x1b[2J\x1b[1;31", true), "\\u{1b}[2J\\u{1b}[1;31");
     }
 
     #[test]
-    fn control_characters_are_spelled_out_and_all_else_is_left() {
-        let told = shown("a\x1b]0;x\x07\r\n\u{9b}31m\u{7f}");
-        assert_eq!(told, "a\\u{1b}]0;x\\u{7}\\r\\n\\u{9b}31m\\u{7f}");
+    fn escapes_control_characters_only() {
+        let actual = shown("a\x1b]0;x\x07\r\n\u{9b}31m\u{7f}");
+        assert_eq!(actual, "a\\u{1b}]0;x\\u{7}\\r\\n\\u{9b}31m\\u{7f}");
         let plain = "x264 – 'ß' \"\\ 日本";
         assert_eq!(shown(plain), plain);
     }
 
     #[test]
-    fn columns_align_by_what_is_seen() {
+    fn columns_align_by_visible_width() {
         let wide =
             columns(&[["日本", "x"], ["abcd", "y"]].map(|row| row.map(str::to_owned).to_vec()));
         assert_eq!(wide, "日本  x\nabcd  y\n");

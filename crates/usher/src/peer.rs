@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The process at the other end of a Unix socket, as the kernel vouches for it.
+//! The process at the other end of a Unix socket, as reported by the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd};
 pub struct Credentials {
     /// Effective user id.
     pub uid: u32,
-    /// Process number; `None` for a process that this pid namespace does not show.
+    /// Pid; `None` for a process that is not visible in this PID namespace.
     pub pid: Option<i32>,
 }
 
 /// Reads the peer's credentials.
 ///
-/// rustix has the same call, but its type for process numbers cannot be 0, which
-/// the kernel reports for a process of another pid namespace.
+/// rustix has the same call, but its type for pids cannot be 0, which the kernel reports for a
+/// process of another PID namespace.
 ///
 /// # Errors
 /// The descriptor is no connected Unix socket.

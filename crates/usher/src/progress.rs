@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How far a long command is: a bar on a terminal, else a line now and then.
-//! All on standard error, so that standard output holds the answer alone.
+//! Progress of a long command: a bar on a terminal, else a line now and then. All of it goes to
+//! standard error, so that standard output contains only the answer.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::shown;
 
-/// A long command's progress.
+/// The progress of a long command.
 pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Nothing done yet, and nobody knows how much there is to do.
+    /// Starts with nothing done and an unknown number of steps.
     pub fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}"));
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// So many steps are to be done from here on.
+    /// Sets the number of steps from here on.
     pub fn steps(&self, count: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(count);
@@ -36,31 +36,31 @@ impl Progress {
         }
     }
 
-    /// A step is done.
+    /// Counts a completed step.
     pub fn step(&self) {
         if let Some(bar) = &self.bar {
             bar.inc(1);
         }
     }
 
-    /// What is being done: beside the bar, and nowhere else.
+    /// Shows the present activity beside the bar, and nowhere else.
     pub fn doing(&self, text: String) {
         if let Some(bar) = &self.bar {
             bar.set_message(shown(&text));
         }
     }
 
-    /// Something worth a line that stays.
+    /// Prints a permanent line.
     pub fn say(&self, line: &str) {
         let line = line.lines().map(shown).collect::<Vec<_>>().join("\n");
         match &self.bar {
             Some(bar) => bar.println(line),
-            // A measurement goes on where standard error is closed.
+            // A measurement continues even if standard error is closed.
             None => drop(writeln!(std::io::stderr(), "{line}")),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -69,6 +69,6 @@ impl Progress {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // The templates are ours; were one wrong, the default would do.
+    // The templates are constant; an invalid one would be replaced by the default.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work without a daemon: this process runs the loop for it, and
-//! seats nobody.
+//! Background work without a daemon: this process runs the control loop for it, without seats.
 //!
-//! The loop ends when the last process of the work has: a program that forks
-//! and exits is regulated on. A keeper watches, so that nothing stays stopped
-//! when this process is killed.
+//! The loop ends with the last process of the work: a program that forks and exits stays regulated.
+//! A keeper watches, so that nothing stays stopped when this process is killed.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,39 +26,39 @@ use crate::commands::usable_machine;
 use crate::failure::{self, Outcome};
 use crate::runtime;
 
-/// How often it is looked whether what was left behind has ended.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval of checks whether remaining processes have ended.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Who is seen for so many looks after the command's end is left behind.
-const LEFT_BEHIND: u32 = 3;
+/// A process that is seen in this number of checks after the command's end counts as left behind.
+const LEFT_BEHIND_CHECKS: u32 = 3;
 
-/// Set by Ctrl-C and `SIGTERM`. Made before anything is changed, so that nobody who
-/// asks this process to end meets one that has not heard of undoing yet.
-pub struct Stop(Arc<OwnedFd>);
+/// Set by Ctrl-C and `SIGTERM`. Made before anything is changed: from then on, a request to end
+/// this process also undoes its changes.
+pub struct StopSignal(Arc<OwnedFd>);
 
-impl Stop {
+impl StopSignal {
     /// Catches the signals from now on.
     ///
     /// # Errors
     /// A handler cannot be set.
     pub fn catch() -> anyhow::Result<Self> {
         const CATCHING: &str = "catching signals";
-        // Stopped by Ctrl-Z, nobody would let go on what is stopped here.
+        // If Ctrl-Z stopped this process, nothing would continue the programs that it has stopped.
         signal_hook::flag::register(SIGTSTP, Arc::default()).context(CATCHING)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
         for signal in [SIGINT, SIGTERM] {
             let stop = stop.clone();
-            let ring = move || {
+            let notify = move || {
                 let _ = rustix::io::write(stop.as_fd(), &1u64.to_ne_bytes());
             };
             // SAFETY: write(2) is async-signal-safe, and nothing else is done.
-            unsafe { signal_hook::low_level::register(signal, ring) }.context(CATCHING)?;
+            unsafe { signal_hook::low_level::register(signal, notify) }.context(CATCHING)?;
         }
         Ok(Self(stop))
     }
 }
 
-/// A loop of this process's own.
+/// A control loop of this process's own.
 pub struct Regulator {
     engine: Engine,
     ended: Arc<OwnedFd>,
@@ -70,8 +68,7 @@ impl Regulator {
     /// Starts the loop and its keeper.
     ///
     /// # Errors
-    /// There is nothing to act with, the keeper does not start, or the
-    /// thresholds make no sense.
+    /// There are no means to act, the keeper does not start, or the thresholds are invalid.
     pub fn start(
         runtime_dir: Option<&Path>,
         store: Option<&Path>,
@@ -103,17 +100,17 @@ impl Regulator {
         Ok(Self { engine, ended })
     }
 
-    /// Launches a program as background work, waits for it, and then for what
-    /// it has left behind. Answers its exit status.
+    /// Launches a program as background work, waits for it, and then for the processes that it left
+    /// behind. Returns its exit status.
     ///
     /// # Errors
     /// It cannot be launched or managed.
     pub fn run(self, spec: &LaunchSpec, adopt: AdoptOptions, signals: &mut Forwarder) -> Outcome {
         let (held, adopted) = self.engine.launch(spec, adopt)?;
-        tell(&adopted.warnings);
-        self.tell_lacking()?;
+        print_warnings(&adopted.warnings);
+        self.report_gaps()?;
         let mut running = held.release()?;
-        // Who is stopped would not hear that it is to end.
+        // A stopped program could not handle the signal to end.
         let asking = rustix::process::geteuid().as_raw();
         let release = || {
             // It may have ended meanwhile.
@@ -121,22 +118,22 @@ impl Regulator {
         };
         let exit = running.wait_forwarding_with(signals, release);
         let exit = exit.context("waiting for the program")?;
-        self.outlast(adopted.id, signals)?;
+        self.regulate_left_behind(adopted.id, signals)?;
         self.end();
         Ok(exit.code())
     }
 
-    /// Takes running programs in as background work, and regulates them until
-    /// they have ended or a signal comes.
+    /// Admits running programs as background work, and regulates them until they have ended or a
+    /// signal arrives.
     ///
     /// # Errors
     /// None of them can be managed.
-    pub fn attend(
+    pub fn regulate_running(
         self,
         pids: &[i32],
         name: Option<&str>,
         policy: Regulation,
-        stop: &Stop,
+        stop: &StopSignal,
     ) -> Outcome {
         let mut refused = Vec::new();
         let asking = rustix::process::geteuid().as_raw();
@@ -146,36 +143,36 @@ impl Regulator {
                 .attach(pid, adopt([""; 0], name, policy), asking)
             {
                 Ok(adopted) => {
-                    failure::complain(&format!(
-                        "process {pid} is background work until it ends or Ctrl-C is pressed"
+                    failure::print_error(&format!(
+                        "process {pid} is background work until it ends, or until Ctrl-C"
                     ));
-                    tell(&adopted.warnings);
+                    print_warnings(&adopted.warnings);
                 }
                 Err(error) => refused.push(Err(anyhow::Error::from(error))),
             }
         }
-        self.tell_lacking()?;
-        while !self.programs()?.is_empty() && !self.rings(&[stop.0.as_fd()])? {}
+        self.report_gaps()?;
+        while !self.programs()?.is_empty() && !self.wait_readable(&[stop.0.as_fd()])? {}
         self.end();
-        failure::of_parts(refused)
+        failure::combine(refused)
     }
 
-    /// Regulates on what a program has left behind when it ended itself, until
-    /// that has ended too, or this process is asked to.
-    fn outlast(&self, id: ProgramId, signals: &mut Forwarder) -> anyhow::Result<()> {
+    /// Continues to regulate the processes that a program left behind when it ended, until they
+    /// have ended too, or a signal ends this process.
+    fn regulate_left_behind(&self, id: ProgramId, signals: &mut Forwarder) -> anyhow::Result<()> {
         let mut seen = 0;
         while self.programs()?.contains(&id) {
             let left = self.engine.status()?.programs;
             let alive = left.iter().any(|p| p.id == id && p.threads > 0);
-            // Not who is just ending.
+            // Processes that are just ending do not count.
             seen += u32::from(alive);
-            if alive && seen == LEFT_BEHIND {
-                failure::complain(
-                    "the command has ended and left processes behind; they stay background \
-                     work until they end too, or Ctrl-C is pressed",
+            if alive && seen == LEFT_BEHIND_CHECKS {
+                failure::print_error(
+                    "the command has ended and left processes behind; they stay background work \
+                     until they end, or until Ctrl-C",
                 );
             }
-            self.rings(&[self.ended.as_fd(), signals.as_fd()])?;
+            self.wait_readable(&[self.ended.as_fd(), signals.as_fd()])?;
             if signals.end_requested() {
                 break;
             }
@@ -183,9 +180,9 @@ impl Regulator {
         Ok(())
     }
 
-    /// Says what could not be done for the work here, a line each; with a
-    /// daemon `usher explain` and `usher status` do.
-    fn tell_lacking(&self) -> anyhow::Result<()> {
+    /// Reports what could not be done for this work, one line each. With a daemon, `usher explain`
+    /// and `usher status` report it.
+    fn report_gaps(&self) -> anyhow::Result<()> {
         let status = self.engine.status()?;
         let each = status.programs.into_iter().filter_map(|p| p.background);
         let lacking = each.flat_map(|background| background.lacking);
@@ -195,18 +192,18 @@ impl Regulator {
         }
         let advice = match rustix::process::geteuid().is_root() {
             true => "",
-            false => " (as root there is most)",
+            false => " (root has the most means)",
         };
-        let what = format!("regulated with less than there could be{advice}");
-        // Nobody wants the same lines in each mail of a nightly job.
+        let what = format!("regulated with limited means{advice}");
+        // The mails of a nightly job should not repeat these lines.
         if !std::io::stderr().is_terminal() {
             let count = usher_report::text::count(all.len(), "reason");
-            failure::complain(&format!("{what}: {count}, told on a terminal"));
+            failure::print_error(&format!("{what}: {count}, listed only on a terminal"));
             return Ok(());
         }
-        failure::complain(&format!("{what}:"));
+        failure::print_error(&format!("{what}:"));
         for text in all {
-            failure::complain(&format!("  {text}"));
+            failure::print_error(&format!("  {text}"));
         }
         Ok(())
     }
@@ -221,27 +218,27 @@ impl Regulator {
             .collect())
     }
 
-    /// Waits a moment; true when one of them can be read.
-    fn rings(&self, bells: &[BorrowedFd<'_>]) -> anyhow::Result<bool> {
-        let mut fds: Vec<_> = (bells.iter())
-            .map(|bell| PollFd::new(bell, PollFlags::IN))
+    /// Waits briefly. Returns true if one of the descriptors is readable.
+    fn wait_readable(&self, fds: &[BorrowedFd<'_>]) -> anyhow::Result<bool> {
+        let mut fds: Vec<_> = (fds.iter())
+            .map(|notify_fd| PollFd::new(notify_fd, PollFlags::IN))
             .collect();
-        let patience = Timespec::try_from(LOOK).ok();
-        match rustix::event::poll(&mut fds, patience.as_ref()) {
+        let timeout = Timespec::try_from(CHECK_INTERVAL).ok();
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(fds.iter().any(|fd| !fd.revents().is_empty())),
             Err(error) => Err(error).context("waiting"),
         }
     }
 
-    /// Takes everything back.
+    /// Undoes all changes.
     fn end(self) {
         for error in self.engine.stop() {
-            failure::complain(&failure::line(&error.into()));
+            failure::print_error(&failure::line(&error.into()));
         }
     }
 }
 
-/// What the engine is to be told of background work.
+/// Returns the engine's description of background work.
 pub fn adopt(
     argv: impl IntoIterator<Item = impl Into<OsString>>,
     name: Option<&str>,
@@ -257,6 +254,6 @@ pub fn adopt(
     }
 }
 
-fn tell(warnings: &[String]) {
-    warnings.iter().for_each(|text| failure::complain(text));
+fn print_warnings(warnings: &[String]) {
+    warnings.iter().for_each(|text| failure::print_error(text));
 }

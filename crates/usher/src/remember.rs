@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a program that ran without a daemon teaches the profile store: how
-//! long it takes on the whole machine, where it had that to itself.
+//! The data that a program without a daemon adds to the profile store: its duration on the whole
+//! machine, if it had the machine to itself.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,9 +15,9 @@ use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 use crate::commands::usable_machine;
 use crate::{failure, runtime};
 
-/// Programs that ran for less tell nothing about how they scale.
-pub const TELLING: Duration = Duration::from_millis(500);
-/// CPUs that others may use without disturbing.
+/// Programs that ran for less contain no information about their scalability.
+pub const DURATION_MIN: Duration = Duration::from_millis(500);
+/// CPUs that other programs may use without counting as a disturbance.
 const QUIET_CPUS: f64 = 0.1;
 
 /// A run from its start to its end.
@@ -28,10 +28,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// Begins to look; costs a read of `/proc/stat`.
+    /// Starts the measurement; costs a read of `/proc/stat`.
     pub fn begin(spec: &LaunchSpec) -> Self {
         let mut machine = MachineProbe::new(&Roots::default());
-        // Where it cannot be read, the second look cannot either.
+        // If it cannot be read, the second sample fails too.
         let _ = machine.sample();
         Self {
             started: Instant::now(),
@@ -40,16 +40,16 @@ impl Run {
         }
     }
 
-    /// Remembers a run that ended well, was long enough and undisturbed. The
-    /// program has done its work: what goes wrong here is said and no more.
+    /// Stores a run that ended well, was long enough and undisturbed. The program has done its
+    /// work, so errors here are only reported.
     pub fn end(self, exit: Exit, spec: &LaunchSpec, name: Option<&str>, store: Option<&PathBuf>) {
         let took = self.started.elapsed();
-        if !exit.success() || took < TELLING {
+        if !exit.success() || took < DURATION_MIN {
             return;
         }
         let path = runtime::store_path(store.map(PathBuf::as_path));
         if let Err(error) = self.remember(exit, took, spec, name, path) {
-            failure::complain(&format!("not remembered: {}", failure::line(&error)));
+            failure::print_error(&format!("not stored: {}", failure::line(&error)));
         }
     }
 

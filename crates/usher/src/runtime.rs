@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where the daemon is: its runtime directory and its socket.
+//! The daemon's paths: its runtime directory and its socket.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -13,18 +13,18 @@ use crate::failure;
 
 /// The socket's name in the runtime directory.
 pub const SOCKET: &str = "usher.varlink";
-/// Names the runtime directory, before all else.
+/// Environment variable of the runtime directory, with precedence over all else.
 pub const RUNTIME_DIR: &str = "USHER_RUNTIME_DIR";
 
 /// The system's runtime directory, which root's daemon uses.
 const SYSTEM: &str = "/run/usher";
 
-/// Where a daemon of this user puts its socket and its journal: as told, else
-/// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else `/run/user/UID/usher`
-/// where logind has made that, else a directory of the user's own in /tmp. Any
-/// user can make the last one first; see [`is_safe`].
-pub fn own_dir(told: Option<&Path>) -> PathBuf {
-    if let Some(dir) = told {
+/// Returns the directory of the socket and journal of a daemon of this user: the given one, else
+/// `/run/usher` for root, else `$XDG_RUNTIME_DIR/usher`, else `/run/user/UID/usher` if logind has
+/// made its parent, else a directory of the user's own in /tmp. Any user can create the last one
+/// first; see [`is_safe`].
+pub fn own_dir(given: Option<&Path>) -> PathBuf {
+    if let Some(dir) = given {
         return dir.to_owned();
     }
     let uid = rustix::process::geteuid();
@@ -43,7 +43,7 @@ pub fn own_dir(told: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Whether only this user and root can write to the directory.
+/// Returns whether only this user and root can write to the directory.
 pub fn is_safe(dir: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(dir).is_ok_and(|meta| {
@@ -51,60 +51,64 @@ pub fn is_safe(dir: &Path) -> bool {
     })
 }
 
-/// Why a runtime directory that exists is not used: others can write to it.
+/// Returns why a runtime directory that exists is not used: other users can write to it.
 pub fn problem(dir: &Path) -> Option<String> {
     let is_there = fs::symlink_metadata(dir).is_ok();
     (is_there && !is_safe(dir)).then(|| {
         format!(
-            "'{}' belongs to another user, or others may write to it: it is not used; remove it, or set {RUNTIME_DIR} to another directory",
+            "'{}' is not used, because it belongs to another user or others may write to it; \
+             remove it, or set {RUNTIME_DIR} to another directory",
             dir.display()
         )
     })
 }
 
-/// Where root's `usher sched` keeps what is known of the scheduler, as told or as ever.
-pub fn roots_dir(told: Option<&Path>) -> PathBuf {
-    told.map_or_else(|| SYSTEM.into(), Path::to_owned)
+/// Returns the directory in which root's `usher sched` keeps its record: the given one, else the
+/// default.
+pub fn sched_dir(given: Option<&Path>) -> PathBuf {
+    given.map_or_else(|| SYSTEM.into(), Path::to_owned)
 }
 
-/// Makes a runtime directory, of root's for all to read.
+/// Makes a runtime directory; root's is readable for all users.
 ///
 /// # Errors
-/// It cannot be made, or others may write in it.
+/// It cannot be made, or other users may write to it.
 pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
     let euid = rustix::process::geteuid();
     let mode = if euid.is_root() { 0o755 } else { 0o700 };
     let is_new = fs::symlink_metadata(dir).is_err();
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
-    // Whatever the umask took away.
+    // Restores permissions that the umask removed.
     let made = made.and_then(|()| match is_new {
         true => fs::set_permissions(dir, Permissions::from_mode(mode)),
         false => Ok(()),
     });
     made.with_context(|| format!("making the runtime directory '{}'", dir.display()))?;
     let meta = fs::symlink_metadata(dir)
-        .with_context(|| format!("looking at the runtime directory '{}'", dir.display()))?;
+        .with_context(|| format!("examining the runtime directory '{}'", dir.display()))?;
     if !meta.is_dir() || meta.uid() != euid.as_raw() {
         bail!(
-            "the runtime directory '{}' is not a directory of user {}; remove it or name another with --runtime-dir",
+            "the runtime directory '{}' is not a directory of user {}; remove it, or name another \
+             directory with --runtime-dir",
             dir.display(),
             euid.as_raw()
         );
     }
     if meta.mode() & 0o022 != 0 {
         bail!(
-            "others may write in the runtime directory '{}' and so replace what lies there; take that away (chmod go-w) or name another with --runtime-dir",
+            "other users may write to the runtime directory '{}' and replace its files; revoke \
+             that (chmod go-w), or name another directory with --runtime-dir",
             dir.display()
         );
     }
     Ok(())
 }
 
-/// Sockets on which a daemon may listen for this user, in the order to try:
-/// the system's, whose plan covers all users, then the user's own.
-pub fn sockets(told: Option<&Path>) -> Vec<PathBuf> {
-    let mut dirs = vec![own_dir(told)];
-    let is_named = told.is_some() || std::env::var_os(RUNTIME_DIR).is_some();
+/// Returns the sockets on which a daemon may listen for this user, in the order to try: the
+/// system's, which plans for all users, then the user's own.
+pub fn sockets(given: Option<&Path>) -> Vec<PathBuf> {
+    let mut dirs = vec![own_dir(given)];
+    let is_named = given.is_some() || std::env::var_os(RUNTIME_DIR).is_some();
     if !is_named {
         dirs.insert(0, SYSTEM.into());
         dirs.dedup();
@@ -112,9 +116,9 @@ pub fn sockets(told: Option<&Path>) -> Vec<PathBuf> {
     dirs.iter().map(|dir| dir.join(SOCKET)).collect()
 }
 
-/// The file of the profile store: as told, else as the XDG rules have it.
-pub fn store_path(told: Option<&Path>) -> PathBuf {
-    if let Some(path) = told {
+/// Returns the file of the profile store: the given one, else by the XDG rules.
+pub fn store_path(given: Option<&Path>) -> PathBuf {
+    if let Some(path) = given {
         return path.to_owned();
     }
     if rustix::process::geteuid().is_root() {
@@ -131,29 +135,29 @@ pub fn store_path(told: Option<&Path>) -> PathBuf {
     data.join("usher/profiles.db")
 }
 
-/// The file with this machine's thresholds for background work, which
-/// `usher bench calibrate` writes: beside the profile store.
+/// Returns the file with this machine's thresholds for background work, which `usher bench
+/// calibrate` writes: beside the profile store.
 pub fn thresholds_path(store: &Path) -> PathBuf {
     store.with_file_name("thresholds.toml")
 }
 
-/// Reads thresholds: as told, else those of this machine where it has been
-/// calibrated and we may read them, else paper 2's.
+/// Reads thresholds: from the given file, else those of this machine if it has been calibrated and
+/// they are readable, else those of paper 2.
 ///
 /// # Errors
-/// The file cannot be read, or holds something else.
-pub fn thresholds(told: Option<&Path>, store: &Path) -> anyhow::Result<Thresholds> {
-    let path = told.map_or_else(|| thresholds_path(store), Path::to_owned);
+/// The file cannot be read, or has another format.
+pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Thresholds> {
+    let path = given.map_or_else(|| thresholds_path(store), Path::to_owned);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if told.is_none() && error.kind() == ErrorKind::NotFound => {
+        Err(error) if given.is_none() && error.kind() == ErrorKind::NotFound => {
             return Ok(Thresholds::default());
         }
-        // As where HOME is another user's: nobody has said that it must be that file.
-        Err(error) if told.is_none() && error.kind() == ErrorKind::PermissionDenied => {
+        // HOME may belong to another user, and the file was not given explicitly.
+        Err(error) if given.is_none() && error.kind() == ErrorKind::PermissionDenied => {
             let path = path.display();
-            failure::complain(&format!(
-                "{path} may not be read: regulating with paper 2's thresholds"
+            failure::print_error(&format!(
+                "{path} is not readable: using the thresholds of paper 2"
             ));
             return Ok(Thresholds::default());
         }
@@ -173,11 +177,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_comes_before_all_else() {
-        let told = Path::new("/x");
-        assert_eq!(own_dir(Some(told)), told);
-        assert_eq!(sockets(Some(told)), [PathBuf::from("/x/usher.varlink")]);
-        assert_eq!(store_path(Some(told)), told);
+    fn an_explicit_directory_has_precedence() {
+        let given = Path::new("/x");
+        assert_eq!(own_dir(Some(given)), given);
+        assert_eq!(sockets(Some(given)), [PathBuf::from("/x/usher.varlink")]);
+        assert_eq!(store_path(Some(given)), given);
     }
 
     #[test]

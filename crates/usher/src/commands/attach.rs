@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher attach`: takes a running program in.
+//! `usher attach`: manages running programs.
 
 use serde_json::json;
 
@@ -9,38 +9,37 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
-/// Takes running programs into managed seats
+/// Starts managing running programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The daemon seats the process with all its threads and children, now and later.
-Only the owner of a process and root may have it managed. It goes on where it
-was when it is detached, or when the daemon ends.
+The daemon seats the process with all its present and later threads and children.
+Only the owner of a process and root may attach it. When it is detached, or when
+the daemon ends, the process keeps running with its former affinity.
 
 Examples:
   usher attach 4711
   usher attach $(pidof ffmpeg)
-  usher attach --name nightly --weight 0.5 4711   counts half in the mean")]
+  usher attach --name nightly --weight 0.5 4711   has half the weight in the mean")]
 pub struct Args {
-    /// Numbers of running processes
+    /// Pids of running processes
     #[arg(required = true, value_name = "PID")]
     pids: Vec<i32>,
-    /// What to call it; else its command's name
+    /// Name of the program; by default the name of its command
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// How much its turnaround counts in the mean; 1 unless told
+    /// Weight of its turnaround time in the mean; 1 by default
     #[arg(long, value_parser = super::run::weight)]
     weight: Option<f64>,
 }
 
-/// Attaches one after the other; one that is refused does not keep the others
-/// from being attached.
+/// Attaches the processes one after the other. A refusal does not prevent the others.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let attached = args
         .pids
         .iter()
         .map(|&pid| args.attach(pid, &mut daemon, out));
-    failure::of_parts(attached)
+    failure::combine(attached)
 }
 
 impl Args {
@@ -49,7 +48,7 @@ impl Args {
         let state = daemon.status()?;
         let known = state.programs.iter().find(|p| p.id == reply.id);
         let name = known.map_or("the program", |p| &p.name);
-        // A seat on every CPU is none that it has to be moved to.
+        // A seat of all CPUs does not require a move.
         let seat = known.filter(|p| matches!(p.mode, Program_mode::seated));
         let cpus = match reply.cpus.is_empty() {
             true => seat.map_or("", |p| &p.cpus),
@@ -58,8 +57,8 @@ impl Args {
         let value = json!({ "pid": pid, "id": reply.id, "name": name, "cpus": cpus });
         out.answer(&value, || {
             let place = match cpus.is_empty() {
-                true => "runs wherever it may".to_owned(),
-                false => format!("sits on CPUs {cpus}"),
+                true => "runs on every CPU of its affinity mask".to_owned(),
+                false => format!("is seated on CPUs {cpus}"),
             };
             format!(
                 "{} (process {pid}) is program {} and {place}",

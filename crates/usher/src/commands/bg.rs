@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher bg`: background work that foreground work does not feel.
+//! `usher bg`: background work that does not slow down foreground work.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,29 +11,31 @@ use usher_model::Regulation;
 use crate::cli::{Global, StoreArg};
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
-use crate::launch::{self, Wish};
+use crate::launch::{self, RunOptions};
 use crate::output::Output;
-use crate::regulate::{Regulator, Stop};
+use crate::regulate::{Regulator, StopSignal};
 
-/// Runs a program on what is idle, and stops it when others need the machine
+/// Runs a program on idle resources, and stops it when other programs need the machine
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "usher bg [OPTIONS] -- CMD...\n       usher bg [OPTIONS] --attach PID...",
     after_help = "\
-CPU, disks and network: the program, with all its processes, gets the lowest
-priority there is, and is stopped while foreground work (everything that is not
-background work, the kernel's own threads and always-on services apart) uses the
-same disk or network interface, or waits for CPUs that it holds. It goes on when
-they are idle, within milliseconds. Whatever dies, nothing stays stopped or lowered.
-Work already handed over goes on: buffered writes, what is in a socket's buffer.
+All processes of the program get the lowest priority for CPU and disks. The program
+is stopped while foreground work uses the same disk or network interface, or waits for
+CPUs that the program holds. Within milliseconds after they become idle, it continues.
+Foreground is everything except background work, kernel threads and always-on services.
+If any process involved dies, the program is continued and its priority is restored.
+Work that the kernel has already accepted is not stopped: buffered writes and data in
+socket buffers.
 
-With a daemon, the daemon does this, and `usher status`, `top` and `explain` show it;
-without one, this process does, until the program has ended. --thresholds and
---ignore are for the latter: a daemon is told them as it starts.
+With a daemon, the daemon regulates the program, and `usher status`, `top` and `explain`
+show it. Without one, this process does so until the program has ended. --thresholds and
+--ignore apply only without a daemon; the daemon has the same options.
 
-Policies: usher (ours: milliseconds, each disk and interface by itself, on a budget
-of delay for the foreground), eii (stops for 1 s, doubling to 16 s while others need
-the same), ipd (goes on only when all is idle); the last two as in the paper.
+Policies: usher (reacts within milliseconds, separately for each disk and interface,
+with a delay budget for the foreground), eii (stops for 1 s, doubling to 16 s while the
+foreground uses the same resource), ipd (continues only when everything is idle). The
+last two follow the paper.
 
 Examples:
   usher bg -- restic backup /home
@@ -43,13 +45,13 @@ Examples:
   nohup usher bg -- rsync -a /data host:/backup &"
 )]
 pub struct Args {
-    /// When to stop it and when to let it go on
+    /// When to stop the program and when to continue it
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
-    /// What to call it; else the command's file name
+    /// Name of the program; by default the file name of the command
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// Numbers of running processes to take in instead of a command
+    /// Pids of running processes to regulate, instead of a command
     #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "command")]
     attach: Vec<i32>,
     #[command(flatten)]
@@ -66,35 +68,36 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// How background work is told from foreground, and when it is in the way.
+/// How background work is distinguished from foreground, and when it interferes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
-    /// File with thresholds for background work; else what `usher bench
-    /// calibrate` found, else paper 2's
+    /// File with thresholds for background work; by default the result of `usher bench calibrate`,
+    /// else the values of paper 2
     #[arg(long, value_name = "FILE")]
     pub thresholds: Option<PathBuf>,
-    /// A service, by its name in `ps -o comm`, whose use of the machine is not
-    /// foreground's; may be given again
+    /// A service, by its name in `ps -o comm`, that does not count as foreground; may be repeated
     #[arg(long, value_name = "NAME")]
     pub ignore: Vec<String>,
 }
 
 impl RegulationArgs {
-    /// Refuses what the daemon that runs has been told already.
+    /// Rejects options that only a daemon's own command line can set, if a daemon runs.
     ///
     /// # Errors
-    /// One of the options is there.
+    /// One of the options is given.
     pub fn refuse_beside_daemon(&self) -> anyhow::Result<()> {
         let given = match (&self.thresholds, self.ignore.first()) {
             (Some(file), _) => format!("--thresholds {}", file.display()),
             (None, Some(name)) => format!("--ignore {name}"),
             (None, None) => return Ok(()),
         };
-        anyhow::bail!("a daemon runs, and regulates by its own: `usher daemon {given}` tells it")
+        anyhow::bail!(
+            "a daemon runs, which has its own setting: start it as `usher daemon {given}`"
+        )
     }
 }
 
-/// A policy's name on the command line.
+/// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
 enum Policy {
     #[default]
@@ -118,7 +121,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     if !args.attach.is_empty() {
         return args.take_in(global, out);
     }
-    launch::run(&Wish {
+    launch::run(&RunOptions {
         argv: args.command.clone(),
         name: args.name.clone(),
         weight: None,
@@ -130,10 +133,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     })
 }
 
-/// Whether this process is that one or descends from it.
+/// Returns whether this process is `pid` or descends from it.
 fn runs_below(pid: i32) -> bool {
     let parent = |pid: i32| -> Option<i32> {
-        // The name, which comes first, may be any bytes.
+        // The name, which comes first, may contain any bytes.
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
         let (_, after_name) = stat.rsplit_once(") ")?;
@@ -150,9 +153,9 @@ impl Args {
         let Some(mut daemon) = Daemon::find(global.runtime_dir.as_deref()) else {
             let store = self.store.path.as_deref();
             let dir = global.runtime_dir.as_deref();
-            let stop = Stop::catch()?;
+            let stop = StopSignal::catch()?;
             let regulator = Regulator::start(dir, store, &self.regulation)?;
-            return regulator.attend(&self.attach, self.name.as_deref(), policy, &stop);
+            return regulator.regulate_running(&self.attach, self.name.as_deref(), policy, &stop);
         };
         self.regulation.refuse_beside_daemon()?;
         for &pid in &self.attach {
@@ -168,6 +171,6 @@ impl Args {
                 format!("process {pid} is program {}, background work", reply.id)
             })
         });
-        failure::of_parts(attached)
+        failure::combine(attached)
     }
 }

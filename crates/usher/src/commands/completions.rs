@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher completions`: what the shell needs to complete Usher's commands.
+//! `usher completions`: completion scripts of shells.
 
 use clap_complete::Shell;
 
@@ -15,7 +15,7 @@ Examples:
   usher completions zsh > ~/.zfunc/_usher
   usher completions fish > ~/.config/fish/completions/usher.fish")]
 pub struct Args {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

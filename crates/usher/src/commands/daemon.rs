@@ -11,34 +11,35 @@ use crate::daemon::{self, Config};
 use crate::failure::Outcome;
 use crate::runtime;
 
-/// Runs the service that seats programs, until it is told to end
+/// Runs the service that seats programs, until a signal ends it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Listens on $XDG_RUNTIME_DIR/usher/usher.varlink, root's on /run/usher/usher.varlink.
 The interface describes itself: varlinkctl introspect …/usher.varlink org.usher.Usher1
-A keeper process watches: should the daemon be killed, everything that it did is
-undone within a second and the daemon started again. SIGTERM and SIGINT end it in
-good order: all programs go on where the kernel likes.
+If the daemon is killed, its keeper process undoes all its changes within a second and
+restarts it. SIGTERM and SIGINT end it in an orderly way: it releases all programs,
+which keep running.
 
-Policies: usher (ours: nobody is stopped for a trial, idle seats are lent, phases are
-noticed, launched programs that busy-wait may take turns), casas (the paper's: trials alone at several core counts), equal (the same
-number of cores for everybody), linux (time sharing: watches and does nothing).
+Policies: usher (stops no program for a trial, lends idle seats, detects phases, and may
+let launched programs that busy-wait take turns), casas (the paper's policy: trials alone
+at several core counts), equal (the same number of cores for each program), linux (time
+sharing: observes and does nothing).
 
 Examples:
   usher daemon &
   usher daemon --policy equal
   usher daemon --metrics 127.0.0.1:9464         Prometheus, loopback only
   usher daemon --record run.jsonl               for `usher replay`
-  systemctl --user start usher                  by the unit that is installed")]
+  systemctl --user start usher                  with the installed unit")]
 pub struct Args {
-    /// What decides
+    /// Policy that decides about seats
     #[arg(long, default_value = "usher", value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
     policy: String,
     /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Address>,
-    /// Write every observation and decision to a file, one JSON line each; one
-    /// that is there already is kept as FILE.old
+    /// Write every observation and decision to FILE, one JSON line each; an existing file is kept
+    /// as FILE.old
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher detach`: lets a program go.
+//! `usher detach`: ends the management of a program.
 
 use anyhow::Context;
 use serde_json::json;
@@ -10,23 +10,23 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
-/// Lets managed programs go; they run on, wherever the kernel likes
+/// Releases managed programs; they keep running, and may use every CPU again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  usher detach 4711          by process: any process of the program
-  usher detach x264          by name: every program of that name
-  usher detach --id 3        by the number that `usher status` shows")]
+  usher detach 4711          the program with this process
+  usher detach x264          every program with this name
+  usher detach --id 3        the program with this number in `usher status`")]
 pub struct Args {
-    /// Processes or names of managed programs
+    /// Pids or names of managed programs
     #[arg(value_name = "PID|NAME", required_unless_present = "ids")]
     programs: Vec<String>,
-    /// The program's number, as `usher status` shows it
+    /// Number of a program, as `usher status` shows it
     #[arg(long = "id", value_name = "ID")]
     ids: Vec<i64>,
 }
 
-/// Detaches all that are meant.
+/// Detaches all given programs.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let state = daemon.status()?;
@@ -38,12 +38,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         }
         let known = (!found.is_empty()).then_some(found);
         ids.extend(known.with_context(|| {
-            format!(
-                "no managed program has the process or name '{wanted}'; 'usher status' lists them"
-            )
+            format!("no managed program has the pid or name '{wanted}'; 'usher status' lists them")
         })?);
     }
-    // A program may be named twice.
+    // A program may be given twice.
     ids.sort_unstable();
     ids.dedup();
     let (mut gone, mut refused) = (Vec::new(), Vec::new());
@@ -54,19 +52,19 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         }
     }
     let lines = || gone.iter().map(|&id| line(&state.programs, id)).collect();
-    let told = out.answer(&json!({ "detached": gone }), lines);
-    failure::of_parts(refused.into_iter().chain([told]))
+    let printed = out.answer(&json!({ "detached": gone }), lines);
+    failure::combine(refused.into_iter().chain([printed]))
 }
 
-/// What was let go, in a line.
+/// Returns the report of a released program, in one line.
 fn line(programs: &[api::Program], id: i64) -> String {
     match programs.iter().find(|p| p.id == id) {
         Some(p) => format!(
-            "{} (program {id}, process {}) is let go\n",
+            "{} (program {id}, process {}) is released\n",
             shown(&p.name),
             p.pid
         ),
-        None => format!("program {id} is let go\n"),
+        None => format!("program {id} is released\n"),
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher doctor`: what there is to work with.
+//! `usher doctor`: features of the kernel and the machine.
 
 use std::fs;
 use std::path::Path;
@@ -20,11 +20,11 @@ use crate::failure::{self, Outcome};
 use crate::output::{self, FAINT, GOOD, LACKING, Output, STRONG};
 use crate::runtime;
 
-/// Says what kernel and machine offer, and what Usher does without
+/// Reports features of the kernel and the machine, and how Usher works without the missing features
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Nothing here is an error: each line says what Usher does with what is there, or
-instead of what is not. Nothing is changed.
+Each line describes how Usher uses a feature, or what it does without the feature.
+A missing feature is no error. Nothing is changed.
 
 Examples:
   usher doctor
@@ -37,21 +37,20 @@ pub struct Args {
 /// The name of the kernel's file by which a cgroup yields.
 const CPU_IDLE: &str = "cpu.idle";
 
-/// Everything that is told.
+/// The whole report.
 #[derive(Debug, Serialize)]
 struct Findings {
-    /// What kernel and machine offer.
+    /// Features of the kernel and the machine.
     kernel: Capabilities,
-    /// The daemon, where one listens.
+    /// The daemon's state, if one listens.
     daemon: Option<api::State>,
-    /// Why the daemon that listens cannot be used, if so.
+    /// Why the daemon that listens cannot be used.
     foreign_daemon: Option<String>,
-    /// How launched programs are placed: by the daemon, or else by a command
-    /// of this user.
+    /// How launched programs get a cgroup: from the daemon, or else from a command of this user.
     placing: Option<Placing>,
-    /// Which scheduler runs, and what `usher sched start` would say.
-    scheduler: sched::Outlook,
-    /// Journals of daemons that died and that nobody has worked off yet.
+    /// The scheduler that runs, and whether `usher sched start` would succeed.
+    scheduler: sched::SchedDoctorReport,
+    /// Journals of dead daemons that are not undone yet.
     stale_journals: Vec<String>,
     /// The profile store.
     store: StoreHealth,
@@ -64,14 +63,14 @@ struct Placing {
     reasons: Vec<String>,
 }
 
-/// What the daemon answers, or what is found where there is none.
+/// Queries the daemon, or else detects it.
 fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Placing> {
     if let Some(state) = daemon {
-        let told = state.placing.clone();
+        let placing = state.placing.clone();
         return Some(Placing {
-            placement: told.placement,
-            yielding: told.yielding,
-            reasons: told.reasons,
+            placement: placing.placement,
+            yielding: placing.yielding,
+            reasons: placing.reasons,
         });
     }
     let config = ActConfig::new(runtime::own_dir(runtime_dir));
@@ -86,12 +85,12 @@ fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Pl
 #[derive(Debug, Serialize)]
 struct StoreHealth {
     path: String,
-    /// Programs known; `None` where there is no store yet, or none to read.
+    /// Number of known programs; `None` if there is no readable store.
     profiles: Option<usize>,
     problem: Option<String>,
 }
 
-/// Looks and tells.
+/// Detects and prints.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let runtime_dir = global.runtime_dir.as_deref();
     let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
@@ -104,7 +103,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
             None => Daemon::foreign(runtime_dir),
         },
         daemon,
-        scheduler: sched::look(&runtime::roots_dir(runtime_dir)),
+        scheduler: sched::doctor_report(&runtime::sched_dir(runtime_dir)),
         stale_journals: stale_journals(&runtime::own_dir(runtime_dir), Path::new("/proc")),
         store: store_health(&runtime::store_path(args.store.path.as_deref())),
     };
@@ -112,16 +111,15 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// What of the kernel Usher uses. `cpu.idle` is left out where background work
-/// yields by something else: under systemd by `CPUWeight=idle`, for users by
-/// their autogroups.
+/// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if background work
+/// yields by other means: under systemd by `CPUWeight=idle`, for users by their autogroups.
 fn used(mut kernel: Capabilities, placing: Option<&Placing>) -> Capabilities {
     let is_used = placing.is_some_and(|placing| placing.yielding.starts_with(CPU_IDLE));
     kernel.items.retain(|item| item.name != CPU_IDLE || is_used);
     kernel
 }
 
-/// Instances (`PID-START`) whose process is gone.
+/// Returns the instances (`PID-START`) with a dead process.
 fn stale_journals(runtime_dir: &Path, proc_root: &Path) -> Vec<String> {
     let dir = runtime_dir.join("instances");
     let names = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -154,7 +152,7 @@ fn store_health(path: &Path) -> StoreHealth {
         false => match makeable(path) {
             Ok(()) => Ok(None),
             Err(error) => Err(format!(
-                "{} cannot be made: {}; nothing is remembered",
+                "{} cannot be created: {}; no profile is stored",
                 path.display(),
                 failure::line(&error.into())
             )),
@@ -171,7 +169,7 @@ fn store_health(path: &Path) -> StoreHealth {
     }
 }
 
-/// Whether a file could be made there, with the directories that it needs.
+/// Checks whether a file could be created there, with the directories that it needs.
 fn makeable(path: &Path) -> std::io::Result<()> {
     let path = std::path::absolute(path)?;
     let there = path
@@ -204,8 +202,8 @@ fn text(findings: &Findings, out: Output) -> String {
         text.push_str(&output::entry(" ", 18, "", item.consequence, out.width()));
     }
     text.push('\n');
-    for (name, said) in service_lines(findings) {
-        text.push_str(&output::entry(" ", 18, name, &said, out.width()));
+    for (name, answer) in service_lines(findings) {
+        text.push_str(&output::entry(" ", 18, name, &answer, out.width()));
     }
     text
 }
@@ -220,7 +218,7 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
             state.acting
         ),
         None => findings.foreign_daemon.clone().unwrap_or_else(|| {
-            "none; 'usher run' runs programs as they are, 'usher daemon' seats them".to_owned()
+            "none; 'usher run' runs programs unmanaged, 'usher daemon' seats them".to_owned()
         }),
     };
     let mut lines = vec![("daemon", daemon)];
@@ -229,7 +227,7 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
             Some(pid) => ("keeper", format!("process {pid}")),
             None => (
                 "keeper",
-                "none: nothing undoes what a killed daemon did".to_owned(),
+                "none: if the daemon is killed, nothing undoes its changes".to_owned(),
             ),
         });
         lines.extend(
@@ -250,18 +248,21 @@ fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
         "stale journals",
         match findings.stale_journals.len() {
             0 => "none".to_owned(),
-            // A program that is run with a daemon is the daemon's.
+            // A program that starts while a daemon runs belongs to the daemon.
             n if findings.daemon.is_some() => {
-                format!("{n}: the next 'usher daemon' works them off")
+                format!("{n}: the next 'usher daemon' undoes them")
             }
-            n => format!("{n}: the next 'usher run' or 'usher daemon' works them off"),
+            n => format!("{n}: the next 'usher run' or 'usher daemon' undoes them"),
         },
     ));
     let store = &findings.store;
     let known = match (&store.problem, store.profiles) {
         (Some(problem), _) => problem.clone(),
         (None, Some(n)) => format!("{} ({} known)", store.path, words::count(n, "program")),
-        (None, None) => format!("{} (not there yet: the first run makes it)", store.path),
+        (None, None) => format!(
+            "{} (does not exist yet: the first run creates it)",
+            store.path
+        ),
     };
     lines.push(("profile store", known));
     lines

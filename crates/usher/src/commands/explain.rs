@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher explain`: why this plan, and what the others would have cost.
+//! `usher explain`: the reasons for the present plan, and the cost of its alternatives.
 
 use crate::api;
 use crate::cli::Global;
@@ -7,13 +7,13 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
-/// Says why programs sit where they sit, and what else would have cost
+/// Explains why programs have their seats, and what the alternatives would cost
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-ANTT is the mean over the programs of the predicted turnaround relative to running
-alone on the whole machine; the plan is the one where it is least. What is predicted
-rests on each program's curve (progress a second against cores); where that comes
-from and how far it is trusted is said with it.
+ANTT is the mean of the predicted turnaround times of all programs, each relative to
+running alone on the whole machine. The plan has the least ANTT. Predictions use the
+curve of each program (progress per second for each number of cores); the output
+contains the source and the confidence of each curve.
 
 Examples:
   usher explain              the whole plan
@@ -21,11 +21,11 @@ Examples:
   usher explain 4711         the program of that process
   usher explain 3 --json")]
 pub struct Args {
-    /// A program's name or number, or the number of a process of it; all if left out
+    /// Name or number of a program, or the pid of one of its processes; by default all programs
     program: Option<String>,
 }
 
-/// Asks the daemon and prints.
+/// Requests the explanation from the daemon and prints it.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let answer = daemon.explain(args.program.clone())?;
@@ -48,7 +48,7 @@ fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
         text.push_str(&about(reason, one, out));
     }
     match text.is_empty() {
-        true => "no program is managed, so there is nothing to explain\n".to_owned(),
+        true => "no program is managed: there is nothing to explain\n".to_owned(),
         false => text,
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher NAME`: a program of its own, `usher-NAME` beside this one or in PATH.
+//! `usher NAME`: an external program, `usher-NAME` beside this program or in PATH.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use usher_host::launch::{LaunchError, LaunchSpec};
 use crate::cli;
 use crate::failure::Outcome;
 
-/// Becomes `usher-NAME`; returns only where that cannot be.
+/// Executes `usher-NAME`; returns only on failure.
 pub fn run(words: &[OsString]) -> Outcome {
     let Some((name, args)) = words.split_first() else {
         bail!("no command was given; see 'usher --help'");
@@ -31,7 +31,7 @@ pub fn run(words: &[OsString]) -> Outcome {
     }
 }
 
-/// Beside the program that runs first: it is of the same release.
+/// The program beside this program comes first, because it belongs to the same release.
 fn find(program: &str, own: Option<&Path>) -> Result<PathBuf, LaunchError> {
     let beside = own.map(|own| own.with_file_name(program));
     match beside.map(|path| LaunchSpec::new([path]).resolve()) {
@@ -40,7 +40,7 @@ fn find(program: &str, own: Option<&Path>) -> Result<PathBuf, LaunchError> {
     }
 }
 
-/// Executes the program in place of this one; returns only why it could not.
+/// Executes the program in this process; returns only the error.
 pub fn become_program(path: &Path, args: &[OsString]) -> anyhow::Error {
     let source = Command::new(path).args(args).exec();
     LaunchError::CannotExecute {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_comes_before_the_path() {
+    fn a_program_beside_usher_precedes_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("usher");
         let sh = || find("sh", Some(&own));
@@ -63,6 +63,6 @@ mod tests {
         let beside = own.with_file_name("sh");
         std::os::unix::fs::symlink("/bin/true", &beside).unwrap();
         assert_eq!(sh().unwrap(), beside);
-        assert!(find("usher-nobody", Some(&own)).is_err());
+        assert!(find("usher-missing", Some(&own)).is_err());
     }
 }

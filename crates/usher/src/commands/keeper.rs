@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher keeper`, which the daemon starts: outlives it for as long as it
-//! takes to undo what it did.
+//! `usher keeper`, which the daemon starts: it survives the daemon until it has undone the daemon's
+//! actions.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use usher_act::keeper::{self, KeeperTask};
 
 use crate::failure::Outcome;
 
-/// Watches a daemon and undoes what it did when it dies
+/// Watches a daemon, and undoes its actions when it dies
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What the daemon says
+    /// Arguments from the daemon
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     task: Vec<OsString>,
 }

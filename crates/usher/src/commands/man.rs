@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher man`: the manual pages, made from the same text as `--help`.
+//! `usher man`: the manual pages, generated from the text of `--help`.
 
 mod sections;
 
@@ -24,11 +24,11 @@ Examples:
   usher man /usr/local/share/man/man1      usher(1), usher-run(1), …
   usher man /tmp/man && man /tmp/man/usher-mix.1")]
 pub struct Args {
-    /// Where to; made if it is not there
+    /// Directory; created if missing
     dir: PathBuf,
 }
 
-/// Writes one page a command, also of those below another.
+/// Writes one page per command, including nested commands.
 pub fn run(args: &Args, out: Output) -> Outcome {
     fs::create_dir_all(&args.dir)
         .with_context(|| format!("making the directory '{}'", args.dir.display()))?;
@@ -43,7 +43,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// A command's page, and those of the commands below it.
+/// Returns the page of a command, and those of the commands below it.
 fn pages(
     command: &clap::Command,
     name: &str,
@@ -59,14 +59,14 @@ fn pages(
         .try_for_each(|sub| pages(sub, &format!("{name}-{}", sub.get_name()), dir, written))
 }
 
-/// Those that have a page.
+/// Returns the commands that have a page.
 fn subcommands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
     let shown = |sub: &&clap::Command| !sub.is_hide_set() && sub.get_name() != "help";
     command.get_subcommands().filter(shown)
 }
 
-/// Not as `clap_mangen` makes a whole page: that has options without their values in the
-/// synopsis, and fills the lines of examples.
+/// Makes one page. `clap_mangen`'s own page omits the values of options in the synopsis, and
+/// rewraps the lines of examples.
 fn page(command: &clap::Command, name: &str) -> io::Result<Vec<u8>> {
     let man = clap_mangen::Man::new(command.clone())
         .title(name.to_uppercase())
@@ -140,7 +140,7 @@ fn synopsis(command: &clap::Command) -> Roff {
     section
 }
 
-/// An argument as it is typed.
+/// Formats an argument as it is typed.
 fn usage(arg: &clap::Arg) -> Vec<Inline> {
     let mut typed = Vec::new();
     match (arg.get_long(), arg.get_short()) {
@@ -172,9 +172,9 @@ fn usage(arg: &clap::Arg) -> Vec<Inline> {
     typed
 }
 
-/// What stands below the options in `--help`, as sections: first those of one paragraph, which
-/// it begins with their name ("Exit status: …"), then notes, which have none, then lines that
-/// are kept as they are, below a line with their name ("Examples:").
+/// Converts the text below the options in `--help` to sections. Paragraphs with a heading ("Exit
+/// status: …") come first, then notes without a heading, then literal lines below a line with a
+/// heading ("Examples:").
 fn after_help(text: &str) -> Roff {
     let (mut named, mut notes, mut kept) = (Roff::new(), Roff::new(), Roff::new());
     for block in text.split("\n\n") {
@@ -201,7 +201,7 @@ fn after_help(text: &str) -> Roff {
     Roff::from_iter([named, notes, kept])
 }
 
-/// The name at the beginning of a paragraph, of one word or two: more are a part of it.
+/// Returns the heading of a paragraph: at most two words. A longer prefix belongs to the text.
 fn heading_of(block: &str) -> Option<(&str, &str)> {
     let (heading, rest) = block.split_once(": ")?;
     let is_name = !heading.contains('\n') && heading.split(' ').count() <= 2;
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_come_last_and_stay_as_they_are() {
+    fn examples_come_last_and_unchanged() {
         let text = "Waits.\n\nExit status: 0,\nor 1.\n\nFor each thread: a line.\n\n\
                     Examples:\n  usher x       first\n  usher x 'y'";
         let sections = after_help(text).to_roff();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_shown_with_what_they_take() {
+    fn options_are_shown_with_their_values() {
         let mut command = clap::Command::new("x").args([
             clap::Arg::new("dir").long("dir").value_name("DIR"),
             clap::Arg::new("all").long("all").num_args(0),

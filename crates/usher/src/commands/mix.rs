@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher mix`: several programs together, under one policy after the other.
+//! `usher mix`: several programs together, under several policies in turn.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use crate::runtime;
 /// Runs a mix of programs under several policies and compares them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each program is repeated until every one has run at least three times. NTT is a
-program's time relative to its best alone; ANTT is the mean over the programs; the
-policy with the least serves the mix best. Rounds of the policies are interleaved, and
-ratios come with an interval, so that noise is not taken for a gain.
+Programs are repeated until each has run at least three times. NTT is the time of a
+program relative to its best time alone; ANTT is the mean NTT, and the policy with the
+least ANTT is the best for the mix. Rounds of the policies are interleaved, and ratios
+are printed with a confidence interval, which shows the noise.
 
-What a mix file says stands in docs/mix-file.md of the sources. The mix and the policies
-are run by this process; a daemon is not needed.
+docs/mix-file.md in the sources describes mix files. This process runs the mix and the
+policies; a daemon is not needed.
 
 Examples:
   usher mix examples/mixes/main.toml
@@ -38,31 +38,30 @@ pub struct Args {
     /// The mix: programs, their inputs, the protocol
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Policies, separated by commas; the first is what the others are compared with.
-    /// `linux#2` is `linux` once more, for the noise of the machine; `linux-bare` runs
-    /// without the engine that watches
+    /// Policies, separated by commas; the others are compared with the first. `linux#2` is a second
+    /// `linux`, to show the noise of the machine; `linux-bare` runs without the measuring engine
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
           value_parser = PossibleValuesParser::new(arms()))]
     against: Vec<String>,
-    /// Rounds of each policy; as the file says if left out
+    /// Rounds of each policy; by default the file's value
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Repetitions of each program in a round at least
+    /// Minimum repetitions of each program in a round
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
-    /// The time for everything; rounds and repetitions are fitted into it
+    /// Time limit for everything; rounds and repetitions are reduced to fit
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Decides the order of the policies
+    /// Seed of the order of policies
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measure every program alone again, known or not
+    /// Measure every program alone again, even if it is known
     #[arg(long)]
     remeasure: bool,
-    /// Have 'usher' plan as if it had never seen the programs
+    /// Let 'usher' plan without stored profiles
     #[arg(long)]
     cold: bool,
-    /// Where the report goes; ./usher-mix-NAME if left out
+    /// Directory of the report; by default ./usher-mix-NAME
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -81,22 +80,23 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     measure::warn_of_neighbours(global, &progress);
     let flag = interruption.flag();
     let result = run_mix(&mix, &config, &args.options(), flag, &mut |event| {
-        tell(&progress, &mix, args.against.len(), &event);
+        report_event(&progress, &mix, args.against.len(), &event);
     });
     progress.end();
     if result.is_err() {
-        // Made for nothing; one that was there before and holds something stays.
+        // Removes the directory if it was created for nothing. A directory that existed before and
+        // is not empty stays.
         let _ = fs::remove_dir(&dir);
     }
     let result = interruption.outcome(result)?;
-    // What was measured is shown even where nothing can be written.
+    // The results are printed even if no file can be written.
     let (written, unwritten) = write(&result, &dir);
     let value = json!({ "result": result, "files": written });
     let shown = out.answer(&value, || text(&result, &written, out));
-    failure::of_parts(unwritten.into_iter().map(Err).chain([shown]))
+    failure::combine(unwritten.into_iter().map(Err).chain([shown]))
 }
 
-/// What may be compared: the policies, and the kernel once more or unwatched.
+/// Returns the names that can be compared: the policies, and the kernel again or unwatched.
 fn arms() -> impl Iterator<Item = &'static str> {
     usher_policy::NAMES
         .into_iter()
@@ -128,12 +128,12 @@ fn default_dir(file: &Path) -> PathBuf {
     PathBuf::from(format!("usher-mix-{}", stem.to_string_lossy()))
 }
 
-/// The date in UTC, as ISO 8601 has it.
+/// Returns the date in UTC, in ISO 8601.
 fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
-fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_>) {
+fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_>) {
     match event {
         MixEvent::Setup { command } => progress.say(&format!("making inputs: {command}")),
         MixEvent::Alone { program, run } => {
@@ -196,13 +196,13 @@ fn tell(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_
     }
 }
 
-/// Writes the report, the figures and a trace; answers where they are, and why
-/// those are missing that are.
+/// Writes the report, the figures and a trace. Returns the written paths, and the errors for the
+/// others.
 fn write(result: &MixResult, dir: &Path) -> (Vec<PathBuf>, Vec<anyhow::Error>) {
     output::write_files(dir, files(result))
 }
 
-/// What is written of a result, by file name.
+/// Returns the files of a result, by name.
 fn files(result: &MixResult) -> Vec<(&'static str, anyhow::Result<String>)> {
     let figures = serde_json::to_string_pretty(result).context("writing JSON");
     let mut files = vec![
@@ -226,11 +226,9 @@ fn text(result: &MixResult, written: &[PathBuf], out: Output) -> String {
     );
     let about = written.iter().map(|path| {
         let about = match path.extension().and_then(|e| e.to_str()) {
-            Some("html") => "the report, for a browser",
-            _ if path.ends_with("trace.json") => {
-                "who sat where and when, for https://ui.perfetto.dev"
-            }
-            _ => "every figure, for programs",
+            Some("html") => "report for a browser",
+            _ if path.ends_with("trace.json") => "seats over time, for https://ui.perfetto.dev",
+            _ => "all figures as JSON",
         };
         vec![path.display().to_string(), about.to_owned()]
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands, one a file.
+//! The commands, one per file.
 
 pub mod attach;
 pub mod bg;
@@ -31,7 +31,7 @@ use crate::cli::{Cli, Command};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-/// Calls the command that was given.
+/// Runs the given command.
 pub fn run(cli: Cli, out: &Output) -> Outcome {
     let global = &cli.global;
     match cli.command {
@@ -60,7 +60,7 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
     }
 }
 
-/// This machine, as far as it may be used.
+/// Returns this machine, restricted to the usable CPUs.
 pub fn usable_machine() -> anyhow::Result<Topology> {
     let machine = usher_topology::load(Source::ThisMachine)?;
     let usable = usher_topology::usable_cpus("/".as_ref())?;

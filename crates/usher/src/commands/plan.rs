@@ -13,36 +13,36 @@ use usher_topology::Source;
 use crate::failure::Outcome;
 use crate::output::{self, Output, STRONG};
 
-/// Plans seats for programs of known curves, on any machine
+/// Plans seats for programs with known curves, on any machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Input (JSON): {\"programs\":[{\"name\":\"a\",\"curve\":{\"1\":1.0,\"6\":4.9,\"12\":7.2}}, …]}
-A curve maps a core count to progress a second, in any one unit for that program;
-between points it is linear. Optional for each: weight, llc_bytes, bandwidth_gbps,
-spinners (threads that busy-wait), cpu_quota (CPUs' worth of time that it may use).
+A curve maps a core count to progress per second, in any unit; between its points it
+is linear. Optional for each program: weight, llc_bytes, bandwidth_gbps, spinners
+(number of threads that busy-wait), cpu_quota (CPU time per second that it may use).
 
-Output (JSON): who gets which CPUs, so that the mean of the normalised turnaround
-times (ANTT) is least. The same input always gives the same answer.
+Output (JSON): the CPUs of each program, for which the mean of the normalised turnaround
+times (ANTT) is least. The same input always gives the same output.
 
 Examples:
   usher plan --programs mix.json                       on this machine
   usher plan --topology \"package:4 die:2 core:6 pu:1\" --programs mix.json
-  usher plan --programs mix.json --table               for people
+  usher plan --programs mix.json --table               as a table
   generate-curves | usher plan --programs -")]
 pub struct Args {
-    /// The machine: a one-line description, an hwloc XML file, or a directory
-    /// with a copy of its /sys; this machine if left out
+    /// The machine: a one-line description, an hwloc XML file, or a directory with a copy of its
+    /// /sys; by default this machine
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     topology: Option<String>,
     /// The programs and their curves as JSON; - for standard input
     #[arg(long, value_name = "FILE")]
     programs: PathBuf,
-    /// A table for people instead of JSON
+    /// Print a table instead of JSON
     #[arg(long, conflicts_with = "json")]
     table: bool,
 }
 
-/// More input than any list of programs is long.
+/// Upper limit of the input; longer than any list of programs.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// Plans and prints.
@@ -58,7 +58,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// The machine that is meant; of this one, what may be used of it.
+/// Returns the given machine, or the usable part of the present machine.
 fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
     match text {
         Some(text) => Ok(usher_topology::load(Source::parse(text)?)?),
@@ -81,7 +81,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .read_to_string(&mut text)
         .with_context(doing)?;
     if length as u64 > INPUT_BYTES_MAX {
-        bail!("{}: more than {} MiB", doing(), INPUT_BYTES_MAX >> 20);
+        bail!("{}: larger than {} MiB", doing(), INPUT_BYTES_MAX >> 20);
     }
     Ok(text)
 }
@@ -89,7 +89,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
     let head = ["PROGRAM", "NTT", "CORES", "DOMAINS", "CPUS"].map(|title| out.paint(STRONG, title));
     let rows = plan.programs.iter().map(|program| {
-        // Domains are numbered as CPUs are, and a list of them reads the same.
+        // Domains are numbered like CPUs, so a CPU set prints a list of them.
         let numbers = program.domains.iter();
         let domains: CpuSet = numbers
             .filter_map(|&domain| domain.try_into().ok())

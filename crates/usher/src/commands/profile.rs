@@ -23,12 +23,12 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::runtime;
 
-/// Measures a program's scalability curve, draws it and remembers it
+/// Measures a program's scalability curve, draws it and stores it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The program runs alone from begin to end at each core count, some times over, with no
-input and its output thrown away; have it do the same work every time, and for some
-seconds. What is measured is remembered, and later runs are planned by it.
+The program runs alone from start to end at each core count, several times, without
+input; its output is discarded. It must do the same work each time, for some seconds.
+The measured curve is stored and used to plan later runs.
 
 Examples:
   usher profile -- x264 --preset medium -o /dev/null in.y4m
@@ -36,22 +36,22 @@ Examples:
   usher profile --svg curve.svg -- sh -c 'pigz -c < text > /dev/null'
   usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'")]
 pub struct Args {
-    /// What to call it; else the command's file name
+    /// Name of the program; by default the file name of the command
     #[arg(long)]
     name: Option<String>,
-    /// Core counts; all on small machines, else powers of two and whole domains
+    /// Core counts; by default all on small machines, else powers of two and whole domains
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cores: Option<Vec<u32>>,
-    /// Runs at each core count at most; fewer where they agree
+    /// Maximum runs at each core count; fewer if they agree
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Begin no pass that would take the whole beyond this
+    /// Start no pass that would exceed this total time
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
     /// Also write the curve as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Measure only; store_curve nothing
+    /// Only measure; store nothing
     #[arg(long)]
     forget: bool,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Measures, prints, remembers.
+/// Measures, prints and stores.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     crate::launch::check_named(&args.command)?;
     if let Some(path) = &args.svg {
@@ -94,7 +94,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         &subject,
         &options,
         interruption.flag(),
-        &mut |run| tell(&progress, run),
+        &mut |run| report_run(&progress, run),
     );
     progress.end();
     let measured = interruption.outcome(measured)?;
@@ -109,10 +109,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let cores = topology.cores.len() as f64;
     let picture = args.svg.as_deref();
     let drawn = picture.map(|path| draw(path, &subject.name, &measured, cores));
-    failure::of_parts([shown, kept].into_iter().chain(drawn))
+    failure::combine([shown, kept].into_iter().chain(drawn))
 }
 
-/// Whether a picture can be put there, as far as can be told without a try.
+/// Checks whether a picture can be written there, without an attempt.
 fn check_picture(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -128,7 +128,7 @@ fn unwritable(path: &Path) -> String {
     format!("writing the picture '{}'", path.display())
 }
 
-/// Prints what was measured.
+/// Prints the measurement.
 fn show(name: &str, measured: &MeasuredProfile, out: Output) -> anyhow::Result<()> {
     let value = json!({
         "name": name,
@@ -161,7 +161,7 @@ impl Args {
     }
 }
 
-fn tell(progress: &Progress, run: &ProfileRun) {
+fn report_run(progress: &Progress, run: &ProfileRun) {
     progress.step();
     progress.say(&format!(
         "{:>8} (CPUs {}): {:.2} s, {:.1} CPUs busy (run {} of at most {})",
@@ -205,13 +205,14 @@ fn text(measured: &MeasuredProfile, out: Output) -> String {
     }
     if measured.spinners > 0 {
         text.push_str(&format!(
-            "\n{} of its threads busy-wait for one another: it is never given fewer cores than that\n",
+            "\n{} of its threads busy-wait for one another: it never gets fewer cores than that\n",
             measured.spinners
         ));
     }
     if measured.active_wait == Some(true) {
         text.push_str(
-            "\nits threads wait in GNU OpenMP or MPI, which settle at the start by the cores at hand whether to spin: it is not narrowed while it runs\n",
+            "\nits threads wait in GNU OpenMP or MPI, which decide at the start, by the number of \
+             cores, whether to spin: its seat is not narrowed while it runs\n",
         );
     }
     text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher replay`: decides a recorded run again.
+//! `usher replay`: repeats the decisions of a recorded run.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -14,32 +14,32 @@ use usher_report::text;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-/// Replays what a daemon recorded and checks that it decides the same
+/// Replays a record of a daemon and checks that the decisions are the same
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A policy decides from what it is told and nothing else, so the same observations
-must give the same decisions, on any machine and at any time. A record that does
-not replay is a bug worth reporting, and the record is all that it takes to find it.
+A policy decides only by its observations, so the same observations must give the same
+decisions, on any machine and at any time. A record that does not replay shows a bug:
+report it, with the record, which is sufficient to find the cause.
 
 Examples:
   usher daemon --record run.jsonl
   usher replay run.jsonl")]
 pub struct Args {
-    /// A file that `usher daemon --record` wrote
+    /// A file written by `usher daemon --record`
     #[arg(value_name = "FILE")]
     record: PathBuf,
 }
 
-/// Replays it.
+/// Replays the record.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let path = args.record.display();
     let file = File::open(&args.record).with_context(|| format!("opening the record '{path}'"))?;
     let mut unknown = None;
     let steps = usher_control::replay(BufReader::new(file), |head| {
-        // Simulations record policies to compare with, too.
+        // Simulations also record the policies that they compare with.
         usher_sim::fuzz::policy(&head.policy, &head.topology).unwrap_or_else(|| {
             unknown = Some(head.policy.clone());
-            Box::new(Nobody)
+            Box::new(NoPolicy)
         })
     });
     if let Some(policy) = unknown {
@@ -51,8 +51,8 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     let steps = match steps {
         Err(RecordError::CutShort { steps }) => {
-            failure::complain(&format!(
-                "the last line of '{path}' is cut short and was left out"
+            failure::print_error(&format!(
+                "the last line of '{path}' is incomplete and was ignored"
             ));
             Ok(steps)
         }
@@ -65,12 +65,12 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Stands in for a policy that is not there; what it decides is not used.
-struct Nobody;
+/// Stands in for a missing policy; its decisions are not used.
+struct NoPolicy;
 
-impl Policy for Nobody {
+impl Policy for NoPolicy {
     fn name(&self) -> &'static str {
-        "nobody"
+        "none"
     }
 
     fn decide(&mut self, _: &usher_model::Observation) -> usher_model::Decision {

@@ -5,15 +5,15 @@ use std::ffi::OsString;
 
 use crate::cli::{Global, StoreArg};
 use crate::failure::Outcome;
-use crate::launch::{self, Wish};
+use crate::launch::{self, RunOptions};
 
-/// Runs a program in managed seats and passes its exit status on
+/// Runs a program in managed seats and returns its exit status
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With a daemon, the program is seated before it first touches memory, and seats follow
-as programs come, go and change phase. Should the daemon die, the program runs on.
-Without one there is nobody to share with that Usher knows of, and the program runs
-as it would without `usher run`; how long it takes is remembered either way.
+With a daemon, the program is seated before it first touches memory. Seats change when
+programs start, end or change phase. If the daemon dies, the program keeps running.
+Without a daemon, the program runs as it would without `usher run`. In both cases its
+duration is stored.
 A program that counts its own work (heartbeat.h) finds its page in USHER_HEARTBEAT.
 
 Streams, environment and signals are passed through; `nohup usher run …` works.
@@ -21,17 +21,17 @@ Streams, environment and signals are passed through; `nohup usher run …` works
 Examples:
   usher run -- x264 --preset slow -o out.264 in.y4m
   usher run --name nightly --weight 0.5 -- make -j8 check
-  usher run --hints -- ./solver        tells OpenMP and friends how many seats there are
-  usher run -- sh -c 'pigz < a > b'    whole trees are seated")]
+  usher run --hints -- ./solver        sets the number of threads of OpenMP and others
+  usher run -- sh -c 'pigz < a > b'    seats the whole process tree")]
 pub struct Args {
-    /// What to call it; else the command's file name
+    /// Name of the program; by default the file name of the command
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// How much its turnaround counts in the mean; 1 unless told
+    /// Weight of its turnaround time in the mean; 1 by default
     #[arg(long, value_parser = weight)]
     weight: Option<f64>,
-    /// Tell thread pools (OMP_NUM_THREADS and the like, where unset) how many
-    /// seats the program starts with; they cannot grow later
+    /// Set the size of thread pools (OMP_NUM_THREADS and the like, if unset) to the number of seats
+    /// at the start; the pools cannot grow later
     #[arg(long)]
     hints: bool,
     #[command(flatten)]
@@ -46,9 +46,9 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs it.
+/// Runs the program.
 pub fn run(args: &Args, global: &Global) -> Outcome {
-    launch::run(&Wish {
+    launch::run(&RunOptions {
         argv: args.command.clone(),
         name: args.name.clone(),
         weight: args.weight,
@@ -60,7 +60,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
     })
 }
 
-/// Reads a weight.
+/// Parses a weight.
 pub fn weight(text: &str) -> Result<f64, String> {
     let rule = "a weight is a number from 0.001 to 1000";
     let weight = positive(text, rule)?;
@@ -70,7 +70,7 @@ pub fn weight(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Reads a number of seconds.
+/// Parses a number of seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     positive(text, "seconds must be a positive number")
 }

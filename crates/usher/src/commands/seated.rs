@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher seated`, which `usher run --hints` launches: looks where it sits,
-//! tells thread pools, and becomes the program.
+//! `usher seated`, which `usher run --hints` launches: it determines its seat, sets the size of
+//! thread pools, and executes the program.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use usher_host::launch::{LaunchError, LaunchSpec};
 
 use crate::failure::Outcome;
 
-/// Becomes a program that is told how many CPUs it may use
+/// Executes a program with the number of CPUs in its environment
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The command and its arguments
@@ -23,7 +23,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only where that cannot be.
+/// Executes the program; returns only on failure.
 pub fn run(args: &Args) -> Outcome {
     let seats = std::thread::available_parallelism()?.get();
     let spec = LaunchSpec::new(&args.command).thread_hints(seats);

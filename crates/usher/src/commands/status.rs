@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher status`: who sits where.
+//! `usher status`: the seats of all programs.
 
 use usher_model::ProgressSource;
 
@@ -9,17 +9,18 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 
-/// Shows who sits where, what is lent, and how each program does
+/// Shows the seat and the progress of each program, and what is lent
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SEATS are the CPUs that a program is kept to; +N among them are borrowed while others
-cannot use them, -N are its own and lent; those in turn have all CPUs, one after
-another, and are stopped meanwhile. A quota is the CPU time that the program's cgroups
-allow it. A program that pinned threads to CPUs gets no seat. Background work names what
-it is stopped for, or the part of the last ten seconds that it ran. NTT is the predicted
-turnaround relative to running alone on the whole machine: 1.0 is undisturbed. BUSY is
-CPUs in use. PROGRESS names its source, best first: heartbeat, repetitions, ompt,
-instructions, cpu-time (a sign of demand only), and how far it is trusted.
+SEATS are the CPUs of a program. +N are borrowed CPUs, -N are its own CPUs that are
+lent. Programs 'in turn' have all CPUs, one program after another, and are stopped
+meanwhile. A quota is the CPU time that the program's cgroups allow. A program that
+pinned threads to CPUs gets no seat. For background work, SEATS contains the resource
+that it is stopped for, or the share of the last ten seconds in which it could run.
+NTT is the predicted turnaround relative to running alone on the whole machine; 1.0 is
+undisturbed. BUSY is the number of CPUs in use. PROGRESS contains its source and
+confidence. The sources are, best first: heartbeat, repetitions, ompt, instructions,
+cpu-time (which only shows demand).
 
 Examples:
   usher status
@@ -27,14 +28,14 @@ Examples:
   watch -n1 usher status")]
 pub struct Args {}
 
-/// Asks the daemon and prints.
+/// Requests the state from the daemon and prints it.
 pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let state = Daemon::need(global.runtime_dir.as_deref())?.status()?;
     out.answer(&state, || text(&state, out))?;
     Ok(0)
 }
 
-/// The state for people.
+/// Formats the state as text.
 pub fn text(state: &api::State, out: Output) -> String {
     let mut text = head(state, out);
     if state.programs.is_empty() {
@@ -71,15 +72,15 @@ fn head(state: &api::State, out: Output) -> String {
             let reason = state.seating_forbidden.as_deref().unwrap_or_default();
             format!("no seats are given: {}", shown(reason))
         }
-        (true, ..) => "left to the kernel on purpose (usher explain says why)".to_owned(),
+        (true, ..) => "no seats: time sharing is better ('usher explain' shows why)".to_owned(),
         (false, Some(antt), Some(sharing)) => {
             format!("ANTT {antt:.2} predicted, {sharing:.2} by time sharing")
         }
         (false, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
         (false, None, _) if is_background_only(state) => {
-            "background work only: nobody to seat".to_owned()
+            "background work only: no program to seat".to_owned()
         }
-        (false, None, _) => "nothing predicted yet".to_owned(),
+        (false, None, _) => "no prediction yet".to_owned(),
     };
     let about = format!(
         "policy {}, CPUs {} by {}, up {}, daemon {}, {keeper}",
@@ -112,7 +113,7 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     let seats = match (program.stopped, &program.background) {
         (true, Some(background)) => format!("{seats} (stopped: {})", given_way(background)),
         (true, None) => format!("{seats} (stopped)"),
-        (false, Some(background)) => format!("{seats} (let run {:.0} %)", background.share * 100.0),
+        (false, Some(background)) => format!("{seats} (may run {:.0} %)", background.share * 100.0),
         (false, None) => seats,
     };
     let seats = match program.cpu_quota {
@@ -152,12 +153,12 @@ fn row(program: &api::Program, out: Output) -> Vec<String> {
     ]
 }
 
-/// What it gives way to.
+/// Formats what a background program yields to.
 fn given_way(background: &api::Background) -> String {
     shown(background.resource.as_deref().unwrap_or("others"))
 }
 
-/// Progress a second; CPU time, which is counted in nanoseconds, as CPUs.
+/// Formats progress per second; CPU time, which is counted in nanoseconds, as CPUs.
 fn rate(progress: &api::Progress) -> String {
     match progress.source == ProgressSource::CpuTime.to_string() {
         true => format!("{:.2} CPUs", progress.per_second * 1e-9),
@@ -165,7 +166,7 @@ fn rate(progress: &api::Progress) -> String {
     }
 }
 
-/// A number in at most five characters or so: 0.0123, 12.3, 4.56G.
+/// Formats a number in about five characters: 0.0123, 12.3, 4.56G.
 pub fn compact(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.iter().find(|(size, _)| number.abs() >= *size) {
@@ -184,7 +185,7 @@ fn significant(number: f64) -> String {
     }
 }
 
-/// Seconds for people: 12 s, 3 min 20 s, 4 h 05 min.
+/// Formats seconds: 12 s, 3 min 20 s, 4 h 05 min.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     let (hours, minutes, rest) = (whole / 3600, whole / 60 % 60, whole % 60);
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn cpu_time_is_counted_in_cpus() {
-        let told = |source: ProgressSource| {
+        let actual = |source: ProgressSource| {
             rate(&api::Progress {
                 total: 1.0,
                 per_second: 433e6,
@@ -209,8 +210,8 @@ mod tests {
                 confidence: 0.1,
             })
         };
-        assert_eq!(told(ProgressSource::CpuTime), "0.43 CPUs");
-        assert_eq!(told(ProgressSource::Heartbeat), "433M/s");
+        assert_eq!(actual(ProgressSource::CpuTime), "0.43 CPUs");
+        assert_eq!(actual(ProgressSource::Heartbeat), "433M/s");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher top`: who sits where, live.
+//! `usher top`: the seats of all programs, live.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,27 +15,28 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{Output, shown};
 
-/// Shows who sits where, live, until Ctrl-C
+/// Shows the seat and the progress of each program, live, until Ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The machine with a letter on each CPU for the program that sits there, and below it
-what `usher status` says. Where standard output is no terminal, it is printed once.
+Draws the machine with a letter on each CPU for the program that is seated there, and
+below it the output of `usher status`. If standard output is no terminal, it is printed
+once.
 
 Examples:
   usher top
   usher top --interval 0.2")]
 pub struct Args {
-    /// How often to look
+    /// Update interval
     #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = super::run::seconds)]
     interval: f64,
 }
 
-/// What a terminal is told before, between and after pictures.
+/// Control sequences before, between and after pictures.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const HOME: &str = "\x1b[H\x1b[2J";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Draws again and again.
+/// Draws repeatedly.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
     let topology = super::usable_machine()?;
@@ -67,8 +68,8 @@ fn watch(
         let picture = picture(&state, topology, out);
         out.control(HOME)?;
         out.text(&picture)?;
-        // A signal ends the sleep early only where the platform lets it; a
-        // quarter of a second is soon enough for who presses Ctrl-C.
+        // Whether a signal ends the sleep early depends on the platform. A quarter of a second is
+        // soon enough after Ctrl-C.
         let mut left = interval;
         while left > 0.0 && !end.load(Ordering::Relaxed) {
             let nap = left.min(0.25);

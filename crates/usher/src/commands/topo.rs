@@ -13,18 +13,18 @@ A domain is the unit of seating: the cores that share one last-level cache.
 
 Examples:
   usher topo                                       this machine
-  usher topo --from \"package:4 die:2 core:6 pu:1\"  one in a line of text
-  usher topo --from epyc.xml                       one saved by `lstopo epyc.xml`
-  usher topo --from ./capture                      one copied by hwloc-gather-topology
-  usher topo --json | jq '.domains | length'       how many domains there are")]
+  usher topo --from \"package:4 die:2 core:6 pu:1\"  a machine in one line of text
+  usher topo --from epyc.xml                       a file of `lstopo epyc.xml`
+  usher topo --from ./capture                      a directory of hwloc-gather-topology
+  usher topo --json | jq '.domains | length'       the number of domains")]
 pub struct Args {
-    /// Another machine: a one-line description, an hwloc XML file, or a
-    /// directory with a copy of its /sys
+    /// Another machine: a one-line description, an hwloc XML file, or a directory with a copy of
+    /// its /sys
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
 }
 
-/// Draws it.
+/// Draws the machine.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let source = match &args.from {
         Some(text) => Source::parse(text)?,
@@ -35,7 +35,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// As wide as the terminal and as plain as it must be.
+/// Returns options for the terminal's width and character set.
 pub fn drawing(out: Output) -> DrawOptions {
     DrawOptions {
         width: out.width(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher undo`: undoes what daemons that died have left.
+//! `usher undo`: undoes the actions of dead daemons.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::runtime;
 
-/// Undoes what daemons that died have left: seats, priorities, frozen programs
+/// Undoes the actions of dead daemons: seats, priorities, frozen programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A daemon's keeper does this within a second; the next daemon does it at its start. The
-system's unit runs this command after the daemon has ended, in case both were killed.
-Programs of a daemon that runs are left as they are.
+system unit runs this command after the daemon has ended, in case both were killed.
+Programs of a running daemon are not changed.
 
 Examples:
   usher undo
@@ -33,28 +33,28 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     let value = json!({ "programs": programs, "daemons": daemons, "errors": errors });
     let text = || match daemons {
-        0 => "nothing was left by a dead daemon".to_owned(),
+        0 => "no dead daemon has left anything".to_owned(),
         _ => format!("restored {programs} programs of {daemons} dead daemons"),
     };
-    let told = out.answer(&value, text);
+    let printed = out.answer(&value, text);
     let errors = report.errors.into_iter().map(|error| Err(error.into()));
-    failure::of_parts(errors.chain([told]))
+    failure::combine(errors.chain([printed]))
 }
 
-/// Longest time for further attempts while new threads may still inherit a mask or a
+/// Upper limit of the time for further attempts while new threads may still inherit a mask or a
 /// priority: no later process may undo them.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Undoes in as many attempts as it takes. The report counts what each has completed.
+/// Undoes in as many attempts as needed. The report counts what each has completed.
 fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
     let begun = Instant::now();
     let mut total = UndoReport::default();
     loop {
         let report = undo_stale(&ActConfig::new(dir))
-            .with_context(|| format!("undoing what was left in {}", dir.display()))?;
+            .with_context(|| format!("undoing the journals in {}", dir.display()))?;
         total.programs += report.programs;
         total.instances += report.instances;
-        let is_left = |error: &ActError| matches!(error, ActError::Left { .. });
+        let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
         let is_complete = !report.errors.iter().any(is_left);
         total.errors.retain(|error| !is_left(error));
         for error in report.errors {
@@ -63,7 +63,7 @@ fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
                 total.errors.push(error);
             }
         }
-        if is_complete || begun.elapsed() >= PATIENCE {
+        if is_complete || begun.elapsed() >= ATTEMPTS_TIME_MAX {
             return Ok(total);
         }
     }

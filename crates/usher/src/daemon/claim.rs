@@ -1,38 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Which daemon of this machine may give seats.
 //!
-//! Two daemons that plan the same CPUs would seat their programs on top of one
-//! another. Each daemon therefore claims the machine before it seats a program,
-//! and a daemon without the claim leaves its programs to the kernel.
+//! Two daemons that plan the same CPUs would seat their programs on top of one another. Each daemon
+//! therefore claims the machine before it seats a program, and a daemon without the claim leaves
+//! its programs to the kernel.
 //!
-//! A claim is a listening socket in the abstract namespace: binding is atomic,
-//! needs no file that several users can write, and the kernel releases it when
-//! the process dies. There are two names:
+//! A claim is a listening socket in the abstract namespace: binding is atomic, needs no file that
+//! several users can write, and the kernel releases it when the process dies. There are two names:
 //!
-//! - `system`, bound by a daemon of root. When another user holds this name, the
-//!   system daemon seats without it and binds it as soon as it is free.
+//! - `system`, bound by a daemon of root. When another user holds this name, the system daemon
+//!   seats without it and binds it as soon as it is free.
 //! - `user`, bound by the daemon of any other user.
 //!
 //! Protocol:
 //!
-//! 1. A daemon binds its name. When the name is in use, the daemon connects to
-//!    it, abstains until the connection ends, and starts again.
-//! 2. A user's daemon then connects to `system`. When a daemon of root listens
-//!    there, the user's daemon gives up `user` and abstains until that
-//!    connection ends.
-//! 3. The system daemon then connects to `user`. The daemon that holds `user`
-//!    releases its seats when root connects, and then gives the name up. The system
-//!    daemon seats programs when that connection ends, or after [`HANDOVER`].
+//! 1. A daemon binds its name. When the name is in use, the daemon connects to it, abstains until
+//!    the connection ends, and starts again.
+//! 2. A user's daemon then connects to `system`. When a daemon of root listens there, the user's
+//!    daemon gives up `user` and abstains until that connection ends.
+//! 3. The system daemon then connects to `user`. The daemon that holds `user` releases its seats
+//!    when root connects, and then gives the name up. The system daemon seats programs when that
+//!    connection ends, or after [`HANDOVER`].
 //!
-//! Both sides bind before they check, so at least one of two daemons that start
-//! at the same time notices the other. The holder keeps the connections of the
-//! abstaining daemons open; they end with its process.
+//! Both sides bind before they check, so at least one of two daemons that start at the same time
+//! notices the other. The holder keeps the connections of the abstaining daemons open; they end
+//! with its process.
 //!
-//! Limits: while another user holds `system`, a second daemon of root and users'
-//! daemons do not notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
-//! container with a network of its own is not seen. A user who binds `user`
-//! without planning keeps other users' daemons from seating, not from running
-//! programs; the message names the process, and the system daemon is the remedy.
+//! Limits: while another user holds `system`, a second daemon of root and users' daemons do not
+//! notice the system daemon. Abstract sockets belong to a network namespace, so a daemon in a
+//! container with its own network is not detected. If a user binds `user` without planning, other
+//! users' daemons can run programs, but give no seats. The message names the process; the remedy is
+//! the system daemon.
 
 use std::io::{self, Read};
 use std::os::linux::net::SocketAddrExt;
@@ -53,7 +51,7 @@ const ATTEMPTS_MAX: u32 = 50;
 /// Pause of the system daemon between attempts to bind a name that another user
 /// holds.
 const REBIND_PAUSE: Duration = Duration::from_secs(1);
-/// Connections that a holder keeps open; more are closed, and come again.
+/// Upper limit of connections that a holder keeps open; further connections are closed, and retry.
 const KEPT_MAX: usize = 256;
 
 /// The two names and the side that this process is on.
@@ -70,7 +68,7 @@ enum Step {
     Held(UnixListener),
     /// Another user holds the name of the system daemon, which seats without it.
     Unlisted,
-    /// Another daemon has it: the reason, and the connection that ends with it.
+    /// Another daemon holds the claim: the reason, and the connection that ends with that daemon.
     Refused(String, UnixStream),
     /// The state changed during the step.
     Again,
@@ -145,7 +143,9 @@ impl Claim {
                     wait_for_end(connection, None);
                 }
                 Step::Again if attempts == ATTEMPTS_MAX => {
-                    changed(Some("daemons keep claiming this machine's CPUs".to_owned()));
+                    changed(Some(
+                        "other daemons claim this machine's CPUs again and again".to_owned(),
+                    ));
                 }
                 Step::Again => {}
             }
@@ -222,7 +222,8 @@ impl Claim {
             .map_or("of another pid namespace".to_owned(), |pid| pid.to_string());
         match is_system {
             true => format!(
-                "the system daemon (process {pid}) plans this machine's CPUs; start programs through it"
+                "the system daemon (process {pid}) plans this machine's CPUs; start programs \
+                 through it"
             ),
             false => format!(
                 "the daemon of user {} (process {pid}) plans this machine's CPUs; a system daemon plans \

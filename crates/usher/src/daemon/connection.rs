@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! One peer's connection: bytes in and out, cut into messages.
+//! The connection of one peer: its bytes, divided into messages.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -14,30 +14,30 @@ use super::quota::{self, Quota};
 use super::server::{Limits, Peer};
 use super::workers::{Call, Done};
 
-/// One peer.
+/// The connection of one peer.
 pub struct Connection {
-    /// Tells it from all others, for as long as the daemon lives.
+    /// Identifies the connection while the daemon lives.
     pub token: u64,
-    /// Who it is.
+    /// The peer.
     pub peer: Peer,
-    /// Whether it is over.
+    /// Whether the connection is closed.
     pub closed: bool,
     stream: UnixStream,
     service: Arc<VarlinkService>,
-    /// What has come and is not yet dealt with.
+    /// Received bytes that are not processed yet.
     inbox: Vec<u8>,
     /// Whether the inbox holds a whole message.
     whole: bool,
-    /// What has not yet been taken.
+    /// Bytes that the peer has not accepted yet.
     outbox: Vec<u8>,
-    /// Whether a call of it is at work.
-    at_work: bool,
-    /// Since when the peer owes us the rest of a message, or room for a reply.
-    owes_since: Option<Instant>,
+    /// Whether one of its calls is being processed.
+    in_progress: bool,
+    /// Since when the rest of a message, or room for a reply, is awaited from the peer.
+    delayed_since: Option<Instant>,
 }
 
 impl Connection {
-    /// A connection on which nothing has been said.
+    /// Makes a connection that has no messages yet.
     pub fn new(token: u64, stream: UnixStream, peer: Peer, service: Arc<VarlinkService>) -> Self {
         Self {
             token,
@@ -48,17 +48,17 @@ impl Connection {
             inbox: Vec::new(),
             whole: false,
             outbox: Vec::new(),
-            at_work: false,
-            owes_since: None,
+            in_progress: false,
+            delayed_since: None,
         }
     }
 
-    /// Whether nothing is to be sent or received for now.
+    /// Returns whether nothing can be sent or received at present.
     pub fn waits(&self) -> bool {
-        self.at_work || (self.whole && self.outbox.is_empty())
+        self.in_progress || (self.whole && self.outbox.is_empty())
     }
 
-    /// What to wait for on its socket.
+    /// Returns the events to poll for on its socket.
     pub fn poll_fd(&self) -> PollFd<'_> {
         let interest = match self.outbox.is_empty() {
             true => PollFlags::IN,
@@ -67,12 +67,12 @@ impl Connection {
         PollFd::from_borrowed_fd(self.stream.as_fd(), interest)
     }
 
-    /// Since when the peer owes us something.
-    pub fn owes_since(&self) -> Option<Instant> {
-        self.owes_since
+    /// Returns since when the peer delays a message or a reply.
+    pub fn delayed_since(&self) -> Option<Instant> {
+        self.delayed_since
     }
 
-    /// Reads or writes as far as it goes without waiting.
+    /// Reads or writes as much as possible without waiting.
     pub fn transfer(&mut self, limits: &Limits) {
         let goes_on = match self.outbox.is_empty() {
             true => self.read(limits),
@@ -82,7 +82,7 @@ impl Connection {
         self.look_at_the_clock();
     }
 
-    /// The next whole message, to be answered.
+    /// Returns the next complete message.
     pub fn next_call(&mut self) -> Option<Call> {
         if !self.is_due() {
             return None;
@@ -93,7 +93,7 @@ impl Connection {
         if self.inbox.is_empty() {
             self.inbox = Vec::new();
         }
-        self.at_work = true;
+        self.in_progress = true;
         self.look_at_the_clock();
         Some(Call {
             token: self.token,
@@ -103,17 +103,17 @@ impl Connection {
         })
     }
 
-    /// Bytes that are held for it.
+    /// Returns the number of buffered bytes.
     pub fn held_bytes(&self) -> usize {
         self.inbox.len() + self.outbox.len()
     }
 
-    /// Whether a message is complete that is not yet being answered.
+    /// Returns whether a complete message is not being answered yet.
     pub fn is_due(&self) -> bool {
-        !self.closed && !self.at_work && self.whole && self.outbox.is_empty()
+        !self.closed && !self.in_progress && self.whole && self.outbox.is_empty()
     }
 
-    /// Sends a last message, as far as it can be sent without waiting, and closes.
+    /// Sends as much of a last message as possible without waiting, and closes.
     pub fn refuse(&mut self, message: &[u8]) {
         let _ = self.stream.write(message);
         self.closed = true;
@@ -121,9 +121,9 @@ impl Connection {
         self.outbox = Vec::new();
     }
 
-    /// Its call has been answered, or made no sense.
+    /// Records that its call has been answered, or was invalid.
     pub fn answered(&mut self, done: &mut Done) {
-        self.at_work = false;
+        self.in_progress = false;
         match done.reply.take() {
             Some(reply) => {
                 self.outbox = reply;
@@ -134,20 +134,20 @@ impl Connection {
         self.look_at_the_clock();
     }
 
-    /// Hangs up on a peer that has owed us something for too long.
-    pub fn lose_patience(&mut self, patience: Duration) {
+    /// Closes the connection if the peer has delayed a message or a reply for too long.
+    pub fn close_if_late(&mut self, timeout: Duration) {
         self.closed |= self
-            .owes_since
-            .is_some_and(|since| since.elapsed() > patience);
+            .delayed_since
+            .is_some_and(|since| since.elapsed() > timeout);
     }
 
     fn look_at_the_clock(&mut self) {
-        let half_sent = !self.whole && !self.at_work && !self.inbox.is_empty();
-        let owes = half_sent || !self.outbox.is_empty();
-        self.owes_since = owes.then(|| self.owes_since.unwrap_or_else(Instant::now));
+        let half_sent = !self.whole && !self.in_progress && !self.inbox.is_empty();
+        let is_delayed = half_sent || !self.outbox.is_empty();
+        self.delayed_since = is_delayed.then(|| self.delayed_since.unwrap_or_else(Instant::now));
     }
 
-    /// Reads once; false to hang up.
+    /// Reads once. Returns false if the connection must be closed.
     fn read(&mut self, limits: &Limits) -> bool {
         let mut chunk = [0; 16 * 1024];
         let count = match self.stream.read(&mut chunk) {
@@ -163,7 +163,7 @@ impl Connection {
         !self.closed
     }
 
-    /// Writes what the peer takes; false to hang up.
+    /// Writes what the peer accepts. Returns false if the connection must be closed.
     fn flush(&mut self) -> bool {
         while !self.outbox.is_empty() {
             match self.stream.write(&self.outbox) {

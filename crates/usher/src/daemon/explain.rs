@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why the plan is what it is, and what other choices would have cost, as the
-//! known curves predict it.
+//! The reasons for the plan, and the predicted cost of its alternatives, from the known curves.
 
 use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{Curve, SeatMode, Topology};
@@ -12,10 +11,9 @@ use super::refusal::Refusal;
 use super::{regulated, view};
 use crate::api;
 
-/// With more programs than this, leaving one out makes no difference that
-/// anybody would read.
+/// With more programs than this, the effect of leaving one out is not shown: it is too small.
 const LEFT_OUT_MAX: usize = 8;
-/// What was said last about a program, as much as one reads.
+/// Number of latest notes about a program that are shown.
 const NOTES_MAX: usize = 4;
 
 /// Explains one program, by name or number, or all.
@@ -34,7 +32,7 @@ pub fn explain(
     if let (Some(wanted), true) = (wanted, meant.is_empty()) {
         return Err(Refusal::NoSuchProgram(wanted.to_owned()));
     }
-    // CPUs may have gone offline; with none left there is nothing to compare.
+    // CPUs may have gone offline; without any there is nothing to compare.
     let usable = topology.restrict(&status.usable);
     let topology = usable.as_ref().unwrap_or(topology);
     let reasons = meant.into_iter().map(|p| reason(p, status, topology));
@@ -46,7 +44,7 @@ pub fn explain(
 }
 
 fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
-    // Background work has no seat, so nobody else would have had another one.
+    // Background work has no seat, so it does not change the seats of others.
     let seated = status.programs.iter().filter(|p| p.background.is_none());
     let programs: Vec<&ProgramStatus> = seated.collect();
     if programs.is_empty() {
@@ -57,15 +55,15 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
         antt,
         why,
     };
-    // What is done, and what the other of the two would be.
+    // The present mode, and its alternative.
     let (seats, sharing) = match status.plan.abstains {
         true => (
-            "the best seats, which are not taken",
-            "what is done: all is left to the kernel",
+            "the best seats, which are not used",
+            "the present state: time sharing by the kernel",
         ),
         false => (
-            "what is done",
-            "every program on every CPU, as the kernel does it by itself",
+            "the present state",
+            "time sharing: every program on every CPU",
         ),
     };
     let in_turn = programs.iter().any(|p| p.mode == Some(SeatMode::InTurn));
@@ -105,14 +103,14 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
             alternative(
                 &format!("without {name}"),
                 seating.and_then(|s| s.plan.antt),
-                format!("the best seats for the others, if {name} were not here"),
+                format!("the best seats for the others without {name}"),
             )
         }));
     }
     all
 }
 
-/// The program's name, with its number where another one has that name.
+/// Returns the program's name, with its number if another program has the same name.
 fn distinct_name(program: &ProgramStatus, all: &[&ProgramStatus]) -> String {
     let namesakes = all.iter().filter(|other| other.name == program.name);
     match namesakes.count() {
@@ -121,7 +119,7 @@ fn distinct_name(program: &ProgramStatus, all: &[&ProgramStatus]) -> String {
     }
 }
 
-/// What the planner would be asked; `None` where a curve is not known.
+/// Returns the planner's input; `None` if a curve is unknown.
 fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
     let request = |p: &&ProgramStatus| {
         Some(Request {
@@ -139,7 +137,7 @@ fn requests(programs: &[&ProgramStatus]) -> Option<Vec<Request>> {
     programs.iter().map(request).collect()
 }
 
-/// ANTT as the planner counts it: the mean of the NTTs times their weights.
+/// Returns the ANTT as the planner counts it: the mean of the NTTs times their weights.
 fn mean(programs: &[&ProgramStatus], ntts: &[f64]) -> Option<f64> {
     let sum: f64 = programs
         .iter()
@@ -154,11 +152,11 @@ fn ntt(curve: &Curve, cores: f64, all_cores: f64) -> f64 {
 }
 
 fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api::Reason {
-    let said = status.notes.iter().rev();
-    let said = said
+    let own_notes = status.notes.iter().rev();
+    let own_notes = own_notes
         .filter(|note| note.note.program == Some(program.id))
         .take(NOTES_MAX);
-    let mut notes: Vec<String> = said.map(|note| note.note.text.clone()).collect();
+    let mut notes: Vec<String> = own_notes.map(|note| note.note.text.clone()).collect();
     notes.reverse();
     notes.dedup();
     notes.extend(loans(program, status));
@@ -185,12 +183,12 @@ fn reason(program: &ProgramStatus, status: &Status, topology: &Topology) -> api:
     }
 }
 
-/// Where it sits, and what a core more or fewer would do.
+/// Describes the program's seat, and the effect of one core more or less.
 fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> String {
     let place = where_it_runs(program, status, topology);
     match program.stopped_by_user {
         true => {
-            format!("{place}; its user has stopped it, and it is learned from again when it runs")
+            format!("{place}; its user has stopped it, and its measurement continues when it runs")
         }
         false => place,
     }
@@ -202,16 +200,16 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     }
     if program.mode == Some(SeatMode::InTurn) {
         let now = if program.frozen { "is stopped" } else { "runs" };
-        return format!("takes turns with the others, each on all CPUs, and {now} at the moment");
+        return format!("takes turns with the others, each on all CPUs, and {now} now");
     }
     if program.frozen {
-        return "is stopped while another is measured alone".to_owned();
+        return "is stopped while another program is measured alone".to_owned();
     }
     let seated = program.mode == Some(SeatMode::Seated);
     let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
         let quota = program
             .cpu_quota
-            .map(|quota| format!(", for {quota:.1} CPUs' worth of time at most"));
+            .map(|quota| format!(", within a quota of {quota:.1} CPUs"));
         let quota = quota.unwrap_or_default();
         if let Some(pinned) = &program.pinned_to {
             return format!(
@@ -219,7 +217,7 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
                  are seated on the remaining CPUs, if there are any"
             );
         }
-        return format!("is left to the kernel, on every CPU that it may use{quota}");
+        return format!("has no seat, and may use every CPU of its affinity{quota}");
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
     let cores = topology.capacity_of(&own);
@@ -228,7 +226,7 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         None => format!("{cores:.1} cores"),
     };
     let mut text = match program.soft {
-        true => format!("is at home on CPUs {own} ({size})"),
+        true => format!("has the soft seat of CPUs {own} ({size})"),
         false => format!("has CPUs {own} of its own ({size})"),
     };
     let Some(curve) = &program.profile else {
@@ -239,7 +237,7 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     text.push_str(&format!(": NTT {:.2}", ntt(curve, cores, all)));
     if cores + 1.0 <= all {
         text.push_str(&format!(
-            ", {:.2} with a core more",
+            ", {:.2} with one core more",
             ntt(curve, cores + 1.0, all)
         ));
     }
@@ -252,32 +250,34 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     text
 }
 
-/// What is known of it, from where, and how sure that is.
+/// Describes what is known about the program's scalability, the source, and the confidence.
 fn known(program: &ProgramStatus) -> String {
     let curve = match &program.profile {
         Some(curve) => format!(
             "its curve is known from earlier runs ({})",
             text::count(curve.points().len(), "point")
         ),
-        None => "no earlier run of it is known".to_owned(),
+        None => "it has no stored profile".to_owned(),
     };
     let progress = match &program.progress {
         Some(p) => format!(
-            "progress is told by {} (trusted {:.0} %)",
+            "progress comes from {} (confidence {:.0} %)",
             p.source,
             p.confidence * 100.0
         ),
-        None => "nothing tells its progress".to_owned(),
+        None => "its progress is unknown".to_owned(),
     };
     let waits = match (program.spinners, program.active_wait) {
-        (0, Some(true)) => "; its OpenMP or MPI runtime counted the CPUs when it started, so it is not narrowed while it runs".to_owned(),
+        (0, Some(true)) => "; its OpenMP or MPI runtime counted the CPUs when it started, so its \
+                            seat is not narrowed"
+            .to_owned(),
         (0, _) => String::new(),
-        (n, _) => format!("; {n} of its threads busy-wait, so it is not squeezed"),
+        (n, _) => format!("; {n} of its threads busy-wait, so it gets at least as many cores"),
     };
     format!("{curve}; {progress}{waits}")
 }
 
-/// What it lends and borrows, in sentences.
+/// Describes what the program lends and borrows, in sentences.
 fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<Item = String> + 'a {
     let name = |id| {
         let owner = status.programs.iter().find(|p| p.id == id);
@@ -287,14 +287,14 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
         let cpus = &loan.cpus;
         match loan.owner {
             Some(owner) if owner == program.id => Some(format!(
-                "lends CPUs {cpus} to {} until it wants them back",
+                "lends CPUs {cpus} to {} until it needs them",
                 name(loan.borrower)
             )),
             Some(owner) if loan.borrower == program.id => {
                 Some(format!("borrows CPUs {cpus} from {}", name(owner)))
             }
             None if loan.borrower == program.id => {
-                Some(format!("uses CPUs {cpus}, which nobody owns"))
+                Some(format!("uses CPUs {cpus}, which belong to no seat"))
             }
             _ => None,
         }
@@ -375,11 +375,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_other_choices_would_cost() {
+    fn explains_the_cost_of_alternatives() {
         let source = Source::parse("package:1 core:4 pu:1").unwrap();
         let machine = usher_topology::load(source).unwrap();
-        // Perfect scaling: half the machine costs a factor of two; none at
-        // all: it costs nothing.
+        // Perfect scaling: half the machine costs a factor of two. No scaling: it costs nothing.
         let programs = vec![
             program(1, "scales", &[(1, 1.0), (4, 4.0)]),
             program(2, "serial", &[(1, 1.0), (4, 1.0)]),
@@ -397,9 +396,9 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_that_the_scheduler_keeps_is_a_home() {
+    fn a_seat_kept_by_the_scheduler_is_shown() {
         let machine = usher_topology::load(Source::parse("core:4 pu:1").unwrap()).unwrap();
-        let told = |soft| {
+        let actual = |soft| {
             let one = ProgramStatus {
                 cpus: Some(usher_model::CpuSet::range(0, 1)),
                 mode: Some(SeatMode::Seated),
@@ -408,12 +407,12 @@ mod tests {
             };
             place(&one, &status(vec![], &machine), &machine)
         };
-        assert_eq!(told(true), "is at home on CPUs 0-1 (2.0 cores)");
-        assert_eq!(told(false), "has CPUs 0-1 of its own (2.0 cores)");
+        assert_eq!(actual(true), "has the soft seat of CPUs 0-1 (2.0 cores)");
+        assert_eq!(actual(false), "has CPUs 0-1 of its own (2.0 cores)");
     }
 
     #[test]
-    fn programs_of_one_name_are_told_apart() {
+    fn distinguishes_programs_of_one_name() {
         let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
         let programs = vec![
             program(1, "py", &[]),
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_nothing_where_a_curve_is_not_known_and_finds_programs_by_name_and_number() {
+    fn omits_comparisons_without_a_curve_and_finds_programs_by_name_and_number() {
         let machine = usher_topology::load(Source::parse("core:2 pu:1").unwrap()).unwrap();
         let programs = vec![program(1, "a", &[]), program(2, "b", &[(1, 1.0), (2, 2.0)])];
         let status = status(programs, &machine);

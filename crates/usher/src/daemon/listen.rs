@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The runtime directory, the one daemon in it, and its socket.
+//! The runtime directory, its only daemon, and the daemon's socket.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -14,25 +14,24 @@ use rustix::io::Errno;
 use crate::client::Daemon;
 use crate::runtime;
 
-/// A socket that is listened on; taken away when dropped.
-pub struct Listening {
+/// A listening socket; removed on drop.
+pub struct DaemonSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Locked for as long as the daemon lives: the kernel lets go of it
-    /// whatever way it dies.
+    /// Locked while the daemon lives: the kernel releases the lock however it dies.
     _lock: File,
 }
 
-impl Listening {
-    /// Makes the directory, becomes the one daemon in it and listens.
+impl DaemonSocket {
+    /// Creates the directory, locks it as its only daemon and listens.
     ///
     /// # Errors
-    /// Another daemon is there, or the directory cannot be used.
+    /// Another daemon runs there, or the directory cannot be used.
     pub fn start(runtime_dir: &Path) -> anyhow::Result<Self> {
         runtime::make_dir(runtime_dir)?;
         let lock = lock(runtime_dir)?;
         let path = runtime_dir.join(runtime::SOCKET);
-        // With the lock ours, a socket that lies there is a dead daemon's.
+        // This daemon has the lock, so an existing socket belongs to a dead daemon.
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -54,30 +53,30 @@ impl Listening {
         })
     }
 
-    /// Where.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes the socket away: nobody else can connect. The place stays ours.
-    pub fn hang_up(&self) {
-        // Where it cannot be removed, the next daemon does.
+    /// Removes the socket, so that no more clients can connect. The lock stays.
+    pub fn remove_socket(&self) {
+        // If it cannot be removed, the next daemon does it.
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The listener, to accept on.
+    /// Returns the listener, to accept on.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 }
 
-impl Drop for Listening {
+impl Drop for DaemonSocket {
     fn drop(&mut self) {
-        self.hang_up();
+        self.remove_socket();
     }
 }
 
-/// Root serves all users; anybody else only themselves.
+/// Root's daemon serves all users; another user's serves only that user.
 fn socket_mode() -> u32 {
     match rustix::process::geteuid().is_root() {
         true => 0o666,
@@ -85,10 +84,10 @@ fn socket_mode() -> u32 {
     }
 }
 
-/// Becomes the one daemon in this directory.
+/// Locks this directory for its only daemon.
 ///
-/// Whoever can open the file can lock it, with a shared lock even through a
-/// descriptor that only reads. So nobody but the owner can open it.
+/// A process that can open the file can lock it, with a shared lock even through a read-only
+/// descriptor. The file is therefore accessible only to the owner.
 fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join("usher.lock");
     let doing = || format!("locking '{}'", path.display());
@@ -100,8 +99,8 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     }
     let mut locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     if readable && locked == Err(Errno::WOULDBLOCK) && !is_served(dir) {
-        // An earlier version's file, which all users could open. No daemon
-        // answers, so another user's process may hold the lock: a new file.
+        // The file of an earlier version, which all users could open. No daemon answers, so another
+        // user's process may hold the lock: a new file is made.
         fs::remove_file(&path).with_context(doing)?;
         file = open_lock(&path).with_context(doing)?;
         locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -139,7 +138,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Whether a daemon listens there.
+/// Returns whether a daemon listens there.
 fn is_served(dir: &Path) -> bool {
     UnixStream::connect(dir.join(runtime::SOCKET)).is_ok()
 }
@@ -149,12 +148,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_is_for_its_owner_alone() {
+    fn only_the_owner_can_take_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("usher.lock");
         fs::write(&path, "1\n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        // What a reader of the old file can do, and go on doing.
+        // A process that opened the old file for reading can still lock it.
         let reader = File::open(&path).unwrap();
         rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
         let lock = lock(dir.path()).unwrap();

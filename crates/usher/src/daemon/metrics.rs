@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a
-//! Unix socket or a loopback port. Off unless asked for.
+//! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a Unix socket or a loopback
+//! port. Off by default.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -23,12 +23,12 @@ use usher_model::SeatMode;
 
 use super::view;
 
-/// Where metrics are served.
+/// The address at which metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A port of this machine that no other can reach.
+    /// A port of this machine that other machines cannot reach.
     Loopback(SocketAddr),
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.is_empty() {
-                true => Err("unix: needs a path behind it".to_owned()),
+                true => Err("unix: must be followed by a path".to_owned()),
                 false => Ok(Self::Unix(path.into())),
             };
         }
@@ -64,10 +64,10 @@ impl FromStr for Address {
     }
 }
 
-/// What is measured beside the engine's own counts.
+/// Measurements beside the engine's own counts.
 #[derive(Debug, Clone)]
 pub struct Timings {
-    /// Seconds from a registration's arrival to the program's seat.
+    /// Seconds from the arrival of a registration to the program's seat.
     seating: Histogram,
 }
 
@@ -83,7 +83,7 @@ impl Default for Timings {
 }
 
 impl Timings {
-    /// Counts a program that was taken in.
+    /// Counts an admitted program.
     pub fn seated(&self, after: Duration) {
         self.seating.observe(after.as_secs_f64());
     }
@@ -94,7 +94,7 @@ struct ModeLabel {
     mode: &'static str,
 }
 
-/// The page that a scrape gets.
+/// Returns the page for a scrape.
 ///
 /// # Errors
 /// The encoder failed.
@@ -115,7 +115,7 @@ pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Erro
     Ok(text)
 }
 
-/// Who runs where, and whose the CPUs are.
+/// Registers where programs run, and which program owns each CPU.
 fn register_seats(registry: &mut Registry, status: &Status) {
     let programs = Family::<ModeLabel, Gauge>::default();
     for (mode, label) in MODES {
@@ -145,10 +145,10 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     let seats: usize = status.programs.iter().map(owned).sum();
     let lent: usize = status.plan.loans.iter().map(|loan| loan.cpus.len()).sum();
     for (name, help, cpus) in [
-        ("seat_cpus", "CPUs that are some program's own", seats),
+        ("seat_cpus", "CPUs that belong to a program's seat", seats),
         (
             "lent_cpus",
-            "CPUs that a program uses and does not own",
+            "CPUs that a program uses outside its seat",
             lent,
         ),
         (
@@ -161,27 +161,31 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     }
 }
 
-/// How background work fares.
+/// Registers the state of background work.
 fn register_background(registry: &mut Registry, status: &Status) {
     let all = status.programs.iter();
     let stopped = all.clone().filter(|p| p.background.is_some() && p.frozen);
     registry.register(
         "background_stopped",
-        "Background programs that give way at the moment",
+        "Background programs that are stopped now",
         ConstGauge::new(stopped.count() as i64),
     );
     let states = all.filter_map(|p| p.background.as_ref()?.state.as_ref());
     registry.register(
         "background_stops",
-        "How often the background programs managed now were stopped",
+        "Stops of the background programs that are managed now",
         ConstGauge::new(states.map(|one| one.stops as i64).sum::<i64>()),
     );
 }
 
-/// What the control loop does and costs.
+/// Registers the actions of the control loop and its cost.
 fn register_loop(registry: &mut Registry, status: &Status) {
     for (name, help, count) in [
-        ("decisions", "Turns of the control loop", status.decisions),
+        (
+            "decisions",
+            "Iterations of the control loop",
+            status.decisions,
+        ),
         (
             "actions_failed",
             "Actions that could not be carried out",
@@ -192,7 +196,7 @@ fn register_loop(registry: &mut Registry, status: &Status) {
     }
     registry.register_with_unit(
         "loop_cpu",
-        "CPU time of the control loop: what observing and deciding costs",
+        "CPU time of the control loop",
         Unit::Seconds,
         ConstCounter::new(status.loop_cpu_seconds),
     );
@@ -204,7 +208,7 @@ fn register_loop(registry: &mut Registry, status: &Status) {
     );
 }
 
-/// What the plan is predicted to give; left out where nothing is predicted.
+/// Registers the predicted effect of the plan; left out if there is no prediction.
 fn register_predictions(registry: &mut Registry, status: &Status) {
     for (name, help, value) in [
         (
@@ -214,7 +218,7 @@ fn register_predictions(registry: &mut Registry, status: &Status) {
         ),
         (
             "antt_time_sharing",
-            "The same if all were left to the kernel",
+            "Mean normalised turnaround time under time sharing",
             status.plan.antt_time_sharing,
         ),
     ] {
@@ -231,16 +235,16 @@ const MODES: [(Option<SeatMode>, &str); 4] = [
     (None, "arriving"),
 ];
 
-/// Makes the page, where the engine still answers.
+/// Makes the page; `None` if the engine no longer answers.
 pub type MakePage = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// How long one scrape may take from its first byte to its last.
+/// Upper limit of the duration of one scrape, from its first byte to its last.
 const SCRAPE_MAX: Duration = Duration::from_secs(5);
-/// Scrapes that are answered at the same time; further ones are hung up on.
+/// Upper limit of simultaneous scrapes; further connections are closed.
 const SCRAPES_MAX: usize = 16;
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
 
-/// A connection of which each read and write can be limited.
+/// A connection with time limits for each read and write.
 trait Timed: Read + Write + Send {
     fn limit(&self, left: Duration) -> io::Result<()>;
 }
@@ -259,9 +263,8 @@ impl Timed for TcpStream {
     }
 }
 
-/// Serves the page at that address for as long as the process lives. A thread
-/// accepts; each scrape is answered on a thread of its own, so that a slow
-/// scraper delays no other.
+/// Serves the page at that address while the process lives. A thread accepts; each scrape is
+/// answered on a thread of its own, so that a slow scraper delays no other.
 ///
 /// # Errors
 /// The address cannot be listened on.
@@ -281,7 +284,7 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
     let body = move || {
         loop {
             let Ok(stream) = accept() else {
-                // No descriptor left, as a rule: not at full speed.
+                // Usually no descriptor is left: pause before the next attempt.
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
@@ -290,9 +293,9 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
             }
             let (make_page, counted) = (make_page.clone(), scrapes.clone());
             let thread = std::thread::Builder::new().name("scrape".to_owned());
-            // Where no thread can be had, the scraper is hung up on.
+            // If no thread can be started, the connection is closed.
             let _ = thread.spawn(move || {
-                // A scraper that went away or was too slow has its answer.
+                // A scraper that disconnected or was too slow needs no answer.
                 let _ = answer(stream, &make_page);
                 drop(counted);
             });
@@ -304,7 +307,7 @@ pub fn serve(address: &Address, make_page: MakePage) -> io::Result<()> {
     Ok(())
 }
 
-/// Listens at a path; a socket that nobody listens on is replaced.
+/// Listens at a path; a socket without a listener is replaced.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path)
         .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
@@ -314,8 +317,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Reads a request's head and answers GET with the page, all of it within
-/// [`SCRAPE_MAX`].
+/// Reads a request's head and answers GET with the page, all within [`SCRAPE_MAX`].
 fn answer(mut stream: Box<dyn Timed>, make_page: &MakePage) -> io::Result<()> {
     let until = Instant::now() + SCRAPE_MAX;
     let limit = |stream: &dyn Timed| match until.checked_duration_since(Instant::now()) {
@@ -353,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scrapers_that_never_finish_keep_no_other_waiting() {
+    fn scrapers_that_never_finish_delay_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics");
         let page = Box::new(|| Some("usher_programs 1\n".to_owned()));
@@ -364,7 +366,7 @@ mod tests {
         slow.iter()
             .for_each(|mut one| one.write_all(b"GET").unwrap());
         let mut scraper = UnixStream::connect(&path).unwrap();
-        // Well below what all of the slow ones together may take.
+        // Well below the total time of all slow scrapers.
         scraper.set_read_timeout(Some(SCRAPE_MAX * 4)).unwrap();
         scraper.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut reply = String::new();

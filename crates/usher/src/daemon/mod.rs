@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon: the engine on its own thread owns everything that is done to
-//! programs; the socket's thread never blocks on a peer; this thread waits
-//! for the end.
+//! The daemon. The engine acts on programs, on a thread of its own. The socket's thread never
+//! blocks on a peer. This thread waits for the end.
 
 mod claim;
 mod connection;
@@ -32,44 +31,44 @@ use usher_model::Topology;
 use crate::commands::usable_machine;
 use crate::failure;
 use crate::runtime;
-use listen::Listening;
+use listen::DaemonSocket;
 use metrics::{Address, Timings};
 use server::{Limits, Server};
-use service::Shared;
+use service::ServiceContext;
 
-/// What a daemon is told.
+/// The configuration of a daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// For the socket, the lock and the journal.
+    /// The directory of the socket, the lock and the journal.
     pub runtime_dir: PathBuf,
     /// The policy's name.
     pub policy: String,
-    /// Where metrics are served, if they are.
+    /// The address of the metrics, if they are served.
     pub metrics: Option<Address>,
-    /// Where the loop is recorded, if it is.
+    /// The file of the loop's record, if it is recorded.
     pub record: Option<PathBuf>,
     /// The profile store.
     pub store: PathBuf,
-    /// Thresholds for background work, where they are not the machine's own.
+    /// Thresholds for background work, if they differ from the machine's own.
     pub thresholds: Option<PathBuf>,
-    /// More services whose use is not foreground's.
+    /// Further services that do not count as foreground.
     pub ignore: Vec<String>,
 }
 
 /// Serves until SIGTERM or SIGINT, then undoes everything.
 ///
 /// # Errors
-/// Another daemon is there, or something that it needs is not.
+/// Another daemon runs, or a requirement is missing.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     let config = &config.absolute();
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
     catch_signals(&ending).context("catching signals")?;
     raise_descriptor_limit();
-    let listening = Listening::start(&config.runtime_dir)?;
+    let listening = DaemonSocket::start(&config.runtime_dir)?;
     let topology = usable_machine()?;
     let engine = start_engine(config, topology, &ending)?;
     claim_machine(&engine)?;
-    let shared = Shared {
+    let shared = ServiceContext {
         engine: engine.handle(),
         timings: Timings::default(),
         instance_dir: engine.instance_dir().to_owned(),
@@ -78,7 +77,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         serve_metrics(address, &shared)?;
     }
     let server = start_server(&listening, shared, &ending)?;
-    failure::complain(&format!(
+    failure::print_error(&format!(
         "listening at {} with policy {}",
         listening.path().display(),
         config.policy
@@ -86,17 +85,17 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let served = server.join();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    // No newcomer from here on; then everything is taken back. Only then may
-    // another daemon begin.
-    listening.hang_up();
+    // No program can register from here on; then everything is undone. Only afterwards may another
+    // daemon start.
+    listening.remove_socket();
     let panicked = engine.has_panicked();
     let left = engine.stop();
     drop(listening);
     for error in &left {
-        failure::complain(&failure::line(&anyhow::anyhow!("{error}")));
+        failure::print_error(&failure::line(&anyhow::anyhow!("{error}")));
     }
     if panicked {
-        bail!("the control loop ended in a panic; what it had done is undone");
+        bail!("the control loop panicked; its changes are undone");
     }
     match served {
         Ok(result) => result.context("serving the socket"),
@@ -105,7 +104,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 }
 
 impl Config {
-    /// With paths that mean the same to a daemon that the keeper starts again.
+    /// Returns the configuration with absolute paths, which stay valid for a daemon that the keeper
+    /// restarts.
     fn absolute(&self) -> Self {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         Self {
@@ -122,7 +122,7 @@ impl Config {
         }
     }
 
-    /// The command line that starts this daemon.
+    /// Returns the command line that starts this daemon.
     fn command_line(&self, exe: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![exe.into(), "daemon".into()];
         let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
@@ -167,7 +167,7 @@ fn start_engine(
         Ok((topology, policy))
     };
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
-    // Under systemd the unit's Restart= starts it again.
+    // Under systemd, Restart= of the unit restarts it.
     let respawn = match std::env::var_os("NOTIFY_SOCKET") {
         Some(_) => Vec::new(),
         None => config.command_line(&exe),
@@ -181,9 +181,9 @@ fn start_engine(
     settings.policy_factory = Some(PolicyFactory::new(make_policy));
     settings.ignore = config.ignore.clone();
     settings.soft = Some(crate::commands::sched::seats(&config.runtime_dir));
-    // A daemon without its loop is none.
+    // A daemon without its loop must end.
     settings.ended = Some(ending.clone());
-    // Nobody asks a daemon for a timeline.
+    // No client requests a timeline from a daemon.
     settings.log_entries_max = 0;
     settings.keeper = Some(KeeperCommand {
         exe,
@@ -199,7 +199,7 @@ fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
     let engine = engine.handle();
     let changed = move |forbidden: Option<String>| {
         if let Some(reason) = &forbidden {
-            failure::complain(&format!("no seats are given: {reason}"));
+            failure::print_error(&format!("no seats are given: {reason}"));
         }
         engine.set_seating(forbidden);
     };
@@ -208,15 +208,15 @@ fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
         .context("claiming this machine's CPUs")
 }
 
-fn serve_metrics(address: &Address, shared: &Shared) -> anyhow::Result<()> {
+fn serve_metrics(address: &Address, shared: &ServiceContext) -> anyhow::Result<()> {
     let shared = shared.clone();
     let page = move || metrics::page(&shared.engine.status().ok()?, &shared.timings).ok();
     metrics::serve(address, Box::new(page)).with_context(|| format!("serving metrics at {address}"))
 }
 
 fn start_server(
-    listening: &Listening,
-    shared: Shared,
+    listening: &DaemonSocket,
+    shared: ServiceContext,
     ending: &Arc<OwnedFd>,
 ) -> anyhow::Result<JoinHandle<std::io::Result<()>>> {
     let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
@@ -230,24 +230,25 @@ fn start_server(
         .context("starting a thread")
 }
 
-/// Makes the descriptor readable when a signal asks the daemon to end.
+/// Makes the descriptor readable when a signal requests the daemon's end.
 fn catch_signals(ending: &Arc<OwnedFd>) -> std::io::Result<()> {
     for signal in [SIGTERM, SIGINT] {
         let ending = ending.clone();
-        let ring = move || {
+        let notify = move || {
             let _ = rustix::io::write(ending.as_fd(), &1u64.to_ne_bytes());
         };
         // SAFETY: write(2) is async-signal-safe, and nothing else is done.
-        unsafe { signal_hook::low_level::register(signal, ring) }?;
+        unsafe { signal_hook::low_level::register(signal, notify) }?;
     }
     Ok(())
 }
 
-/// A connection and a few files a program: as many as the system lets us.
+/// Raises the limit of descriptors to the maximum: a connection and a few files are needed per
+/// program.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What there is will do.
+    // If this fails, the present limit applies.
     let _ = setrlimit(Resource::Nofile, limit);
 }

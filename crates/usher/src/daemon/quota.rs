@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-/// What is limited.
+/// A limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
     /// Connections of one user.
@@ -28,8 +28,14 @@ impl Quota {
 
     fn remedy(self) -> &'static str {
         match self {
-            Self::ConnectionsPerUser => "close connections of yours, or end programs that hold one",
-            Self::Connections => "try again later; root can see in 'usher status' who has programs",
+            Self::ConnectionsPerUser => {
+                "close some of your connections, or end programs that \
+                                         hold one"
+            }
+            Self::Connections => {
+                "try again later; for root, 'usher status' lists the users' \
+                                  programs"
+            }
             Self::Message => "send fewer or shorter arguments",
             Self::Bytes => "read replies sooner, or use fewer connections at a time",
         }

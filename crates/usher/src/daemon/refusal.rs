@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the daemon says when it will not: the interface's errors.
+//! Errors of the interface when the daemon rejects a call.
 
 use usher_act::ActError;
 use usher_host::engine::EngineError;
@@ -10,16 +10,16 @@ use crate::failure;
 /// Why a call was refused.
 #[derive(Debug)]
 pub enum Refusal {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     BadArgument {
-        /// Which.
+        /// The argument.
         argument: &'static str,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// No managed program has this name or number.
     NoSuchProgram(String),
-    /// The engine would not.
+    /// The engine rejected it.
     Engine(EngineError),
 }
 
@@ -70,7 +70,7 @@ fn reply_engine(
     }
 }
 
-/// Varlink's integers are signed; no count of ours comes near the end.
+/// Converts to Varlink's signed integers; no count reaches the limit.
 pub fn to_int(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

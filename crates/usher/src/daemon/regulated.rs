@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why background work runs or stands still, in sentences.
+//! Why background work runs or is stopped, in sentences.
 
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};
 
-/// The share of time that is told is that of so many seconds.
+/// Interval of the reported share of time, in seconds.
 const SHARE_SECONDS: f64 = 10.0;
 
-/// Whether it runs, since when, and what for.
+/// Describes whether the program runs, since when, and why.
 pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     let policy = status.regulation.name();
     let Some(state) = &status.state else {
@@ -32,7 +32,7 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     )
 }
 
-/// The figures that it was last stopped by, and what they were held against.
+/// Describes the values that caused the last stop, and their thresholds.
 pub fn known(status: &BackgroundStatus) -> String {
     let reason = status.state.as_ref().and_then(|one| one.reason.as_ref());
     let figures = match reason {
@@ -54,7 +54,7 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
     let window = seconds(reason.window_ns as f64 * 1e-9);
     let used = |count: u64| amount(status.regulation, reason.resource, count);
     match status.regulation {
-        // Run queues are looked at much more often than times are.
+        // Run queues are checked much more often than times.
         Regulation::Usher if reason.resource == Resource::Cpu && reason.background == 0 => {
             format!("last stopped for {what}, at once: threads waited for one another")
         }
@@ -90,7 +90,7 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
     }
 }
 
-/// An amount of a resource in its unit.
+/// Formats an amount of a resource in its unit.
 fn amount(regulation: Regulation, resource: Resource, count: u64) -> String {
     match (resource, regulation) {
         (Resource::Cpu, _) => seconds(count as f64 * 1e-9),
@@ -109,7 +109,7 @@ fn times(count: u64) -> String {
     }
 }
 
-/// A span of time with three digits: 12.3 ms, 4.56 s.
+/// Formats a time span with three digits: 12.3 ms, 4.56 s.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 100.0 => format!("{s:.0} s"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_stopped_it_and_what_that_was_held_against() {
+    fn explains_what_stopped_it_and_the_threshold() {
         let mut one = program(1, "backup", &[]);
         one.frozen = true;
         let resource = Resource::Disk(DiskId {

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon's socket: one thread, one poll loop, nothing that can block.
+//! The daemon's socket: one thread, one poll loop, no blocking calls.
 //!
-//! Whoever connects may send nonsense, a great deal of it, one byte a minute,
-//! or nothing at all. So no read or write waits; a connection buffers at most
-//! one message of bounded size; replies are written as far as the peer takes
-//! them, and while it does not, nothing more is read from it; who leaves a
-//! message half sent or a reply half read for too long is hung up on. Each user
-//! has a quota of connections and of bytes, and some connections and threads
-//! are kept for root; a request over a quota is refused with an error that
-//! names it ([`super::quota`]). A connection that is idle between
-//! messages costs a descriptor and may stay: launchers hold one for as long
-//! as their program runs, to see the daemon die.
+//! **Problem.** A peer may send invalid data, too much data, one byte a minute, or nothing at all.
 //!
-//! Calls are answered by [`super::workers`], because taking a program in waits
-//! for the loop, and several that wait at once are taken in at one turn of it.
-//! A connection has one call at work at a time, so answers come in order.
+//! **Rules.**
+//!
+//! - No read or write waits.
+//! - A connection buffers at most one message of bounded size.
+//! - Only the part of a reply that the peer accepts is written. Until then nothing more is read
+//!   from it.
+//! - A peer that leaves a message half sent, or a reply half read, for too long is disconnected.
+//! - Each user has a quota of connections and of bytes, and some connections and threads are kept
+//!   for root. A request over a quota is rejected with an error that names the quota
+//!   ([`super::quota`]).
+//! - A connection that is idle between messages costs a descriptor and may stay: launchers hold one
+//!   while their program runs, to notice the daemon's death.
+//!
+//! [`super::workers`] answers the calls, because the admission of a program waits for the control
+//! loop. Several programs that wait at once are admitted in one iteration of the loop. A connection
+//! has one call in progress at a time, so answers keep their order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,13 +37,12 @@ use super::quota::{self, Quota};
 use super::workers::Workers;
 use crate::peer;
 
-/// Who is at the other end, as the kernel vouches (SO_PEERCRED).
+/// The process at the other end, as reported by the kernel (SO_PEERCRED).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Effective user at the time of connecting.
     pub uid: u32,
-    /// Its process, by the daemon's numbers; 0: it has none in the daemon's pid
-    /// namespace.
+    /// Its pid in the daemon's PID namespace; 0 if it has none there.
     pub pid: i32,
 }
 
@@ -52,32 +55,31 @@ impl Peer {
         })
     }
 
-    /// Whether the peer's process numbers are those of another pid namespace,
-    /// outside of the daemon's or nested in it.
+    /// Returns whether the peer's pids belong to another PID namespace, outside the daemon's or
+    /// nested in it.
     pub fn counts_otherwise(&self, proc_root: &Path) -> bool {
-        // One that has exited and left its socket to another is not known.
+        // A process that has exited and left its socket to another process is unknown.
         let facts = ProcessFacts::read(proc_root, self.pid).ok();
         self.pid == 0 || facts.is_some_and(|facts| facts.numbers.len() > 1)
     }
 }
 
-/// How much one peer, or all together, may ask for. `docs/security.md` lists
-/// the values.
+/// Limits of one peer, or of all together. `docs/security.md` lists the values.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Simultaneous connections.
     pub connections: usize,
-    /// Connections of one user other than root at a time.
+    /// Simultaneous connections of one user other than root.
     pub connections_per_user: usize,
-    /// Connections of all that only root can have.
+    /// Connections out of all that are reserved for root.
     pub connections_for_root: usize,
-    /// Bytes of messages and replies that are held for one user.
+    /// Bytes of messages and replies that are buffered for one user.
     pub bytes_per_user: usize,
     /// Bytes of one message, its final NUL included.
     pub message_bytes: usize,
-    /// How long a message may stay half sent, or a reply half read.
-    pub patience: Duration,
-    /// Calls that are answered at the same time.
+    /// Upper limit of the time for which a message may stay half sent, or a reply half read.
+    pub message_timeout: Duration,
+    /// Calls that are answered simultaneously.
     pub workers: usize,
 }
 
@@ -89,13 +91,13 @@ impl Default for Limits {
             connections_for_root: 256,
             bytes_per_user: 16 << 20,
             message_bytes: 256 * 1024,
-            patience: Duration::from_secs(5),
+            message_timeout: Duration::from_secs(5),
             workers: 32,
         }
     }
 }
 
-/// Makes the service that a peer talks to.
+/// Makes the service for a peer.
 pub type MakeService = Box<dyn Fn(Peer) -> VarlinkService + Send>;
 
 /// The socket with its connections.
@@ -107,26 +109,25 @@ pub struct Server {
     workers: Workers,
     connections: Vec<Connection>,
     next_token: u64,
-    /// The connection whose call is begun first in the next turn.
+    /// The connection that is the first to start a call in the next iteration.
     first: usize,
-    /// Until when no connection is accepted: descriptors have run out.
+    /// Until this time no connection is accepted: descriptors have run out.
     full_until: Option<Instant>,
 }
 
-/// What a poll has found.
+/// The result of a poll.
 struct Ready {
     end: bool,
     knock: bool,
-    /// By connection.
+    /// One entry per connection.
     connections: Vec<bool>,
 }
 
 impl Server {
-    /// A server on that listener; it ends when `wake` becomes readable or is
-    /// hung up.
+    /// Makes a server on that listener. It ends when `wake` becomes readable or is closed.
     ///
     /// # Errors
-    /// The listener cannot be made non-blocking, or threads cannot be had.
+    /// The listener cannot be made non-blocking, or threads cannot be started.
     pub fn new(
         listener: UnixListener,
         wake: OwnedFd,
@@ -147,17 +148,17 @@ impl Server {
         })
     }
 
-    /// Serves until it is told to end.
+    /// Serves until `wake` ends it.
     ///
     /// # Errors
     /// Polling fails.
     pub fn run(&mut self) -> io::Result<()> {
-        while self.turn()? {}
+        while self.iterate()? {}
         Ok(())
     }
 
-    /// Waits for something to happen and deals with it; false at the end.
-    fn turn(&mut self) -> io::Result<bool> {
+    /// Waits for an event and handles it. Returns false at the end.
+    fn iterate(&mut self) -> io::Result<bool> {
         let ready = self.poll()?;
         if ready.end {
             return Ok(false);
@@ -168,10 +169,10 @@ impl Server {
             }
         }
         self.deliver();
-        self.hold_to_quota();
+        self.enforce_quota();
         self.begin_calls();
         for connection in &mut self.connections {
-            connection.lose_patience(self.limits.patience);
+            connection.close_if_late(self.limits.message_timeout);
         }
         self.connections.retain(|connection| !connection.closed);
         if ready.knock {
@@ -180,8 +181,8 @@ impl Server {
         Ok(true)
     }
 
-    /// Sends replies. What a call has done for a caller that is gone is undone:
-    /// the caller has reported a failure, and is not to be wrong.
+    /// Sends replies. A call of a caller that is gone is undone: the caller has reported a failure,
+    /// which must be true.
     fn deliver(&mut self) {
         for mut done in self.workers.done() {
             let caller = self.connections.iter_mut().find(|c| c.token == done.token);
@@ -195,9 +196,8 @@ impl Server {
         }
     }
 
-    /// Hangs up on connections of users for whom too many bytes are held, the
-    /// newest first.
-    fn hold_to_quota(&mut self) {
+    /// Disconnects users with too many buffered bytes, the newest connections first.
+    fn enforce_quota(&mut self) {
         let limit = self.limits.bytes_per_user;
         let mut held: BTreeMap<u32, usize> = BTreeMap::new();
         for connection in self.connections.iter_mut().filter(|c| c.peer.uid != 0) {
@@ -209,8 +209,8 @@ impl Server {
         }
     }
 
-    /// Begins the calls that are due, as far as each user's share of threads
-    /// goes; not always the same connection first.
+    /// Starts the calls that are due, within each user's share of threads. The first connection
+    /// rotates.
     fn begin_calls(&mut self) {
         let count = self.connections.len();
         let first = self.first;
@@ -237,10 +237,10 @@ impl Server {
         let mut fds = vec![
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.listener, listen),
-            PollFd::from_borrowed_fd(self.workers.bell(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.workers.notify_fd(), PollFlags::IN),
         ];
-        // One that waits for its answer is not looked at: a hang-up would be
-        // reported again and again.
+        // A connection with a call in progress is not polled: its hang-up would be reported again
+        // and again.
         let polled: Vec<bool> = self.connections.iter().map(|c| !c.waits()).collect();
         let connections = self.connections.iter().filter(|c| !c.waits());
         fds.extend(connections.map(Connection::poll_fd));
@@ -260,10 +260,13 @@ impl Server {
         })
     }
 
-    /// Until the first peer has used up its patience.
+    /// Returns the time until the first peer exceeds its time limit.
     fn timeout(&self, now: Instant) -> Option<Timespec> {
-        let ends = self.connections.iter().filter_map(Connection::owes_since);
-        let first = ends.map(|since| since + self.limits.patience).min();
+        let ends = self
+            .connections
+            .iter()
+            .filter_map(Connection::delayed_since);
+        let first = ends.map(|since| since + self.limits.message_timeout).min();
         let first = [first, self.full_until].into_iter().flatten().min()?;
         let left = first.saturating_duration_since(now) + Duration::from_millis(1);
         Timespec::try_from(left).ok()
@@ -276,8 +279,8 @@ impl Server {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // Out of descriptors or memory: the listener would stay
-                    // readable, so look away for a moment instead of spinning.
+                    // Descriptors or memory have run out. The listener would stay readable, so it
+                    // is not polled for 100 ms.
                     self.full_until = Some(Instant::now() + Duration::from_millis(100));
                     return;
                 }
@@ -285,7 +288,7 @@ impl Server {
         }
     }
 
-    /// Takes a connection in, or hangs up where there are too many.
+    /// Accepts a connection, or closes it if there are too many.
     fn admit(&mut self, stream: UnixStream) {
         let Ok(peer) = Peer::of(&stream) else {
             return;
@@ -302,7 +305,7 @@ impl Server {
         }
     }
 
-    /// The quota that one more connection of this peer would exceed.
+    /// Returns the quota that one more connection of this peer would exceed.
     fn over_quota(&self, peer: Peer) -> Option<(Quota, usize)> {
         let limits = &self.limits;
         let all = self.connections.len();
@@ -336,7 +339,7 @@ mod tests {
 
     const GET_INFO: &[u8] = b"{\"method\":\"org.varlink.service.GetInfo\"}\0";
 
-    /// A server at work; ends with the value.
+    /// A running server; it ends on drop.
     struct Fixture {
         path: PathBuf,
         wake: OwnedFd,
@@ -392,7 +395,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Whether the server hangs up on this peer, however it does so.
+    /// Returns whether the server closes the connection of this peer, in any way.
     fn hung_up(stream: &mut UnixStream) -> bool {
         let mut rest = Vec::new();
         match stream.read_to_end(&mut rest) {
@@ -425,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn hangs_up_on_who_sends_too_much_and_serves_the_others() {
+    fn disconnects_a_peer_that_sends_too_much_and_serves_others() {
         let server = Fixture::start(Limits {
             message_bytes: 10_000,
             ..Limits::default()
@@ -437,10 +440,10 @@ mod tests {
     }
 
     #[test]
-    fn hangs_up_on_who_never_finishes_and_serves_the_others() {
-        let patience = Duration::from_millis(50);
+    fn disconnects_a_peer_that_never_finishes_and_serves_others() {
+        let message_timeout = Duration::from_millis(50);
         let server = Fixture::start(Limits {
-            patience,
+            message_timeout,
             ..Limits::default()
         });
         let mut idle = server.connect();
@@ -448,16 +451,16 @@ mod tests {
         slow.write_all(b"{\"meth").unwrap();
         assert!(hung_up(&mut slow));
         server.answers();
-        // Idle between messages is fine for ever.
+        // A connection may stay idle between messages for ever.
         idle.write_all(GET_INFO).unwrap();
         assert!(reply(&idle).contains("vendor"));
     }
 
     #[test]
-    fn hangs_up_on_who_does_not_read() {
-        let patience = Duration::from_millis(50);
+    fn disconnects_a_peer_that_does_not_read() {
+        let message_timeout = Duration::from_millis(50);
         let server = Fixture::start(Limits {
-            patience,
+            message_timeout,
             ..Limits::default()
         });
         let mut deaf = server.connect();
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_only_so_many_connections() {
+    fn limits_the_number_of_connections() {
         let server = Fixture::start(Limits {
             connections: 2,
             ..Limits::default()
@@ -483,7 +486,7 @@ mod tests {
         }
         assert!(hung_up(&mut server.connect()));
         drop(held);
-        // The places are free once the server has seen that; ask until it has.
+        // The connections are free once the server has noticed that, so poll for it.
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let mut peer = server.connect();
@@ -514,7 +517,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn no_input_ends_it(pieces in proptest::collection::vec(piece(), 1..20), cut in 0usize..200) {
+        fn the_server_survives_any_input(pieces in proptest::collection::vec(piece(), 1..20), cut in 0usize..200) {
             let server = Fixture::start(Limits::default());
             let mut peer = server.connect();
             let mut bytes: Vec<u8> = pieces.concat();
@@ -528,7 +531,7 @@ mod tests {
         }
     }
 
-    /// Messages, halves of messages, and noise.
+    /// Messages, halves of messages, and random bytes.
     fn piece() -> impl Strategy<Value = Vec<u8>> {
         let request = "[a-zA-Z.]{0,30}".prop_map(|method| {
             format!("{{\"method\":\"{method}\",\"parameters\":{{\"a\":[[[1e999]]]}}}}\0")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The interface `org.usher.Usher1`, as one peer sees it: who asks is known
-//! from the connection, and the engine does what they may ask for.
+//! The interface `org.usher.Usher1` for one peer. The connection identifies the caller; the engine
+//! carries out what the caller may request.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,26 +17,26 @@ use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
 use crate::cli::program_name;
 
-/// Words of a command line that are taken from a caller.
+/// Upper limit of words of a command line that are accepted from a caller.
 const ARGV_WORDS_MAX: usize = 4096;
-/// Bytes of them together.
+/// Upper limit of their total bytes.
 const ARGV_BYTES_MAX: usize = 128 * 1024;
-/// The longest path that the kernel takes.
+/// The longest path that the kernel accepts.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 
-/// What every peer's service works with.
+/// State shared by the services of all peers.
 #[derive(Clone)]
-pub struct Shared {
-    /// Does it.
+pub struct ServiceContext {
+    /// The engine.
     pub engine: EngineHandle,
-    /// How long it takes.
+    /// Statistics of its latency.
     pub timings: Timings,
-    /// Where the journal lies.
+    /// The directory of the journal.
     pub instance_dir: PathBuf,
 }
 
-/// The service for one peer.
-pub fn for_peer(shared: &Shared, peer: Peer) -> VarlinkService {
+/// Returns the service for one peer.
+pub fn for_peer(shared: &ServiceContext, peer: Peer) -> VarlinkService {
     let service = Service {
         shared: shared.clone(),
         peer,
@@ -51,7 +51,7 @@ pub fn for_peer(shared: &Shared, peer: Peer) -> VarlinkService {
 }
 
 struct Service {
-    shared: Shared,
+    shared: ServiceContext,
     peer: Peer,
 }
 
@@ -64,7 +64,7 @@ impl Service {
     ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
-        let number = number.ok_or_else(|| bad("pid", format!("{pid} is no process number")))?;
+        let number = number.ok_or_else(|| bad("pid", format!("{pid} is not a pid")))?;
         self.check_namespace(pid)?;
         Self::check(&adopt)?;
         let engine = &self.shared.engine;
@@ -78,19 +78,19 @@ impl Service {
         Ok(adopted)
     }
 
-    /// That the caller means the process which has this number here.
+    /// Checks that a pid of the caller means the same process here.
     fn check_namespace(&self, pid: i64) -> Result<(), Refusal> {
         if !self.peer.counts_otherwise(Path::new("/proc")) {
             return Ok(());
         }
         let reason = format!(
-            "{pid} is a number of another pid namespace than the daemon's; this daemon cannot manage programs of that one: run the command where the daemon runs, or start a daemon there"
+            "{pid} belongs to another PID namespace than the daemon, whose programs the daemon \
+             cannot manage: run the command where the daemon runs, or start a daemon there"
         );
         Err(bad("pid", reason))
     }
 
-    /// That a request is of a reasonable size. What the engine checks itself
-    /// (owner, weight, heartbeat page) is left to it.
+    /// Checks the size of a request. The engine itself checks owner, weight and heartbeat page.
     fn check(adopt: &AdoptOptions) -> Result<(), Refusal> {
         let name = adopt
             .name
@@ -100,7 +100,8 @@ impl Service {
         let bytes: usize = adopt.argv.iter().map(|word| word.len()).sum();
         if adopt.argv.len() > ARGV_WORDS_MAX || bytes > ARGV_BYTES_MAX {
             let reason = format!(
-                "{} words of {bytes} bytes; at most {ARGV_WORDS_MAX} words of {ARGV_BYTES_MAX} bytes are taken: send the first ones",
+                "{} words of {bytes} bytes; at most {ARGV_WORDS_MAX} words of {ARGV_BYTES_MAX} \
+                 bytes are accepted: send only the first words",
                 adopt.argv.len()
             );
             return Err(bad("argv", reason));
@@ -108,7 +109,10 @@ impl Service {
         for (argument, path) in [("cwd", &adopt.cwd), ("heartbeat", &adopt.heartbeat)] {
             let length = path.as_ref().map_or(0, |path| path.as_os_str().len());
             if length > PATH_BYTES_MAX {
-                let reason = format!("a path of {length} bytes; {PATH_BYTES_MAX} at most");
+                let reason = format!(
+                    "a path of {length} bytes; at most {PATH_BYTES_MAX} are \
+                                      accepted"
+                );
                 return Err(bad(argument, reason));
             }
         }
@@ -122,7 +126,7 @@ impl Service {
         let explained = explain::explain(&status, &topology, program);
         let pid = program.and_then(|text| text.parse::<i32>().ok());
         match (explained, pid) {
-            // It may be the number of one of its processes.
+            // It may be the pid of one of its processes.
             (Err(Refusal::NoSuchProgram(text)), Some(pid)) => {
                 let id = engine.program_of(pid)?.map(|id| id.to_string());
                 let id = id.ok_or(Refusal::NoSuchProgram(text))?;
@@ -145,7 +149,7 @@ fn bad(argument: &'static str, reason: String) -> Refusal {
     Refusal::BadArgument { argument, reason }
 }
 
-/// The policy of that name.
+/// Returns the policy with this name.
 fn regulation(name: Option<&str>) -> Result<Option<Regulation>, Refusal> {
     let known = |name: &str| {
         let found = Regulation::ALL.into_iter().find(|one| one.name() == name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The engine's state as the interface tells it.
+//! Converts the engine's state to the interface's types.
 
 use usher_act::Description;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
@@ -8,7 +8,7 @@ use usher_model::{CpuSet, Loan, SeatMode};
 use super::refusal::to_int;
 use crate::api::{self, Program_mode};
 
-/// Everything.
+/// Converts the whole state.
 pub fn state(status: &Status) -> api::State {
     let programs = status.programs.iter().map(|p| program(p, status));
     api::State {
@@ -38,7 +38,7 @@ pub fn state(status: &Status) -> api::State {
     }
 }
 
-/// How programs are placed.
+/// Returns how programs get cgroups.
 fn placing(acting: &Description) -> api::Placing {
     api::Placing {
         placement: acting.placement.to_string(),
@@ -47,8 +47,8 @@ fn placing(acting: &Description) -> api::Placing {
     }
 }
 
-/// CPUs that a program is kept to; `None`: it may run wherever it could before.
-/// A seat of every CPU there is needs no narrowing and is a seat all the same.
+/// Returns the CPUs to which a program is restricted; `None` if it may run on its former CPUs. A
+/// seat of all CPUs needs no restriction, and is a seat nevertheless.
 pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
     let everything = || {
         let mut seats = status.plan.seats.iter();
@@ -61,7 +61,7 @@ pub fn seat(program: &ProgramStatus, status: &Status) -> Option<CpuSet> {
     program.cpus.clone().or_else(everything)
 }
 
-/// One program.
+/// Converts one program.
 pub fn program(program: &ProgramStatus, status: &Status) -> api::Program {
     api::Program {
         id: to_int(program.id.0),
@@ -127,7 +127,7 @@ fn loan(loan: &Loan) -> api::Loan {
     }
 }
 
-/// The last thing said about each program, and about all, in the order said.
+/// Returns the latest note about each program, and about all, in the order of their times.
 fn latest_notes(notes: &[TimedNote]) -> Vec<api::Note> {
     let said_later = |at: usize| {
         let about = notes[at].note.program;
@@ -136,12 +136,12 @@ fn latest_notes(notes: &[TimedNote]) -> Vec<api::Note> {
             .any(|later| later.note.program == about)
     };
     let latest = (0..notes.len()).filter(|&at| !said_later(at));
-    let said = latest.map(|at| api::Note {
+    let own_notes = latest.map(|at| api::Note {
         at_seconds: notes[at].at_seconds,
         program: notes[at].note.program.map(|id| to_int(id.0)),
         text: notes[at].note.text.clone(),
     });
-    said.collect()
+    own_notes.collect()
 }
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(shown("0-3", SeatMode::Seated, None), "0-3");
         assert_eq!(shown("0-1", SeatMode::Seated, Some("0-1")), "0-1");
         assert_eq!(shown("0-3", SeatMode::Shared, None), "");
-        // Planned and not yet done.
+        // Planned and not yet applied.
         assert_eq!(shown("0-1", SeatMode::Seated, None), "");
     }
 }

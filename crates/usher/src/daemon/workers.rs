@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Threads that answer calls, so that one that waits for the loop keeps
-//! nobody else waiting.
+//! Threads that answer calls, so that a call that waits for the control loop does not block others.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,39 +12,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 use varlink::{ConnectionHandler, VarlinkService};
 
-/// A message to be answered.
+/// A message to answer.
 pub struct Call {
-    /// Whose.
+    /// Its connection.
     pub token: u64,
     /// The user at the other end.
     pub uid: u32,
-    /// Who answers it.
+    /// The service that answers it.
     pub service: Arc<VarlinkService>,
     /// The message with its final NUL.
     pub message: Vec<u8>,
 }
 
-/// What is done when a reply cannot be delivered.
+/// The action when a reply cannot be delivered.
 pub type Undelivered = Box<dyn FnOnce() + Send>;
 
 /// An answered call.
 pub struct Done {
-    /// Whose.
+    /// Its connection.
     pub token: u64,
     /// The user at the other end.
     pub uid: u32,
-    /// What the method has asked for if its reply cannot be delivered.
+    /// The action that the method requested in case its reply cannot be delivered.
     pub undelivered: Option<Undelivered>,
-    /// What to send, which may be nothing; `None`: hang up.
+    /// The bytes to send, possibly none; `None`: close the connection.
     pub reply: Option<Vec<u8>>,
 }
 
-/// The threads. They end when this is dropped.
+/// The threads. They end on drop.
 pub struct Workers {
     calls: Sender<Job>,
     share: Share,
     done: Receiver<Done>,
-    bell: Arc<OwnedFd>,
+    notify_fd: Arc<OwnedFd>,
 }
 
 enum Job {
@@ -53,9 +52,8 @@ enum Job {
     Undo(Undelivered),
 }
 
-/// Which user's calls occupy how many threads. One user has a share of them,
-/// and all users together leave some to root: otherwise a few calls that take
-/// long keep root from looking into it.
+/// Number of threads in use, by user. One user has a limited share, and all users together leave
+/// some threads to root. Otherwise a few long calls would keep root from examining the daemon.
 struct Share {
     running: BTreeMap<u32, usize>,
     per_user: usize,
@@ -96,74 +94,74 @@ thread_local! {
     static UNDELIVERED: Cell<Option<Undelivered>> = const { Cell::new(None) };
 }
 
-/// Has this done if the reply of the call that this thread answers cannot be
-/// delivered, because the caller has gone.
+/// Registers an action for the case that the reply of this thread's call cannot be delivered,
+/// because the caller is gone.
 pub fn if_undelivered(undo: impl FnOnce() + Send + 'static) {
     UNDELIVERED.set(Some(Box::new(undo)));
 }
 
-/// Enough for the deepest JSON that the parser takes.
+/// Enough for the deepest JSON that the parser accepts.
 const STACK_BYTES: usize = 1 << 20;
 
 impl Workers {
-    /// Starts so many.
+    /// Starts `count` threads.
     ///
     /// # Errors
-    /// A thread or a descriptor cannot be had.
+    /// A thread or a descriptor cannot be created.
     pub fn start(count: usize) -> io::Result<Self> {
         let (calls, queue) = channel();
         let (answers, done) = channel();
         let queue = Arc::new(Mutex::new(queue));
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let notify_fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         for _ in 0..count {
-            let (queue, answers, bell) = (queue.clone(), answers.clone(), bell.clone());
+            let (queue, answers, notify_fd) = (queue.clone(), answers.clone(), notify_fd.clone());
             std::thread::Builder::new()
                 .name("call".to_owned())
                 .stack_size(STACK_BYTES)
-                .spawn(move || work(&queue, &answers, &bell))?;
+                .spawn(move || work(&queue, &answers, &notify_fd))?;
         }
         let share = Share::new(count);
         Ok(Self {
             calls,
             share,
             done,
-            bell,
+            notify_fd,
         })
     }
 
-    /// Whether a thread is free for a call of this user.
+    /// Returns whether a thread is free for a call of this user.
     pub fn admits(&self, uid: u32) -> bool {
         self.share.admits(uid)
     }
 
-    /// Has a call answered.
+    /// Starts a call.
     pub fn begin(&mut self, call: Call) {
         self.share.begin(call.uid);
-        // Fails only where all threads have died, which they do not.
+        // Fails only if all threads have died, which cannot happen.
         let _ = self.calls.send(Job::Answer(call));
     }
 
-    /// Undoes what a call has done whose reply could not be delivered.
+    /// Undoes a call that could not deliver its reply.
     pub fn undo(&self, undo: Undelivered) {
         let _ = self.calls.send(Job::Undo(undo));
     }
 
-    /// What has been answered since the last look.
+    /// Returns the calls that were answered since the last call of this function.
     pub fn done(&mut self) -> Vec<Done> {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        let _ = rustix::io::read(&self.notify_fd, &mut count);
         let done: Vec<Done> = self.done.try_iter().collect();
         done.iter().for_each(|one| self.share.end(one.uid));
         done
     }
 
-    /// Readable when something has been answered.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Readable when a call has been answered.
+    pub fn notify_fd(&self) -> BorrowedFd<'_> {
+        self.notify_fd.as_fd()
     }
 }
 
-fn work(queue: &Mutex<Receiver<Job>>, answers: &Sender<Done>, bell: &OwnedFd) {
+fn work(queue: &Mutex<Receiver<Job>>, answers: &Sender<Done>, notify_fd: &OwnedFd) {
     loop {
         let call = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let call = match call {
@@ -184,24 +182,23 @@ fn work(queue: &Mutex<Receiver<Job>>, answers: &Sender<Done>, bell: &OwnedFd) {
         if answers.send(done).is_err() {
             return;
         }
-        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(notify_fd, &1u64.to_ne_bytes());
     }
 }
 
-/// Calls the method; `None` where the message makes no sense.
+/// Calls the method; `None` if the message is invalid.
 fn answer(call: &Call) -> Option<Vec<u8>> {
     let text = call.message.strip_suffix(&[0]).unwrap_or(&call.message);
     let request = serde_json::from_slice::<varlink::Request<'_>>(text).ok()?;
     let oneway = request.oneway == Some(true);
     let mut reply = Vec::new();
-    // A method that panics is a bug of ours; it costs this peer its
-    // connection and nobody else anything.
+    // A panic in a method is a bug of Usher. It closes this peer's connection and affects no other.
     let handled = catch_unwind(AssertUnwindSafe(|| {
         (call.service).handle(&mut &call.message[..], &mut reply, None)
     }));
     let answered = match handled {
         Ok(Ok((_, upgraded))) => upgraded.is_none(),
-        // Arguments of the wrong type are answered and an error all the same.
+        // Arguments of the wrong type are answered, although this is an error.
         Ok(Err(_)) => !reply.is_empty(),
         Err(_) => false,
     };

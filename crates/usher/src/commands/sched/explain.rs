@@ -13,48 +13,51 @@ use crate::output::{self, Output, shown};
 
 use super::record;
 
-/// Says where the threads of a process are, and why there
+/// Shows where the threads of a process run or wait, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-For each thread: whether it runs, waits or sleeps; the CPU that it last ran on, or the
-queue that it waits in; how it came there; how far ahead of the others it was in
-virtual time (CPU time over weight: who is behind is next) when it last ran or woke, or behind
-with a minus, where it does not sleep; how long it runs before it sleeps, on average; what the
-cpu.weight of its cgroups makes of its weight, in per cent.
+Columns, for each thread:
+  state       runs, waits or sleeps
+  where       the CPU that it runs on or ran on last, or the queue in which it waits
+  why         the reason for that CPU or queue
+  lag         its virtual time minus that of the threads that it competes with, when it
+              last ran or woke; a thread with a negative lag runs earlier
+  avg burst   its average CPU time between two sleeps
+  cpu.weight  the factor of its cgroups' cpu.weight for its weight, in per cent
 
-Threads are looked at one after the other, so two may be told to run on one CPU.
+Threads are read one after the other, so two threads may be shown on one CPU.
 
 Examples:
   usher sched explain 4711
   usher sched explain $(pidof firefox)
   usher sched explain 4711 --json          for several processes, a list")]
 pub struct Args {
-    /// The processes, each by its number or a thread's of it
+    /// Processes, each by its pid or the number of one of its threads
     #[arg(value_name = "PID", required = true, value_parser = pid, allow_negative_numbers = true)]
     pids: Vec<i32>,
 }
 
 fn pid(text: &str) -> Result<i32, &'static str> {
     let pid = text.parse().ok().filter(|pid| *pid > 0);
-    pid.ok_or("it is not the number of a process")
+    pid.ok_or("a pid is a positive number")
 }
 
 #[derive(Debug, Serialize)]
 struct Thread {
     tid: i32,
     name: String,
-    /// As the kernel has it: R, S, D and so on.
+    /// The kernel's state letter: R, S, D and so on.
     state: char,
-    /// The kernel's policy for it.
+    /// The kernel's policy.
     policy: Policy,
-    /// Where it last ran, of one of which ours knows nothing.
+    /// The CPU of the last run, for a thread that Usher's scheduler does not know.
     #[serde(rename = "cpu", skip_serializing_if = "Option::is_none")]
     cpu_unknown: Option<u32>,
     #[serde(flatten)]
     sched: Option<ThreadState>,
 }
 
-/// `SCHED_*` of the kernel's.
+/// The kernel's `SCHED_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Policy {
@@ -82,11 +85,11 @@ impl Policy {
         }
     }
 
-    /// Why no sched_ext scheduler has such threads; `None`: it does.
+    /// Returns why no sched_ext scheduler runs such threads; `None` if it does.
     fn apart(self) -> Option<&'static str> {
         match self {
-            Self::Fifo | Self::Rr => Some("real-time: the scheduler has no say"),
-            Self::Deadline => Some("deadline: the scheduler has no say"),
+            Self::Fifo | Self::Rr => Some("real-time: not run by this scheduler"),
+            Self::Deadline => Some("deadline: not run by this scheduler"),
             _ => None,
         }
     }
@@ -97,12 +100,12 @@ struct Answer {
     pid: i32,
     seat: Option<Seat>,
     threads: Vec<Thread>,
-    /// What the scheduler is to do.
+    /// The scheduler's settings.
     #[serde(skip)]
     settings: Settings,
 }
 
-/// Looks and tells.
+/// Reads the threads and prints them.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let running = record::of_running(dir)?;
     record::refuse_minimal(&running)?;
@@ -122,13 +125,13 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         [one] if args.pids.len() == 1 => out.answer(one, || text(one))?,
         several => out.answer(&several, || texts(several))?,
     }
-    failure::of_parts(missing)
+    failure::combine(missing)
 }
 
-/// `None`: there is no such process.
+/// Returns `None` if there is no such process.
 fn explained(held: &Held, pid: i32, settings: Settings) -> anyhow::Result<Option<Answer>> {
     let mut threads = Vec::new();
-    // A process that is gone, or ends meanwhile, has none.
+    // A process that is gone, or ends meanwhile, has no threads.
     if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
         for task in tasks.flatten() {
             threads.extend(thread(held, &task)?);
@@ -150,7 +153,7 @@ fn explained(held: &Held, pid: i32, settings: Settings) -> anyhow::Result<Option
     }))
 }
 
-/// `None`: it has just ended.
+/// Returns `None` if the thread has just ended.
 fn thread(held: &Held, task: &Task) -> anyhow::Result<Option<Thread>> {
     let Ok(stat) = task.stat() else {
         return Ok(None);
@@ -163,16 +166,16 @@ impl Thread {
     fn of(tid: i32, stat: Stat, known: Option<ThreadState>) -> Self {
         let policy = Policy::of(stat.policy);
         let cpu = stat.processor.and_then(|cpu| u32::try_from(cpu).ok());
-        // What ours knew of it before it became another's is over.
+        // The scheduler's knowledge is outdated when another scheduling class runs the thread.
         let mut sched = known.filter(|_| policy.apart().is_none());
         if let Some(sched) = &mut sched {
-            // That is told anew when it wakes.
+            // It is decided anew when the thread wakes.
             sched.urgent &= stat.state == 'R';
         }
         if let (Some(sched), Some(cpu)) = (&mut sched, cpu)
             && sched.why == Why::Unknown
         {
-            // Nobody has told ours.
+            // The scheduler does not know the CPU.
             sched.cpu = cpu;
         }
         Self {
@@ -197,7 +200,7 @@ fn text(answer: &Answer) -> String {
     let mut lines = String::new();
     if let Some(seat) = &answer.seat {
         lines = format!(
-            "'{}' is at home on CPUs {}\n\n",
+            "the seat of '{}' is CPUs {}\n\n",
             shown(&seat.name),
             seat.cpus
         );
@@ -208,8 +211,8 @@ fn text(answer: &Answer) -> String {
         "state",
         "where",
         "why",
-        "ahead",
-        "bursts",
+        "lag",
+        "avg burst",
         "cpu.weight",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -244,7 +247,8 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         },
         match sched.burst_average_ns {
             0 if thread.state == 'R' && sched.why != Why::Unknown => "never slept".to_owned(),
-            // It has not run yet, or not woken since: what it ran is counted then.
+            // The thread has not run, or not woken since. Its run time is counted at the next
+            // wakeup.
             0 => "-".to_owned(),
             ns => format!("{:.2} ms", ns as f64 / 1e6),
         },
@@ -253,10 +257,11 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
     row
 }
 
-/// Whether how far ahead it was says something about it now.
+/// Returns whether the thread's lag is valid now.
 fn has_pace(state: char, sched: &ThreadState, settings: &Settings) -> bool {
-    // The fixed orders do not go by virtual time, nor do threads that serve their CPU alone;
-    // a new one has had none yet, and one that sleeps is put near the others when it wakes.
+    // The lag is invalid with fixed orders, which do not use virtual time; for threads pinned to
+    // their CPU; for a new thread; and for a sleeping thread, which is placed near the others when
+    // it wakes.
     let goes_by_it = !settings.is_fixed() && !matches!(sched.why, Why::Unknown | Why::OnlyHere);
     state == 'R' && goes_by_it
 }
@@ -273,7 +278,7 @@ fn word(state: char, waits: Option<Queue>) -> &'static str {
 
 fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
     match sched.waits {
-        Some(Queue::Urgent { llc }) => format!("LLC {llc}, among the urgent"),
+        Some(Queue::Urgent { llc }) => format!("LLC {llc}, the urgent queue"),
         Some(Queue::AddressSpace { llc, queue }) if settings.aggregate => {
             format!("LLC {llc}, its address space's queue (no. {queue})")
         }
@@ -291,25 +296,25 @@ fn on_cpu(state: char, cpu: u32) -> String {
 
 fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
     let waits = sched.waits.is_some();
-    let turn = |whose: &str| match (waits, state) {
-        (true, _) => format!("for {whose} turn"),
-        (_, 'R') => format!("{whose} turn"),
-        // That was when it ran, which it does no more.
-        _ => format!("it was {whose} turn"),
+    let turn = |owner: &str| match (waits, state) {
+        (true, _) => format!("for {owner} turn"),
+        (_, 'R') => format!("{owner} turn"),
+        // Its past run: the thread does not run now.
+        _ => format!("it was {owner} turn"),
     };
     let why: &str = match (sched.why, waits) {
         (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
         (Why::Turn, _) => &turn("its"),
         (Why::Level, _) => &turn("its level's"),
-        (Why::Urgent, true) => "for the next CPU: it runs for moments only",
-        (Why::Unknown, _) => "it has not run since the scheduler began",
-        (Why::OnlyHere, _) => "it may run nowhere else",
+        (Why::Urgent, true) => "for the next CPU: its bursts are short",
+        (Why::Unknown, _) => "it has not run since the scheduler started",
+        (Why::OnlyHere, _) => "it may run only on this CPU",
         (Why::IdleCore, _) => "the core was idle",
-        (Why::IdleThread, _) => "the CPU was idle, its core was not",
-        (Why::Returned, _) => "its program's CPU, which a guest gave back",
-        (Why::Urgent, false) => "it runs for moments only, and came first",
-        (Why::Stolen, _) => "taken over from another LLC",
-        (Why::Alone, _) => "nobody else wanted the CPU",
+        (Why::IdleThread, _) => "the CPU was idle, but not its core",
+        (Why::Returned, _) => "a CPU of its seat, reclaimed from a borrower",
+        (Why::Urgent, false) => "its bursts are short, and it was the first",
+        (Why::Stolen, _) => "stolen from another LLC",
+        (Why::Alone, _) => "no other thread waited for the CPU",
         (Why::Fifo, _) => "first come, first served",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
@@ -317,8 +322,8 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
         has_run && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
     });
     match (is_guest, sched.kept_from_seat) {
-        (true, _) => format!("{why}; as a guest"),
-        (_, true) => format!("{why}; its affinity keeps it from its seat"),
+        (true, _) => format!("{why}; as a borrower"),
+        (_, true) => format!("{why}; its affinity excludes its seat"),
         _ => why.to_owned(),
     }
 }
@@ -354,7 +359,7 @@ mod tests {
         }
     }
 
-    /// A line of the kernel's: a thread of that policy, which last ran on CPU 5.
+    /// Returns the kernel's data of a thread with this policy, which last ran on CPU 5.
     fn stat(policy: u32) -> Stat {
         let until_policy = "10 (a b) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 0 0 \
                             0 0 0 0 0 17 5 0";
@@ -363,28 +368,28 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_where_one_is_that_ours_has_not_had() {
+    fn a_cpu_unknown_to_the_scheduler_comes_from_the_kernel() {
         let unknown = || Some(state(Why::Unknown, None));
-        let told = |policy, known| {
+        let actual = |policy, known| {
             let thread = Thread::of(10, stat(policy), known);
             let json = serde_json::to_value(&thread).unwrap();
             (json["cpu"].clone(), json["policy"].clone(), thread)
         };
-        let (cpu, policy, thread) = told(0, unknown());
+        let (cpu, policy, thread) = actual(0, unknown());
         assert_eq!((cpu, policy), (5.into(), "other".into()));
         assert!(thread.sched.is_some());
-        let (cpu, _, _) = told(7, Some(state(Why::Alone, None)));
+        let (cpu, _, _) = actual(7, Some(state(Why::Alone, None)));
         assert_eq!(cpu, 3);
         for (number, name) in [(1, "fifo"), (2, "rr"), (6, "deadline")] {
-            let (cpu, policy, thread) = told(number, unknown());
+            let (cpu, policy, thread) = actual(number, unknown());
             assert_eq!((cpu, policy), (5.into(), name.into()));
             assert!(thread.sched.is_none());
         }
-        assert_eq!(told(3, None).0, 5);
+        assert_eq!(actual(3, None).0, 5);
     }
 
     #[test]
-    fn guests_and_those_that_wait_are_told() {
+    fn shows_borrowers_and_waiting_threads() {
         let seat = Seat {
             cgroup: 9,
             name: "make".to_owned(),
@@ -407,11 +412,11 @@ mod tests {
             ],
             settings: Settings::default(),
         };
-        let told = text(&answer);
+        let actual = text(&answer);
         for expected in [
-            "'make' is at home on CPUs 0-1",
+            "the seat of 'make' is CPUs 0-1",
             "CPU 3",
-            "the core was idle; as a guest",
+            "the core was idle; as a borrower",
             "LLC 1, its address space's queue (no. 4)",
             "for its address space's turn",
             "-1.5 ms",
@@ -419,14 +424,14 @@ mod tests {
             "sleeps  -",
             "does not know it yet",
             "last on CPU 7",
-            "real-time: the scheduler has no say",
+            "real-time: not run by this scheduler",
         ] {
-            assert!(told.contains(expected), "{expected}: {told}");
+            assert!(actual.contains(expected), "{expected}: {actual}");
         }
     }
 
     #[test]
-    fn what_does_not_apply_is_not_told() {
+    fn omits_inapplicable_values() {
         let waits = Queue::AddressSpace { llc: 1, queue: 4 };
         let answer = |settings| Answer {
             pid: 10,
@@ -434,22 +439,22 @@ mod tests {
             threads: vec![thread(10, 'R', Some(state(Why::Turn, Some(waits))))],
             settings,
         };
-        let told = text(&answer(Settings {
+        let actual = text(&answer(Settings {
             aggregate: false,
             ..Settings::default()
         }));
         assert!(
-            !told.contains("address space") && told.contains("for its turn"),
-            "{told}"
+            !actual.contains("address space") && actual.contains("for its turn"),
+            "{actual}"
         );
-        let told = text(&answer(Settings::of_linux_26(false)));
-        assert!(!told.contains("-1.5 ms"), "{told}");
+        let actual = text(&answer(Settings::of_linux_26(false)));
+        assert!(!actual.contains("-1.5 ms"), "{actual}");
     }
 
     #[test]
-    fn turns_of_those_that_sleep_are_over() {
+    fn the_turn_of_a_sleeping_thread_is_past() {
         let waits = Queue::AddressSpace { llc: 0, queue: 4 };
-        let told = |why, aggregate, waits, letter| {
+        let actual = |why, aggregate, waits, letter| {
             let answer = Answer {
                 pid: 10,
                 seat: None,
@@ -466,27 +471,27 @@ mod tests {
             (Why::Turn, false, "its turn"),
             (Why::Level, false, "its level's turn"),
         ] {
-            assert_eq!(told(why, aggregate, None, 'R'), turn);
-            assert_eq!(told(why, aggregate, None, 'S'), format!("it was {turn}"));
-            let waiting = told(why, aggregate, Some(waits), 'R');
+            assert_eq!(actual(why, aggregate, None, 'R'), turn);
+            assert_eq!(actual(why, aggregate, None, 'S'), format!("it was {turn}"));
+            let waiting = actual(why, aggregate, Some(waits), 'R');
             assert_eq!(waiting, format!("for {turn}"));
         }
-        assert_eq!(told(Why::IdleCore, true, None, 'S'), "the core was idle");
+        assert_eq!(actual(Why::IdleCore, true, None, 'S'), "the core was idle");
     }
 
     #[test]
-    fn who_has_ended_is_not_said_to_be_new() {
-        let told = text(&Answer {
+    fn an_ended_thread_is_not_reported_as_new() {
+        let actual = text(&Answer {
             pid: 10,
             seat: None,
             threads: vec![thread(10, 'Z', None)],
             settings: Settings::default(),
         });
-        assert!(told.contains("it has ended"), "{told}");
+        assert!(actual.contains("it has ended"), "{actual}");
     }
 
     #[test]
-    fn only_who_ran_and_never_slept_is_said_not_to_have() {
+    fn reports_never_slept_only_for_threads_that_ran() {
         let bursts = |why, letter| {
             let sched = ThreadState {
                 burst_average_ns: 0,
@@ -505,14 +510,14 @@ mod tests {
     }
 
     #[test]
-    fn several_processes_are_told_apart() {
+    fn distinguishes_several_processes() {
         let answer = |pid| Answer {
             pid,
             seat: None,
             threads: vec![],
             settings: Settings::default(),
         };
-        let told = texts(&[answer(10), answer(11)]);
-        assert!(told.starts_with("process 10\n") && told.contains("\n\nprocess 11\n"));
+        let actual = texts(&[answer(10), answer(11)]);
+        assert!(actual.starts_with("process 10\n") && actual.contains("\n\nprocess 11\n"));
     }
 }

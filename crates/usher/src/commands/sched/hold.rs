@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The process that holds the scheduler: starts it, starts it anew when the
-//! machine has got or lost a CPU, tells it what else it is to do, and ends when it
-//! is told to or the kernel ends it.
+//! The process that holds the scheduler. It starts the scheduler, restarts it when the machine has
+//! gained or lost a CPU, applies changed settings, and ends when it gets a signal or the kernel
+//! ends the scheduler.
 
 use std::fs;
 use std::io::Read;
@@ -19,17 +19,17 @@ use usher_topology::Source;
 
 use crate::failure;
 
-use super::record::{self, Held, State, dump_path};
+use super::record::{self, Phase, RecordWriter, dump_path};
 
-/// How long the kernel may take to end a scheduler.
+/// Upper limit of the time in which the kernel ends a scheduler.
 pub const ENDING: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
 
-/// Holds it until a signal; calls `ready` when it runs, which it never does if the signal
-/// comes first.
+/// Holds the scheduler until a signal arrives. Calls `ready` when the scheduler runs, but not if
+/// the signal arrives first.
 ///
 /// # Errors
 /// It could not be started, or the kernel ended it.
@@ -39,15 +39,19 @@ pub fn hold(
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     super::start::check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
-    // Before anybody knows whom to tell.
-    let told = [told_by(&[SIGTERM, SIGINT, SIGHUP])?, told_by(&[SIGUSR1])?];
-    let mut held = Held::take(dir, settings)?;
-    let served = serve(dir, &mut held, &told, ready);
+    // Before another process can know the pid to signal.
+    let signals = [
+        signal_stream(&[SIGTERM, SIGINT, SIGHUP])?,
+        signal_stream(&[SIGUSR1])?,
+    ];
+    let mut held = RecordWriter::take(dir, settings)?;
+    let served = serve(dir, &mut held, &signals, ready);
     end(&mut held, served)
 }
 
-/// Puts its end on record. Why it ended is told where that cannot be done, too.
-fn end(held: &mut Held, served: anyhow::Result<()>) -> anyhow::Result<()> {
+/// Records the end. If the record cannot be written, the error still contains the reason of the
+/// end.
+fn end(held: &mut RecordWriter, served: anyhow::Result<()>) -> anyhow::Result<()> {
     let Err(why) = served else {
         return held.end("stopped");
     };
@@ -56,23 +60,23 @@ fn end(held: &mut Held, served: anyhow::Result<()>) -> anyhow::Result<()> {
         Err(unwritten) => {
             let unwritten = failure::line(&unwritten);
             Err(why.context(format!(
-                "the record lacks the scheduler's end ({unwritten})"
+                "the scheduler's end could not be recorded ({unwritten})"
             )))
         }
     }
 }
 
-/// Until it is told to end, or the kernel ends it for good.
+/// Runs until a signal ends it, or the kernel ends the scheduler for good.
 fn serve(
     dir: &Path,
-    held: &mut Held,
-    told: &[UnixStream; 2],
+    held: &mut RecordWriter,
+    signals: &[UnixStream; 2],
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let [ends, changes] = told;
+    let [ends, changes] = signals;
     let mut scheduler = begin(held)?;
-    // Stopped meanwhile: nobody is told that it runs.
-    if is_told(ends, &Timespec::default())? {
+    // Stopped meanwhile: no process is notified that it runs.
+    if has_signal(ends, &Timespec::default())? {
         return Ok(());
     }
     ready()?;
@@ -88,23 +92,23 @@ fn serve(
         };
         if !ending.asks_for_restart() {
             drop(scheduler);
-            return Err(given_up(dir, &ending));
+            return Err(end_error(dir, &ending));
         }
         held.write(|record| {
-            record.state = State::BeginningAnew;
+            record.state = Phase::Restarting;
             record.restarts += 1;
         })?;
         drop(scheduler);
-        match begin_again(held, ends)? {
+        match restart(held, ends)? {
             Some(begun) => scheduler = begun,
             None => return Ok(()),
         }
     }
 }
 
-fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
+fn begin(held: &mut RecordWriter) -> anyhow::Result<Scheduler> {
     let kernel = super::kernel();
-    // Before the machine is read, so that no CPU that comes meanwhile is overlooked.
+    // Before the machine is read, so that no CPU that appears meanwhile is overlooked.
     let hotplug_seq = kernel.hotplug_seq()?;
     let machine = usher_topology::load(Source::ThisMachine)?;
     let settings = held.record().settings;
@@ -112,18 +116,18 @@ fn begin(held: &mut Held) -> anyhow::Result<Scheduler> {
     let maps = scheduler.map_ids()?;
     held.write(|record| {
         record.maps = maps;
-        // Seats that were left are gone with the maps of the last.
+        // Remaining seats vanished with the maps of the previous scheduler.
         record.undone = None;
         record.idle_by_node = scheduler.keeps_nodes_apart();
-        record.state = State::Running;
+        record.state = Phase::Running;
     })?;
     Ok(scheduler)
 }
 
-/// What `usher sched set` has left is done from now on.
-fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<()> {
-    // A signal of somebody else's changes nothing, nor does one where nothing can be.
-    let Ok(settings) = record::take_wanted(dir) else {
+/// Applies the settings that `usher sched set` has written.
+fn change(dir: &Path, scheduler: &Scheduler, held: &mut RecordWriter) -> anyhow::Result<()> {
+    // A signal from another source changes nothing, nor does one while nothing can be changed.
+    let Ok(settings) = record::take_request(dir) else {
         return Ok(());
     };
     if held.record().settings.is_fixed() {
@@ -135,21 +139,21 @@ fn change(dir: &Path, scheduler: &Scheduler, held: &mut Held) -> anyhow::Result<
     })
 }
 
-/// Puts it on record, which tells whoever waits for it that it is so: seats are taken away
-/// before, if none are to be kept.
+/// Records the new settings, which notifies the waiting process. If seats are switched off,
+/// existing seats are removed first.
 fn note(
-    held: &mut Held,
+    held: &mut RecordWriter,
     settings: &Settings,
     unseat_all: impl FnOnce(&MapIds) -> Result<(), ScxError>,
 ) -> anyhow::Result<()> {
     let seats_change = held.record().settings.seats != settings.seats;
     let mut undone = None;
     if !settings.seats {
-        // A daemon goes by this, and gives none while they are taken away.
+        // A daemon reads this, and gives no seats while they are removed.
         held.write(|record| record.settings.seats = false)?;
         let unseated = unseat_all(&held.record().maps);
         undone = unseated.err().map(|error| {
-            format!("seats are left ({error}): 'usher sched set --seats off' tries again")
+            format!("some seats remain ({error}): repeat 'usher sched set --seats off'")
         });
     }
     held.write(|record| {
@@ -163,54 +167,54 @@ fn note(
     })
 }
 
-/// The kernel has just ended one, and may not be through with it, nor with the
-/// CPU that comes or goes. `None`: told to end meanwhile.
-fn begin_again(held: &mut Held, ends: &UnixStream) -> anyhow::Result<Option<Scheduler>> {
+/// Restarts the scheduler. The kernel may not yet have completed the end of the previous scheduler,
+/// or the hotplug of the CPU. Returns `None` if a signal arrives meanwhile.
+fn restart(held: &mut RecordWriter, ends: &UnixStream) -> anyhow::Result<Option<Scheduler>> {
     let deadline = Instant::now() + ENDING;
     loop {
         match begin(held) {
             Ok(begun) => return Ok(Some(begun)),
             Err(error) if Instant::now() > deadline => {
-                return Err(error.context("it could not begin anew"));
+                return Err(error.context("it could not be restarted"));
             }
             Err(_) => {}
         }
-        if is_told(ends, &LOOK_AGAIN)? {
+        if has_signal(ends, &LOOK_AGAIN)? {
             return Ok(None);
         }
     }
 }
 
-/// Whether a signal has come, or does within that time.
-fn is_told(told: &UnixStream, within: &Timespec) -> anyhow::Result<bool> {
-    let mut told = [PollFd::new(told, PollFlags::IN)];
-    match poll(&mut told, Some(within)) {
+/// Returns whether a signal has arrived, or arrives within that time.
+fn has_signal(signals: &UnixStream, within: &Timespec) -> anyhow::Result<bool> {
+    let mut signals = [PollFd::new(signals, PollFlags::IN)];
+    match poll(&mut signals, Some(within)) {
         Ok(0) | Err(Errno::INTR) => Ok(false),
         Ok(_) => Ok(true),
-        Err(error) => Err(error).context("looking for signals"),
+        Err(error) => Err(error).context("checking for signals"),
     }
 }
 
-/// A stream that is readable after one of these signals.
-fn told_by(signals: &[i32]) -> anyhow::Result<UnixStream> {
-    let (told, tell) = UnixStream::pair().context("making a pipe")?;
-    told.set_nonblocking(true).context("setting up a pipe")?;
+/// Returns a stream that becomes readable after one of these signals.
+fn signal_stream(signals: &[i32]) -> anyhow::Result<UnixStream> {
+    let (stream, sender) = UnixStream::pair().context("making a pipe")?;
+    stream.set_nonblocking(true).context("setting up a pipe")?;
     for &signal in signals {
-        let tell = tell.try_clone().context("copying a pipe")?;
-        signal_hook::low_level::pipe::register(signal, tell).context("listening for signals")?;
+        let sender = sender.try_clone().context("copying a pipe")?;
+        signal_hook::low_level::pipe::register(signal, sender).context("listening for signals")?;
     }
-    Ok(told)
+    Ok(stream)
 }
 
-/// Waits for a signal to end or to change, or for the scheduler's end; whether it
-/// was the first.
-fn wait(scheduler: &Scheduler, told: [&UnixStream; 2]) -> anyhow::Result<bool> {
-    // SAFETY: the descriptor is the scheduler's, which lives longer than this.
-    let bell = unsafe { BorrowedFd::borrow_raw(scheduler.bell()) };
+/// Waits for a signal to end or to change settings, or for the scheduler's end. Returns whether the
+/// signal to end arrived.
+fn wait(scheduler: &Scheduler, signals: [&UnixStream; 2]) -> anyhow::Result<bool> {
+    // SAFETY: the descriptor belongs to the scheduler, which outlives this borrow.
+    let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.bell()) };
     let mut fds = [
-        PollFd::new(told[0], PollFlags::IN),
-        PollFd::new(told[1], PollFlags::IN),
-        PollFd::from_borrowed_fd(bell, PollFlags::IN),
+        PollFd::new(signals[0], PollFlags::IN),
+        PollFd::new(signals[1], PollFlags::IN),
+        PollFd::from_borrowed_fd(notify_fd, PollFlags::IN),
     ];
     match poll(&mut fds, None) {
         Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
@@ -218,9 +222,9 @@ fn wait(scheduler: &Scheduler, told: [&UnixStream; 2]) -> anyhow::Result<bool> {
     }
 }
 
-/// What is said of a scheduler that the kernel has ended. Its dump is written by then, so that
-/// whoever reads on record that there is one finds it.
-fn given_up(dir: &Path, ending: &Ending) -> anyhow::Error {
+/// Makes the error for a scheduler that the kernel has ended. Its dump is written first, so that
+/// readers of the record find it.
+fn end_error(dir: &Path, ending: &Ending) -> anyhow::Error {
     let why = match ending.message.is_empty() {
         true => ending.reason.clone(),
         false => format!("{}: {}", ending.reason, ending.message),
@@ -230,17 +234,17 @@ fn given_up(dir: &Path, ending: &Ending) -> anyhow::Error {
         Ok(Some(path)) => format!("; its dump is in {}", path.display()),
         Err(error) => format!("; its dump is lost ({})", failure::line(&error)),
     };
-    anyhow!("the kernel took its threads back ({why}){dump}")
+    anyhow!("the kernel ended it ({why}){dump}")
 }
 
-/// Where it lies then; `None`: the kernel gave none.
+/// Writes the kernel's dump. Returns its path; `None` if the kernel gave none.
 fn write_dump(dir: &Path, dump: &str) -> anyhow::Result<Option<PathBuf>> {
     if dump.is_empty() {
         return Ok(None);
     }
     let path = dump_path(dir);
     if let Err(error) = fs::write(&path, dump) {
-        // A part of it would take the room that the record needs.
+        // A partial dump would take the space that the record needs.
         let _ = fs::remove_file(&path);
         return Err(error).with_context(|| format!("writing {}", path.display()));
     }
@@ -254,21 +258,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_has_come_is_seen() {
-        let (told, mut tell) = UnixStream::pair().unwrap();
+    fn detects_a_signal_that_has_arrived() {
+        let (signals, mut sender) = UnixStream::pair().unwrap();
         let now = Timespec::default();
-        assert!(!is_told(&told, &now).unwrap());
-        tell.write_all(b"x").unwrap();
-        assert!(is_told(&told, &now).unwrap());
-        // It is still to be heeded.
-        assert!(is_told(&told, &LOOK_AGAIN).unwrap());
+        assert!(!has_signal(&signals, &now).unwrap());
+        sender.write_all(b"x").unwrap();
+        assert!(has_signal(&signals, &now).unwrap());
+        // The signal is still pending.
+        assert!(has_signal(&signals, &LOOK_AGAIN).unwrap());
     }
     #[test]
-    fn seats_are_taken_away_before_it_is_said() {
+    fn seats_are_removed_before_the_change_is_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let mut held = Held::take(dir, &Settings::default()).unwrap();
-        let told = || {
+        let mut held = RecordWriter::take(dir, &Settings::default()).unwrap();
+        let recorded = || {
             let now = record::read(dir).unwrap().unwrap();
             let seats = (now.settings.seats, now.seats_since);
             (now.changes, seats, now.undone)
@@ -278,28 +282,29 @@ mod tests {
             ..Settings::default()
         };
         note(&mut held, &kept, |_| panic!("they are kept")).unwrap();
-        assert_eq!(told(), (1, (true, 0), None));
+        assert_eq!(recorded(), (1, (true, 0), None));
         let off = Settings {
             seats: false,
             ..kept
         };
         let refuse = |_: &MapIds| {
-            // Those who wait see nothing new, daemons that they are to give no more.
-            assert_eq!(told(), (1, (false, 0), None));
+            // Waiting processes see no change yet; daemons already see that they must give no more
+            // seats.
+            assert_eq!(recorded(), (1, (false, 0), None));
             Err(ScxError::NotRoot)
         };
         note(&mut held, &off, refuse).unwrap();
-        let (changes, seats, undone) = told();
+        let (changes, seats, undone) = recorded();
         assert_eq!((changes, seats), (2, (false, 2)));
         let undone = undone.unwrap();
         assert!(
-            undone.starts_with("seats are left (a scheduler is root's"),
+            undone.starts_with("some seats remain (a scheduler is root's"),
             "{undone}"
         );
         note(&mut held, &off, |_| Ok(())).unwrap();
-        assert_eq!(told(), (3, (false, 2), None));
+        assert_eq!(recorded(), (3, (false, 2), None));
         note(&mut held, &kept, |_| panic!("they are kept")).unwrap();
-        assert_eq!(told(), (4, (true, 4), None));
+        assert_eq!(recorded(), (4, (true, 4), None));
     }
 
     fn stall(dump: &str) -> Ending {
@@ -312,42 +317,41 @@ mod tests {
         }
     }
 
-    const STALLED: &str =
-        "the kernel took its threads back (runnable task stall: make[7] for 30 s)";
+    const STALLED: &str = "the kernel ended it (runnable task stall: make[7] for 30 s)";
 
     #[test]
-    fn why_the_kernel_ended_it_is_told_whatever_becomes_of_its_dump() {
+    fn reports_why_the_kernel_ended_it_without_a_dump() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let told = |dump: &str| failure::line(&given_up(dir, &stall(dump)));
-        assert_eq!(told(""), STALLED);
+        let report = |dump: &str| failure::line(&end_error(dir, &stall(dump)));
+        assert_eq!(report(""), STALLED);
         assert!(!dump_path(dir).exists());
         let path = dump_path(dir);
         let is_there = format!("{STALLED}; its dump is in {}", path.display());
-        assert_eq!(told("CPU states"), is_there);
+        assert_eq!(report("CPU states"), is_there);
         assert_eq!(fs::read_to_string(&path).unwrap(), "CPU states");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        let lost = told("CPU states");
+        let lost = report("CPU states");
         let begins = format!("{STALLED}; its dump is lost (writing {}", path.display());
         assert!(lost.starts_with(&begins), "{lost}");
     }
 
     #[test]
-    fn why_it_ended_is_told_where_it_cannot_be_put_on_record() {
+    fn reports_the_reason_of_an_end_that_cannot_be_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let mut held = Held::take(dir, &Settings::default()).unwrap();
+        let mut held = RecordWriter::take(dir, &Settings::default()).unwrap();
         let in_the_way = dir.join("sched.new");
         fs::create_dir(&in_the_way).unwrap();
         let stalled = || Err(anyhow!(STALLED));
-        let told = failure::line(&end(&mut held, stalled()).unwrap_err());
-        assert!(told.contains("(writing what is known"), "{told}");
-        assert!(told.ends_with(STALLED), "{told}");
+        let report = failure::line(&end(&mut held, stalled()).unwrap_err());
+        assert!(report.contains("(recording the state"), "{report}");
+        assert!(report.ends_with(STALLED), "{report}");
         assert!(end(&mut held, Ok(())).is_err());
         fs::remove_dir(&in_the_way).unwrap();
-        let told = failure::line(&end(&mut held, stalled()).unwrap_err());
-        assert_eq!(told, STALLED);
+        let report = failure::line(&end(&mut held, stalled()).unwrap_err());
+        assert_eq!(report, STALLED);
         let last = record::read(dir).unwrap().unwrap();
         assert_eq!(last.ended.as_deref(), Some(STALLED));
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Cgroups that limit CPU time: the kernel leaves it to a sched_ext scheduler to keep that,
-//! and ours does not.
+//! Detects cgroups that limit CPU time. The kernel leaves such limits to a sched_ext scheduler, and
+//! Usher's does not enforce them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where cgroups are, of both versions.
+/// Mount point of cgroups, of both versions.
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Cgroups below one another that are looked at.
-const DEEP: usize = 16;
+/// Upper limit of nested cgroups that are examined.
+const DEPTH_MAX: usize = 16;
 
-/// What is said where there are such.
+/// Returns the warning, if there are such cgroups.
 pub fn warning() -> Option<String> {
     warning_of(Path::new(CGROUPS))
 }
 
 fn warning_of(root: &Path) -> Option<String> {
     let mut limited = Vec::new();
-    collect(root, DEEP, &mut limited);
+    collect(root, DEPTH_MAX, &mut limited);
     limited.sort();
     let (first, others) = limited.split_first()?;
     let others = match others.len() {
@@ -26,7 +26,7 @@ fn warning_of(root: &Path) -> Option<String> {
         n => format!(" and {n} other cgroups limit"),
     };
     Some(format!(
-        "'{}'{others} CPU time (cpu.max), which the scheduler does not keep: without it while it runs",
+        "'{}'{others} CPU time (cpu.max): this scheduler does not enforce the limit",
         first.display()
     ))
 }
@@ -35,7 +35,7 @@ fn collect(dir: &Path, deep: usize, limited: &mut Vec<PathBuf>) {
     if is_limited(dir) {
         limited.push(dir.to_owned());
     }
-    // A cgroup that is gone meanwhile has none below it.
+    // A cgroup that is gone meanwhile has no children.
     let Ok(within) = fs::read_dir(dir) else {
         return;
     };
@@ -49,7 +49,7 @@ fn collect(dir: &Path, deep: usize, limited: &mut Vec<PathBuf>) {
 
 fn is_limited(dir: &Path) -> bool {
     let quota = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
-    // "max 100000", and "-1" where cgroups are of version 1.
+    // The file contains "max 100000", and "-1" in cgroup v1.
     let is_number = |text: String| {
         let first = text.split_whitespace().next();
         first.is_some_and(|quota| quota.parse::<u64>().is_ok())
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroups_with_a_limit_are_named() {
+    fn warns_of_cgroups_with_a_limit() {
         let root = tempfile::tempdir().unwrap();
         let cgroup = |name: &str, file: &str, text: &str| {
             let dir = root.path().join(name);
@@ -74,16 +74,16 @@ mod tests {
         cgroup("cpu/old", "cpu.cfs_quota_us", "-1\n");
         assert_eq!(warning_of(root.path()), None);
         let one = cgroup("free/web", "cpu.max", "10000 100000\n");
-        let told = warning_of(root.path()).unwrap();
+        let actual = warning_of(root.path()).unwrap();
         assert!(
-            told.starts_with(&format!("'{one}' limits CPU time")),
-            "{told}"
+            actual.starts_with(&format!("'{one}' limits CPU time")),
+            "{actual}"
         );
         let two = cgroup("cpu/old/db", "cpu.cfs_quota_us", "50000\n");
-        let told = warning_of(root.path()).unwrap();
+        let actual = warning_of(root.path()).unwrap();
         assert!(
-            told.starts_with(&format!("'{two}' and another cgroup limit")),
-            "{told}"
+            actual.starts_with(&format!("'{two}' and another cgroup limit")),
+            "{actual}"
         );
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched`: the scheduler for kernels with sched_ext.
 
+mod doctor_report;
 mod explain;
 mod hold;
-mod keeping;
 mod limits;
-mod outlook;
 mod record;
 mod set;
+mod soft_seats;
 mod start;
 mod stats;
 mod status;
@@ -22,22 +22,22 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::runtime;
 
-pub use keeping::seats;
-pub use outlook::{Outlook, look};
+pub use doctor_report::{SchedDoctorReport, doctor_report};
+pub use soft_seats::seats;
 
-/// Has Usher's own scheduler run this machine's threads
+/// Runs this machine's threads with Usher's own scheduler
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Needs root and a kernel with sched_ext (6.12 or newer). A process of Usher's holds the
-scheduler; when it ends, however it ends, the kernel's own scheduler goes on.
+Requires root and a kernel with sched_ext (6.12 or newer). A process of Usher's holds the
+scheduler. When that process ends, in any way, the kernel's own scheduler takes over.
 
 Examples:
   usher sched start                       idle cores first, address spaces in turns
-  usher sched start --aggregate off       idle cores first alone
+  usher sched start --aggregate off       idle cores first, without turns
   usher sched status
-  usher sched set --turn-ms 8             while it runs
-  usher sched explain 4711                where the threads of a process are, and why
-  usher sched stats -- make -j8           what the scheduler that runs does meanwhile
+  usher sched set --turn-ms 8             changes the running scheduler
+  usher sched explain 4711                shows where the threads of a process run, and why
+  usher sched stats -- make -j8           counts the actions of any scheduler meanwhile
   usher sched stop")]
 pub struct Args {
     #[command(subcommand)]
@@ -54,14 +54,14 @@ enum Command {
     Explain(explain::Args),
 }
 
-/// Calls what was asked for.
+/// Runs the given subcommand.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let looks_only = matches!(args.command, Command::Status(_));
     anyhow::ensure!(
         looks_only || rustix::process::geteuid().is_root(),
         "{FOR_ROOT}"
     );
-    let dir = runtime::roots_dir(global.runtime_dir.as_deref());
+    let dir = runtime::sched_dir(global.runtime_dir.as_deref());
     match &args.command {
         Command::Start(args) => start::run(args, &dir, out),
         Command::Stop(_) => stop::run(&dir, out),
@@ -84,68 +84,64 @@ impl Switch {
     }
 }
 
-/// What `--turn-ms` and `--lead-ms` take: with these, and a hundred threads for
-/// a CPU, nobody waits as long as the kernel allows.
+/// Parses `--turn-ms` and `--max-lag-ms`. Within this range, no thread waits as long as the
+/// kernel's watchdog allows, even with a hundred threads per CPU.
 fn limit_ms(text: &str) -> Result<u64, &'static str> {
     let ms = text.parse().ok().filter(|ms| (1..=200).contains(ms));
-    ms.ok_or("it takes whole milliseconds, from 1 to 200")
+    ms.ok_or("the value must be a whole number of milliseconds from 1 to 200")
 }
 
-/// What anybody else is told.
-const FOR_ROOT: &str = "'usher sched' is for root, except its status: run this as root";
+/// The error for other users.
+const FOR_ROOT: &str = "'usher sched' requires root, except for its status: run this as root";
 
-/// What is said of an end.
-const GOES_ON: &str = "the kernel's own scheduler goes on\n";
+/// The message after an end.
+const TAKES_OVER: &str = "the kernel's own scheduler takes over\n";
 
-/// The name by which the kernel knows ours.
+/// The name of Usher's scheduler in the kernel.
 const NAME: &str = "usher";
 
 fn kernel() -> Kernel {
     Kernel::at(&PathBuf::from("/sys"))
 }
 
-/// What is said where a turn's length is told, and there are to be no turns; the lead may have
-/// been told beside it.
-fn idle_turn(told: [Option<u64>; 2], settings: &Settings) -> Option<&'static str> {
-    let [turn_ms, lead_ms] = told;
+/// Returns the error if a turn length is given, alone or with a maximum lag, and the settings have
+/// no turns.
+fn turn_warning(given: [Option<u64>; 2], settings: &Settings) -> Option<&'static str> {
+    let [turn_ms, max_lag_ms] = given;
     if turn_ms.is_none() || settings.aggregate {
         return None;
     }
     Some(
-        match lead_ms.is_none() && settings.lead_ns == settings.turn_ns {
-            true => {
-                "there are turns with --aggregate on alone: --turn-ms sets no more than the lead"
-            }
-            false => {
-                "there are turns with --aggregate on alone: --turn-ms changes nothing until then"
-            }
+        match max_lag_ms.is_none() && settings.lead_ns == settings.turn_ns {
+            true => "turns need --aggregate on: --turn-ms only sets the maximum lag",
+            false => "turns need --aggregate on: --turn-ms has no effect until then",
         },
     )
 }
 
-/// What the scheduler does, in a few words.
+/// Describes the scheduler's behaviour in a few words.
 fn described(settings: &Settings) -> String {
     if settings.minimal {
         return "first come, first served, and nothing else".to_owned();
     }
     if settings.fifo {
-        return "first come, first served, blind to SMT".to_owned();
+        return "first come, first served, without SMT".to_owned();
     }
     if settings.o1 {
         let cure = match settings.aggregate {
-            true => ", the address space that runs a level better",
+            true => ", the running address space one level better",
             false => "",
         };
-        return format!("the order of Linux 2.6 (O(1)), blind to SMT{cure}");
+        return format!("the order of Linux 2.6 (O(1)), without SMT{cure}");
     }
     let on = |on: bool| if on { "on" } else { "off" };
     let ms = |ns: u64| ns / 1_000_000;
-    let lead = match settings.lead_ns == settings.turn_ns {
+    let lag = match settings.lead_ns == settings.turn_ns {
         true => String::new(),
-        false => format!(", ahead by {} ms at most", ms(settings.lead_ns)),
+        false => format!(", lag at most {} ms", ms(settings.lead_ns)),
     };
     let turns = match settings.aggregate {
-        true => format!("on ({} ms{lead})", ms(settings.turn_ns)),
+        true => format!("on ({} ms{lag})", ms(settings.turn_ns)),
         false => "off".to_owned(),
     };
     format!(
@@ -160,33 +156,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_does_names_each_feature() {
+    fn the_description_names_each_feature() {
         let mut settings = Settings::default();
         let all = "idle cores first on, address spaces in turns on (24 ms), seats on";
         assert_eq!(described(&settings), all);
         settings.lead_ns /= 2;
         settings.seats = false;
-        let some = "address spaces in turns on (24 ms, ahead by 12 ms at most), seats off";
+        let some = "address spaces in turns on (24 ms, lag at most 12 ms), seats off";
         assert!(described(&settings).ends_with(some));
         settings.aggregate = false;
         assert!(described(&settings).contains("in turns off, seats"));
     }
 
     #[test]
-    fn who_tells_a_turns_length_without_turns_is_told_what_comes_of_it() {
+    fn warns_of_a_turn_length_without_turns() {
         let on = Settings::default();
         let off = Settings {
             aggregate: false,
             ..on
         };
         let apart = Settings { lead_ns: 1, ..off };
-        assert_eq!(idle_turn([Some(8), None], &on), None);
-        assert_eq!(idle_turn([None, Some(8)], &off), None);
-        let comes = |told, settings| idle_turn(told, settings)?.split_once(": ");
-        let when = "there are turns with --aggregate on alone";
-        let lead = Some((when, "--turn-ms sets no more than the lead"));
-        let nothing = Some((when, "--turn-ms changes nothing until then"));
-        assert_eq!(comes([Some(8), None], &off), lead);
+        assert_eq!(turn_warning([Some(8), None], &on), None);
+        assert_eq!(turn_warning([None, Some(8)], &off), None);
+        let comes = |given, settings| turn_warning(given, settings)?.split_once(": ");
+        let when = "turns need --aggregate on";
+        let lag = Some((when, "--turn-ms only sets the maximum lag"));
+        let nothing = Some((when, "--turn-ms has no effect until then"));
+        assert_eq!(comes([Some(8), None], &off), lag);
         assert_eq!(comes([Some(8), Some(8)], &off), nothing);
         assert_eq!(comes([Some(8), None], &apart), nothing);
     }

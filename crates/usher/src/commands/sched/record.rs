@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The files by which the commands know of one another. Whoever holds the scheduler
-//! holds a lock on `sched.lock`, which ends with its process, and alone writes the
-//! record: each time a file of its own, which is locked too before it takes the place
-//! of the last. So a record is never half written, and whoever finds one locked knows
-//! that the very process that wrote it lives. What is asked of that process lies in
-//! another file, and a signal says that it does. One asks at a time: whoever does holds a
-//! lock on `sched.asking.lock` from before it reads what is to be changed until that is.
+//! The files through which the commands exchange state.
+//!
+//! - The process that holds the scheduler holds a lock on `sched.lock`, which the kernel releases
+//!   with the process, and alone writes the record.
+//! - It writes each version of the record to a new file, and locks that file before it replaces the
+//!   previous one. A record is therefore never half written, and a locked record proves that its
+//!   writer lives.
+//! - A request to that process is written to another file, followed by a signal.
+//! - Only one process requests at a time. It holds a lock on `sched.asking.lock` from before it
+//!   reads the settings to be changed until the change is done.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -22,96 +25,96 @@ use usher_scx::{Kernel, MapIds, ScxError, Settings, State as Loaded};
 
 use crate::runtime;
 
-/// What is known of a scheduler that was started.
+/// State of a scheduler that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Record {
+pub struct SchedulerRecord {
     /// The process that holds it.
     pub pid: i32,
-    /// How far it is.
+    /// Its phase.
     #[serde(default)]
-    pub state: State,
-    /// What it is to do, for people.
+    pub state: Phase,
+    /// Its behaviour, as text.
     pub does: String,
-    /// The same, as it is told.
+    /// Its settings.
     pub settings: Settings,
-    /// How often that was changed while it ran.
+    /// Number of changes of the settings while it ran.
     pub changes: u32,
-    /// What of the last change could not be done, and why.
+    /// What could not be done at the last change, and why.
     #[serde(default)]
     pub undone: Option<String>,
-    /// Which of these changes was the last to have seats kept, or not.
+    /// The change that last switched seats on or off.
     #[serde(default)]
     pub seats_since: u32,
-    /// The kernel's numbers of its maps.
+    /// The kernel's ids of its maps.
     pub maps: MapIds,
-    /// Whether the kernel keeps the idle CPUs of each NUMA node apart for it.
+    /// Whether the kernel keeps idle CPUs per NUMA node for it.
     #[serde(default)]
     pub idle_by_node: bool,
-    /// How often it began anew because CPUs came or went.
+    /// Number of restarts because CPUs appeared or disappeared.
     pub restarts: u32,
     /// Why it ended.
     pub ended: Option<String>,
 }
 
-/// How far a scheduler is.
+/// The phase of a scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// Its process is there, and has not got the threads yet.
+pub enum Phase {
+    /// Its process exists, but it does not run the threads yet.
     Starting,
-    /// It has the threads.
+    /// It runs the threads.
     #[default]
     Running,
-    /// The kernel took the threads, as a CPU came or went; it starts again.
-    BeginningAnew,
-    /// It is over.
+    /// The kernel took the threads back because a CPU appeared or disappeared; it starts again.
+    Restarting,
+    /// It has ended.
     Ended,
 }
 
-/// What [`State::BeginningAnew`] is called.
-pub const BEGINS_ANEW: &str = "begins anew, as a CPU has come or gone";
+/// Text for [`Phase::Restarting`].
+pub const RESTARTS: &str = "restarts because of CPU hotplug";
 
-impl Record {
-    /// Its process is there no more, and has not said why.
-    fn die(&mut self) {
-        if self.state != State::Ended {
-            self.state = State::Ended;
+impl SchedulerRecord {
+    /// Records that its process died without recording a reason.
+    fn mark_dead(&mut self) {
+        if self.state != Phase::Ended {
+            self.state = Phase::Ended;
             self.ended = Some(format!("its process {} died", self.pid));
         }
     }
 }
 
-/// What whoever holds the scheduler has locked.
+/// Returns the lock file of the process that holds the scheduler.
 fn lock_path(dir: &Path) -> PathBuf {
     dir.join("sched.lock")
 }
 
-/// Where the record is.
+/// Returns the path of the record.
 fn path(dir: &Path) -> PathBuf {
     dir.join("sched.json")
 }
 
-/// Where the kernel's dump goes when it ends the scheduler.
+/// Returns the path of the kernel's dump when it ends the scheduler.
 pub fn dump_path(dir: &Path) -> PathBuf {
     dir.join("sched.dump")
 }
 
-/// Where lies what the scheduler is to do from now on.
-fn wanted_path(dir: &Path) -> PathBuf {
+/// Returns the path of the requested settings.
+fn request_path(dir: &Path) -> PathBuf {
     dir.join("sched.wanted.json")
 }
 
-/// That nobody else asks the scheduler for something; ends with the value.
+/// The exclusive right to send requests to the scheduler; released on drop.
 #[derive(Debug)]
-pub struct Asking {
+pub struct RequestLock {
     _lock: File,
 }
 
-impl Asking {
-    /// `None`: somebody else does at the moment.
+impl RequestLock {
+    /// Returns `None` if another process has the right.
     ///
     /// # Errors
-    /// The directory cannot be written in.
+    /// The directory is not writable.
     pub fn begin(dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = dir.join("sched.asking.lock");
         let lock = lock_file(&path).with_context(|| format!("writing {}", path.display()))?;
@@ -123,34 +126,34 @@ impl Asking {
     }
 }
 
-/// A file to be locked by those who may write here.
+/// Opens a lock file, which only users with write permission here can lock.
 fn lock_file(path: &Path) -> std::io::Result<File> {
     let mut lock = OpenOptions::new();
     let lock = lock.write(true).create(true).truncate(false);
     lock.mode(0o600).open(path)
 }
 
-/// Leaves new settings for the scheduler's process; for who is [`Asking`].
+/// Writes new settings for the scheduler's process. The caller must hold [`RequestLock`].
 ///
 /// # Errors
 /// They cannot be written.
-pub fn leave(dir: &Path, wanted: &Settings) -> anyhow::Result<()> {
-    let path = wanted_path(dir);
+pub fn write_request(dir: &Path, wanted: &Settings) -> anyhow::Result<()> {
+    let path = request_path(dir);
     let unfinished = path.with_extension("new");
     let written = fs::write(&unfinished, serde_json::to_vec(wanted)?);
     let written = written.and_then(|()| fs::rename(&unfinished, &path));
     written.with_context(|| format!("writing {}", path.display()))
 }
 
-/// Takes back what was left; whether it was there still.
+/// Removes the requested settings. Returns whether they still existed.
 ///
 /// # Errors
-/// It cannot be removed.
-pub fn withdraw(dir: &Path) -> anyhow::Result<bool> {
-    remove(&wanted_path(dir))
+/// They cannot be removed.
+pub fn withdraw_request(dir: &Path) -> anyhow::Result<bool> {
+    remove(&request_path(dir))
 }
 
-/// Whether it was there.
+/// Returns whether the file existed.
 fn remove(path: &Path) -> anyhow::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -159,73 +162,75 @@ fn remove(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Takes what was left, which is then there no more.
+/// Reads and removes the requested settings.
 ///
 /// # Errors
-/// There is nothing, or nothing that [`leave`] writes.
-pub fn take_wanted(dir: &Path) -> anyhow::Result<Settings> {
-    let path = wanted_path(dir);
+/// There are none, or they are not in the format of [`write_request`].
+pub fn take_request(dir: &Path) -> anyhow::Result<Settings> {
+    let path = request_path(dir);
     let taken = path.with_extension("taken");
     let text = fs::rename(&path, &taken).and_then(|()| fs::read(&taken));
     let text = text.with_context(|| format!("reading {}", path.display()))?;
-    // Nobody looks for what is left of it.
+    // No process reads a leftover of this file.
     let _ = fs::remove_file(&taken);
     serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
 }
 
-/// The record of the scheduler that has the threads.
+/// Returns the record of the scheduler that runs the threads.
 ///
 /// # Errors
-/// It cannot be read, or none of Usher's has them now.
-pub fn of_running(dir: &Path) -> anyhow::Result<Record> {
+/// It cannot be read, or no scheduler of Usher's runs the threads now.
+pub fn of_running(dir: &Path) -> anyhow::Result<SchedulerRecord> {
     let record = read(dir)?;
     match record.as_ref().map(|record| record.state) {
-        Some(State::Starting) => bail!("the scheduler is starting still: try again in a moment"),
-        Some(State::BeginningAnew) => {
-            bail!("the scheduler {BEGINS_ANEW}: try again in a moment")
+        Some(Phase::Starting) => bail!("the scheduler is still starting: try again in a moment"),
+        Some(Phase::Restarting) => {
+            bail!("the scheduler {RESTARTS}: try again in a moment")
         }
-        Some(State::Ended) | None => {
+        Some(Phase::Ended) | None => {
             return Err(none_runs(&super::kernel(), dir, record.as_ref()));
         }
-        Some(State::Running) => {}
+        Some(Phase::Running) => {}
     }
     record.context(NONE_RUNS)
 }
 
-/// Why the one of this record, if there was any, is not asked, nor another.
-fn none_runs(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> anyhow::Error {
+/// Returns why neither the scheduler of this record, if there is any, nor another scheduler can be
+/// reached.
+fn none_runs(kernel: &Kernel, dir: &Path, ended: Option<&SchedulerRecord>) -> anyhow::Error {
     if let Some(unknown) = unknown(kernel, dir, ended) {
         return anyhow!(unknown);
     }
     match kernel.state() {
-        // None can be started here.
+        // No scheduler can be started here.
         Err(error @ ScxError::NoSchedExt { .. }) => error.into(),
         _ => anyhow!("{NONE_RUNS}: 'usher sched start' starts one"),
     }
 }
 
-/// What is said where there is none, in this directory nor elsewhere.
+/// The message if no scheduler of Usher's runs anywhere.
 pub const NONE_RUNS: &str = "no scheduler of Usher's runs";
 
-/// Of a scheduler of Usher's that the kernel has, and that is not the one of this record,
-/// which ended, if there was any: why nothing is known of it here. `None`: the kernel has none.
-pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<String> {
+/// Returns why nothing is known here about a scheduler of Usher's that the kernel runs. `ended` is
+/// the record in this directory, if any: it belongs to another scheduler, which ended. `None` if
+/// the kernel runs none.
+pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&SchedulerRecord>) -> Option<String> {
     match kernel.state() {
         Ok(Loaded::Enabled { name }) if name == super::NAME => {}
         _ => return None,
     }
     let path = path(dir);
     let spoiled = match (ended, fs::read(&path)) {
-        (None, Ok(text)) => serde_json::from_slice::<Record>(&text).err(),
+        (None, Ok(text)) => serde_json::from_slice::<SchedulerRecord>(&text).err(),
         _ => None,
     };
     let (path, dir) = (path.display(), dir.display());
     let why = match (spoiled, ended) {
         (Some(why), _) => format!("but its record in {path} cannot be read ({why})"),
         (None, None) => {
-            format!("started with another --runtime-dir than {dir}, or that was emptied")
+            format!("started with another --runtime-dir than {dir}, or its record was removed")
         }
-        // The kernel may not be through with it.
+        // The kernel may not have completed the end yet.
         (None, Some(_)) => format!("started with another --runtime-dir than {dir}, or just ending"),
     };
     Some(format!(
@@ -234,39 +239,39 @@ pub fn unknown(kernel: &Kernel, dir: &Path, ended: Option<&Record>) -> Option<St
     ))
 }
 
-/// Refuses what only a scheduler can answer that keeps account.
+/// Rejects requests that need a scheduler with statistics.
 ///
 /// # Errors
-/// It is the one that does not.
-pub fn refuse_minimal(running: &Record) -> anyhow::Result<()> {
+/// The scheduler has none.
+pub fn refuse_minimal(running: &SchedulerRecord) -> anyhow::Result<()> {
     match running.settings.minimal {
-        true => bail!("the scheduler was started with --fifo=minimal, and keeps no account"),
+        true => bail!("the scheduler was started with --fifo=minimal, which has no statistics"),
         false => Ok(()),
     }
 }
 
-/// A hold of the process that the record names, which no other process can get.
+/// Returns a pidfd of the process that the record names, which no other process can get.
 ///
 /// # Errors
 /// It has ended.
-pub fn process_of(dir: &Path, record: &Record) -> anyhow::Result<OwnedFd> {
-    let pid = Pid::from_raw(record.pid).context("the record names no process")?;
+pub fn process_of(dir: &Path, record: &SchedulerRecord) -> anyhow::Result<OwnedFd> {
+    let pid = Pid::from_raw(record.pid).context("the record contains no pid")?;
     let process = pidfd_open(pid, PidfdFlags::empty())
-        .with_context(|| format!("taking hold of process {}", record.pid))?;
-    // What lives after the hold was taken is what is held.
-    let lives = |now: &Record| now.state != State::Ended && now.pid == record.pid;
+        .with_context(|| format!("opening process {}", record.pid))?;
+    // If the process lives after the pidfd was opened, the pidfd refers to it.
+    let lives = |now: &SchedulerRecord| now.state != Phase::Ended && now.pid == record.pid;
     match read(dir)?.is_some_and(|now| lives(&now)) {
         true => Ok(process),
         false => bail!("the scheduler has just ended"),
     }
 }
 
-/// The record of the last that was started. One whose process has died without a word
-/// has ended, too.
+/// Reads the record of the last scheduler that was started. A scheduler with a dead process counts
+/// as ended.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
+pub fn read(dir: &Path) -> anyhow::Result<Option<SchedulerRecord>> {
     let path = path(dir);
     loop {
         let file = match File::open(&path) {
@@ -280,42 +285,42 @@ pub fn read(dir: &Path) -> anyhow::Result<Option<Record>> {
         let mut text = String::new();
         let read = { &file }.read_to_string(&mut text);
         read.with_context(|| format!("reading {}", path.display()))?;
-        // Another version's is nobody's.
-        let Ok(mut record) = serde_json::from_str::<Record>(&text) else {
+        // A record of another version counts as none.
+        let Ok(mut record) = serde_json::from_str::<SchedulerRecord>(&text) else {
             return Ok(None);
         };
         match writer(&file, &path) {
-            // Anybody can lock what anybody can read, but not this, which root looks at.
-            Writer::Lives if is_free(&lock_path(dir)) => record.die(),
+            // Any reader can lock the record, but not this file, which root checks.
+            Writer::Lives if is_free(&lock_path(dir)) => record.mark_dead(),
             Writer::Lives => {}
             Writer::HasWrittenAnew => continue,
-            Writer::Gone => record.die(),
+            Writer::Gone => record.mark_dead(),
         }
         return Ok(Some(record));
     }
 }
 
-/// Whether nobody has locked a file; not where it cannot be opened.
+/// Returns whether a file is not locked; false if it cannot be opened.
 fn is_free(path: &Path) -> bool {
     let lock = OpenOptions::new().write(true).open(path);
     lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockShared).is_ok())
 }
 
-/// Who wrote a record.
+/// The state of the process that wrote a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Writer {
     Lives,
-    /// Another one lies there by now.
+    /// The record has been replaced meanwhile.
     HasWrittenAnew,
     Gone,
 }
 
 fn writer(file: &File, path: &Path) -> Writer {
-    // Nobody is kept waiting by this: it was locked by its writer before it was there.
+    // This blocks no process: the writer locked the file before it became visible.
     if flock(file, FlockOperation::NonBlockingLockShared).is_err() {
         return Writer::Lives;
     }
-    // What was replaced is let go, and its number not given again while it is open.
+    // A replaced file is unlocked. Its inode number is not reused while it is open here.
     let number = |found: std::io::Result<fs::Metadata>| found.ok().map(|found| found.ino());
     match number(file.metadata()) == number(fs::metadata(path)) {
         true => Writer::Gone,
@@ -323,38 +328,38 @@ fn writer(file: &File, path: &Path) -> Writer {
     }
 }
 
-/// Refuses where a scheduler is held already.
+/// Rejects a start beside a running scheduler.
 ///
 /// # Errors
-/// One is.
-pub fn refuse_beside(record: Option<&Record>) -> anyhow::Result<()> {
+/// A scheduler is held already.
+pub fn refuse_beside(record: Option<&SchedulerRecord>) -> anyhow::Result<()> {
     match record.map(|record| record.state) {
-        Some(State::Starting) => bail!("the scheduler is starting already"),
-        Some(State::Running | State::BeginningAnew) => {
+        Some(Phase::Starting) => bail!("the scheduler is starting already"),
+        Some(Phase::Running | Phase::Restarting) => {
             bail!(
                 "the scheduler is started already: 'usher sched set' changes what it does, \
                  'usher sched stop' ends it"
             )
         }
-        Some(State::Ended) | None => Ok(()),
+        Some(Phase::Ended) | None => Ok(()),
     }
 }
 
-/// The record, to be written by whoever holds the scheduler.
+/// The record, in the process that holds the scheduler and writes it.
 #[derive(Debug)]
-pub struct Held {
+pub struct RecordWriter {
     dir: PathBuf,
     _lock: File,
-    /// What lies there, locked.
+    /// The present record file, locked.
     written: Option<File>,
-    record: Record,
+    record: SchedulerRecord,
 }
 
-impl Held {
-    /// Takes hold of it: from here on the record says that this process starts one.
+impl RecordWriter {
+    /// Takes the lock and records that this process starts a scheduler.
     ///
     /// # Errors
-    /// Another process has, or the directory cannot be written in.
+    /// Another process holds the lock, or the directory is not writable.
     pub fn take(dir: &Path, settings: &Settings) -> anyhow::Result<Self> {
         runtime::make_dir(dir)?;
         let path = lock_path(dir);
@@ -362,14 +367,15 @@ impl Held {
         let lock = lock.with_context(|| format!("writing {}", path.display()))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             refuse_beside(read(dir)?.as_ref())?;
-            bail!("a scheduler is just being started or ended: try again in a moment");
+            bail!("a scheduler is being started or stopped: try again in a moment");
         }
-        // What was asked of the last one is not asked of this, nor is its dump this one's.
-        withdraw(dir)?;
+        // Requests to the previous scheduler do not apply to the present scheduler, nor does its
+        // dump.
+        withdraw_request(dir)?;
         remove(&dump_path(dir))?;
-        let record = Record {
+        let record = SchedulerRecord {
             pid: std::process::id() as i32,
-            state: State::Starting,
+            state: Phase::Starting,
             does: super::described(settings),
             settings: *settings,
             changes: 0,
@@ -390,8 +396,8 @@ impl Held {
         Ok(held)
     }
 
-    /// What was last written.
-    pub fn record(&self) -> &Record {
+    /// Returns the record as last written.
+    pub fn record(&self) -> &SchedulerRecord {
         &self.record
     }
 
@@ -399,40 +405,40 @@ impl Held {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(&mut self, change: impl FnOnce(&mut Record)) -> anyhow::Result<()> {
+    pub fn write(&mut self, change: impl FnOnce(&mut SchedulerRecord)) -> anyhow::Result<()> {
         let mut record = self.record.clone();
         change(&mut record);
         let written = self.replace(&record);
-        self.written = Some(written.context("writing what is known of the scheduler")?);
-        // Not before others can read it, either.
+        self.written = Some(written.context("recording the state of the scheduler")?);
+        // Only after other processes can read it.
         self.record = record;
         Ok(())
     }
 
-    fn replace(&self, record: &Record) -> anyhow::Result<File> {
+    fn replace(&self, record: &SchedulerRecord) -> anyhow::Result<File> {
         let path = path(&self.dir);
         let unfinished = path.with_extension("new");
-        // One that is left over may be open elsewhere.
+        // A leftover may be open in another process.
         let _ = fs::remove_file(&unfinished);
         let mut file = File::create_new(&unfinished)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        // `status` is for all, whatever root's umask.
+        // Every user may read the status, whatever root's umask.
         file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(serde_json::to_string(record)?.as_bytes())?;
         fs::rename(&unfinished, &path)?;
         Ok(file)
     }
 
-    /// Writes that it has ended, and why, unless that is known already.
+    /// Records the end and its reason, unless an end is recorded already.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn end(&mut self, why: &str) -> anyhow::Result<()> {
-        if self.record.state == State::Ended {
+        if self.record.state == Phase::Ended {
             return Ok(());
         }
         self.write(|record| {
-            record.state = State::Ended;
+            record.state = Phase::Ended;
             record.ended = Some(why.to_owned());
         })
     }
@@ -442,117 +448,117 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn taken(dir: &Path) -> anyhow::Result<Held> {
-        Held::take(dir, &Settings::default())
+    fn taken(dir: &Path) -> anyhow::Result<RecordWriter> {
+        RecordWriter::take(dir, &Settings::default())
     }
 
-    fn known(dir: &Path) -> (State, Option<String>) {
+    fn known(dir: &Path) -> (Phase, Option<String>) {
         let record = read(dir).unwrap().unwrap();
         (record.state, record.ended)
     }
 
     #[test]
-    fn a_record_says_how_far_its_scheduler_is() {
+    fn a_record_contains_the_phase_of_its_scheduler() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert!(read(dir).unwrap().is_none());
         let mut held = taken(dir).unwrap();
-        assert_eq!(known(dir), (State::Starting, None));
+        assert_eq!(known(dir), (Phase::Starting, None));
         let refused = |word: &str| {
             let error = of_running(dir).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         };
-        refused("is starting still");
+        refused("is still starting");
         held.write(|record| {
-            record.state = State::Running;
+            record.state = Phase::Running;
             record.changes = 7;
         })
         .unwrap();
         assert_eq!(of_running(dir).unwrap().changes, 7);
-        held.write(|record| record.state = State::BeginningAnew)
+        held.write(|record| record.state = Phase::Restarting)
             .unwrap();
-        refused("begins anew");
+        refused("restarts because");
         held.end("stopped").unwrap();
         held.end("another reason").unwrap();
         assert!(of_running(dir).is_err());
-        assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
+        assert_eq!(known(dir), (Phase::Ended, Some("stopped".to_owned())));
     }
 
     #[test]
-    fn where_none_can_be_started_nobody_is_sent_to_do_so() {
+    fn suggests_no_start_where_none_is_possible() {
         let (dir, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let told = || none_runs(&Kernel::at(sys.path()), dir.path(), None).to_string();
+        let actual = || none_runs(&Kernel::at(sys.path()), dir.path(), None).to_string();
         assert!(
-            told().starts_with("this kernel has no sched_ext"),
+            actual().starts_with("this kernel has no sched_ext"),
             "{}",
-            told()
+            actual()
         );
         let ext = sys.path().join("kernel/sched_ext");
         fs::create_dir_all(&ext).unwrap();
         fs::write(ext.join("state"), "disabled\n").unwrap();
         let start = "no scheduler of Usher's runs: 'usher sched start' starts one";
-        assert_eq!(told(), start);
+        assert_eq!(actual(), start);
     }
 
     #[test]
-    fn a_file_is_no_runtime_directory() {
+    fn rejects_a_file_as_runtime_directory() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let told = read(file.path()).unwrap_err().to_string();
+        let actual = read(file.path()).unwrap_err().to_string();
         let line = format!(
             "the runtime directory '{}' is a file",
             file.path().display()
         );
-        assert!(told.starts_with(&line), "{told}");
+        assert!(actual.starts_with(&line), "{actual}");
     }
 
     #[test]
-    fn what_could_not_be_written_can_be_later() {
+    fn a_failed_write_can_be_repeated() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut held = taken(dir).unwrap();
         let in_the_way = path(dir).with_extension("new");
         fs::create_dir(&in_the_way).unwrap();
         assert!(held.end("stopped").is_err());
-        assert_eq!(held.record().state, State::Starting);
-        assert_eq!(known(dir), (State::Starting, None));
+        assert_eq!(held.record().state, Phase::Starting);
+        assert_eq!(known(dir), (Phase::Starting, None));
         fs::remove_dir(&in_the_way).unwrap();
         held.end("stopped").unwrap();
-        assert_eq!(known(dir), (State::Ended, Some("stopped".to_owned())));
+        assert_eq!(known(dir), (Phase::Ended, Some("stopped".to_owned())));
     }
 
     #[test]
-    fn a_process_that_dies_without_a_word_has_ended() {
+    fn a_scheduler_with_a_dead_process_has_ended() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut held = taken(dir).unwrap();
-        held.write(|record| record.state = State::Running).unwrap();
+        held.write(|record| record.state = Phase::Running).unwrap();
         let record = of_running(dir).unwrap();
         assert!(process_of(dir, &record).is_ok());
         drop(held);
         let died = format!("its process {} died", std::process::id());
-        assert_eq!(known(dir), (State::Ended, Some(died)));
-        // It is not told anything, though a process of that number lives.
+        assert_eq!(known(dir), (Phase::Ended, Some(died)));
+        // It is not signalled, although a process with its pid lives.
         assert!(process_of(dir, &record).is_err());
     }
 
     #[test]
-    fn nobody_else_can_make_it_look_alive() {
+    fn another_process_cannot_fake_a_living_scheduler() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut held = taken(dir).unwrap();
-        held.write(|record| record.state = State::Running).unwrap();
+        held.write(|record| record.state = Phase::Running).unwrap();
         let record = of_running(dir).unwrap();
         drop(held);
-        // As anybody may who may read it.
+        // Every process that may read the file can lock it.
         let file = File::open(path(dir)).unwrap();
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-        assert_eq!(known(dir).0, State::Ended);
+        assert_eq!(known(dir).0, Phase::Ended);
         assert!(process_of(dir, &record).is_err());
         taken(dir).unwrap();
     }
 
     #[test]
-    fn the_last_ones_process_and_dump_are_forgotten_when_another_starts() {
+    fn a_new_scheduler_replaces_the_process_and_dump_of_the_last() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut first = taken(dir).unwrap();
@@ -565,24 +571,24 @@ mod tests {
         assert!(!dump_path(dir).exists());
         let record = read(dir).unwrap().unwrap();
         let own = std::process::id() as i32;
-        assert_eq!((record.pid, record.state), (own, State::Starting));
+        assert_eq!((record.pid, record.state), (own, Phase::Starting));
     }
 
     #[test]
-    fn one_beside_another_is_refused_in_a_line() {
+    fn rejects_a_second_scheduler_in_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut held = taken(dir).unwrap();
         let refused = || format!("{:#}", taken(dir).unwrap_err());
         assert_eq!(refused(), "the scheduler is starting already");
-        held.write(|record| record.state = State::Running).unwrap();
+        held.write(|record| record.state = Phase::Running).unwrap();
         assert!(refused().starts_with("the scheduler is started already"));
         held.end("stopped").unwrap();
-        assert!(refused().contains("started or ended"));
+        assert!(refused().contains("started or stopped"));
     }
 
     #[test]
-    fn a_reader_hinders_nobody_and_reads_one_whole_record() {
+    fn a_reader_blocks_no_writer_and_reads_one_whole_record() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut held = taken(dir).unwrap();
@@ -593,7 +599,7 @@ mod tests {
             .unwrap();
         assert_eq!(writer(&reader, &path(dir)), Writer::HasWrittenAnew);
         drop(held);
-        // The reader's lock, kept, and its file, as it was opened.
+        // The reader keeps its lock, and the file as it was opened.
         flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
         let left = File::open(path(dir)).unwrap();
         assert_eq!(writer(&left, &path(dir)), Writer::Gone);
@@ -605,11 +611,11 @@ mod tests {
     }
 
     #[test]
-    fn one_of_which_nothing_is_known_here_is_told_with_why() {
+    fn reports_why_a_running_scheduler_is_unknown() {
         let (dir, sys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dir = dir.path();
         let kernel = Kernel::at(sys.path());
-        let told = |ended: Option<&Record>| unknown(&kernel, dir, ended).unwrap();
+        let actual = |ended: Option<&SchedulerRecord>| unknown(&kernel, dir, ended).unwrap();
         assert_eq!(unknown(&kernel, dir, None), None);
         let ext = sys.path().join("kernel/sched_ext");
         fs::create_dir_all(ext.join("root")).unwrap();
@@ -619,17 +625,17 @@ mod tests {
         fs::write(ext.join("root/ops"), "usher\n").unwrap();
         let elsewhere = format!("another --runtime-dir than {}", dir.display());
         assert!(
-            told(None).contains(&format!("{elsewhere}, or that was emptied; SIGTERM")),
+            actual(None).contains(&format!("{elsewhere}, or its record was removed; SIGTERM")),
             "{}",
-            told(None)
+            actual(None)
         );
         drop(taken(dir).unwrap());
         let last = read(dir).unwrap();
-        assert!(told(last.as_ref()).contains(&format!("{elsewhere}, or just ending")));
+        assert!(actual(last.as_ref()).contains(&format!("{elsewhere}, or just ending")));
         fs::write(path(dir), "{").unwrap();
         assert!(read(dir).unwrap().is_none());
         let spoiled = format!("its record in {} cannot be read (EOF", path(dir).display());
-        assert!(told(None).contains(&spoiled), "{}", told(None));
+        assert!(actual(None).contains(&spoiled), "{}", actual(None));
     }
 
     #[test]
@@ -641,21 +647,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_taken_once() {
+    fn a_request_is_read_once() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        assert!(take_wanted(dir).is_err());
+        assert!(take_request(dir).is_err());
         let settings = Settings {
             smt: false,
             ..Settings::default()
         };
-        leave(dir, &settings).unwrap();
-        assert_eq!(take_wanted(dir).unwrap(), settings);
-        assert!(take_wanted(dir).is_err());
-        leave(dir, &settings).unwrap();
-        assert!(withdraw(dir).unwrap() && !withdraw(dir).unwrap());
-        leave(dir, &settings).unwrap();
+        write_request(dir, &settings).unwrap();
+        assert_eq!(take_request(dir).unwrap(), settings);
+        assert!(take_request(dir).is_err());
+        write_request(dir, &settings).unwrap();
+        assert!(withdraw_request(dir).unwrap() && !withdraw_request(dir).unwrap());
+        write_request(dir, &settings).unwrap();
         let _held = taken(dir).unwrap();
-        assert!(take_wanted(dir).is_err(), "the last one's");
+        assert!(take_request(dir).is_err(), "the last one's");
     }
 }

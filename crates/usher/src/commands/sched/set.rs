@@ -12,50 +12,50 @@ use usher_scx::Settings;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-use super::record::{Asking, Record, State};
+use super::record::{Phase, RequestLock, SchedulerRecord};
 use super::{Switch, record};
 
-/// Changes what the scheduler does, while it runs
+/// Changes the scheduler's settings while it runs
 #[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
-One option is due at least. What is not named stays as it is; a lead that is as long as a
-turn stays so. A scheduler that was started with --fifo or --o1 serves in that order until
-it is stopped.
+Give at least one option. Other settings keep their values, but a maximum lag that equals
+the turn follows the turn. A scheduler that was started with --fifo or --o1 keeps that
+order until it is stopped.
 
 Examples:
   usher sched set --aggregate off
   usher sched set --smt on --turn-ms 8
   usher sched set --seats off              the daemon seats by affinity masks again")]
 pub struct Args {
-    /// Idle physical cores first, no two threads on a core beside an idle one
+    /// Prefer idle physical cores; no two threads on one core while another core is idle
     #[arg(long, value_enum, value_name = "ON|OFF")]
     smt: Option<Switch>,
-    /// Threads of one address space one after another, in bounded turns
+    /// Run threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// Seats kept by the scheduler where a daemon gives them; off: affinity masks
+    /// Let the scheduler keep the seats that a daemon gives; off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
-    /// How long threads of one address space may follow one another, 1 to 200
+    /// Longest turn of an address space, 1 to 200
     #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// How far they may get ahead of whoever waits, 1 to 200
+    /// Largest lead over waiting threads in virtual time, 1 to 200
     #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
-    lead_ms: Option<u64>,
+    max_lag_ms: Option<u64>,
 }
 
-/// What is said where nothing is named. Not by clap, which shows its grammar.
-const NOTHING: &str = "nothing to change: name one at least of --smt, --aggregate, --seats, \
-                       --turn-ms and --lead-ms";
+/// The error if no option is given. Clap's own message would show only its grammar.
+const NOTHING: &str = "nothing to change: give at least one of --smt, --aggregate, --seats, \
+                       --turn-ms and --max-lag-ms";
 
 impl Args {
-    /// With nothing in it.
+    /// No option.
     const NONE: Self = Self {
         smt: None,
         aggregate: None,
         seats: None,
         turn_ms: None,
-        lead_ms: None,
+        max_lag_ms: None,
     };
 
     fn changed(&self, now: Settings) -> Settings {
@@ -70,77 +70,86 @@ impl Args {
             aggregate: self.aggregate.map_or(now.aggregate, Switch::is_on),
             seats: self.seats.map_or(now.seats, Switch::is_on),
             turn_ns,
-            lead_ns: ns(self.lead_ms).unwrap_or(lead_ns),
+            lead_ns: ns(self.max_lag_ms).unwrap_or(lead_ns),
             ..now
         }
     }
 }
 
-/// How long the scheduler's process may take.
+/// Upper limit of the time in which the scheduler's process has to apply a change.
 const WAIT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Asks for it, and waits until it is so.
+/// Requests the change and waits until it is applied.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     ensure!(*args != Args::NONE, NOTHING);
-    // Where none runs there is nothing to be made either.
+    // If no scheduler runs, no files are created either.
     record::of_running(dir)?;
-    // What another one changes is not to be taken back by this.
+    // The change of another process must not be reverted by the present change.
     let deadline = Instant::now() + 3 * WAIT;
     let _asking = alone(dir, || Instant::now() > deadline)?;
-    // Of one that died before it was answered.
-    record::withdraw(dir)?;
+    // Left by a process that died before its request was answered.
+    record::withdraw_request(dir)?;
     let before = record::of_running(dir)?;
     if before.settings.is_fixed() {
         let option = if before.settings.o1 { "--o1" } else { "--fifo" };
-        bail!("the scheduler was started with {option}: 'usher sched stop' and start it without");
+        bail!(
+            "the scheduler was started with {option}: stop it ('usher sched stop') and start it \
+               without that option"
+        );
     }
     let process = record::process_of(dir, &before)?;
-    record::leave(dir, &args.changed(before.settings))?;
-    let told = pidfd_send_signal(&process, Signal::USR1)
-        .with_context(|| format!("telling process {}", before.pid));
+    record::write_request(dir, &args.changed(before.settings))?;
+    let signalled = pidfd_send_signal(&process, Signal::USR1)
+        .with_context(|| format!("signalling process {}", before.pid));
     let wait = || {
         let deadline = Instant::now() + WAIT;
         answer(dir, &before, || Instant::now() > deadline)
     };
-    let after = match told.and_then(|()| wait()) {
-        // What nobody has taken yet is not to be taken later; what is taken is being done.
-        Err(_) if !record::withdraw(dir)? => wait()?,
+    let after = match signalled.and_then(|()| wait()) {
+        // A request that nothing has read yet must not be read later; a request that was read is
+        // being carried out.
+        Err(_) if !record::withdraw_request(dir)? => wait()?,
         answered => answered?,
     };
-    if let Some(line) = super::idle_turn([args.turn_ms, args.lead_ms], &after.settings) {
-        failure::complain(line);
+    if let Some(line) = super::turn_warning([args.turn_ms, args.max_lag_ms], &after.settings) {
+        failure::print_error(line);
     }
     out.answer(
         &json!({ "does": after.does, "settings": after.settings }),
-        || format!("the scheduler does now: {}\n", after.does),
+        || format!("the scheduler now has: {}\n", after.does),
     )?;
     Ok(0)
 }
 
-/// Waits until nobody else asks; who does is through after twice [`WAIT`].
-fn alone(dir: &Path, is_late: impl Fn() -> bool) -> anyhow::Result<Asking> {
+/// Waits for the exclusive right to send requests. A process that has it ends after at most twice
+/// [`WAIT`].
+fn alone(dir: &Path, is_late: impl Fn() -> bool) -> anyhow::Result<RequestLock> {
     loop {
-        if let Some(asking) = Asking::begin(dir)? {
+        if let Some(asking) = RequestLock::begin(dir)? {
             return Ok(asking);
         }
         if is_late() {
-            bail!("another 'usher sched set' is not through: end it, or try again in a moment");
+            bail!("another 'usher sched set' is in progress: end it, or try again in a moment");
         }
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-/// What is known once the scheduler's process has done what it was told, all of it.
-fn answer(dir: &Path, before: &Record, is_late: impl Fn() -> bool) -> anyhow::Result<Record> {
+/// Returns the record after the scheduler's process has applied the whole request.
+fn answer(
+    dir: &Path,
+    before: &SchedulerRecord,
+    is_late: impl Fn() -> bool,
+) -> anyhow::Result<SchedulerRecord> {
     loop {
         let now = record::read(dir)?.filter(|now| now.pid == before.pid);
-        let now = now.filter(|now| now.state != State::Ended);
+        let now = now.filter(|now| now.state != Phase::Ended);
         let now = now.context("the scheduler has ended meanwhile")?;
         if now.changes != before.changes {
             return match &now.undone {
                 None => Ok(now),
-                Some(undone) => bail!("the scheduler does now: {}, but {undone}", now.does),
+                Some(undone) => bail!("the scheduler now has: {}, but {undone}", now.does),
             };
         }
         if is_late() {
@@ -157,16 +166,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_nothing_is_named_the_options_are() {
+    fn names_the_options_if_none_is_given() {
         let dir = tempfile::tempdir().unwrap();
         let out = Output::new(false, crate::output::Color::Never);
-        let told = run(&Args::NONE, dir.path(), out).unwrap_err().to_string();
-        assert_eq!(told, NOTHING);
+        let error = run(&Args::NONE, dir.path(), out).unwrap_err().to_string();
+        assert_eq!(error, NOTHING);
         assert!(dir.path().read_dir().unwrap().next().is_none());
     }
 
     #[test]
-    fn what_is_not_named_stays() {
+    fn settings_without_an_option_keep_their_values() {
         let now = Settings::default();
         assert_eq!(Args::NONE.changed(now), now);
         let some = Args {
@@ -182,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_as_long_as_a_turn_stays_so() {
-        let ms = |turn_ms, lead_ms, now| {
+    fn a_max_lag_of_one_turn_follows_the_turn() {
+        let ms = |turn_ms, max_lag_ms, now| {
             let changed = Args {
                 turn_ms,
-                lead_ms,
+                max_lag_ms,
                 ..Args::NONE
             }
             .changed(now);
@@ -203,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn one_asks_at_a_time() {
+    fn only_one_process_requests_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let first = alone(dir.path(), || true).unwrap();
         let why = alone(dir.path(), || true).unwrap_err().to_string();
-        assert!(why.contains("is not through"), "{why}");
+        assert!(why.contains("is in progress"), "{why}");
         let (first, looks) = (Cell::new(Some(first)), Cell::new(0));
         let second = alone(dir.path(), || {
             looks.set(looks.get() + 1);
@@ -220,19 +229,19 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_or_ends_is_waited_for_no_longer() {
+    fn set_waits_no_longer_for_a_scheduler_that_ends_or_hangs() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let mut held = record::Held::take(dir, &Settings::default()).unwrap();
-        held.write(|record| record.state = State::Running).unwrap();
+        let mut held = record::RecordWriter::take(dir, &Settings::default()).unwrap();
+        held.write(|record| record.state = Phase::Running).unwrap();
         let before = record::of_running(dir).unwrap();
         let why = |late: bool| answer(dir, &before, || late).unwrap_err().to_string();
         assert!(why(true).contains("does not answer"));
         held.write(|record| record.changes += 1).unwrap();
         assert_eq!(answer(dir, &before, || false).unwrap().changes, 1);
-        held.write(|record| record.undone = Some("seats are left (busy)".to_owned()))
+        held.write(|record| record.undone = Some("some seats remain (busy)".to_owned()))
             .unwrap();
-        assert!(why(false).ends_with(", but seats are left (busy)"));
+        assert!(why(false).ends_with(", but some seats remain (busy)"));
         held.end("stopped").unwrap();
         assert!(why(false).contains("ended meanwhile"));
     }

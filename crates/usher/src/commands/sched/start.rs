@@ -18,13 +18,13 @@ use usher_scx::{Kernel, Settings};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-use super::record::Record;
-use super::{GOES_ON, Switch, record};
+use super::record::SchedulerRecord;
+use super::{Switch, TAKES_OVER, record};
 
-/// Starts the scheduler, held by a process of its own
+/// Starts the scheduler in a process of its own
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What it does is in docs/sched.md. With --foreground it ends with this command (Ctrl-C).
+docs/sched.md describes the scheduler. With --foreground it ends with this command (Ctrl-C).
 
 Examples:
   usher sched start
@@ -33,46 +33,46 @@ Examples:
   usher sched start --fifo --foreground
   usher sched start --o1 aggregate")]
 pub struct Args {
-    /// Idle physical cores first, no two threads on a core beside an idle one
+    /// Prefer idle physical cores; no two threads on one core while another core is idle
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     smt: Switch,
-    /// Threads of one address space one after another, in bounded turns
+    /// Run threads of one address space one after another, in bounded turns
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// Seats kept by the scheduler where a daemon gives them; off: affinity masks
+    /// Let the scheduler keep the seats that a daemon gives; off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
-    /// How long threads of one address space may follow one another, 1 to 200; 24 unless told
+    /// Longest turn of an address space, 1 to 200; 24 by default
     #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// How far they may get ahead of whoever waits, 1 to 200; as long as a turn unless told
+    /// Largest lead over waiting threads in virtual time, 1 to 200; by default one turn
     #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
-    lead_ms: Option<u64>,
-    /// None of that: first come, first served; to compare with
-    #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms"])]
+    max_lag_ms: Option<u64>,
+    /// First come, first served, without the above; for comparisons
+    #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: Option<Fifo>,
-    /// The order of Linux 2.6's O(1) scheduler instead, blind to SMT; to compare with
-    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "lead_ms", "fifo"])]
+    /// The order of Linux 2.6's O(1) scheduler, without SMT; for comparisons
+    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
     o1: Option<O1>,
-    /// Hold the scheduler in this process, and end it with this one
+    /// Run the scheduler in this process, and end it with this process
     #[arg(long)]
     foreground: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Fifo {
-    /// Ours, with that order alone, and blind to SMT
+    /// Usher's scheduler with that order only, without SMT
     Blind,
-    /// The least that a scheduler can be, with the kernel's choice of idle CPUs: nothing is
-    /// counted, and nothing explained
+    /// A minimal scheduler with the kernel's selection of idle CPUs, without statistics or
+    /// explanations
     Minimal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum O1 {
-    /// As it was
+    /// The original order
     Plain,
-    /// Threads of the address space that runs are a level better
+    /// Threads of the running address space are one level better
     Aggregate,
 }
 
@@ -91,64 +91,66 @@ impl Args {
             fifo,
             minimal: self.fifo == Some(Fifo::Minimal),
             turn_ns,
-            lead_ns: ns(self.lead_ms).unwrap_or(turn_ns),
+            lead_ns: ns(self.max_lag_ms).unwrap_or(turn_ns),
             ..Settings::default()
         }
     }
 }
 
-/// Set for the process that is to hold the scheduler, and to say on standard output when it
-/// runs. No option, as shells complete those that are hidden, too.
+/// Set for the process that holds the scheduler and reports on standard output when it runs. Not an
+/// option, because shells also complete hidden options.
 const HOLDS: &str = "USHER_SCHED_HOLDS";
 
-/// What the holder says when the scheduler runs.
+/// The holder's report when the scheduler runs.
 const READY: &str = "ready";
 
-/// After how long whoever looks on is told what takes so long.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which the user is informed about the reason of the wait.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts it.
+/// Starts the scheduler.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let settings = args.settings();
     if std::env::var_os(HOLDS).is_some() {
         return hold_for_another(dir, &settings);
     }
-    let told = || {
+    let report = || {
         let does = super::described(&settings);
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
     check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
     usher_scx::check_bpf_permitted()?;
-    warnings().iter().for_each(|line| failure::complain(line));
-    if let Some(line) = super::idle_turn([args.turn_ms, args.lead_ms], &settings) {
-        failure::complain(line);
+    warnings()
+        .iter()
+        .for_each(|line| failure::print_error(line));
+    if let Some(line) = super::turn_warning([args.turn_ms, args.max_lag_ms], &settings) {
+        failure::print_error(line);
     }
     if args.foreground {
-        super::hold::hold(dir, &settings, told)?;
+        super::hold::hold(dir, &settings, report)?;
         if !out.json {
-            // Where the terminal is gone, that is no failure of the scheduler's.
-            let _ = out.text(GOES_ON);
+            // A closed terminal is no failure of the scheduler.
+            let _ = out.text(TAKES_OVER);
         }
         return Ok(0);
     }
     let mut holder = holder()?;
     let mut line = String::new();
-    if let Some(says) = holder.stdout.take() {
-        if std::io::stderr().is_terminal() && is_silent(&says, PATIENCE)? {
-            failure::complain("the kernel looks the scheduler's programs over");
+    if let Some(output) = holder.stdout.take() {
+        if std::io::stderr().is_terminal() && is_silent(&output, NOTICE_AFTER)? {
+            failure::print_error("the kernel is verifying the scheduler's BPF programs");
         }
-        BufReader::new(says).read_line(&mut line)?;
+        BufReader::new(output).read_line(&mut line)?;
     }
     if line.trim() == READY {
-        told()?;
+        report()?;
         return Ok(0);
     }
     let status = holder.wait();
     never_ran(status.context("waiting for the scheduler's process")?)
 }
 
-/// The process that is to hold the scheduler: this program once more, with the same options.
+/// Starts the process that holds the scheduler: this program again, with the same options.
 fn holder() -> anyhow::Result<Child> {
     let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
     holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
@@ -159,22 +161,22 @@ fn holder() -> anyhow::Result<Child> {
     holder.spawn().context("starting the scheduler's process")
 }
 
-/// Whether nothing is said, and nobody hangs up, for that time.
-fn is_silent(says: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
-    let mut says = [PollFd::new(says, PollFlags::IN)];
+/// Returns whether the stream stays silent and open for that time.
+fn is_silent(output: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
+    let mut output = [PollFd::new(output, PollFlags::IN)];
     let within = Timespec::try_from(within).ok();
-    match poll(&mut says, within.as_ref()) {
-        Ok(said) => Ok(said == 0),
+    match poll(&mut output, within.as_ref()) {
+        Ok(ready) => Ok(ready == 0),
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error).context("waiting for the scheduler's process"),
     }
 }
 
-/// In a session of its own, and without what the caller has open, a lock maybe: whoever waits
-/// for that to be closed does not wait for the scheduler's end.
+/// Moves to a session of its own, and closes everything that the caller has open, such as a lock: a
+/// process that waits for the end of such a file does not wait for the scheduler's end.
 fn leave_caller() -> std::io::Result<()> {
     rustix::process::setsid()?;
-    // SAFETY: marks descriptors to be closed by exec; a kernel that cannot leaves them open.
+    // SAFETY: marks descriptors to be closed by exec; a kernel without this flag leaves them open.
     unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -186,21 +188,21 @@ fn leave_caller() -> std::io::Result<()> {
     Ok(())
 }
 
-/// How the holder ended that did not say that the scheduler runs.
+/// Returns the result of a holder that ended before it reported that the scheduler runs.
 fn never_ran(status: ExitStatus) -> Outcome {
     match status.code() {
         Some(0) => bail!("the scheduler was stopped while it was starting"),
-        // It has said why, on our standard error.
+        // It has reported the reason on this process's standard error.
         Some(code) => Ok(u8::try_from(code).unwrap_or(failure::OWN)),
         None => bail!("the scheduler's process was ended ({status})"),
     }
 }
 
-/// Refuses where none can be started now.
+/// Checks whether a scheduler can be started now.
 ///
 /// # Errors
-/// One of ours is there already; there is no sched_ext, no BTF, or another scheduler.
-pub fn check(kernel: &Kernel, dir: &Path, last: Option<&Record>) -> anyhow::Result<()> {
+/// One of Usher's runs already; there is no sched_ext or BTF; or another scheduler runs.
+pub fn check(kernel: &Kernel, dir: &Path, last: Option<&SchedulerRecord>) -> anyhow::Result<()> {
     record::refuse_beside(last)?;
     if let Some(unknown) = record::unknown(kernel, dir, last) {
         bail!(unknown);
@@ -208,13 +210,13 @@ pub fn check(kernel: &Kernel, dir: &Path, last: Option<&Record>) -> anyhow::Resu
     Ok(kernel.ready()?)
 }
 
-/// What is said before one is started on this machine.
+/// Returns the warnings before a start on this machine.
 pub fn warnings() -> Vec<String> {
     let release = release();
     let ((old, older), (new, newer)) = TESTED;
     let untested = untested(&release).map(|release| {
         format!(
-            "Linux {release} is untested with this scheduler, which is tried from {old}.{older} to \
+            "this scheduler is not tested with Linux {release}, only with {old}.{older} to \
              {new}.{newer}"
         )
     });
@@ -224,7 +226,7 @@ pub fn warnings() -> Vec<String> {
         .collect()
 }
 
-/// The oldest and the newest kernel that the tests in guests have run on.
+/// The oldest and the newest kernel on which the tests in guests have run.
 const TESTED: ((u32, u32), (u32, u32)) = ((6, 16), (7, 3));
 
 fn release() -> String {
@@ -232,7 +234,7 @@ fn release() -> String {
     system.release().to_string_lossy().into_owned()
 }
 
-/// The release, if none of its age was tested.
+/// Returns the release if it is outside the tested range.
 fn untested(release: &str) -> Option<&str> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next()?.parse().ok();
@@ -240,14 +242,14 @@ fn untested(release: &str) -> Option<&str> {
     (version < TESTED.0 || version > TESTED.1).then_some(release)
 }
 
-/// In the process that `usher sched start` leaves behind: it speaks to nobody's
-/// terminal once the scheduler runs.
+/// Runs in the process that `usher sched start` leaves behind. It writes to no terminal once the
+/// scheduler runs.
 fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
     let dir = std::path::absolute(dir).with_context(|| format!("finding {}", dir.display()))?;
-    // The caller's folder may be unmounted meanwhile.
-    rustix::process::chdir("/").context("leaving the caller's folder")?;
+    // The caller's directory may be unmounted meanwhile.
+    rustix::process::chdir("/").context("leaving the caller's directory")?;
     super::hold::hold(&dir, settings, || {
-        say_ready(&mut std::io::stdout())?;
+        report_ready(&mut std::io::stdout())?;
         let mut null = OpenOptions::new();
         let null = null.read(true).write(true).open("/dev/null");
         let null = null.context("opening /dev/null")?;
@@ -258,14 +260,14 @@ fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
     Ok(0)
 }
 
-/// Tells whoever waits for it.
-fn say_ready(says: &mut impl Write) -> anyhow::Result<()> {
-    match writeln!(says, "{READY}").and_then(|()| says.flush()) {
-        // No `context`: that a pipe broke says nothing to anybody.
+/// Notifies the waiting process.
+fn report_ready(output: &mut impl Write) -> anyhow::Result<()> {
+    match writeln!(output, "{READY}").and_then(|()| output.flush()) {
+        // No `context`: a broken pipe is no useful message.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-            bail!("the 'usher sched start' that waited for it was interrupted")
+            bail!("'usher sched start' was interrupted while it waited")
         }
-        said => said.context("saying that the scheduler runs"),
+        written => written.context("reporting that the scheduler runs"),
     }
 }
 
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_on_unless_they_are_switched_off() {
+    fn features_are_on_by_default() {
         assert_eq!(settings("").unwrap(), Settings::default());
         let without = settings("--smt off --aggregate off --seats off").unwrap();
         assert!(!without.smt && !without.aggregate && !without.seats);
@@ -295,27 +297,31 @@ mod tests {
         assert!(fifo.fifo && !fifo.smt && !fifo.seats && !fifo.minimal);
         let minimal = settings("--fifo=minimal --foreground").unwrap();
         assert!(minimal.fifo && minimal.minimal && !minimal.smt);
-        for refused in ["--fifo --seats off", "--o1 plain --lead-ms 3", "--fifo=o1"] {
+        for refused in [
+            "--fifo --seats off",
+            "--o1 plain --max-lag-ms 3",
+            "--fifo=o1",
+        ] {
             assert!(settings(refused).is_err(), "{refused}");
         }
     }
 
     #[test]
-    fn the_lead_is_as_long_as_a_turn_unless_told() {
+    fn the_max_lag_is_one_turn_by_default() {
         let ms = |words: &str| {
             let settings = settings(words).ok()?;
             Some((settings.turn_ns / 1_000_000, settings.lead_ns / 1_000_000))
         };
         assert_eq!(ms("--turn-ms 200"), Some((200, 200)));
-        assert_eq!(ms("--turn-ms 8 --lead-ms 4"), Some((8, 4)));
-        assert_eq!(ms("--lead-ms 4"), Some((24, 4)));
-        for refused in ["--turn-ms 0", "--turn-ms 201", "--lead-ms 201"] {
+        assert_eq!(ms("--turn-ms 8 --max-lag-ms 4"), Some((8, 4)));
+        assert_eq!(ms("--max-lag-ms 4"), Some((24, 4)));
+        for refused in ["--turn-ms 0", "--turn-ms 201", "--max-lag-ms 201"] {
             assert_eq!(ms(refused), None, "{refused}");
         }
     }
 
     #[test]
-    fn one_that_never_ran_is_no_success() {
+    fn a_scheduler_that_never_ran_is_no_success() {
         use std::os::unix::process::ExitStatusExt;
 
         let ended = |raw| never_ran(ExitStatus::from_raw(raw)).map_err(|e| e.to_string());
@@ -329,11 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn one_that_speaks_or_hangs_up_is_not_silent() {
+    fn a_holder_that_writes_or_closes_is_not_silent() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let is_silent = |within| is_silent(&reader, Duration::from_millis(within)).unwrap();
         assert!(is_silent(1));
-        say_ready(&mut writer).unwrap();
+        report_ready(&mut writer).unwrap();
         assert!(!is_silent(30_000));
         BufReader::new(&reader)
             .read_line(&mut String::new())
@@ -344,17 +350,20 @@ mod tests {
     }
 
     #[test]
-    fn one_for_whom_nobody_waits_any_more_says_so() {
+    fn a_holder_without_a_waiting_caller_reports_it() {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        say_ready(&mut writer).unwrap();
+        report_ready(&mut writer).unwrap();
         drop(reader);
-        let error = say_ready(&mut writer).unwrap_err();
-        let told = failure::line(&error);
-        assert!(told.ends_with("was interrupted"), "{told}");
+        let error = report_ready(&mut writer).unwrap_err();
+        let report = failure::line(&error);
+        assert!(
+            report.ends_with("was interrupted while it waited"),
+            "{report}"
+        );
     }
 
     #[test]
-    fn releases_beyond_those_tested_are_named() {
+    fn warns_of_untested_kernel_releases() {
         for known in ["6.16.0", "6.18.44-fc", "7.0.1", "7.3.4-rc1", "odd"] {
             assert_eq!(untested(known), None, "{known}");
         }

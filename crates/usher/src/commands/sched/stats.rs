@@ -17,19 +17,20 @@ use crate::output::{self, Output};
 
 use super::record;
 
-/// Counts what the scheduler that runs does, ours or any other
+/// Counts the actions of the running scheduler, Usher's or another
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a command: what ours has done since it began. With one: what happens on the
-machine while the command runs, under whichever scheduler runs. Signals are passed on to
-it, and its exit status is passed on. What it prints comes first; JSON is the last line.
+Without a command: the counts of Usher's scheduler since its start. With a command: counts
+of the whole machine while the command runs, under any scheduler. Signals are forwarded to
+the command, and its exit status is returned. Its output comes first; JSON is the last
+line.
 
 Examples:
   usher sched stats
   usher sched stats -- sleep 10
   usher sched stats --json -- make -j8 | tail -n 1 | jq .counted")]
 pub struct Args {
-    /// The command to run meanwhile
+    /// Command to run and count
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -39,17 +40,17 @@ const KERNELS_OWN: &str = "the kernel's own";
 #[derive(Debug, Serialize)]
 struct Answer {
     scheduler: Option<String>,
-    /// The one that had them in the end, where that is another.
+    /// The scheduler at the end, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduler_after: Option<String>,
-    /// How long the command ran.
+    /// Duration of the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     elapsed_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<Counted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ours: Option<Tally>,
-    /// From when on `ours` and `seats` are counted.
+    /// The start of the interval that `ours` and `seats` count.
     #[serde(skip_serializing_if = "Option::is_none")]
     ours_since: Option<Since>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -59,13 +60,13 @@ struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Since {
-    /// The scheduler's.
+    /// The start of the scheduler.
     Start,
-    /// The command's start.
+    /// The start of the command.
     Command,
 }
 
-/// What ours has done until now.
+/// Counts of Usher's scheduler since its start.
 #[derive(Debug)]
 struct Ours {
     maps: MapIds,
@@ -86,8 +87,8 @@ impl Ours {
         })
     }
 
-    /// What has come since an earlier look, and since when that is: of one that has begun
-    /// in between, all.
+    /// Returns the counts since an earlier sample, and the start of the interval: for a scheduler
+    /// that started in between, all counts.
     fn since(mut self, before: Option<Self>) -> (Self, Since) {
         let Some(before) = before.filter(|before| before.maps == self.maps) else {
             return (self, Since::Start);
@@ -103,7 +104,7 @@ impl Ours {
     }
 }
 
-/// Counts and tells.
+/// Counts and prints.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let (status, answer) = match args.command.is_empty() {
         true => (0, until_now(dir)?),
@@ -120,14 +121,14 @@ fn scheduler() -> Option<String> {
     }
 }
 
-/// What is told of the one that is there after the command.
+/// Returns the scheduler after the command, if it has changed.
 fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
     (*before != after).then(|| after.unwrap_or_else(|| KERNELS_OWN.to_owned()))
 }
 
 fn until_now(dir: &Path) -> anyhow::Result<Answer> {
     let ours = Ours::read(dir).map_err(|error| {
-        anyhow!("{error:#}; 'usher sched stats -- CMD' counts under any scheduler")
+        anyhow!("{error:#}; 'usher sched stats -- CMD' works with any scheduler")
     })?;
     let answer = Answer {
         scheduler: scheduler(),
@@ -153,17 +154,17 @@ impl Answer {
 }
 
 fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
-    // A directory that cannot be read is named before the command runs.
+    // An unreadable directory is reported before the command runs.
     record::read(dir)?;
     let scheduler = scheduler();
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     let exit = run_between(command, |counter| {
-        // Ours may just begin, or end: then it is not told of.
-        looks.push((Instant::now(), counter.read()?, Ours::read(dir).ok()));
+        // If Usher's scheduler is just starting or ending, its counts are left out.
+        samples.push((Instant::now(), counter.read()?, Ours::read(dir).ok()));
         Ok(())
     })?;
     let [(began, before, ours_before), (ended, after, ours)] =
-        <[_; 2]>::try_from(looks).map_err(|_| anyhow!("nothing was counted"))?;
+        <[_; 2]>::try_from(samples).map_err(|_| anyhow!("nothing was counted"))?;
     let answer = Answer {
         scheduler_after: changed(&scheduler, self::scheduler()),
         scheduler,
@@ -180,18 +181,18 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
     Ok((exit.code(), answer))
 }
 
-/// Runs a command to its end, and looks at the counter before and after it.
+/// Runs a command to its end, and samples the counters before and after.
 fn run_between(
     command: &[OsString],
-    mut look: impl FnMut(&Counter) -> anyhow::Result<()>,
+    mut sample: impl FnMut(&Counter) -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
     let spec = spec(command)?;
     let machine = usher_topology::load(Source::ThisMachine)?;
     let counter = Counter::start(&machine)?;
-    run_heeding(&spec, || look(&counter))
+    run_heeding(&spec, || sample(&counter))
 }
 
-/// What is launched, if there is such a command.
+/// Returns the launch specification, if there is such a command.
 fn spec(command: &[OsString]) -> anyhow::Result<LaunchSpec> {
     launch::check_named(command)?;
     let spec = LaunchSpec::new(command);
@@ -199,21 +200,21 @@ fn spec(command: &[OsString]) -> anyhow::Result<LaunchSpec> {
     Ok(spec)
 }
 
-/// Runs it with our signals passed on, between two looks.
+/// Runs the command between two samples, and forwards this process's signals to it.
 fn run_heeding(
     spec: &LaunchSpec,
-    mut look: impl FnMut() -> anyhow::Result<()>,
+    mut sample: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Exit> {
     let mut signals = Forwarder::new(false).context("catching signals")?;
     let held = hold(spec)?;
-    look()?;
+    sample()?;
     let exit = held.release()?.wait_forwarding(&mut signals);
     let exit = exit.context("waiting for the command")?;
-    look()?;
+    sample()?;
     Ok(exit)
 }
 
-/// A time, in the unit in which it is easy to read.
+/// Formats a duration in a readable unit.
 fn time(ns: u64) -> String {
     match ns {
         0 => "0 ms".to_owned(),
@@ -246,7 +247,7 @@ fn text(answer: &Answer) -> String {
     if let Some(tally) = &answer.ours {
         let since = match answer.ours_since {
             Some(Since::Command) => "while the command ran",
-            _ => "since it began",
+            _ => "since it started",
         };
         row(&mut rows, "ours", since);
         of_ours(&mut rows, tally);
@@ -261,7 +262,7 @@ fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
     row(rows, "the command ran", time(elapsed_ns));
     row(rows, "context switches", counted.switches);
     row(rows, "address-space switches", counted.space_switches);
-    row(rows, "two on a core", time(counted.shared_ns));
+    row(rows, "two threads on a core", time(counted.shared_ns));
     row(rows, "  while a core was idle", time(counted.needless_ns));
     row(rows, "migrations within a core", counted.migrations_core);
     row(rows, "  within an LLC", counted.migrations_llc);
@@ -278,16 +279,20 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  switches", tally.switches);
     row(rows, "  of address spaces", tally.space_switches);
     row(rows, "  to idle cores", tally.idle_cores);
-    row(rows, "  to idle CPUs of working cores", tally.idle_threads);
-    row(rows, "  waited for a turn", tally.queued);
-    row(rows, "  waited among urgent ones", tally.soon);
-    row(rows, "  preempted by urgent ones", tally.preempted);
-    row(rows, "  slices prolonged, nobody waiting", tally.prolonged);
-    row(rows, "  slices prolonged in a turn", tally.turns_kept);
+    row(rows, "  to idle CPUs of busy cores", tally.idle_threads);
+    row(rows, "  enqueued for a turn", tally.queued);
+    row(rows, "  enqueued as urgent", tally.soon);
+    row(rows, "  preempted by urgent threads", tally.preempted);
+    row(
+        rows,
+        "  slices extended, no thread waiting",
+        tally.prolonged,
+    );
+    row(rows, "  slices extended in a turn", tally.turns_kept);
     row(rows, "  moved to an idle CPU while running", tally.moved);
-    row(rows, "  taken from another LLC", tally.stolen);
-    row(rows, "  guests of idle cores", tally.borrowed);
-    row(rows, "  CPUs that guests gave back", tally.returned);
+    row(rows, "  stolen from another LLC", tally.stolen);
+    row(rows, "  borrowed idle CPUs", tally.borrowed);
+    row(rows, "  CPUs reclaimed from borrowers", tally.returned);
 }
 
 fn of_seat(rows: &mut Rows, seat: &Seat) {
@@ -297,9 +302,9 @@ fn of_seat(rows: &mut Rows, seat: &Seat) {
         "seat",
         format!("{} on {}", output::shown(&seat.name), seat.cpus),
     );
-    row(rows, "  at home", time(tally.home_ns));
-    row(rows, "  as a guest", time(tally.guest_ns));
-    row(rows, "  CPUs had back", tally.returns);
+    row(rows, "  in its seat", time(tally.home_ns));
+    row(rows, "  outside its seat", time(tally.guest_ns));
+    row(rows, "  CPUs reclaimed", tally.returns);
     if let Some(ns) = tally.return_below_ns(0.99) {
         row(rows, "    99 % of them within", time(ns));
     }
@@ -332,22 +337,22 @@ mod tests {
         let mode = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(file.path(), mode).unwrap();
         assert_eq!(code(&[file.path().to_str().unwrap()]), Some(126));
-        // A signal to us goes to the command. Not a test of its own, as all commands of
-        // this process would have it.
+        // A signal to this process is forwarded to the command. Not a test of its own, because all
+        // commands of this process would get the signal.
         let script = "trap 'exit 9' TERM; kill -TERM $PPID; while :; do :; done";
         let words = ["sh", "-c", script].map(OsString::from);
-        let mut looks = 0;
+        let mut samples = 0;
         let exit = run_heeding(&spec(&words).unwrap(), || {
-            looks += 1;
+            samples += 1;
             Ok(())
         });
-        assert_eq!((exit.unwrap().code(), looks), (9, 2));
+        assert_eq!((exit.unwrap().code(), samples), (9, 2));
     }
 
     #[test]
-    fn times_are_told_in_their_unit() {
-        let told = [0, 7_000, 999_000, 1_500_000, 12_000_000_000].map(time);
-        assert_eq!(told, ["0 ms", "7.0 µs", "999.0 µs", "1.5 ms", "12.0 s"]);
+    fn prints_times_in_a_readable_unit() {
+        let actual = [0, 7_000, 999_000, 1_500_000, 12_000_000_000].map(time);
+        assert_eq!(actual, ["0 ms", "7.0 µs", "999.0 µs", "1.5 ms", "12.0 s"]);
     }
 
     fn ours(seats: u32, switches: u64) -> Ours {
@@ -365,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_changes_is_told() {
+    fn reports_a_changed_scheduler() {
         let [none, ours] = [None, Some("usher".to_owned())];
         assert_eq!(changed(&ours, ours.clone()), None);
         assert_eq!(changed(&ours, none).as_deref(), Some(KERNELS_OWN));
     }
 
     #[test]
-    fn figures_of_another_one_are_not_taken_off() {
+    fn counts_of_another_scheduler_are_not_subtracted() {
         let (later, since) = ours(1, 9).since(Some(ours(1, 5)));
         assert_eq!((later.tally.switches, since), (4, Since::Command));
         let (another, since) = ours(2, 9).since(Some(ours(1, 5)));
@@ -386,8 +391,8 @@ mod tests {
             ours_since: None,
             seats: vec![],
         };
-        let told = text(&answer.with(another, since));
-        assert!(told.contains("since it began"), "{told}");
-        assert!(told.contains("the kernel's own, then usher"), "{told}");
+        let actual = text(&answer.with(another, since));
+        assert!(actual.contains("since it started"), "{actual}");
+        assert!(actual.contains("the kernel's own, then usher"), "{actual}");
     }
 }

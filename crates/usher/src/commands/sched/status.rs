@@ -9,9 +9,9 @@ use usher_scx::{Kernel, ScxError, State as Loaded};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::record::{self, BEGINS_ANEW, Record, State};
+use super::record::{self, Phase, RESTARTS, SchedulerRecord};
 
-/// Says which scheduler runs, and how ours ended
+/// Shows which scheduler runs, and how Usher's ended
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,29 +21,31 @@ pub struct Args {}
 
 #[derive(Debug, Serialize)]
 pub struct Answer {
-    /// Ours has the threads.
+    /// Whether Usher's scheduler runs the threads.
     running: bool,
-    /// The name of the one that has them, if it is not the kernel's own.
+    /// The name of the running scheduler, unless it is the kernel's own.
     scheduler: Option<String>,
-    /// Why there can be none, or none now.
+    /// Why no scheduler can run, or none now.
     lacking: Option<String>,
-    /// The last that was started here.
-    last: Option<Record>,
-    /// One of Usher's runs, and nothing is known of it here.
+    /// The last scheduler that was started here.
+    last: Option<SchedulerRecord>,
+    /// Why nothing is known here about a running scheduler of Usher's.
     #[serde(skip)]
     unknown: Option<String>,
 }
 
-/// Looks and tells.
+/// Reads the status and prints it.
 pub fn run(dir: &Path, out: Output) -> Outcome {
-    let answer = look(&super::kernel(), dir)?;
+    let answer = read(&super::kernel(), dir)?;
     out.answer(&answer, || text(&answer))?;
     Ok(0)
 }
 
+/// Reads the status.
+///
 /// # Errors
-/// What is known of the last, or what the kernel says, cannot be read.
-pub fn look(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
+/// The record of the last scheduler, or the kernel's state, cannot be read.
+pub fn read(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
     let last = record::read(dir)?;
     let (scheduler, lacking) = match kernel.state() {
         Ok(Loaded::Disabled) => (None, None),
@@ -52,7 +54,7 @@ pub fn look(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let ended = last.as_ref().filter(|last| last.state == State::Ended);
+    let ended = last.as_ref().filter(|last| last.state == Phase::Ended);
     let unknown = match ended.is_some() || last.is_none() {
         true => record::unknown(kernel, dir, ended),
         false => None,
@@ -64,12 +66,12 @@ pub fn look(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
 }
 
 impl Answer {
-    /// The last that was started here.
-    pub fn last(&self) -> Option<&Record> {
+    /// The last scheduler that was started here.
+    pub fn last(&self) -> Option<&SchedulerRecord> {
         self.last.as_ref()
     }
 
-    /// Which scheduler runs, and how far ours is.
+    /// Formats which scheduler runs, and the phase of Usher's.
     pub fn lines(&self) -> Vec<String> {
         match &self.last {
             Some(last) if self.running => of_ours(last),
@@ -77,22 +79,26 @@ impl Answer {
         }
     }
 
-    /// Which scheduler has the threads, where ours has not got them, and its name.
+    /// Returns which scheduler runs the threads if it is not Usher's, and its name.
     fn runs(&self) -> (Option<&str>, String) {
         let name = self.scheduler.as_deref();
         let runs = match (&self.unknown, name) {
             (Some(unknown), _) => unknown.clone(),
             (None, Some(name)) if name == super::NAME => "a scheduler of Usher's runs".to_owned(),
-            (None, Some(name)) => format!("the scheduler '{name}' runs, which is not ours"),
+            (None, Some(name)) => format!("the scheduler '{name}' runs, which is not Usher's"),
             (None, None) => "the kernel's own scheduler runs".to_owned(),
         };
         (name, runs)
     }
 
-    fn of(last: Option<Record>, scheduler: Option<String>, lacking: Option<String>) -> Self {
+    fn of(
+        last: Option<SchedulerRecord>,
+        scheduler: Option<String>,
+        lacking: Option<String>,
+    ) -> Self {
         let has_begun = last
             .as_ref()
-            .is_some_and(|last| last.state == State::Running);
+            .is_some_and(|last| last.state == Phase::Running);
         Self {
             running: has_begun && scheduler.as_deref() == Some(super::NAME),
             scheduler,
@@ -109,40 +115,46 @@ fn text(answer: &Answer) -> String {
     lines.join("\n") + "\n"
 }
 
-fn of_ours(last: &Record) -> Vec<String> {
+fn of_ours(last: &SchedulerRecord) -> Vec<String> {
     let mut lines = vec![
         format!("Usher's scheduler runs: {}", last.does),
         format!("held by process {}", last.pid),
     ];
     if last.idle_by_node {
-        lines.push("idle CPUs are kept by NUMA node".to_owned());
+        lines.push("the kernel keeps idle CPUs per NUMA node".to_owned());
     }
     match last.restarts {
         0 => {}
-        1 => lines.push("begun anew once, as a CPU came or went".to_owned()),
-        times => lines.push(format!("begun anew {times} times, as CPUs came or went")),
+        1 => lines.push("restarted once because of CPU hotplug".to_owned()),
+        times => lines.push(format!("restarted {times} times because of CPU hotplug")),
     }
     lines
 }
 
-/// Ours has not got the threads: who has, and what ours does.
-fn of_others((scheduler, runs): (Option<&str>, String), last: Option<&Record>) -> Vec<String> {
+/// Formats the status if Usher's scheduler does not run the threads.
+fn of_others(
+    (scheduler, runs): (Option<&str>, String),
+    last: Option<&SchedulerRecord>,
+) -> Vec<String> {
     let Some(last) = last else {
         return vec![runs];
     };
     let pid = last.pid;
     let ours = match (last.state, &last.ended) {
-        (State::Starting, _) => format!("Usher's scheduler is starting, in process {pid}"),
-        (State::BeginningAnew, _) => {
-            format!("Usher's scheduler {BEGINS_ANEW}, in process {pid}")
+        (Phase::Starting, _) => format!("Usher's scheduler is starting, in process {pid}"),
+        (Phase::Restarting, _) => {
+            format!("Usher's scheduler {RESTARTS}, in process {pid}")
         }
-        (State::Running, _) => format!("the kernel has just taken ours, of process {pid}, off"),
-        (State::Ended, Some(why)) => format!("ours ended: {why}"),
-        (State::Ended, None) => return vec![runs],
+        (Phase::Running, _) => format!(
+            "the kernel has just ended Usher's scheduler of process \
+                                        {pid}"
+        ),
+        (Phase::Ended, Some(why)) => format!("Usher's scheduler ended: {why}"),
+        (Phase::Ended, None) => return vec![runs],
     };
-    // Where ours is about to have the threads, that is what matters.
+    // If Usher's scheduler is about to run the threads, report that.
     match (last.state, scheduler) {
-        (State::Starting | State::BeginningAnew, None | Some(super::NAME)) => vec![ours],
+        (Phase::Starting | Phase::Restarting, None | Some(super::NAME)) => vec![ours],
         _ => vec![runs, ours],
     }
 }
@@ -151,8 +163,8 @@ fn of_others((scheduler, runs): (Option<&str>, String), last: Option<&Record>) -
 mod tests {
     use super::*;
 
-    fn last(state: State, ended: Option<&str>) -> Record {
-        Record {
+    fn last(state: Phase, ended: Option<&str>) -> SchedulerRecord {
+        SchedulerRecord {
             pid: 12,
             state,
             does: "its work".to_owned(),
@@ -167,47 +179,46 @@ mod tests {
         }
     }
 
-    fn told(last: Option<Record>, scheduler: Option<&str>) -> (bool, String) {
+    fn actual(last: Option<SchedulerRecord>, scheduler: Option<&str>) -> (bool, String) {
         let answer = Answer::of(last, scheduler.map(str::to_owned), None);
         (answer.running, text(&answer))
     }
 
     #[test]
-    fn one_that_runs_is_told_by_its_name() {
-        let (runs, text) = told(Some(last(State::Running, None)), Some("usher"));
+    fn status_names_a_running_scheduler() {
+        let (runs, text) = actual(Some(last(Phase::Running, None)), Some("usher"));
         let lines = "Usher's scheduler runs: its work\nheld by process 12\n\
-                     begun anew once, as a CPU came or went\n";
+                     restarted once because of CPU hotplug\n";
         assert_eq!((runs, text.as_str()), (true, lines));
-        let (runs, text) = told(Some(last(State::Running, None)), Some("other"));
-        assert!(!runs && text.starts_with("the scheduler 'other' runs, which is not ours\n"));
+        let (runs, text) = actual(Some(last(Phase::Running, None)), Some("other"));
+        assert!(!runs && text.starts_with("the scheduler 'other' runs, which is not Usher's\n"));
     }
 
     #[test]
-    fn each_state_is_told() {
+    fn describes_each_state() {
         let own = "the kernel's own scheduler runs\n";
         for (state, ended, lines) in [
             (
-                State::Starting,
+                Phase::Starting,
                 None,
                 "Usher's scheduler is starting, in process 12\n".to_owned(),
             ),
             (
-                State::BeginningAnew,
+                Phase::Restarting,
                 None,
-                "Usher's scheduler begins anew, as a CPU has come or gone, in process 12\n"
-                    .to_owned(),
+                "Usher's scheduler restarts because of CPU hotplug, in process 12\n".to_owned(),
             ),
             (
-                State::Ended,
+                Phase::Ended,
                 Some("its process 12 died"),
-                format!("{own}ours ended: its process 12 died\n"),
+                format!("{own}Usher's scheduler ended: its process 12 died\n"),
             ),
-            (State::Ended, None, own.to_owned()),
+            (Phase::Ended, None, own.to_owned()),
         ] {
-            assert_eq!(told(Some(last(state, ended)), None), (false, lines));
+            assert_eq!(actual(Some(last(state, ended)), None), (false, lines));
         }
-        assert_eq!(told(None, None), (false, own.to_owned()));
-        let (_, text) = told(Some(last(State::BeginningAnew, None)), Some("other"));
-        assert!(text.contains("'other'") && text.contains("begins anew"));
+        assert_eq!(actual(None, None), (false, own.to_owned()));
+        let (_, text) = actual(Some(last(Phase::Restarting, None)), Some("other"));
+        assert!(text.contains("'other'") && text.contains("restarts because"));
     }
 }

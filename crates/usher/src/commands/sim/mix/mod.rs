@@ -127,7 +127,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let printed = out.answer(&answer, || {
         report::text(&mix_report, &result, &took, &written, out)
     });
-    failure::of_parts(unwritten.into_iter().map(Err).chain([printed]))
+    failure::combine(unwritten.into_iter().map(Err).chain([printed]))
 }
 
 /// The arrivals of a round, and its protocol.

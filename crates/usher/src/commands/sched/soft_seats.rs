@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats for the control loop to give, kept by the scheduler that runs.
+//! Seats that the running scheduler keeps, for the control loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use usher_scx::{Held, Settings};
 
 use super::record;
 
-/// Usher's scheduler, if it is the one that runs.
+/// Usher's scheduler, if it is the running one.
 #[derive(Debug)]
-struct Keeping {
+struct SoftSeatScheduler {
     dir: PathBuf,
 }
 
-/// One that is fixed serves in its order, whoever is at home.
+/// Returns whether the scheduler keeps seats. One with a fixed order ignores them.
 fn keeps_seats(settings: &Settings) -> bool {
     settings.seats && !settings.is_fixed()
 }
 
-/// The scheduler whose record is in this directory.
+/// Returns the scheduler with its record in this directory.
 pub fn seats(dir: &Path) -> Arc<dyn SoftSeats> {
-    Arc::new(Keeping {
+    Arc::new(SoftSeatScheduler {
         dir: dir.to_owned(),
     })
 }
 
-impl Keeping {
+impl SoftSeatScheduler {
     fn held(&self) -> Result<Held, String> {
         let record = record::of_running(&self.dir).map_err(|error| error.to_string())?;
         Held::open(&record.maps).map_err(|error| error.to_string())
     }
 }
 
-impl SoftSeats for Keeping {
+impl SoftSeats for SoftSeatScheduler {
     fn running(&self) -> Option<u64> {
         let record = record::of_running(&self.dir).ok()?;
-        // The kernel does not give a number again soon; and seats that were taken away
-        // meanwhile have to be given again.
+        // The kernel does not reuse a map id soon. Seats that were removed meanwhile have to be
+        // given again.
         let which = u64::from(record.maps.seats) << 32 | u64::from(record.seats_since);
         keeps_seats(&record.settings).then_some(which)
     }
@@ -63,17 +63,17 @@ impl SoftSeats for Keeping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::State;
+    use record::Phase;
 
     #[test]
-    fn seats_are_kept_by_one_that_runs_and_is_to_keep_them() {
+    fn only_a_running_scheduler_with_seats_on_keeps_seats() {
         let dir = tempfile::tempdir().unwrap();
         let seats = seats(dir.path());
         assert_eq!(seats.running(), None);
-        let mut held = record::Held::take(dir.path(), &Settings::default()).unwrap();
+        let mut held = record::RecordWriter::take(dir.path(), &Settings::default()).unwrap();
         assert_eq!(seats.running(), None);
         held.write(|record| {
-            record.state = State::Running;
+            record.state = Phase::Running;
             record.maps.seats = 7;
         })
         .unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `usher doctor` says of schedulers.
+//! The report of `usher doctor` about schedulers.
 
 use std::path::Path;
 
@@ -11,32 +11,32 @@ use crate::failure;
 use super::status::{self, Answer};
 use super::{FOR_ROOT, start};
 
-/// Which scheduler runs, and what `usher sched start` would say.
+/// The scheduler that runs, and whether `usher sched start` would succeed.
 #[derive(Debug, Serialize)]
-pub struct Outlook {
-    /// As of `usher sched status`; nothing where that cannot be read.
+pub struct SchedDoctorReport {
+    /// As in `usher sched status`; empty if that cannot be read.
     #[serde(flatten)]
     status: Option<Answer>,
     /// Why `usher sched start` would refuse.
     refused: Option<String>,
-    /// What it would warn of.
+    /// The warnings that it would print.
     warnings: Vec<String>,
 }
 
-/// Looks; nothing is changed.
-pub fn look(dir: &Path) -> Outlook {
+/// Collects the report; changes nothing.
+pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     let is_root = rustix::process::geteuid().is_root();
-    let mut outlook = Outlook::of(&super::kernel(), dir, is_root);
-    if outlook.refused.is_none() {
+    let mut report = SchedDoctorReport::of(&super::kernel(), dir, is_root);
+    if report.refused.is_none() {
         let error = usher_scx::check_bpf_permitted().err();
-        outlook.refused = error.map(|error| failure::line(&error.into()));
+        report.refused = error.map(|error| failure::line(&error.into()));
     }
-    outlook
+    report
 }
 
-impl Outlook {
+impl SchedDoctorReport {
     fn of(kernel: &Kernel, dir: &Path, is_root: bool) -> Self {
-        let (status, refused) = match status::look(kernel, dir) {
+        let (status, refused) = match status::read(kernel, dir) {
             Ok(status) => {
                 let refused = start::check(kernel, dir, status.last()).err();
                 (Some(status), refused)
@@ -46,19 +46,19 @@ impl Outlook {
         let refused = refused.map(|error| failure::line(&error));
         Self {
             status,
-            // What root could do nothing about is said before.
+            // Reasons that root cannot remove come first.
             refused: refused.or_else(|| (!is_root).then(|| FOR_ROOT.to_owned())),
             warnings: start::warnings(),
         }
     }
 
-    /// For people.
+    /// Formats the report as text.
     pub fn line(&self) -> String {
         let mut lines = self.status.as_ref().map_or(vec![], Answer::lines);
         match &self.refused {
-            Some(why) => lines.push(format!("'usher sched start' would refuse: {why}")),
+            Some(why) => lines.push(format!("'usher sched start' would fail: {why}")),
             None => {
-                lines.push("'usher sched start' starts ours".to_owned());
+                lines.push("'usher sched start' starts Usher's".to_owned());
                 lines.extend_from_slice(&self.warnings);
             }
         }
@@ -72,26 +72,26 @@ mod tests {
 
     use usher_scx::Settings;
 
-    use super::super::record::{self, State};
+    use super::super::record::{self, Phase};
     use super::*;
 
     const BTF: (&str, &str) = ("btf/vmlinux", "");
 
-    fn outlook(files: &[(&str, &str)], dir: &Path, is_root: bool) -> Outlook {
+    fn report(files: &[(&str, &str)], dir: &Path, is_root: bool) -> SchedDoctorReport {
         let sys = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = sys.path().join("kernel").join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let mut outlook = Outlook::of(&Kernel::at(sys.path()), dir, is_root);
-        // That of the machine on which this runs.
-        outlook.warnings = vec![];
-        outlook
+        let mut report = SchedDoctorReport::of(&Kernel::at(sys.path()), dir, is_root);
+        // The warning of the machine on which the test runs.
+        report.warnings = vec![];
+        report
     }
 
     #[test]
-    fn what_start_would_say_is_told() {
+    fn doctor_reports_what_start_would_refuse() {
         let dir = tempfile::tempdir().unwrap();
         let idle = ("sched_ext/state", "disabled\n");
         let taken = [
@@ -112,42 +112,42 @@ mod tests {
                 "stop it first",
             ),
         ] {
-            let line = outlook(files, dir.path(), is_root).line();
+            let line = report(files, dir.path(), is_root).line();
             assert!(line.starts_with(begins) && line.contains(says), "{line}");
-            assert!(line.contains("would refuse: "), "{line}");
+            assert!(line.contains("would fail: "), "{line}");
         }
-        let mut ready = outlook(&[idle, BTF], dir.path(), true);
-        assert_eq!(ready.line(), format!("{own} starts ours"));
+        let mut ready = report(&[idle, BTF], dir.path(), true);
+        assert_eq!(ready.line(), format!("{own} starts Usher's"));
         ready.warnings = vec!["it is young".to_owned()];
-        assert_eq!(ready.line(), format!("{own} starts ours; it is young"));
+        assert_eq!(ready.line(), format!("{own} starts Usher's; it is young"));
     }
 
     #[test]
-    fn one_that_runs_is_told_with_how_it_ends() {
+    fn reports_a_running_scheduler_with_its_end() {
         let dir = tempfile::tempdir().unwrap();
-        let mut held = record::Held::take(dir.path(), &Settings::default()).unwrap();
-        held.write(|record| record.state = State::Running).unwrap();
+        let mut held = record::RecordWriter::take(dir.path(), &Settings::default()).unwrap();
+        held.write(|record| record.state = Phase::Running).unwrap();
         let ours = [
             BTF,
             ("sched_ext/state", "enabled\n"),
             ("sched_ext/root/ops", "usher\n"),
         ];
-        let outlook = outlook(&ours, dir.path(), true);
-        let line = outlook.line();
+        let report = report(&ours, dir.path(), true);
+        let line = report.line();
         assert!(line.starts_with("Usher's scheduler runs: idle"), "{line}");
         assert!(line.ends_with("'usher sched stop' ends it"), "{line}");
-        let json = serde_json::to_value(&outlook).unwrap();
+        let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["running"], true);
         assert!(json["refused"].is_string() && json["warning"].is_null());
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_too() {
+    fn reports_unreadable_state() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sched.json")).unwrap();
-        let line = outlook(&[], dir.path(), true).line();
+        let line = report(&[], dir.path(), true).line();
         assert!(
-            line.starts_with("'usher sched start' would refuse: reading"),
+            line.starts_with("'usher sched start' would fail: reading"),
             "{line}"
         );
     }

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The launcher's wait for a managed program: forwards signals and replaces a dead daemon.
+//!
+//! When the daemon dies, its changes to the program are undone: by its keeper, or by this process if
+//! the keeper is dead too. The launcher then searches for a daemon at rising intervals and registers
+//! the program again.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use usher_act::{ActConfig, ActError, UndoOutcome};
+use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
+use usher_model::ProgramId;
+
+use crate::api::Register_Reply;
+use crate::client::{ANSWER_TIMEOUT, Daemon, DaemonError, RegisterRequest};
+use crate::failure::{self, Outcome};
+use crate::remember::DURATION_MIN;
+
+/// Waits for a managed program, and registers it anew when its daemon dies.
+pub struct ManagedWait {
+    daemon: Option<Daemon>,
+    request: RegisterRequest,
+    runtime_dir: Option<PathBuf>,
+    program: i64,
+    /// The journal directory of the daemon that manages the program, or managed it last.
+    instance: PathBuf,
+    /// Whether a dead daemon's changes are known to be undone.
+    clean: bool,
+    /// The last reported error about undoing them.
+    undo_error: Option<String>,
+    /// The last reported reason why the program was not admitted.
+    refusal: Option<String>,
+    retry: Duration,
+    timeout: Duration,
+    started: Instant,
+    /// Whether background work got a signal to end; it is not stopped again.
+    ending: bool,
+}
+
+/// The progress of undoing a dead daemon's changes.
+enum Undoing {
+    Done,
+    /// The daemon's keeper is undoing them.
+    ByOthers,
+    Failed,
+}
+
+/// Interval of the search for a new daemon, at first and later.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// First limit for the answer of a daemon when the launcher registers the program again: meanwhile
+/// the launcher handles neither signals nor the program's end. A daemon that answers too late
+/// undoes the call, so each late answer doubles the limit, up to [`ANSWER_TIMEOUT`].
+const ANSWER_TIMEOUT_AGAIN: Duration = Duration::from_secs(1);
+
+impl ManagedWait {
+    /// Starts without a daemon; `request` registers the program again.
+    pub fn new(runtime_dir: Option<PathBuf>, request: RegisterRequest) -> Self {
+        Self {
+            daemon: None,
+            request: RegisterRequest {
+                running: true,
+                ..request
+            },
+            runtime_dir,
+            program: 0,
+            instance: PathBuf::new(),
+            clean: true,
+            undo_error: None,
+            refusal: None,
+            retry: RETRY_MIN,
+            timeout: ANSWER_TIMEOUT_AGAIN,
+            started: Instant::now(),
+            ending: false,
+        }
+    }
+
+    /// Records that a daemon has admitted the program.
+    pub fn is_managed_by(&mut self, daemon: Daemon, reply: &Register_Reply) {
+        self.program = reply.id;
+        self.instance = PathBuf::from(&reply.instance);
+        self.daemon = Some(daemon);
+    }
+
+    /// Reports once why the daemon did not admit the program as it was launched. Returns whether
+    /// another attempt may succeed.
+    pub fn may_try_again(&mut self, error: &anyhow::Error) -> bool {
+        let line = failure::line(error);
+        failure::print_error(&match DaemonError::part_of(error) {
+            Some(program) => {
+                format!("runs as part of program {program}, which started it")
+            }
+            None if DaemonError::is_late(error) => {
+                format!("runs unmanaged until the daemon answers: {line}")
+            }
+            None => format!("runs unmanaged: {line}"),
+        });
+        self.refusal = Some(line);
+        DaemonError::is_late(error)
+    }
+
+    /// Waits until the program is executed. A program that is frozen before that needs its launcher
+    /// as soon as daemon and keeper are dead.
+    pub fn wait_for_exec(
+        &mut self,
+        starting: StartingChild,
+        signals: &mut Forwarder,
+    ) -> anyhow::Result<ChildProcess> {
+        while !self.poll(starting.as_fd(), signals)? {
+            self.handle_signals_and_daemon_loss(starting.running(), signals);
+        }
+        Ok(starting.finish()?)
+    }
+
+    /// Waits until the program has ended and returns its exit status.
+    pub fn wait(mut self, mut running: ChildProcess, signals: &mut Forwarder) -> Outcome {
+        loop {
+            self.poll(running.pidfd(), signals)?;
+            if let Some(exit) = running.try_wait().context("waiting for the program")? {
+                if !running.was_stopped() {
+                    self.report_exit(exit);
+                }
+                return Ok(exit.code());
+            }
+            self.handle_signals_and_daemon_loss(&running, signals);
+        }
+    }
+
+    /// Forwards signals. When the daemon has ended, undoes its changes and searches for another
+    /// daemon.
+    fn handle_signals_and_daemon_loss(&mut self, running: &ChildProcess, signals: &mut Forwarder) {
+        if signals.forward(running) && self.request.background.is_some() {
+            self.release();
+        }
+        if self.daemon.as_ref().is_some_and(Daemon::is_gone) {
+            self.daemon = None;
+            self.clean = false;
+            self.retry = RETRY_MIN;
+            if self.request.background.is_some() {
+                failure::print_error(
+                    "the daemon has ended: the program keeps running, unregulated until another \
+                     daemon starts",
+                );
+            }
+        }
+        if self.daemon.is_none() && !self.ending {
+            self.housekeeping();
+        }
+    }
+
+    /// Waits until the program's descriptor is readable, a signal arrives, the daemon dies, or the
+    /// next search for a daemon is due. Returns whether the descriptor is readable.
+    fn poll(&mut self, program: BorrowedFd<'_>, signals: &Forwarder) -> anyhow::Result<bool> {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(program, PollFlags::IN),
+            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
+        ];
+        let timeout = match &self.daemon {
+            Some(daemon) => {
+                fds.push(PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::IN));
+                None
+            }
+            None => Timespec::try_from(self.retry).ok(),
+        };
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => Ok(!fds[0].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error).context("waiting for the program"),
+        }
+    }
+
+    /// Releases stopped background work, which could not handle a signal to end.
+    fn release(&mut self) {
+        self.ending = true;
+        if let Some(daemon) = self.daemon.as_mut() {
+            // It may have ended meanwhile.
+            let _ = daemon.detach(self.program);
+        }
+    }
+
+    /// Without a daemon: ensures that the program is released, and searches for a daemon that
+    /// admits it again.
+    fn housekeeping(&mut self) {
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+        if !self.clean {
+            match self.undo_orphaned() {
+                Undoing::Done => self.clean = true,
+                Undoing::ByOthers => return,
+                // A daemon that starts later retries it.
+                Undoing::Failed => {}
+            }
+        }
+        let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), self.timeout) else {
+            return;
+        };
+        match daemon.register(self.request.clone()) {
+            Ok(reply) => {
+                self.is_managed_by(daemon, &reply);
+                let was_refused = self.refusal.take().is_some();
+                if self.request.background.is_some() {
+                    failure::print_error("a daemon is available again: it regulates the program");
+                } else if was_refused {
+                    failure::print_error("the daemon manages the program now");
+                }
+            }
+            Err(error) => {
+                if DaemonError::is_late(&error) {
+                    self.timeout = (self.timeout * 2).min(ANSWER_TIMEOUT);
+                }
+                self.report_refusal(&error);
+            }
+        }
+    }
+
+    /// Reports, once for each reason, that a daemon did not admit the program again. The attempt is
+    /// repeated, because the reason may vanish: a program's old cgroup is removed, a quota is free,
+    /// the daemon answers.
+    fn report_refusal(&mut self, error: &anyhow::Error) {
+        let line = failure::line(error);
+        // The program may have ended meanwhile, which is detected next.
+        let is_first = self.refusal.as_ref() != Some(&line);
+        if is_first && !DaemonError::is_gone(error) {
+            failure::print_error(&format!(
+                "the program is not managed again; the next attempts follow every {} s: {line}",
+                RETRY_MAX.as_secs()
+            ));
+            self.refusal = Some(line);
+        }
+    }
+
+    /// Ensures that the dead daemon's changes to the program are undone.
+    fn undo_orphaned(&mut self) -> Undoing {
+        let Some(config) = self.act_config() else {
+            return Undoing::Done;
+        };
+        let program = ProgramId(self.program.unsigned_abs());
+        match usher_act::undo_orphaned(&config, &self.instance, program) {
+            Ok(UndoOutcome::Nothing) => Undoing::Done,
+            // Only root reads the journal of root's daemon.
+            Err(error) if is_forbidden(&error) => self.thaw(&config),
+            Err(error) => {
+                self.report_once(&error.into());
+                Undoing::Failed
+            }
+            Ok(UndoOutcome::OwnerAlive | UndoOutcome::KeeperAlive(_)) => Undoing::ByOthers,
+            Ok(UndoOutcome::Undone(report)) => {
+                let left = report.errors.into_iter().map(anyhow::Error::from);
+                left.for_each(|error| failure::print_error(&failure::line(&error)));
+                Undoing::Done
+            }
+        }
+    }
+
+    /// Thaws the program of a dead daemon of root's. The next start of the daemon restores the
+    /// rest.
+    fn thaw(&mut self, config: &ActConfig) -> Undoing {
+        let is_background = self.request.background.is_some();
+        let pid = self.request.pid;
+        match usher_act::thaw_launched(config, &self.instance, pid, is_background) {
+            Ok(true) => Undoing::Done,
+            Ok(false) => Undoing::ByOthers,
+            Err(error) => {
+                self.report_once(&error.into());
+                Undoing::Failed
+            }
+        }
+    }
+
+    fn report_once(&mut self, error: &anyhow::Error) {
+        let line = failure::line(error);
+        if self.undo_error.as_ref() != Some(&line) {
+            failure::print_error(&line);
+            self.undo_error = Some(line);
+        }
+    }
+
+    /// Returns the paths: journals lie in `RUNTIME_DIR/instances/NAME`.
+    fn act_config(&self) -> Option<ActConfig> {
+        let runtime_dir = self.instance.parent().and_then(Path::parent)?;
+        Some(ActConfig::new(runtime_dir))
+    }
+
+    /// Reports the duration to the daemon, which stores it for the next run.
+    fn report_exit(&mut self, exit: Exit) {
+        let took = self.started.elapsed();
+        if let Some(daemon) = self.daemon.as_mut()
+            && exit.success()
+            && took >= DURATION_MIN
+        {
+            // The program has ended well; a failure to store the duration is not reported.
+            let _ = daemon.repeated(self.program, took.as_secs_f64());
+        }
+    }
+}
+
+/// Returns whether the user lacks the privilege.
+fn is_forbidden(error: &ActError) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
