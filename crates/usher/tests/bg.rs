@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work as its users meet it.
+//! Background work from the user's point of view.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use common::{World, children, signal, stderr, stdout, wait_for};
 use serde_json::Value;
 
-/// Fields of `/proc/PID/stat` after the name: the nice value and the policy.
+/// Indexes of the nice value and the policy in `/proc/PID/stat`, after the name.
 const NICE: usize = 16;
 const POLICY: usize = 38;
 
@@ -24,7 +24,7 @@ fn stat(pid: i32, field: usize) -> Option<i64> {
     fields.split_whitespace().nth(field)?.parse().ok()
 }
 
-/// Nice value and scheduling policy.
+/// Returns nice value and scheduling policy.
 fn priority(pid: i32) -> Option<(i64, i64)> {
     Some((stat(pid, NICE)?, stat(pid, POLICY)?))
 }
@@ -37,8 +37,7 @@ fn is_root() -> bool {
     root
 }
 
-/// A program of `usher bg` that computes until it is killed, or for a minute
-/// of CPU time.
+/// Starts a program with `usher bg` that computes until it is killed, or for a minute of CPU time.
 fn spinner(world: &World, options: &[&str]) -> (Child, i32) {
     let script = "ulimit -t 60; while :; do :; done";
     launch(world, options, script)
@@ -75,9 +74,9 @@ fn passes_the_exit_status_on() {
     assert_eq!(run(&["echo", "hello"]).stdout, b"hello\n");
 }
 
-/// Where HOME is another user's, as `su` without `-` leaves it.
+/// HOME belongs to another user, as after `su` without `-`.
 #[test]
-fn thresholds_that_it_may_not_read_are_told_and_are_none() {
+fn unreadable_thresholds_are_reported_and_ignored() {
     if !is_root() {
         return;
     }
@@ -86,7 +85,7 @@ fn thresholds_that_it_may_not_read_are_told_and_are_none() {
     fs::write(world.path("thresholds.toml"), "").unwrap();
     fs::set_permissions(world.path("thresholds.toml"), Permissions::from_mode(0o600)).unwrap();
     chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // The program may lie where nobody else can run it.
+    // Other users may be unable to run the program where it lies.
     let program = own.path().join("usher");
     common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
     let run = |options: &[&str]| {
@@ -99,16 +98,16 @@ fn thresholds_that_it_may_not_read_are_told_and_are_none() {
     let output = run(&[]);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(7), "{text}");
-    assert!(text.contains("thresholds.toml may not be read"), "{text}");
+    assert!(text.contains("thresholds.toml is not readable"), "{text}");
     let named = world.path("thresholds.toml").display().to_string();
     let output = run(&["--thresholds", &named]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
 }
 
 #[test]
-fn bad_arguments_are_one_line() {
+fn reports_invalid_arguments_in_one_line() {
     let world = World::new();
-    for (words, told) in [
+    for (words, actual) in [
         (&["bg"][..], "CMD"),
         (&["bg", "--policy", "nice", "--", "true"], "nice"),
         (&["bg", "--name", "", "--", "true"], "--name"),
@@ -120,14 +119,14 @@ fn bad_arguments_are_one_line() {
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(125), "{words:?}: {text}");
         assert!(
-            text.contains(told) && text.trim_end().lines().count() == 1,
+            text.contains(actual) && text.trim_end().lines().count() == 1,
             "{text}"
         );
     }
 }
 
 #[test]
-fn a_daemon_shows_it_and_gives_everything_back() {
+fn status_shows_background_work_and_the_daemon_restores_it() {
     if !is_root() {
         return;
     }
@@ -152,10 +151,10 @@ fn a_daemon_shows_it_and_gives_everything_back() {
         text.contains("scan") && text.contains("background"),
         "{text}"
     );
-    let told = stdout(&world.run(&["explain", "scan"]));
+    let actual = stdout(&world.run(&["explain", "scan"]));
     assert!(
-        told.contains("background work under the policy usher"),
-        "{told}"
+        actual.contains("background work under the policy usher"),
+        "{actual}"
     );
     let detached = world.run(&["detach", "scan"]);
     assert!(detached.status.success(), "{}", stderr(&detached));
@@ -180,8 +179,8 @@ fn each_policy_can_be_chosen() {
     }
 }
 
-/// A file on a disk, large enough to be read for a while; `None` where the
-/// target directory is not on one.
+/// Returns a file on a disk, large enough to be read for a while; `None` if the target directory is
+/// not on a disk.
 fn file_on_disk(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, vec![1u8; 32 << 20]).unwrap();
@@ -210,8 +209,8 @@ fn reads_for_ever(path: &Path) -> String {
     format!("ulimit -t 60; while :; do dd if={path} of=/dev/null {read}; done")
 }
 
-/// Whether the meter sees every process: without BPF nobody can tell whose the
-/// disk's requests are so soon.
+/// Returns whether the meter sees every process: without BPF the owner of the disk's requests is
+/// not known soon enough.
 fn has_bpf(status: &Value) -> bool {
     let warnings = status["warnings"].as_array().unwrap();
     let has = !warnings
@@ -224,7 +223,7 @@ fn has_bpf(status: &Value) -> bool {
 }
 
 #[test]
-fn gives_way_on_a_disk_and_goes_on() {
+fn stops_for_a_busy_disk_and_continues() {
     let (Some(own), Some(theirs)) = (file_on_disk("bg-own"), file_on_disk("bg-theirs")) else {
         return;
     };
@@ -246,10 +245,10 @@ fn gives_way_on_a_disk_and_goes_on() {
         (program["stopped"] == true && resource.starts_with("disk ")).then_some(program)
     });
     assert!(stopped["background"]["stops"].as_i64() >= Some(1));
-    // SAFETY: the session that was made for it.
+    // SAFETY: signals the session that was made for it.
     unsafe { libc::kill(-(foreground.id() as i32), libc::SIGKILL) };
     foreground.wait().unwrap();
-    wait_for("it to go on", || {
+    wait_for("it to continue", || {
         (program(&world)["stopped"] == false).then_some(())
     });
     end(launcher, pid);
@@ -257,7 +256,7 @@ fn gives_way_on_a_disk_and_goes_on() {
     fs::remove_file(theirs).unwrap();
 }
 
-/// The cgroup v2 directory of a process.
+/// Returns the cgroup v2 directory of a process.
 fn cgroup(pid: i32) -> Option<PathBuf> {
     let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = lines
@@ -272,7 +271,7 @@ fn cgroup(pid: i32) -> Option<PathBuf> {
 }
 
 #[test]
-fn without_a_daemon_it_is_regulated_and_nothing_stays_when_that_is_killed() {
+fn without_a_daemon_a_killed_regulator_leaves_nothing() {
     if !is_root() {
         return;
     }
@@ -283,7 +282,7 @@ fn without_a_daemon_it_is_regulated_and_nothing_stays_when_that_is_killed() {
     });
     let own = priority(std::process::id() as i32).unwrap();
     if let Some(dir) = cgroup(pid).filter(|dir| dir.join("cgroup.freeze").is_file()) {
-        // As the regulator would.
+        // The regulator does the same.
         fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     }
     signal(launcher.id() as i32, libc::SIGKILL);
@@ -295,8 +294,8 @@ fn without_a_daemon_it_is_regulated_and_nothing_stays_when_that_is_killed() {
     signal(pid, libc::SIGKILL);
 }
 
-/// `usher bg` of a command that ends at once and leaves a process behind, which
-/// waits until something is written to a FIFO and then makes a file.
+/// Runs `usher bg` with a command that ends at once and leaves a process behind, which waits until
+/// something is written to a FIFO and then makes a file.
 fn leave_behind(world: &World) -> (Child, PathBuf, PathBuf) {
     let (fifo, mark) = (world.path("fifo"), world.path("ended"));
     rustix::fs::mknodat(
@@ -314,14 +313,14 @@ fn leave_behind(world: &World) -> (Child, PathBuf, PathBuf) {
     );
     let mut usher = world.usher(&["bg", "--", "sh", "-c", &script]);
     let mut launcher = usher.stderr(Stdio::piped()).spawn().unwrap();
-    let told = BufReader::new(launcher.stderr.take().unwrap()).lines();
+    let actual = BufReader::new(launcher.stderr.take().unwrap()).lines();
     let is_it = |line: &String| line.contains("left processes behind");
-    assert!(told.map_while(Result::ok).any(|line| is_it(&line)));
+    assert!(actual.map_while(Result::ok).any(|line| is_it(&line)));
     (launcher, fifo, mark)
 }
 
 #[test]
-fn what_a_command_leaves_behind_stays_background_work() {
+fn processes_left_behind_by_a_command_stay_background_work() {
     let world = World::new();
     let (mut launcher, fifo, mark) = leave_behind(&world);
     fs::write(fifo, "\n").unwrap();
@@ -330,7 +329,7 @@ fn what_a_command_leaves_behind_stays_background_work() {
 }
 
 #[test]
-fn who_outlasts_a_command_can_be_ended() {
+fn processes_left_behind_by_a_command_end_on_a_signal() {
     let world = World::new();
     let (mut launcher, fifo, mark) = leave_behind(&world);
     signal(launcher.id() as i32, libc::SIGTERM);
@@ -340,9 +339,9 @@ fn who_outlasts_a_command_can_be_ended() {
     wait_for("what was left behind", || mark.exists().then_some(()));
 }
 
-/// A stopped program would not hear that it is to end.
+/// A stopped program could not handle the signal.
 #[test]
-fn who_is_stopped_ends_when_asked_to() {
+fn a_stopped_program_ends_on_a_signal() {
     for with_daemon in [false, true] {
         let mut world = World::new();
         if with_daemon {
@@ -353,7 +352,7 @@ fn who_is_stopped_ends_when_asked_to() {
             usher_skip::skip!("the program has no cgroup of its own");
             return end(launcher, pid);
         };
-        // As the regulator would.
+        // The regulator does the same.
         fs::write(dir.join("cgroup.freeze"), "1").unwrap();
         signal(launcher.id() as i32, libc::SIGTERM);
         let status = launcher.wait().unwrap();
@@ -361,9 +360,9 @@ fn who_is_stopped_ends_when_asked_to() {
     }
 }
 
-/// Where no terminal talks to it.
+/// Background work without a terminal.
 #[test]
-fn it_has_a_session_of_its_own() {
+fn background_work_has_a_session_of_its_own() {
     let world = World::new();
     let mut usher = world.usher(&["bg", "--", "sh", "-c", "ps -o sid= -p $$; echo $$"]);
     // SAFETY: setsid is async-signal-safe, and the child is new.
@@ -373,14 +372,14 @@ fn it_has_a_session_of_its_own() {
             Ok(())
         })
     };
-    let told = stdout(&usher.output().unwrap());
-    let numbers: Vec<&str> = told.split_whitespace().collect();
-    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{told}");
+    let actual = stdout(&usher.output().unwrap());
+    let numbers: Vec<&str> = actual.split_whitespace().collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{actual}");
 }
 
-/// `usher bg -- cat &` at a shell, whose user goes on typing.
+/// `usher bg -- cat &` in a shell while its user continues to type.
 #[test]
-fn what_is_typed_for_others_is_not_read() {
+fn background_work_does_not_read_a_shells_input() {
     let world = World::new();
     let master = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).unwrap();
     rustix::pty::unlockpt(&master).unwrap();
@@ -401,7 +400,7 @@ fn what_is_typed_for_others_is_not_read() {
 }
 
 #[test]
-fn who_asks_is_not_taken_in() {
+fn rejects_the_caller_itself() {
     let mut world = World::new();
     world.daemon(&[]);
     let own = std::process::id().to_string();
@@ -412,7 +411,7 @@ fn who_asks_is_not_taken_in() {
 }
 
 #[test]
-fn what_only_a_daemon_can_be_told_is_refused_beside_one() {
+fn rejects_options_of_a_daemon_beside_a_running_daemon() {
     let mut world = World::new();
     world.daemon(&[]);
     for words in [["--ignore", "updatedb"], ["--thresholds", "/dev/null"]] {
@@ -423,7 +422,7 @@ fn what_only_a_daemon_can_be_told_is_refused_beside_one() {
     }
 }
 
-/// Scripts that call `usher` are started by `usher`, too.
+/// Scripts that `usher` starts may call `usher`, too.
 #[test]
 fn inside_a_managed_program_commands_run_as_part_of_it() {
     let mut world = World::new();
@@ -442,9 +441,9 @@ fn inside_a_managed_program_commands_run_as_part_of_it() {
             "exit 7",
         ];
         let output = world.run(&[&[outer, "--"], &nested[..]].concat());
-        let told = stderr(&output);
-        assert_eq!(output.status.code(), Some(7), "{outer} {inner}: {told}");
-        assert!(told.contains("runs as part of program"), "{told}");
+        let actual = stderr(&output);
+        assert_eq!(output.status.code(), Some(7), "{outer} {inner}: {actual}");
+        assert!(actual.contains("runs as part of program"), "{actual}");
     }
     assert_eq!(world.end(daemon), Some(0));
 }

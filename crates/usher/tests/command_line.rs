@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `usher` says and how it ends, without a daemon.
+//! Messages and exit statuses of `usher`, without a daemon.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use common::{World, stderr, stdout, wait_for};
 
-/// Exit status and the line of an `usher` that fails.
+/// Returns the exit status and the line of an `usher` that fails.
 fn refused(args: &[&str]) -> (i32, String) {
     let output = World::new().run(args);
     let line = stderr(&output);
@@ -21,7 +21,7 @@ fn refused(args: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn help_teaches() {
+fn help_contains_examples() {
     let world = World::new();
     let commands = [
         "run",
@@ -53,7 +53,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn slips_are_one_line_with_a_tip_and_status_125() {
+fn reports_typing_errors_in_one_line_with_a_tip_and_status_125() {
     for (args, line) in [
         (
             &["statsu"][..],
@@ -121,7 +121,7 @@ fn slips_are_one_line_with_a_tip_and_status_125() {
 }
 
 #[test]
-fn without_a_daemon_it_is_said_where_one_was_looked_for() {
+fn without_a_daemon_the_error_names_the_searched_sockets() {
     for args in [
         &["status"][..],
         &["attach", "1"],
@@ -150,7 +150,7 @@ fn exit_statuses_are_passed_on() {
 }
 
 #[test]
-fn commands_that_cannot_run_are_127_and_126() {
+fn commands_that_cannot_run_end_with_127_and_126() {
     assert_eq!(
         refused(&["run", "no-such-command"]),
         (
@@ -208,7 +208,7 @@ fn streams_arguments_and_environment_pass_through() {
 }
 
 #[test]
-fn hints_tell_how_many_cpus_there_are_and_respect_what_is_set() {
+fn hints_contain_the_number_of_cpus_and_keep_set_variables() {
     let world = World::new();
     let cpus = std::thread::available_parallelism().unwrap();
     let mut command = world.usher(&[
@@ -228,7 +228,7 @@ fn hints_tell_how_many_cpus_there_are_and_respect_what_is_set() {
 }
 
 #[test]
-fn signals_are_passed_on_and_what_is_ignored_stays_ignored() {
+fn forwards_signals_and_keeps_ignored_ones_ignored() {
     let world = World::new();
     let script = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
     let mut run = world.usher(&["run", "--", "sh", "-c", script]);
@@ -251,7 +251,7 @@ fn signals_are_passed_on_and_what_is_ignored_stays_ignored() {
 }
 
 #[test]
-fn measurements_end_as_the_signal_says_and_not_where_it_is_ignored() {
+fn a_signal_ends_a_measurement_unless_it_is_ignored() {
     let world = World::new();
     let up = world.path("up");
     let script = format!("echo > {}; sleep 60", up.display());
@@ -272,7 +272,7 @@ fn measurements_end_as_the_signal_says_and_not_where_it_is_ignored() {
         // SAFETY: signal(2) is async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                // Whoever started the test may ignore some, too.
+                // The process that started the test may ignore some, too.
                 for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
                     let ignores = ignored.contains(&signal);
                     libc::signal(
@@ -337,7 +337,7 @@ fn a_program_outlives_its_launcher() {
 }
 
 #[test]
-fn plans_as_the_design_says() {
+fn plan_prints_the_documented_output() {
     let world = World::new();
     let programs = world.path("programs.json");
     let curves = r#"{"programs":[
@@ -360,7 +360,7 @@ fn plans_as_the_design_says() {
 }
 
 #[test]
-fn bad_input_is_named() {
+fn names_invalid_input() {
     let world = World::new();
     let plan = |curves: &str, topology: &str| {
         let file = world.path("in.json");
@@ -406,7 +406,7 @@ fn bad_input_is_named() {
 }
 
 #[test]
-fn draws_in_colour_only_where_it_is_wanted() {
+fn draws_in_colour_only_if_enabled() {
     let world = World::new();
     let colour = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = world.usher(args);
@@ -429,7 +429,7 @@ fn draws_in_colour_only_where_it_is_wanted() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_reader_is_no_failure() {
     let world = World::new();
     let mut topo = world.usher(&["completions", "zsh"]);
     let mut topo = topo
@@ -466,7 +466,7 @@ fn other_commands_are_found_in_path() {
 }
 
 #[test]
-fn manual_pages_and_completions_know_every_command() {
+fn manual_pages_and_completions_contain_every_command() {
     let world = World::new();
     let man = world.path("man");
     let output = world.run(&["man", man.to_str().unwrap()]);
@@ -486,7 +486,7 @@ fn manual_pages_and_completions_know_every_command() {
         );
         let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".SH EXAMPLES\n.nf\nusher sched"), "{page}");
-        // In the synopsis; and no page is the subcommand's alone.
+        // In the synopsis; and no page belongs to the subcommand alone.
         assert!(page.contains("DIR") && page.contains("\"usher "), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
@@ -516,7 +516,7 @@ fn doctor_always_answers() {
 }
 
 #[test]
-fn variables_set_to_nothing_are_as_good_as_unset() {
+fn empty_variables_count_as_unset() {
     let world = World::new();
     let plain = |variable: &str, value: Option<&str>| {
         let mut command = world.usher(&["doctor", "--json"]);
@@ -542,7 +542,7 @@ fn variables_set_to_nothing_are_as_good_as_unset() {
 }
 
 #[test]
-fn doctor_says_where_no_store_can_be() {
+fn doctor_names_a_path_where_no_store_can_be_created() {
     let world = World::new();
     fs::write(world.path("file"), "").unwrap();
     let store = world.path("file/usher/profiles.db");
@@ -551,12 +551,15 @@ fn doctor_says_where_no_store_can_be() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    assert!(text.contains("cannot be made: not a directory"), "{text}");
-    assert!(stdout(&world.run(&["doctor"])).contains("not there yet"));
+    assert!(
+        text.contains("cannot be created: not a directory"),
+        "{text}"
+    );
+    assert!(stdout(&world.run(&["doctor"])).contains("does not exist yet"));
 }
 
 #[test]
-fn a_damaged_topology_is_refused_in_plain_words() {
+fn rejects_a_damaged_topology_with_a_reason() {
     let world = World::new();
     let file = world.path("cut.xml");
     fs::write(
@@ -582,7 +585,7 @@ fn long_lists_of_domains_are_ranges() {
 }
 
 #[test]
-fn a_record_that_does_not_replay_is_refused() {
+fn rejects_a_record_that_does_not_replay() {
     let world = World::new();
     let replay = |text: &str| {
         let record = world.path("record");
@@ -638,7 +641,7 @@ fn a_mix_is_run_and_reported() {
 }
 
 #[test]
-fn a_mix_is_shown_where_it_cannot_be_written() {
+fn mix_prints_a_result_that_it_cannot_write() {
     let world = World::new();
     let file = world.path("one.toml");
     let text = "[protocol]\nrepeats = 1\n[[program]]\nname = \"p\"\nrun = [\"true\"]\n";
@@ -655,10 +658,10 @@ fn a_mix_is_shown_where_it_cannot_be_written() {
         out.to_str().unwrap(),
     ]);
     assert_eq!(output.status.code(), Some(125));
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains("result.json': No space left on device"),
-        "{said}"
+        message.contains("result.json': No space left on device"),
+        "{message}"
     );
     let shown = stdout(&output);
     assert!(
@@ -709,13 +712,13 @@ fn a_mix_that_cannot_run_leaves_nothing() {
     assert!(failing.1.ends_with(alone), "{}", failing.1);
     let program = "[[program]]\nname = \"p\"\nrun = [\"true\"]\n";
     let output = mix(&format!("{program}output = \"/nowhere/file\"\n"));
-    let said = "usher: program 'p': opening /nowhere/file for the program's standard output: No such file or directory\n";
-    assert_eq!(output, (125, said.to_owned()));
+    let message = "usher: program 'p': opening /nowhere/file for the program's standard output: No such file or directory\n";
+    assert_eq!(output, (125, message.to_owned()));
     assert_eq!(mix(&format!("{program}output = \".\"\n")).0, 125);
 }
 
 #[test]
-fn a_curve_is_measured_drawn_and_remembered() {
+fn profile_measures_draws_and_stores_a_curve() {
     let world = World::new();
     let picture = world.path("curve.svg");
     let script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); done";
@@ -769,7 +772,7 @@ fn a_curve_is_measured_drawn_and_remembered() {
 }
 
 #[test]
-fn a_curve_is_shown_where_it_cannot_be_written() {
+fn profile_prints_a_curve_that_it_cannot_write() {
     let world = World::new();
     fs::create_dir(world.path("profiles.db")).unwrap();
     let args = [
@@ -790,10 +793,10 @@ fn a_curve_is_shown_where_it_cannot_be_written() {
         "{}",
         stdout(&output)
     );
-    let said = stderr(&output);
-    assert!(said.contains("profiles.db"), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("profiles.db"), "{message}");
     let picture = "usher: writing the picture '/dev/full': No space left on device\n";
-    assert!(said.ends_with(picture), "{said}");
+    assert!(message.ends_with(picture), "{message}");
     let answer = world.usher(&args).arg("--json").output().unwrap();
     assert_eq!(answer.status.code(), Some(125));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon as its users meet it: programs come and go, daemons die.
+//! The daemon from the user's point of view: programs come and go, daemons die.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{World, allowed, children, signal, stderr, stdout, wait_for};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What this process may run on, and so what its programs may.
+/// Returns the CPUs of this process, which are those of its programs.
 fn everywhere() -> String {
     allowed(std::process::id() as i32).unwrap()
 }
@@ -28,8 +28,8 @@ fn one_cpu() -> bool {
     one
 }
 
-/// A launcher of something that spins until it is killed, and its program. A
-/// test that fails before it does that leaves no more than a CPU minute.
+/// Starts a launcher of a program that computes until it is killed. If the test fails before that,
+/// the program uses at most one minute of CPU time.
 fn spinner(world: &World) -> (Child, i32) {
     let script = "ulimit -t 60; while :; do :; done";
     let launcher = world
@@ -49,9 +49,9 @@ fn end(mut launcher: Child, pid: i32) {
     assert_eq!(launcher.wait().unwrap().code(), Some(128 + libc::SIGKILL));
 }
 
-/// Waits until the two sit apart.
-fn sit_apart(a: i32, b: i32) {
-    wait_for("two programs to sit apart", || {
+/// Waits until two programs have disjoint seats.
+fn have_disjoint_seats(a: i32, b: i32) {
+    wait_for("two programs to have disjoint seats", || {
         let (a, b) = (allowed(a)?, allowed(b)?);
         (a != b && a != everywhere() && b != everywhere()).then_some(())
     });
@@ -59,13 +59,13 @@ fn sit_apart(a: i32, b: i32) {
 
 fn roam(pids: &[i32]) {
     let free = |pid: &i32| allowed(*pid) == Some(everywhere());
-    wait_for("the programs to be let go", || {
+    wait_for("the programs to be released", || {
         pids.iter().all(free).then_some(())
     });
 }
 
 #[test]
-fn seats_programs_and_lets_them_go() {
+fn seats_programs_and_releases_them() {
     if one_cpu() {
         return;
     }
@@ -73,7 +73,7 @@ fn seats_programs_and_lets_them_go() {
     let daemon = world.daemon(&["--policy", "equal"]);
     let (first, a) = spinner(&world);
     let (second, b) = spinner(&world);
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     let text = stdout(&world.run(&["status"]));
     assert!(
         text.contains("policy equal") && text.contains(&a.to_string()),
@@ -82,14 +82,14 @@ fn seats_programs_and_lets_them_go() {
     assert!(stdout(&world.run(&["explain"])).contains("CPUs"));
     let detached = world.run(&["detach", &a.to_string()]);
     assert!(detached.status.success());
-    let told = stdout(&detached);
-    let line = format!(", process {a}) is let go\n");
+    let actual = stdout(&detached);
+    let line = format!(", process {a}) is released\n");
     assert!(
-        told.starts_with("sh (program ") && told.ends_with(&line),
-        "{told}"
+        actual.starts_with("sh (program ") && actual.ends_with(&line),
+        "{actual}"
     );
     roam(&[a]);
-    // One that cannot be attached does not keep the next from it.
+    // A process that cannot be attached does not prevent the next one.
     let again = world.run(&["attach", "0", &a.to_string()]);
     assert_eq!(again.status.code(), Some(125));
     assert_eq!(stderr(&again).lines().count(), 1, "{}", stderr(&again));
@@ -98,7 +98,7 @@ fn seats_programs_and_lets_them_go() {
         "{}",
         stdout(&again)
     );
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     assert_eq!(world.end(daemon), Some(0));
     roam(&[a, b]);
     assert!(!world.socket().exists());
@@ -107,7 +107,7 @@ fn seats_programs_and_lets_them_go() {
 }
 
 #[test]
-fn a_program_that_has_the_machine_has_a_seat() {
+fn a_program_with_the_whole_machine_has_a_seat() {
     let mut world = World::new();
     world.daemon(&["--policy", "equal"]);
     let (launcher, pid) = spinner(&world);
@@ -117,13 +117,13 @@ fn a_program_that_has_the_machine_has_a_seat() {
     });
     assert!(world.run(&["detach", &pid.to_string()]).status.success());
     let attached = stdout(&world.run(&["attach", &pid.to_string()]));
-    let seat = format!("sits on CPUs {}\n", everywhere());
+    let seat = format!("is seated on CPUs {}\n", everywhere());
     assert!(attached.ends_with(&seat), "{attached}");
     end(launcher, pid);
 }
 
 #[test]
-fn a_killed_daemon_comes_back_and_its_programs_with_it() {
+fn a_killed_daemon_is_restarted_and_its_programs_are_registered_again() {
     if one_cpu() {
         return;
     }
@@ -131,7 +131,7 @@ fn a_killed_daemon_comes_back_and_its_programs_with_it() {
     let daemon = world.daemon(&["--policy", "equal"]);
     let (first, a) = spinner(&world);
     let (second, b) = spinner(&world);
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     signal(daemon, libc::SIGKILL);
     world.reap(daemon);
     let status = wait_for("the keeper to start a daemon again", || {
@@ -139,24 +139,24 @@ fn a_killed_daemon_comes_back_and_its_programs_with_it() {
         (status["programs"].as_array()?.len() == 2).then_some(status)
     });
     assert_ne!(status["pid"], json!(daemon));
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     end(first, a);
     end(second, b);
     world.programs(0);
 }
 
 #[test]
-fn doctor_says_who_works_a_stale_journal_off() {
+fn doctor_explains_how_a_stale_journal_is_undone() {
     let mut world = World::new();
-    // No process has so high a number.
+    // No process has such a high pid.
     fs::create_dir_all(world.runtime_dir().join("instances/999999999-1")).unwrap();
-    let said = || {
+    let message = || {
         let text = stdout(&world.run(&["doctor"]));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let alone = said();
+    let alone = message();
     assert!(
-        alone.contains("stale journals 1: the next 'usher run' or 'usher daemon' works them off"),
+        alone.contains("stale journals 1: the next 'usher run' or 'usher daemon' undoes them"),
         "{alone}"
     );
     fs::remove_dir_all(world.runtime_dir()).unwrap();
@@ -166,7 +166,7 @@ fn doctor_says_who_works_a_stale_journal_off() {
     let text = stdout(&world.run(&["doctor"]));
     let served = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        served.contains("stale journals 1: the next 'usher daemon' works them off"),
+        served.contains("stale journals 1: the next 'usher daemon' undoes them"),
         "{served}"
     );
 }
@@ -192,19 +192,19 @@ fn launchers_undo_what_a_dead_daemon_and_keeper_did() {
     let daemon = world.daemon(&["--policy", "equal"]);
     let (first, a) = spinner(&world);
     let (second, b) = spinner(&world);
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     world.kill_with_keeper(daemon);
     roam(&[a, b]);
-    // And a daemon that comes back gets them again.
+    // A daemon that starts again gets them again.
     world.daemon(&["--policy", "equal"]);
     world.programs(2);
-    sit_apart(a, b);
+    have_disjoint_seats(a, b);
     end(first, a);
     end(second, b);
 }
 
 #[test]
-fn the_next_start_undoes_what_all_left_when_all_died_at_once() {
+fn the_next_start_undoes_all_after_simultaneous_deaths() {
     if one_cpu() {
         return;
     }
@@ -213,13 +213,13 @@ fn the_next_start_undoes_what_all_left_when_all_died_at_once() {
         let daemon = world.daemon(&["--policy", "equal"]);
         let (mut first, a) = spinner(&world);
         let (mut second, b) = spinner(&world);
-        sit_apart(a, b);
+        have_disjoint_seats(a, b);
         for launcher in [&mut first, &mut second] {
             signal(launcher.id() as i32, libc::SIGKILL);
             launcher.wait().unwrap();
         }
         world.kill_with_keeper(daemon);
-        sit_apart(a, b);
+        have_disjoint_seats(a, b);
         if start_again == "run" {
             let output = world.run(&["run", "true"]);
             assert!(output.status.success(), "{}", stderr(&output));
@@ -235,7 +235,7 @@ fn the_next_start_undoes_what_all_left_when_all_died_at_once() {
 }
 
 #[test]
-fn refuses_processes_that_are_no_programs_of_yours() {
+fn rejects_processes_of_other_users_and_of_the_system() {
     let mut world = World::new();
     world.daemon(&[]);
     let attach = |pid: String| {
@@ -250,7 +250,7 @@ fn refuses_processes_that_are_no_programs_of_yours() {
         attach(pid.to_string()),
         format!("usher: attaching process {pid}: there is no process {pid}\n")
     );
-    assert!(attach("0".to_owned()).contains("pid: 0 is no process number"));
+    assert!(attach("0".to_owned()).contains("pid: 0 is not a pid"));
     let kthread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
     match kthread {
         true => assert!(attach("2".to_owned()).contains("2 is a kernel thread")),
@@ -259,8 +259,8 @@ fn refuses_processes_that_are_no_programs_of_yours() {
     assert_eq!(world.status()["programs"], json!([]));
 }
 
-/// `usher` as a user who is nobody; `None` where we cannot become them.
-fn as_nobody(world: &World, args: &[&str]) -> Option<Command> {
+/// Returns `usher` as an unprivileged user; `None` if this process cannot switch to it.
+fn as_unprivileged(world: &World, args: &[&str]) -> Option<Command> {
     if !rustix::process::geteuid().is_root() {
         usher_skip::skip!("only root can act as another user");
         return None;
@@ -276,7 +276,7 @@ fn users_manage_only_their_own() {
     world.daemon(&[]);
     let mut roots = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = roots.id().to_string();
-    if let Some(mut attach) = as_nobody(&world, &["attach", &pid]) {
+    if let Some(mut attach) = as_unprivileged(&world, &["attach", &pid]) {
         let output = attach.output().unwrap();
         assert_eq!(output.status.code(), Some(125));
         assert_eq!(
@@ -287,17 +287,17 @@ fn users_manage_only_their_own() {
         );
         assert!(world.run(&["attach", &pid]).status.success());
         let id = world.programs(1)[0]["id"].to_string();
-        let mut detach = as_nobody(&world, &["detach", "--id", &id]).unwrap();
+        let mut detach = as_unprivileged(&world, &["detach", "--id", &id]).unwrap();
         assert_eq!(detach.output().unwrap().status.code(), Some(125));
         assert_eq!(world.programs(1)[0]["pid"].to_string(), pid);
-        // Their own they may.
+        // A user may attach own processes.
         let mut own = Command::new("sleep")
             .arg("1000")
             .uid(65534)
             .gid(65534)
             .spawn()
             .unwrap();
-        let attached = as_nobody(&world, &["attach", &own.id().to_string()])
+        let attached = as_unprivileged(&world, &["attach", &own.id().to_string()])
             .unwrap()
             .output()
             .unwrap();
@@ -310,7 +310,7 @@ fn users_manage_only_their_own() {
 }
 
 #[test]
-fn a_reason_that_is_gone_is_not_shown() {
+fn an_expired_reason_is_not_shown() {
     let mut world = World::new();
     world.daemon(&[]);
     let sleeper = |args: &[&str]| {
@@ -321,7 +321,7 @@ fn a_reason_that_is_gone_is_not_shown() {
     let shown = || stdout(&world.run(&["status"]));
     let reason = "left to the kernel because of 'alpha'";
     wait_for("the reason", || shown().contains(reason).then_some(()));
-    // Background work has no part in it, coming or going.
+    // The arrival and the end of background work change no seat.
     let mut beta = sleeper(&["bg", "--name", "beta"]);
     let pid = world.programs(2)[0]["pid"].to_string();
     assert!(shown().contains(reason), "{}", shown());
@@ -337,10 +337,10 @@ fn a_reason_that_is_gone_is_not_shown() {
 }
 
 #[test]
-fn a_program_is_named_by_any_process_of_it() {
+fn a_program_is_found_by_the_pid_of_any_of_its_processes() {
     let mut world = World::new();
     world.daemon(&[]);
-    // A daemon: the first process ends, its children go on.
+    // The shape of a service: the first process ends, its children keep running.
     let script = "exec >/dev/null 2>&1; (sleep 1000 & exec sleep 1001) & exit 0";
     let ended = world.run(&["run", "--name", "served", "--", "sh", "-c", script]);
     assert!(ended.status.success(), "{}", stderr(&ended));
@@ -373,7 +373,7 @@ fn a_program_is_named_by_any_process_of_it() {
 }
 
 #[test]
-fn there_is_one_daemon_a_directory_and_a_dead_ones_socket_is_no_obstacle() {
+fn one_daemon_per_directory_replaces_the_socket_of_a_dead_daemon() {
     let mut world = World::new();
     fs::create_dir(world.runtime_dir()).unwrap();
     drop(std::os::unix::net::UnixListener::bind(world.socket()).unwrap());
@@ -415,7 +415,7 @@ fn of_two_daemons_on_one_machine_one_seats() {
 }
 
 #[test]
-fn a_directory_that_others_may_write_in_is_refused() {
+fn rejects_a_directory_that_other_users_can_write_to() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
     fs::create_dir(world.runtime_dir()).unwrap();
@@ -429,7 +429,7 @@ fn a_directory_that_others_may_write_in_is_refused() {
     );
 }
 
-/// Many short programs, so many at a time; none may be lost.
+/// Runs many short programs, `at_a_time` at once; none may be lost.
 fn short_runs(world: &World, count: usize, at_a_time: usize) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -460,15 +460,15 @@ fn resident_kib(pid: i32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// `USHER_SHORT_RUNS=10000` runs the issue's number.
+/// `USHER_SHORT_RUNS=10000` runs ten thousand programs.
 #[test]
 fn no_short_program_is_lost() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
-    let told = std::env::var("USHER_SHORT_RUNS")
+    let actual = std::env::var("USHER_SHORT_RUNS")
         .ok()
         .and_then(|n| n.parse().ok());
-    let (count, at_a_time) = told.map_or((200, 16), |count| (count, 32));
+    let (count, at_a_time) = actual.map_or((200, 16), |count| (count, 32));
     short_runs(&world, count / 2, at_a_time);
     let before = resident_kib(daemon);
     let begun = Instant::now();
@@ -536,7 +536,7 @@ fn calls() -> impl Strategy<Value = Vec<u8>> {
     let value = prop_oneof![
         Just(Value::Null),
         any::<i64>().prop_map(Value::from),
-        // Never the number of a process that there is.
+        // Above the pid of any existing process.
         (4_194_305i64..i64::from(i32::MAX)).prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         ".{0,40}".prop_map(Value::from),
@@ -567,7 +567,7 @@ fn calls() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn no_call_harms_the_daemon() {
+fn the_daemon_survives_any_call() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
     let socket = world.socket();
@@ -597,7 +597,7 @@ fn no_call_harms_the_daemon() {
 }
 
 #[test]
-fn metrics_are_served_where_they_were_asked_for() {
+fn metrics_are_served_at_the_requested_address() {
     let mut world = World::new();
     let path = world.path("metrics");
     let daemon = world.daemon(&["--metrics", &format!("unix:{}", path.display())]);
@@ -610,7 +610,7 @@ fn metrics_are_served_where_they_were_asked_for() {
         socket.read_to_string(&mut text).unwrap();
         text
     };
-    // Somebody who connects and says nothing is in nobody's way for long.
+    // A client that connects and sends nothing blocks no other client for long.
     let _silent = UnixStream::connect(&path).unwrap();
     let text = scrape();
     assert!(
@@ -628,7 +628,7 @@ fn metrics_are_served_where_they_were_asked_for() {
 }
 
 #[test]
-fn what_is_recorded_replays() {
+fn a_record_replays_to_the_same_decisions() {
     let mut world = World::new();
     let record = world.path("record.jsonl");
     let daemon = world.daemon(&["--record", record.to_str().unwrap()]);
@@ -643,18 +643,18 @@ fn what_is_recorded_replays() {
         "{}",
         stdout(&output)
     );
-    // What a daemon leaves that was killed while it wrote.
+    // The record of a daemon that was killed while it wrote.
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, &text[..text.len() - 9]).unwrap();
     let cut = replay();
     assert_eq!(cut.status.code(), Some(0), "{}", stderr(&cut));
-    let said = format!(
-        "usher: the last line of '{}' is cut short and was left out\n",
+    let message = format!(
+        "usher: the last line of '{}' is incomplete and was ignored\n",
         record.display()
     );
-    assert_eq!(stderr(&cut), said);
+    assert_eq!(stderr(&cut), message);
     assert!(stdout(&cut).contains("all the same") && stdout(&cut) != stdout(&output));
-    // The same in the middle is damage.
+    // Half a line in the middle is a damaged record.
     let (first, rest) = text.split_once('\n').unwrap();
     fs::write(&record, format!("{first}\n{{\"obs\n{rest}")).unwrap();
     let damaged = replay();
@@ -662,7 +662,7 @@ fn what_is_recorded_replays() {
     assert!(stderr(&damaged).contains("line 2 of the record is not a step"));
 }
 
-/// Small limits of a user's must not keep a program from starting.
+/// A user's small limits must not prevent a program from starting.
 #[test]
 fn programs_start_under_small_limits_on_files_and_stacks() {
     let mut world = World::new();
@@ -694,7 +694,7 @@ fn undo_restores_programs_of_a_daemon_that_was_killed_with_its_keeper() {
     let out = world.run(&["undo"]);
     assert!(out.status.success(), "{}", stderr(&out));
     assert!(
-        stdout(&out).contains("nothing was left"),
+        stdout(&out).contains("no dead daemon has left anything"),
         "{}",
         stdout(&out)
     );

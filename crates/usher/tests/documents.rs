@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands that the documents show exist, with the options shown.
+//! The commands in the documents exist, with the options shown.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -43,8 +43,7 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// What is wrong with a command: its subcommand or one of its own options is
-/// not there.
+/// Returns what is wrong with a command: its subcommand or one of its options does not exist.
 fn wrong(command: &str) -> Option<String> {
     let mut words = command
         .split_whitespace()
@@ -96,7 +95,7 @@ fn documents_show_commands_that_exist() {
 }
 
 #[test]
-fn a_wrong_command_is_found() {
+fn detects_an_invalid_command() {
     let text = "usher gone\n```sh\n$ usher gone --x\nOMP_NUM_THREADS=2 usher run --nope -- true --help\n\
                 usher run -- true --other   # fine\n```\n";
     let commands = commands(text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Hosts as they occur: limits, file systems that are full or read-only,
-//! daemons that hang, die or are of another version.
+//! Conditions of real hosts: limits, file systems that are full or read-only, daemons that hang,
+//! die or have another version.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -77,7 +77,7 @@ fn status_and_explain_report_at_most_the_cpu_quota() {
     let explained = stdout(&world.run(&["explain", &pid]));
     let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("0.5 cores by its CPU quota"), "{explained}");
-    // A quota that changes is followed.
+    // A changed quota is followed.
     let file = ["cpu.max", "cpu.cfs_quota_us"].map(|name| half.0.join(name));
     let file = file.into_iter().find(|file| file.exists()).unwrap();
     let quota = match file.ends_with("cpu.max") {
@@ -92,7 +92,7 @@ fn status_and_explain_report_at_most_the_cpu_quota() {
 }
 
 #[test]
-fn what_a_daemon_does_too_late_is_undone_and_launchers_try_again() {
+fn late_registrations_are_undone_and_retried() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
     let sleeper = Sleeper::start();
@@ -105,11 +105,11 @@ fn what_a_daemon_does_too_late_is_undone_and_launchers_try_again() {
     let attach = run(&["attach", &sleeper.pid().to_string()]);
     let mut launcher = run(&["run", "--", "sleep", "1000"]);
     let attached = attach.wait_with_output().unwrap();
-    let said = stderr(&attached);
-    assert_eq!(attached.status.code(), Some(125), "{said}");
+    let message = stderr(&attached);
+    assert_eq!(attached.status.code(), Some(125), "{message}");
     assert!(
-        said.contains("the daemon did not answer within 10 s"),
-        "{said}"
+        message.contains("the daemon did not answer within 10 s"),
+        "{message}"
     );
     let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
@@ -136,8 +136,7 @@ fn what_a_daemon_does_too_late_is_undone_and_launchers_try_again() {
     launcher.wait().unwrap();
 }
 
-/// Answers as a daemon of another version would: it knows `Ping` and gives other
-/// answers to all else.
+/// Answers as a daemon of another version: it knows `Ping` and gives unknown answers to all else.
 fn serve_another_version(listener: UnixListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -167,7 +166,7 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
     fs::create_dir(world.runtime_dir()).unwrap();
     fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();
     serve_another_version(UnixListener::bind(world.socket()).unwrap());
-    let cause = "the daemon is of version 9.9.9 (process 4711), this command of version";
+    let cause = "the daemon has version 9.9.9 (process 4711), which is incompatible with version";
     for args in [
         &["status"][..],
         &["attach", "1"],
@@ -175,19 +174,22 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
         &["bg", "true"],
     ] {
         let output = world.run(args);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{args:?}: {message}");
+        assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
         assert!(
-            said.contains(cause) && said.contains("restart the daemon"),
-            "{said}"
+            message.contains(cause) && message.contains("restart the daemon"),
+            "{message}"
         );
     }
     let output = world.run(&["run", "echo", "done"]);
     assert!(output.status.success());
     assert_eq!(stdout(&output), "done\n");
-    let said = stderr(&output);
-    assert!(said.lines().count() == 1 && said.contains(cause), "{said}");
+    let message = stderr(&output);
+    assert!(
+        message.lines().count() == 1 && message.contains(cause),
+        "{message}"
+    );
 }
 
 /// A small file system at the runtime directory, unmounted at the end.
@@ -234,21 +236,21 @@ fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
         !output.status.success() || !detached.status.success()
     });
     let refused = refused.unwrap();
-    let said = stderr(&refused);
-    assert_eq!(refused.status.code(), Some(125), "{said}");
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(125), "{message}");
     assert!(
-        said.lines().count() == 1 && said.contains("No space left"),
-        "{said}"
+        message.lines().count() == 1 && message.contains("No space left"),
+        "{message}"
     );
     assert_eq!(common::allowed(sleeper.pid()), before);
     world.programs(0);
     let output = world.run(&["run", "echo", "done"]);
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
+    let message = stderr(&output);
+    assert!(output.status.success(), "{message}");
     assert_eq!(stdout(&output), "done\n");
     assert!(
-        said.lines().count() == 1 && said.contains("No space left"),
-        "{said}"
+        message.lines().count() == 1 && message.contains("No space left"),
+        "{message}"
     );
     fs::remove_file(mounted.0.join("filler")).unwrap();
     assert!(
@@ -260,7 +262,7 @@ fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
 }
 
 #[test]
-fn programs_are_seated_where_cgroups_are_read_only() {
+fn programs_are_seated_with_read_only_cgroups() {
     let mut world = World::new();
     let script = "mount --make-rprivate / && for dir in $(awk '$3 ~ /^cgroup/ { print $2 }' \
                   /proc/self/mounts); do mount -o remount,bind,ro $dir || exit; done";
@@ -295,7 +297,7 @@ fn programs_are_seated_where_cgroups_are_read_only() {
 }
 
 #[test]
-fn numbers_of_another_pid_namespace_are_refused() {
+fn rejects_pids_of_another_namespace() {
     let probe = Command::new("unshare")
         .args(["-pf", "--mount-proc", "true"])
         .status();
@@ -309,28 +311,31 @@ fn numbers_of_another_pid_namespace_are_refused() {
     let sleeper = Sleeper::start();
     for pid in ["1".to_owned(), sleeper.pid().to_string()] {
         let output = world.run(&["attach", &pid]);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        let cause = format!("{pid} is a number of another pid namespace");
-        assert!(said.lines().count() == 1 && said.contains(&cause), "{said}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{message}");
+        let cause = format!("{pid} belongs to another PID namespace");
+        assert!(
+            message.lines().count() == 1 && message.contains(&cause),
+            "{message}"
+        );
     }
     let output = world.run(&["run", "echo", "done"]);
     assert_eq!(stdout(&output), "done\n");
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.lines().count() == 1 && said.contains("runs unmanaged"),
-        "{said}"
+        message.lines().count() == 1 && message.contains("runs unmanaged"),
+        "{message}"
     );
     world.programs(0);
 }
 
 #[test]
-fn a_user_without_a_session_runs_programs_and_is_told_where_a_daemon_would_listen() {
+fn a_user_without_a_session_runs_programs_and_gets_the_path_of_a_daemons_socket() {
     if !rustix::process::geteuid().is_root() || Path::new("/run/usher").exists() {
         usher_skip::skip!("needs root, and no daemon of the system");
         return;
     }
-    // No login ever made a runtime directory for this one.
+    // No login has made a runtime directory for this user.
     const USER: u32 = 64_999;
     let world = World::new();
     let home = world.path("home");
@@ -355,17 +360,17 @@ fn a_user_without_a_session_runs_programs_and_is_told_where_a_daemon_would_liste
     let output = run(&["bg", "--", "true"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let output = run(&["status"]);
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(125), "{said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{message}");
     let expected = format!("/tmp/usher-{USER}/usher.varlink; start one with 'usher daemon'");
     assert!(
-        said.lines().count() == 1 && said.contains(&expected),
-        "{said}"
+        message.lines().count() == 1 && message.contains(&expected),
+        "{message}"
     );
     let _ = fs::remove_dir_all(format!("/tmp/usher-{USER}"));
 }
 
-/// The journal of a dead daemon that has stopped a process.
+/// Writes the journal of a dead daemon that has stopped a process.
 fn journal_of_a_stop(dir: &Path, pid: i32) {
     let mut dead = Command::new("true").spawn().unwrap();
     let start = |pid: u32| {
@@ -391,7 +396,7 @@ fn journal_of_a_stop(dir: &Path, pid: i32) {
 }
 
 #[test]
-fn a_program_that_is_stopped_before_its_exec_goes_on_when_daemon_and_keeper_die() {
+fn a_program_stopped_before_its_exec_continues_when_daemon_and_keeper_die() {
     let world = World::new();
     fs::create_dir(world.runtime_dir()).unwrap();
     fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();

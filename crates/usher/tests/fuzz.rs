@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Requests over the daemon's socket, fuzzed: the daemon answers or hangs up, and
-//! answers others afterwards.
+//! Fuzzed requests over the daemon's socket: the daemon answers or closes the connection, and
+//! answers other clients afterwards.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -27,7 +27,7 @@ fn requests_over_the_socket() {
     let ping = b"{\"method\":\"org.usher.Usher1.Ping\"}\0";
     fuzz("requests_over_the_socket", &samples, |input| {
         let mut stream = connect_as(&world.socket(), USER);
-        // A daemon that refuses may have closed before all is sent.
+        // A daemon that rejects the input may close before all is sent.
         let _ = stream.write_all(input);
         let _ = stream.shutdown(Shutdown::Write);
         let mut replies = Vec::new();
@@ -47,7 +47,7 @@ fn requests_over_the_socket() {
     assert_eq!(world.end(daemon), Some(0));
 }
 
-/// Every method, several in one input, and what varlink itself has.
+/// Every method, several in one input, and the methods of varlink itself.
 fn samples() -> Vec<Vec<u8>> {
     let calls = [
         ("Ping", r#"{}"#),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs that pin their threads: `status` and `explain` give the reason for
-//! which they have no seat.
+//! Programs that pin their threads: `status` and `explain` give the reason why they have no seat.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -40,8 +39,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
         let pid = sleeper.pid().to_string();
         assert!(world.run(&["attach", &pid]).status.success());
     }
-    // Where the machine can be halved, each has a half; it pins itself to a CPU
-    // of the other half.
+    // If the machine can be halved, each has a half; it pins itself to a CPU of the other half.
     let [first, other] = &sleepers;
     let seat = wait_for("a seat", || {
         let program = program_of(&world, first)?;

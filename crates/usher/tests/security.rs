@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What ordinary users cannot do to a root daemon and to each other. Each test
-//! is an attack that once succeeded.
+//! Attacks of ordinary users on a root daemon and on each other. Each attack once succeeded.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -17,11 +16,11 @@ use std::process::{Child, Command, Stdio};
 use common::{World, connect_as, wait_for};
 use serde_json::{Value, json};
 
-/// Users without a name: nothing on the machine is theirs.
+/// Users without a name; they own nothing on the machine.
 const ALICE: u32 = 61_001;
 const BOB: u32 = 61_002;
 
-/// Whether other users can be acted for; reports the skip where not.
+/// Returns whether this process can act for other users; reports the skip if not.
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -42,12 +41,12 @@ fn receive(stream: &UnixStream) -> Value {
 }
 
 fn call(stream: &UnixStream, method: &str, parameters: &Value) -> Value {
-    // A daemon that refuses may have closed before the call is sent.
+    // A daemon that rejects the call may close before all is sent.
     let _ = send(stream, method, parameters);
     receive(stream)
 }
 
-/// A process; ended with the value.
+/// A process; killed on drop.
 struct Process(Child);
 
 impl Process {
@@ -80,7 +79,7 @@ fn error(reply: &Value) -> &str {
 }
 
 #[test]
-fn another_users_process_is_refused_before_any_file_is_read() {
+fn rejects_another_users_process_before_reading_any_file() {
     if !is_root("ownership") {
         return;
     }
@@ -143,7 +142,7 @@ fn a_heartbeat_page_is_opened_with_the_users_rights() {
         let reason = reply["parameters"]["reason"].to_string();
         reason.replace(page.to_str().unwrap(), "PAGE")
     };
-    // Whether a file is there is not revealed.
+    // The answer does not reveal whether a file exists.
     assert_eq!(says(&hidden.join("there")), says(&hidden.join("not-there")));
     for page in ["/etc/shadow", "/dev/null", "/proc/1/root/etc/shadow", "/"] {
         says(Path::new(page));
@@ -151,7 +150,7 @@ fn a_heartbeat_page_is_opened_with_the_users_rights() {
 }
 
 #[test]
-fn root_is_answered_while_users_hold_all_connections_that_they_may() {
+fn root_is_answered_while_users_hold_all_their_connections() {
     if !is_root("connections") {
         return;
     }
@@ -214,7 +213,7 @@ fn sizes_and_weights_are_bounded() {
 }
 
 #[test]
-fn a_setuid_program_is_not_its_users() {
+fn a_setuid_program_does_not_belong_to_its_user() {
     if !is_root("setuid programs") {
         return;
     }
@@ -267,7 +266,7 @@ fn a_program_is_released_whose_registration_failed_for_its_caller() {
     let own = rustix::process::geteuid().as_raw();
     let process = Process::sleeping(own);
     let caller = UnixStream::connect(world.socket()).unwrap();
-    // A caller that is no longer there to read: writing to it fails.
+    // The caller no longer reads: writing to it fails.
     caller.shutdown(std::net::Shutdown::Read).unwrap();
     send(&caller, "Attach", &json!({ "pid": process.pid() })).unwrap();
     wait_for("the daemon to notice that the caller has gone", || {
@@ -282,7 +281,7 @@ fn a_program_is_released_whose_registration_failed_for_its_caller() {
 }
 
 #[test]
-fn a_runtime_directory_that_another_user_prepared_is_not_used() {
+fn ignores_a_runtime_directory_that_another_user_prepared() {
     if !is_root("prepared directories") {
         return;
     }
@@ -327,8 +326,8 @@ fn a_runtime_directory_that_another_user_prepared_is_not_used() {
     );
 }
 
-/// The journal of root's daemon is private to root; so a user's launcher cannot
-/// undo all of it, but it can thaw.
+/// The journal of root's daemon is private to root. A user's launcher therefore cannot undo all of
+/// it, but it can thaw.
 #[test]
 fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     if !is_root("a user's launcher") {
@@ -336,7 +335,7 @@ fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     }
     let mut world = World::new();
     let daemon = world.daemon(&[]);
-    // The build's folder may be closed to other users.
+    // The build directory may be closed to other users.
     let usher = world.path("usher");
     common::copy_program(env!("CARGO_BIN_EXE_usher"), &usher);
     let command = world.usher(&["bg", "--", "sleep", "600"]);

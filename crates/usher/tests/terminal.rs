@@ -13,8 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::{World, signal, wait_for};
 
-/// Clears a terminal, sets its title, C1 and DEL, writes from right to left, has no
-/// width, and is not UTF-8.
+/// Clears a terminal, sets its title, C1 and DEL, writes from right to left, has no width, and is
+/// not UTF-8.
 const NAME: &[u8] =
     b"a\x1b[2J\x1b]0;t\x07\xc2\x9b31m\x7f\r\xe2\x80\xae\xe2\x81\xa6\xe2\x80\x8b\xff";
 
@@ -22,18 +22,18 @@ fn name() -> &'static OsStr {
     OsStr::from_bytes(NAME)
 }
 
-/// A program of that name which sleeps, or its launcher; ended with the value.
+/// A program of that name which sleeps, or its launcher; killed on drop.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // A launcher passes the signal on.
+        // A launcher forwards the signal.
         signal(self.0.id() as i32, libc::SIGTERM);
         let _ = self.0.wait();
     }
 }
 
-/// The first character of a text that must not reach a terminal. Styles are Usher's.
+/// Returns the first character of a text that must not reach a terminal. Styles are Usher's.
 fn first_bad(text: &str) -> Option<char> {
     let plain = without_styles(text);
     plain.chars().find(|&c| {
@@ -68,7 +68,7 @@ fn check(words: &[OsString], output: &Output) {
     }
 }
 
-/// Commands that are given the name, a file of that name, or a file with such names.
+/// Commands that get the name, a file of that name, or a file with such names.
 fn commands(world: &World, path: &OsStr, pid: &OsStr) -> Vec<Vec<OsString>> {
     let mix = world.path("mix.toml");
     fs::write(&mix, "name = \"\u{202e}\u{9b}x\"\n").unwrap();
@@ -156,7 +156,7 @@ fn no_command_passes_control_characters_of_names_on() {
 }
 
 #[test]
-fn the_check_sees_what_a_terminal_would_obey() {
+fn the_check_detects_characters_that_a_terminal_interprets() {
     for text in ["\x1b[2J", "\u{9b}", "\r", "a\u{202e}", "\u{200b}", "\x1b"] {
         assert!(first_bad(text).is_some(), "{text:?}");
     }

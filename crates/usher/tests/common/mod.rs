@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A private runtime directory and store for one test, and a daemon in it.
+//! A private runtime directory and store for one test, with a daemon in it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs;
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take on a loaded machine.
+/// Upper limit of any wait on a loaded machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Between two looks at a state.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Directories of one test's own; whatever daemon still lives there is ended.
+/// Directories of one test; a daemon that still lives there is ended.
 pub struct World {
     dir: tempfile::TempDir,
     daemons: Vec<Child>,
-    /// Whether the daemon's number for itself is not this machine's.
+    /// Whether the daemon is in another PID namespace.
     counts_otherwise: bool,
     shared_claim: Option<String>,
 }
@@ -29,7 +29,7 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Other users are to reach the socket.
+        // Other users must be able to reach the socket.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self {
             dir,
@@ -47,7 +47,7 @@ impl World {
         self.path("run")
     }
 
-    /// A name by which only daemons of this test share the machine.
+    /// Returns a name by which only daemons of this test share the machine.
     pub fn claim_name(&self) -> String {
         let own = || {
             let name = self.dir.path().file_name().unwrap();
@@ -65,7 +65,7 @@ impl World {
         self.runtime_dir().join("usher.varlink")
     }
 
-    /// `usher` with this test's directories.
+    /// Returns `usher` with this test's directories.
     pub fn usher(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
         command
@@ -84,14 +84,14 @@ impl World {
         self.usher(args).output().unwrap()
     }
 
-    /// What `usher ARGS --json` answers; `None` where it fails.
+    /// Returns the answer of `usher ARGS --json`; `None` if it fails.
     pub fn json(&self, args: &[&str]) -> Option<Value> {
         let output = self.usher(args).arg("--json").output().unwrap();
         let ok = output.status.success();
         ok.then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Starts a daemon and waits until it answers. Its pid.
+    /// Starts a daemon and waits until it answers. Returns its pid.
     pub fn daemon(&mut self, args: &[&str]) -> i32 {
         let mut words = vec!["daemon"];
         words.extend(args);
@@ -99,13 +99,13 @@ impl World {
         self.start_daemon(&mut command)
     }
 
-    /// As [`Self::daemon`], by another command that becomes the daemon.
+    /// As [`Self::daemon`], with another command that executes the daemon.
     pub fn daemon_by(&mut self, command: &mut Command) -> i32 {
         self.give_environment(command);
         self.start_daemon(command)
     }
 
-    /// The same in another pid namespace. The daemon ends when the value is dropped.
+    /// As [`Self::daemon`], in another PID namespace. The daemon ends when the value is dropped.
     pub fn daemon_in_namespace(&mut self) -> Killed {
         self.counts_otherwise = true;
         let usher = env!("CARGO_BIN_EXE_usher");
@@ -142,7 +142,7 @@ impl World {
         wait_for("the daemon's status", || self.json(&["status"]))
     }
 
-    /// Waits until so many programs are managed.
+    /// Waits until `count` programs are managed.
     pub fn programs(&self, count: usize) -> Vec<Value> {
         wait_for(&format!("{count} managed programs"), || {
             let status = self.json(&["status"])?;
@@ -151,7 +151,7 @@ impl World {
         })
     }
 
-    /// Ends a daemon that this test started, with SIGTERM. Its exit status.
+    /// Ends a daemon that this test started, with SIGTERM. Returns its exit status.
     pub fn end(&mut self, pid: i32) -> Option<i32> {
         let at = self
             .daemons
@@ -162,8 +162,8 @@ impl World {
         self.daemons.remove(at).wait().unwrap().code()
     }
 
-    /// Kills a daemon that this test started, and its keeper, so that neither
-    /// can do anything about the other's death.
+    /// Kills a daemon that this test started, and its keeper, so that neither can react to the
+    /// other's death.
     pub fn kill_with_keeper(&mut self, daemon: i32) {
         let keeper = self.status()["keeper_pid"].as_i64().unwrap() as i32;
         signal(daemon, libc::SIGSTOP);
@@ -189,7 +189,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // One that the keeper started again is no child of ours.
+        // A daemon that the keeper restarted is no child of this process.
         let output = self.usher(&["status", "--json"]).output();
         let status: Option<Value> = output
             .ok()
@@ -220,13 +220,13 @@ impl Drop for Killed {
     }
 }
 
-/// The state letter of a process.
+/// Returns the state letter of a process.
 fn state(pid: i32) -> Option<u8> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.as_bytes()[0])
 }
 
-/// Whether a process is there and not yet dead.
+/// Returns whether a process exists and is not dead.
 fn lives(pid: i32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, b'Z' | b'X'))
 }
@@ -237,7 +237,7 @@ pub fn signal(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// A connection that the daemon sees as this user's.
+/// Returns a connection that has this user for the daemon.
 pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     let connect = || {
         // SAFETY: the raw system call changes the effective user id of this
@@ -251,7 +251,7 @@ pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     stream
 }
 
-/// Asks again and again until there is an answer.
+/// Polls until there is an answer.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -271,7 +271,7 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// CPUs that a process may run on, as the kernel lists them.
+/// Returns the CPUs that a process may run on, as the kernel lists them.
 pub fn allowed(pid: i32) -> Option<String> {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"));
     let status = status.ok()?;
@@ -281,7 +281,7 @@ pub fn allowed(pid: i32) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Children of a process.
+/// Returns the children of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let list = fs::read_to_string(path).unwrap_or_default();
@@ -310,9 +310,9 @@ impl Drop for Sleeper {
     }
 }
 
-/// Copies a program to be executed. In a process of its own: a child that another
-/// thread forks meanwhile would inherit the file open for writing, and the kernel
-/// executes no such file (`ETXTBSY`).
+/// Copies a program to be executed, in a process of its own. A child that another thread forks
+/// meanwhile would inherit the file open for writing, and the kernel executes no such file
+/// (`ETXTBSY`).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--").arg(from.as_ref()).arg(to.as_ref());

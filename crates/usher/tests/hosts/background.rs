@@ -6,7 +6,7 @@ use crate::state::{Program, start_service, wait_for};
 
 const SCHED_IDLE: i32 = 5;
 
-/// At least the effect of `nice -n 19`, also between sessions.
+/// Background work has at least the effect of `nice -n 19`, also between sessions.
 pub fn yields_to_all_others() {
     start_service();
     for user in ["root", "alice"] {

@@ -41,12 +41,12 @@ struct Boot {
     name: &'static str,
     suite: Suite,
     kernel: GuestKernel,
-    /// Beginnings of the names of checks.
+    /// Prefixes of the names of checks.
     checks: &'static [&'static str],
 }
 
-/// The guests of `make test`, and those of `make lab`. Where none can run, each test
-/// prints why and passes nothing else on.
+/// Returns the guests of `make test`, and those of `make lab`. If no guest can run, each test
+/// prints the reason.
 pub fn all() -> Vec<Trial> {
     let boots = [
         Boot {
@@ -219,8 +219,8 @@ impl Write for Output {
 }
 
 impl Output {
-    /// Writes the documents. Fails where the table has changed: each session has other
-    /// numbers.
+    /// Writes the documents. Fails if the table has changed; the figures of the session differ each
+    /// time.
     fn compare(&self) -> Result<(), Failed> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         if !self.session.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tries each feature where this process runs, and prints one line for each:
-//! `hosts cells`. The table starts it in sessions, services and containers.
+//! Tries each feature in the environment of this process, and prints one line for each: `hosts
+//! cells`. The table runs it in sessions, services and containers.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 pub const FEATURES: [&str; 7] = [
     "run", "attach", "detach", "bg", "status", "explain", "sched",
 ];
-/// Begins each line.
+/// Prefix of each line.
 pub const CELL: &str = "cell: ";
 const USHER: &str = "/usr/local/bin/usher";
 
@@ -44,7 +44,7 @@ impl Drop for Target {
     }
 }
 
-/// The message of the first command that fails, or that leaves its program unmanaged.
+/// Returns the message of the first command that fails, or that leaves its program unmanaged.
 fn attempt(feature: &str) -> Result<(), String> {
     match feature {
         "run" | "bg" => usher(&[feature, "--", "true"]),

@@ -146,7 +146,7 @@ pub fn run_and_bg_work_inside() {
     }
 }
 
-/// The scheduler is the host's.
+/// The scheduler belongs to the host.
 pub fn sched_is_refused_in_one_line() {
     let _delegation = Delegation::new();
     for runtime in Runtime::ALL {

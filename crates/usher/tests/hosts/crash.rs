@@ -21,7 +21,7 @@ pub fn a_killed_daemon_seats_again() {
     disjoint(&[&programs[0], &programs[1]]);
 }
 
-/// Daemon and keeper together. The next start releases attached programs.
+/// Kills daemon and keeper together. The next start releases attached programs.
 pub fn a_killed_unit_undoes_all() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
@@ -41,8 +41,8 @@ pub fn a_killed_unit_undoes_all() {
     assert_eq!(attached.cgroup(), cgroup);
 }
 
-/// Daemon, keeper and launchers at once, without a restart: what undoes then is
-/// `ExecStopPost=`. Programs are launched, attached, demoted and stopped.
+/// Kills daemon, keeper and launchers at once, without a restart: `ExecStopPost=` undoes all.
+/// Programs are launched, attached, demoted and stopped.
 pub fn the_unit_undoes_all_by_itself() {
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
     let took = round(Killed::All, &mut alice, &mut bob);

@@ -4,7 +4,7 @@
 use crate::shell::{Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service};
 
-/// A quota of the user's slice for a launched program, and one of a service that launches.
+/// A quota of the user's slice for a launched program, and a quota of a service that launches.
 pub fn programs_keep_quotas() {
     start_service();
     root("systemctl set-property --runtime user-1000.slice CPUQuota=150% TasksMax=100").ok();

@@ -34,8 +34,8 @@ fn manager_is_active() -> bool {
     root("systemctl is-active user@1000.service").text == "active\n"
 }
 
-/// logind stops a manager that nothing needs some seconds after the logout: waits until it
-/// has done so for another user, who logged out later.
+/// Some seconds after the logout, logind stops a manager that nothing needs. Waits until it has
+/// done so for another user, after a later logout.
 fn managers_without_programs_end() {
     let mut bob = Shell::of("bob");
     bob.run("true").ok();

@@ -21,7 +21,7 @@ const OTHERS: &str = "-path /home -o -path /root -o -path /var/log -o -path /var
     -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /etc/ld.so.cache -o \
     -path '/var/tmp/messages-*' -o -path '*/systemd-private-*'";
 
-/// Hides the installed programs and units, which come before those of the packages.
+/// Hides the installed programs and units, which take precedence over those of the packages.
 struct Hidden;
 
 impl Hidden {
@@ -31,7 +31,7 @@ impl Hidden {
         for dir in Self::DIRS {
             root(&format!("mount -t tmpfs -o mode=755 tmpfs {dir}")).ok();
         }
-        // State that the hidden service has left.
+        // Files that the hidden service has left.
         root("rm -rf /var/lib/usher /run/usher; systemctl daemon-reload").ok();
         Self
     }
@@ -46,13 +46,13 @@ impl Drop for Hidden {
     }
 }
 
-/// Everything on the disk that a package may have left.
+/// Returns every file that a package may have left.
 fn files() -> BTreeSet<String> {
     let found = root(&format!("find / -xdev \\( {OTHERS} \\) -prune -o -print"));
     found.text.lines().map(str::to_owned).collect()
 }
 
-/// Has the service seat all programs.
+/// Makes the service seat all programs.
 fn seat_all() {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
@@ -117,7 +117,7 @@ fn upgrade() {
     assert_ne!(status()["pid"], before);
 }
 
-/// Nothing is left outside home directories.
+/// Checks that nothing is left outside home directories.
 fn is_clean(before: &BTreeSet<String>) {
     let after = files();
     let left: Vec<_> = after.difference(before).collect();
@@ -276,5 +276,5 @@ fn kill_it(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Pro
     managed(&before);
 }
 
-/// Begins each line of the document in the output of a guest.
+/// Prefix of each line of the document in the output of a guest.
 pub use crate::session_log::LINE;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a reboot leaves.
+//! State that a reboot leaves.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::state::{Program, own_cgroups, wait_for};
 /// Exists after the reboot.
 const MARK: &str = "/var/lib/usher-lab-rebooted";
 
-/// Whether the guest has been rebooted by [`reboot`].
+/// Returns whether [`reboot`] has rebooted the guest.
 pub fn is_done() -> bool {
     Path::new(MARK).exists()
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The unit of the system.
+//! The system unit.
 
 use std::path::Path;
 
 use crate::shell::{Shell, root};
 use crate::state::{Program, own_cgroups, start_service, status, wait_for};
 
-/// Users see the daemon while it runs, and one line afterwards.
+/// Users get answers from the daemon while it runs, and a one-line error afterwards.
 pub fn starts_answers_and_stops() {
     root("systemctl start usher").ok();
     assert_eq!(root("systemctl is-active usher").ok(), "active\n");
@@ -22,7 +22,7 @@ pub fn starts_answers_and_stops() {
     alice.run("usher status").refused();
 }
 
-/// A restart in good order releases programs; their launchers register them again.
+/// An orderly restart releases programs; their launchers register them again.
 pub fn a_restart_keeps_programs() {
     start_service();
     let mut alice = Shell::of("alice");

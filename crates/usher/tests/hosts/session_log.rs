@@ -3,10 +3,10 @@
 
 use crate::shell::{Answer, Shell};
 
-/// Begins each line of the document in the output of a guest.
+/// Prefix of each line of the document in the output of a guest.
 pub const LINE: &str = "docs/guest-session.md: ";
 
-/// A document in the making.
+/// A document that is being recorded.
 pub struct Log {
     text: String,
     in_code: bool,
@@ -43,7 +43,7 @@ impl Log {
         self.command(shell, line);
         let answer = shell.run(line);
         for line in answer.text.lines() {
-            // What a terminal would show of lines that overwrite themselves.
+            // A terminal shows only the last version of lines that overwrite themselves.
             let shown = line.trim_end().rsplit('\r').next().unwrap_or_default();
             self.text.push_str(shown);
             self.text.push('\n');
@@ -51,7 +51,7 @@ impl Log {
         answer
     }
 
-    /// Starts a command in the background. Its pid.
+    /// Starts a command in the background. Returns its pid.
     pub fn start(&mut self, shell: &mut Shell, line: &str) -> i32 {
         self.command(shell, &format!("{line} &"));
         let pid = shell.start(line);

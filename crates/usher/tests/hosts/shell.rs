@@ -22,13 +22,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The output of a command that must succeed.
+    /// Returns the output of a command that must succeed.
     pub fn ok(self) -> String {
         assert_eq!(self.status, 0, "{}", self.text);
         self.text
     }
 
-    /// The output of a command that must be refused in one line.
+    /// Returns the output of a command that must be refused in one line.
     pub fn refused(self) -> String {
         assert_ne!(self.status, 0, "{}", self.text);
         assert_eq!(self.text.trim().lines().count(), 1, "{}", self.text);
@@ -57,7 +57,7 @@ impl Shell {
         }
     }
 
-    /// What an interactive shell of this user would print before a command.
+    /// Returns the prompt of an interactive shell of this user.
     pub fn prompt(&self) -> String {
         let end = if self.user == "root" { '#' } else { '$' };
         format!("{}@usherlab:~{end} ", self.user)
@@ -81,7 +81,7 @@ impl Shell {
         }
     }
 
-    /// Starts a command in the background; its messages go to a log. Its pid.
+    /// Starts a command in the background; its messages go to a log. Returns its pid.
     pub fn start(&mut self, line: &str) -> i32 {
         let started = self.run(&format!(
             "{line} </dev/null >>/var/tmp/messages-$USER 2>&1 & echo $!"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the kernel and systemd report about programs, and cleaning up between checks.
+//! State of programs as reported by the kernel and systemd, and the cleanup between checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use usher_model::{CpuSet, Topology};
 
 use crate::shell::{Shell, root};
 
-/// How long a change may take in an emulated machine on a busy host.
+/// Upper limit of the wait for a change, in an emulated machine on a busy host.
 const DEADLINE: Duration = Duration::from_secs(150);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
@@ -35,18 +35,18 @@ pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The machine, as the kernel describes it.
+/// Returns the machine, as the kernel describes it.
 pub fn machine() -> Topology {
     usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
 }
 
-/// The CPUs of each last-level cache.
+/// Returns the CPUs of each last-level cache.
 pub fn caches() -> Vec<CpuSet> {
     let domains = machine().domains.into_iter();
     domains.map(|domain| domain.cpus).collect()
 }
 
-/// Every CPU of the machine.
+/// Returns every CPU of the machine.
 pub fn everywhere() -> CpuSet {
     machine().all_cpus()
 }
@@ -58,14 +58,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program that `usher run` or `usher bg` launches as a command of a shell.
+    /// Returns the program that `usher run` or `usher bg` launches as a command of a shell.
     pub fn launch(shell: &mut Shell, usher: &str, threads: usize) -> Self {
         let line = format!("{usher} -- {WORK} {threads}");
         let launcher = shell.start(&line);
         Self::of_launcher(launcher, &line, threads)
     }
 
-    /// The program that a launcher has started, or will.
+    /// Returns the program that a launcher has started, or will start.
     pub fn of_launcher(launcher: i32, line: &str, threads: usize) -> Self {
         let pid = wait_for(&format!("the program of {line}"), || {
             descendants(launcher).into_iter().find(|&pid| works(pid))
@@ -75,12 +75,12 @@ impl Program {
         program
     }
 
-    /// The launcher of a program that `usher run` or `usher bg` has launched.
+    /// Returns the launcher of a program that `usher run` or `usher bg` has launched.
     pub fn launcher(&self) -> i32 {
         self.stat()[1].parse().unwrap()
     }
 
-    /// Fields of `/proc/PID/stat` from the state on; empty where it is gone.
+    /// Returns fields of `/proc/PID/stat` from the state on; empty if the process is gone.
     fn stat(&self) -> Vec<String> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
@@ -88,14 +88,14 @@ impl Program {
         fields.map(str::to_owned).collect()
     }
 
-    /// Whether it is stopped by a signal, or in a frozen cgroup.
+    /// Returns whether it is stopped by a signal, or in a frozen cgroup.
     pub fn is_stopped(&self) -> bool {
         let stopped = self.stat().first().is_some_and(|state| state == "T");
         let events = fs::read_to_string(self.cgroup().join("cgroup.events"));
         stopped || events.is_ok_and(|events| events.contains("frozen 1"))
     }
 
-    /// A program that is started without Usher.
+    /// Starts a program without Usher.
     pub fn start(shell: &mut Shell, threads: usize) -> Self {
         let pid = shell.start(&format!("exec {WORK} {threads}"));
         let program = Self { pid };
@@ -103,7 +103,7 @@ impl Program {
         program
     }
 
-    /// The main process of a unit.
+    /// Returns the main process of a unit.
     pub fn of_unit(shell: &mut Shell, systemctl: &str, unit: &str, threads: usize) -> Self {
         let pid = wait_for(&format!("the main process of {unit}"), || {
             let pid = shell
@@ -125,7 +125,7 @@ impl Program {
         });
     }
 
-    /// The affinity mask of all threads; `None` while they differ.
+    /// Returns the affinity mask of all threads; `None` while they differ.
     pub fn mask(&self) -> Option<CpuSet> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid)).ok()?;
         let mut masks = threads.flatten().map(|thread| {
@@ -141,15 +141,15 @@ impl Program {
             .then_some(first)
     }
 
-    /// The path of its cgroup.
+    /// Returns the path of its cgroup.
     pub fn cgroup(&self) -> PathBuf {
         let lines = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap();
         let path = lines.lines().find_map(|line| line.strip_prefix("0::/"));
         Path::new("/sys/fs/cgroup").join(path.unwrap())
     }
 
-    /// A file of its cgroup, or of the nearest cgroup above that has it and for which the
-    /// condition holds.
+    /// Returns a file of its cgroup, or of the nearest cgroup above that has the file and for which
+    /// the condition holds.
     pub fn limit(&self, file: &str, is_limit: impl Fn(&str) -> bool) -> Option<String> {
         let dir = self.cgroup();
         dir.ancestors().find_map(|dir| {
@@ -159,7 +159,7 @@ impl Program {
         })
     }
 
-    /// Nice value and scheduling policy of the main thread.
+    /// Returns nice value and scheduling policy of the main thread.
     pub fn priority(&self) -> (i32, i32) {
         let fields = self.stat();
         let number = |at: usize| fields[at].parse().unwrap();
@@ -219,7 +219,7 @@ pub fn disjoint(programs: &[&Program]) -> Vec<CpuSet> {
     })
 }
 
-/// Whether a process executes the worker.
+/// Returns whether a process executes the worker.
 fn works(pid: i32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|&byte| byte == 0);
@@ -227,7 +227,7 @@ fn works(pid: i32) -> bool {
     words.next().is_some_and(is_ours) && words.next() == Some(b"work")
 }
 
-/// Children of all threads of a process.
+/// Returns the children of all threads of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
     let tasks = tasks.flatten().flatten();
@@ -237,7 +237,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     pids.map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// All processes below a process.
+/// Returns all processes below a process.
 fn descendants(pid: i32) -> Vec<i32> {
     let below = children(pid);
     let deeper = below.iter().flat_map(|&child| descendants(child));
@@ -245,7 +245,7 @@ fn descendants(pid: i32) -> Vec<i32> {
     below.into_iter().chain(deeper).collect()
 }
 
-/// The state that the system daemon reports, once it answers.
+/// Returns the state that the system daemon reports, once it answers.
 pub fn status() -> Value {
     wait_for("the daemon's status", || {
         let answer = root("usher status --json 2>/dev/null");
@@ -258,7 +258,7 @@ pub fn start_service() {
     start_service_with("");
 }
 
-/// The same, with other lines in its unit.
+/// As above, with other lines in its unit.
 pub fn start_service_with(more: &str) {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
@@ -272,7 +272,7 @@ pub fn start_service_with(more: &str) {
     .ok();
 }
 
-/// Cgroups of Usher's anywhere.
+/// Returns all cgroups of Usher's.
 pub fn own_cgroups() -> Vec<String> {
     let found = root("find /sys/fs/cgroup -type d -name 'usher-*'").ok();
     found.lines().map(str::to_owned).collect()

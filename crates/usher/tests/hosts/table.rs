@@ -10,7 +10,7 @@ use crate::shell::Shell;
 use crate::state::{fresh, start_service};
 use crate::users::START;
 
-/// Begins each line of the document in the output of a guest.
+/// Prefix of each line of the document in the output of a guest.
 pub const LINE: &str = "docs/hosts.md: ";
 const CELLS: &str = "/usr/local/lib/usher-lab/hosts cells";
 
@@ -43,10 +43,10 @@ impl Place {
     }
 }
 
-/// The verdicts of one user in one place, by feature.
+/// The results of one user in one environment, by feature.
 type Column = Vec<String>;
 
-/// Prints the document, and fails where a cell that must work does not.
+/// Prints the document, and fails if a feature that must work does not.
 pub fn every_cell() {
     let mut notes: Vec<String> = Vec::new();
     let mut text = String::from(HEAD);
@@ -183,7 +183,7 @@ fn write_table(text: &mut String, daemon: &str, columns: &[Column], notes: &mut 
     }
 }
 
-/// `works`, or the number of a note.
+/// Formats a cell: `works`, or the number of a note.
 fn cell(verdict: &str, notes: &mut Vec<String>) -> String {
     if verdict == "works" {
         return verdict.to_owned();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What is installed in a guest: by the script that `make install` runs; and the Debian
+//! The files installed in a guest: by the script that `make install` runs, and by the Debian
 //! packages, which a check installs there.
 
 use std::fs;
@@ -12,12 +12,12 @@ const PREFIX: &str = "/usr/local";
 /// The packages of this version, and of the next one, below the prefix.
 const DEBS: &str = "lib/usher-lab/debs";
 const NEWER_DEBS: &str = "lib/usher-lab/newer-debs";
-/// What the packages contain beside `usher`.
+/// Contents of the packages beside `usher`.
 const SHIPPED: [&str; 3] = ["usher-bench", "libusher_ompt.so", "libusher_tasks_capi.a"];
-/// What builds them, and the package that it comes with.
+/// The tools that build them, with their packages.
 const TOOLS: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")];
 
-/// An installation in a temporary folder.
+/// An installation in a temporary directory.
 pub struct Tree {
     dir: tempfile::TempDir,
 }
@@ -74,19 +74,19 @@ impl Tree {
         Ok(())
     }
 
-    /// The folder that the guest has at `/usr/local`.
+    /// Returns the directory that the guest has at `/usr/local`.
     pub fn prefix(&self) -> PathBuf {
         self.dir.path().join(&PREFIX[1..])
     }
 }
 
-/// The folder with built programs.
+/// Returns the directory with built programs.
 fn built() -> &'static Path {
     let usher = Path::new(env!("CARGO_BIN_EXE_usher"));
     usher.parent().unwrap_or(usher)
 }
 
-/// Why no packages can be built here, if so.
+/// Returns why no packages can be built here.
 pub fn no_packages() -> Option<String> {
     let lacks = |(tool, _): &&(&str, &str)| Command::new(tool).arg("--version").output().is_err();
     if let Some((tool, package)) = TOOLS.iter().find(lacks) {

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use crate::common::{World, wait_for};
 use crate::seats::{Programs, cgroup};
 
-/// A foreground that wants every CPU.
+/// Foreground work that uses every CPU.
 struct Foreground(Vec<Child>);
 
 impl Foreground {
@@ -32,13 +32,14 @@ impl Drop for Foreground {
     }
 }
 
-/// CPU time of a process, in ticks.
+/// Returns the CPU time of a process, in ticks.
 fn used(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()
 }
 
-/// The top, where programs are that nobody manages, cannot be frozen.
+/// Returns whether the cgroup of a process is frozen; the root cgroup, which has the unmanaged
+/// programs, cannot be.
 fn frozen(pid: i32) -> Option<bool> {
     let events = fs::read_to_string(cgroup(pid)?.join("cgroup.events")).unwrap_or_default();
     Some(events.lines().any(|line| line == "frozen 1"))
@@ -54,7 +55,7 @@ fn goes_on(pid: i32) {
     });
 }
 
-/// Under a policy of the paper, which stops for the CPUs by how they are used.
+/// Starts work under a policy of the paper, which stops it by the utilisation of the CPUs.
 fn stopped_for_the_cpus(world: &World) -> (Programs, Foreground) {
     let programs = Programs::of(world, &["bg", "--policy", "eii"], 1);
     let foreground = Foreground::everywhere();
@@ -65,8 +66,8 @@ fn stopped_for_the_cpus(world: &World) -> (Programs, Foreground) {
     (programs, foreground)
 }
 
-/// While others want all CPUs, and no longer.
-pub fn is_frozen_and_goes_on() {
+/// Frozen while other programs need all CPUs, and no longer.
+pub fn is_frozen_and_continues() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
     let (programs, foreground) = stopped_for_the_cpus(&world);
@@ -76,7 +77,7 @@ pub fn is_frozen_and_goes_on() {
     goes_on(programs.pids[0]);
 }
 
-/// Daemon and keeper at once.
+/// Kills daemon and keeper at once.
 pub fn is_thawed_when_all_die() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guests, and which checks run in each.
+//! The guests, and the checks that run in each.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -11,9 +11,9 @@ use usher_lab::{Clock, End, GuestOutcome, Idle, LabCache, Streams, Vm};
 
 use crate::MACHINE;
 
-/// For all checks of one guest, on a host that does other things, too.
+/// Time limit for all checks of one guest, on a host with other work.
 const TIMEOUT: Duration = Duration::from_secs(1800);
-/// For minutes of stress, which are many more of the host's where CPUs are many.
+/// Time limit for minutes of stress, which take much longer on the host if the guest has many CPUs.
 const STRESS_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
 /// Guests print one after the other.
@@ -23,16 +23,15 @@ struct Boot {
     name: &'static str,
     machine: &'static str,
     kernel: Wanted,
-    /// Usher gives its own processes ten seconds to answer, which a busy host
-    /// may not leave a guest. Time that goes by instructions does; at 4 ns each
-    /// it passes about as fast as an idle host's own. What waits for the host's
-    /// files waits in the host's time.
+    /// Guest time per instruction. Usher's processes have ten seconds to answer, which a busy host
+    /// may not give to a guest. Time that is counted by instructions does; at 4 ns each, it passes
+    /// about as fast as the time of an idle host. Waits for the host's files take the host's time.
     instruction_ns: u32,
-    /// Beginnings of the names of checks.
+    /// Prefixes of the names of checks.
     checks: &'static [&'static str],
 }
 
-/// Everything that seats programs; background work is as it is on any machine.
+/// Everything that seats programs; background work is the same on any machine.
 const SEATING: &[&str] = &["machine::", "seats::", "hotplug::", "crash::"];
 const SEATING_AND_SCHED: &[&str] = &[
     "machine::",
@@ -58,7 +57,7 @@ const SCHED_SHORT: &[&str] = &[
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
-/// The guests of `make test`, and those of `make lab`.
+/// Returns the guests of `make test`, and those of `make lab`.
 pub fn all() -> Vec<Trial> {
     let quick = [
         Boot {
@@ -100,7 +99,7 @@ pub fn all() -> Vec<Trial> {
             name: "quick::background",
             machine: "core:2",
             kernel: Wanted::Newest,
-            // The kernel checks BPF programs before the daemon can answer.
+            // The kernel verifies BPF programs before the daemon can answer.
             instruction_ns: 1,
             checks: &["background::"],
         },
@@ -108,7 +107,7 @@ pub fn all() -> Vec<Trial> {
     quick.into_iter().chain(long()).map(trial).collect()
 }
 
-/// Every kernel that is here on every machine.
+/// Returns every available kernel on every machine.
 fn long() -> Vec<Boot> {
     let cache = LabCache::open(
         std::env::var_os("USHER_LAB_CACHE")
@@ -147,12 +146,12 @@ fn long() -> Vec<Boot> {
     pairs.chain(stress()).collect()
 }
 
-/// Minutes of stress in each, under two kernels on three machines.
+/// Returns minutes of stress in each guest, under two kernels on three machines.
 fn stress() -> impl Iterator<Item = Boot> {
     let machines = [
         ("two", "core:2", 16),
         ("hardware_threads", "package:2 core:2 pu:2", 8),
-        // With more, 48 CPUs would do nothing but answer their ticks.
+        // With more instructions per second, 48 CPUs would only handle their ticks.
         ("forty_eight", PAPER, 4),
     ];
     let kernels = [("oldest", Wanted::Oldest), ("newest", Wanted::Newest)];
@@ -170,8 +169,7 @@ fn stress() -> impl Iterator<Item = Boot> {
 fn trial(boot: Boot) -> Trial {
     Trial::test(boot.name, move || {
         let outcome = match run(&boot)? {
-            // A starved host can bring a guest to its end; a fault of ours
-            // does so again.
+            // A starved host can end a guest. A fault of Usher's ends it again in the repetition.
             GuestOutcome {
                 end: End::Died,
                 console,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Daemons that are killed, and what is left of what they did.
+//! Killed daemons, and the undo of their actions.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::seats::{Programs, cleared, machine, seated};
 
 const CONTROL: &str = "/sys/fs/cgroup/cgroup.subtree_control";
 
-/// The keeper undoes what it did and starts another, which seats everybody
+/// The keeper undoes the daemon's actions and starts another daemon, which seats all programs
 /// again.
 pub fn a_killed_daemon_is_replaced() {
     let mut world = World::new();
@@ -30,7 +30,7 @@ pub fn a_killed_daemon_is_replaced() {
     cleared();
 }
 
-/// Where neither daemon nor keeper is left. No controller is enabled meanwhile.
+/// Neither daemon nor keeper is left. No controller is enabled meanwhile.
 pub fn without_a_keeper_launchers_undo() {
     let enabled = || fs::read_to_string(CONTROL).unwrap();
     let before = enabled();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPUs that go and come while programs run.
+//! CPUs that go offline and come back while programs run.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use usher_model::CpuSet;
 use crate::common::{World, wait_for};
 use crate::seats::{Programs, machine, seated};
 
-/// Brings CPUs back, also when a check fails.
+/// Brings CPUs back online, even if a check fails.
 struct Online(CpuSet);
 
 impl Drop for Online {
@@ -20,20 +20,20 @@ impl Drop for Online {
 fn switch(cpus: &CpuSet, state: &str) {
     for cpu in cpus.iter() {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-        // A kernel refuses while it is busy with another CPU.
+        // The kernel refuses while it handles another CPU.
         wait_for("a CPU to be switched", || fs::write(&path, state).ok());
     }
 }
 
-/// All CPUs of a program go, and come back; the others keep theirs to
-/// themselves meanwhile.
-pub fn seats_follow_the_cpus_there_are() {
+/// All CPUs of a program go offline and come back. The other programs keep disjoint seats
+/// meanwhile.
+pub fn seats_follow_online_cpus() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
     let whole = machine();
     let programs = Programs::run(&world, 3);
     let seats = seated(&programs, &whole);
-    // CPU 0 cannot go, and there is to be a core for each of the programs.
+    // CPU 0 cannot go offline, and a core must remain for each program.
     let can_go = seats.iter().filter(|seat| !seat.contains(0));
     let lost = can_go.min_by_key(|seat| seat.len()).unwrap().clone();
     let back = Online(lost.clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs that compute until they are ended.
+//! Programs that compute until they are killed.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 
-/// A loop that may run on some CPUs; it ends with the value.
+/// A loop that may run on some CPUs; it ends on drop.
 pub struct Loop(Child);
 
 impl Loop {
@@ -15,7 +15,7 @@ impl Loop {
         Self::run(nice, "while :; do :; done", cpus)
     }
 
-    /// It sleeps now and then, and computes for some milliseconds in between.
+    /// Starts a loop that computes for some milliseconds between sleeps.
     pub fn that_sleeps(cpus: &[usize]) -> Self {
         let burst = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
         Self::run(
@@ -52,7 +52,7 @@ impl Loop {
         text.split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// The CPU that it is on, or was last.
+    /// Returns the CPU that it runs on, or ran on last.
     pub fn cpu(&self) -> usize {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         // proc(5): field 39; the name before field 3 may have spaces.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest is what it was to be.
+//! The guest matches its description.
 
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;
@@ -24,8 +24,8 @@ fn parts(machine: &Topology) -> [Vec<CpuSet>; 4] {
     ]
 }
 
-/// `usher topo` finds in the guest's `/sys` what the description says.
-pub fn is_the_one_described(description: &str) {
+/// `usher topo` finds in the guest's `/sys` the described machine.
+pub fn matches_its_description(description: &str) {
     let found = World::new().json(&["topo"]).unwrap();
     let found: Topology = serde_json::from_value(found).unwrap();
     let described = usher_topology::load(Source::parse(description).unwrap()).unwrap();
@@ -38,8 +38,8 @@ pub fn is_the_one_described(description: &str) {
     );
 }
 
-/// What no container has.
-pub fn has_what_usher_can_use() {
+/// Features that no container has.
+pub fn has_features_that_no_container_has() {
     let findings = World::new().json(&["doctor"]).unwrap();
     let items = findings["kernel"]["items"].as_array().unwrap();
     for name in ["sched_ext", "bpf", "cgroup-v2", "cpu.idle", "all-cpus"] {

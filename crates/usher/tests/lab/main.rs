@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Usher on machines that this one is not: in guests of the lab, which have
-//! many CPUs, hardware threads, caches, a real cgroup v2 without an owner, and
-//! a kernel with sched_ext.
+//! Usher on other machines, in guests of the lab, which have many CPUs, hardware threads, caches, a
+//! real cgroup v2 without a manager, and a kernel with sched_ext.
 //!
-//! This program is its own guest. On the host its tests are boots; each boots a
-//! machine and runs this same program there, where its tests are checks. The
-//! guest's kernel starts it, too. `quick::` boots are part of `make test`, all
-//! of them of `make lab`.
+//! This program is its own guest. On the host its tests are boots; each boots a machine and runs
+//! this same program there, where its tests are checks. The guest's kernel starts it, too.
+//! `quick::` boots are part of `make test`, all boots are part of `make lab`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
@@ -28,7 +26,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Tells the program in a guest which machine that was to be.
+/// Contains, in a guest, the description of its machine.
 const MACHINE: &str = "USHER_LAB_MACHINE";
 
 fn main() -> ExitCode {
@@ -41,11 +39,11 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// What is checked in a guest.
+/// Returns the checks of a guest.
 fn checks(machine: &str) -> Vec<Trial> {
     let described = machine.to_owned();
-    let is_the_one = Trial::test("machine::is_the_one_described", move || {
-        machine::is_the_one_described(&described);
+    let is_the_one = Trial::test("machine::matches_its_description", move || {
+        machine::matches_its_description(&described);
         Ok(())
     });
     let others = CHECKS.iter().map(|&(name, check)| {
@@ -61,16 +59,16 @@ type Check = (&'static str, fn());
 
 const CHECKS: &[Check] = &[
     (
-        "machine::has_what_usher_can_use",
-        machine::has_what_usher_can_use,
+        "machine::has_features_that_no_container_has",
+        machine::has_features_that_no_container_has,
     ),
     (
-        "seats::lie_along_caches_and_apart",
-        seats::lie_along_caches_and_apart,
+        "seats::are_disjoint_and_aligned_to_caches",
+        seats::are_disjoint_and_aligned_to_caches,
     ),
     (
-        "hotplug::seats_follow_the_cpus_there_are",
-        hotplug::seats_follow_the_cpus_there_are,
+        "hotplug::seats_follow_online_cpus",
+        hotplug::seats_follow_online_cpus,
     ),
     (
         "hotplug::cpus_that_come_later_are_used",
@@ -93,12 +91,12 @@ const CHECKS: &[Check] = &[
         meter::times_a_core_that_is_shared,
     ),
     (
-        "meter::tells_migrations_by_distance",
-        meter::tells_migrations_by_distance,
+        "meter::counts_migrations_by_distance",
+        meter::counts_migrations_by_distance,
     ),
     (
-        "sched::runs_a_crowd_and_lets_go",
-        sched::runs_a_crowd_and_lets_go,
+        "sched::runs_many_threads_and_ends",
+        sched::runs_many_threads_and_ends,
     ),
     ("sched::leaves_a_shared_core", sched::leaves_a_shared_core),
     (
@@ -106,16 +104,16 @@ const CHECKS: &[Check] = &[
         sched::more_address_spaces_than_queues_all_run,
     ),
     (
-        "sched::who_sleeps_beside_a_crowd_is_not_forgotten",
-        sched::who_sleeps_beside_a_crowd_is_not_forgotten,
+        "sched::a_sleeper_beside_many_threads_does_not_starve",
+        sched::a_sleeper_beside_many_threads_does_not_starve,
     ),
     (
-        "sched::nobody_gives_way_to_a_crowd_that_waits_for_another_cpu",
-        sched::nobody_gives_way_to_a_crowd_that_waits_for_another_cpu,
+        "sched::threads_waiting_for_another_cpu_block_no_queue",
+        sched::threads_waiting_for_another_cpu_block_no_queue,
     ),
     (
-        "sched::whoever_is_left_over_goes_round",
-        sched::whoever_is_left_over_goes_round,
+        "sched::the_surplus_thread_rotates_among_llcs",
+        sched::the_surplus_thread_rotates_among_llcs,
     ),
     (
         "o1::serves_in_the_order_of_linux_26",
@@ -124,32 +122,32 @@ const CHECKS: &[Check] = &[
     ("sched::follows_the_cpus", sched::follows_the_cpus),
     ("sched::ends_with_its_holder", sched::ends_with_its_holder),
     (
-        "sched::its_holder_leaves_its_caller",
-        sched::its_holder_leaves_its_caller,
+        "sched::the_holder_closes_its_callers_files",
+        sched::the_holder_closes_its_callers_files,
     ),
     (
-        "sched::tells_that_the_kernel_ended_it",
-        sched::tells_that_the_kernel_ended_it,
+        "sched::reports_that_the_kernel_ended_it",
+        sched::reports_that_the_kernel_ended_it,
     ),
     (
-        "sched::first_come_first_served_knows_idle_cpus",
-        sched::first_come_first_served_knows_idle_cpus,
+        "sched::first_come_first_served_uses_idle_cpus",
+        sched::first_come_first_served_uses_idle_cpus,
     ),
     (
-        "sched::the_least_there_can_be_runs_a_crowd",
-        sched::the_least_there_can_be_runs_a_crowd,
+        "sched::the_minimal_scheduler_runs_many_threads",
+        sched::the_minimal_scheduler_runs_many_threads,
     ),
     (
         "sched::keeps_seats_and_lends_them",
         softly::keeps_seats_and_lends_them,
     ),
     (
-        "sched::exchanged_seats_leave_nobody_behind",
-        softly::exchanged_seats_leave_nobody_behind,
+        "sched::exchanged_seats_starve_no_thread",
+        softly::exchanged_seats_starve_no_thread,
     ),
     (
-        "sched::a_crowd_is_kept_to_its_seat",
-        softly::a_crowd_is_kept_to_its_seat,
+        "sched::many_threads_stay_in_their_seat",
+        softly::many_threads_stay_in_their_seat,
     ),
     ("weights::divide_a_cpu", weights::divide_a_cpu),
     (
@@ -171,8 +169,8 @@ const CHECKS: &[Check] = &[
         softly::a_killed_daemon_leaves_no_seats,
     ),
     (
-        "background::is_frozen_and_goes_on",
-        background::is_frozen_and_goes_on,
+        "background::is_frozen_and_continues",
+        background::is_frozen_and_continues,
     ),
     (
         "background::is_thawed_when_all_die",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched stats -- CMD` against what is known to have happened, under the kernel's own
-//! scheduler.
+//! `usher sched stats -- CMD` compared with known events, under the kernel's own scheduler.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +16,7 @@ use crate::load::Loop;
 
 const ROUNDS: u64 = 1000;
 
-/// The counter, and a command that ends when we let it.
+/// The counter, with a command that ends on request.
 struct Counting {
     stats: Child,
     says: BufReader<ChildStdout>,
@@ -33,28 +32,28 @@ impl Counting {
             .spawn()
             .unwrap();
         let mut says = BufReader::new(stats.stdout.take().unwrap());
-        // By then it counts.
+        // The counter runs by then.
         says.read_line(&mut String::new()).unwrap();
         Self { stats, says }
     }
 
     fn end(mut self) -> Value {
         drop(self.stats.stdin.take());
-        let mut told = String::new();
-        self.says.read_to_string(&mut told).unwrap();
+        let mut actual = String::new();
+        self.says.read_to_string(&mut actual).unwrap();
         assert!(self.stats.wait().unwrap().success());
-        serde_json::from_str::<Value>(&told).unwrap()
+        serde_json::from_str::<Value>(&actual).unwrap()
     }
 }
 
 fn counted(world: &World, meanwhile: impl FnOnce()) -> (u64, Value) {
     let counting = Counting::start(world);
     meanwhile();
-    let told = counting.end();
-    assert_eq!(told["scheduler"], Value::Null, "the kernel's own");
+    let actual = counting.end();
+    assert_eq!(actual["scheduler"], Value::Null, "the kernel's own");
     (
-        told["elapsed_ns"].as_u64().unwrap(),
-        told["counted"].clone(),
+        actual["elapsed_ns"].as_u64().unwrap(),
+        actual["counted"].clone(),
     )
 }
 
@@ -68,7 +67,7 @@ fn stay_on(cpu: usize) {
     sched_setaffinity(None, &only).unwrap();
 }
 
-/// Sends a byte and has it back, so often.
+/// Sends a byte and gets it back, `ROUNDS` times.
 fn pass(mut to: impl Write, mut from: impl Read) {
     let mut byte = [1];
     for _ in 0..ROUNDS {
@@ -115,7 +114,8 @@ fn with_a_thread() {
     });
 }
 
-/// Two that take turns switch twice a round; their address spaces only if they have two.
+/// Two threads that take turns switch twice a round; their address spaces switch only if they have
+/// two.
 pub fn counts_switches_and_wakeups() {
     let world = World::new();
     let (_, processes) = counted(&world, with_a_process);
@@ -136,7 +136,7 @@ pub fn counts_switches_and_wakeups() {
     assert!(number(&processes, "mm_changes") >= of_processes);
 }
 
-/// CPUs whose number is in a file of CPU 0's, beside itself.
+/// Returns the CPUs that a file of CPU 0 lists, except CPU 0.
 fn siblings() -> Vec<usize> {
     let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
     let cpus: usher_model::CpuSet = fs::read_to_string(list).unwrap().trim().parse().unwrap();
@@ -166,12 +166,12 @@ pub fn times_a_core_that_is_shared() {
         return;
     }
     assert!(shared > ran_ns * 9 / 10, "{ran_ns}: {counted}");
-    // Whoever looks at the loops works on another.
+    // The process that observes the loops runs on another CPU.
     assert!(needless > shared / 2, "{counted}");
 }
 
-/// A loop goes to and fro between CPU 0 and the first of each distance.
-pub fn tells_migrations_by_distance() {
+/// A loop moves between CPU 0 and the first CPU of each distance.
+pub fn counts_migrations_by_distance() {
     const THERE_AND_BACK: usize = 50;
     let machine = usher_topology::load(Source::ThisMachine).unwrap();
     let cpu = |os: u32| machine.cpus.iter().find(|cpu| cpu.os == os).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler under load: threads that talk, that change where they may run,
-//! CPUs that come and go, and its end, good or bad.
+//! The scheduler under load: threads that communicate, threads that change their affinity, CPU
+//! hotplug, and the scheduler's end, orderly or by a fault.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use crate::load::Loop;
 const PAIRS: usize = 8;
 const ROUNDS: usize = 40;
 
-/// The scheduler is ended also when a check fails.
+/// Ends the scheduler even if a check fails.
 pub struct Running<'a>(&'a World);
 
 impl<'a> Running<'a> {
@@ -42,7 +42,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Where a check fails, this is all that is left of the guest.
+        // If a check fails, this is the only output of the guest.
         if thread::panicking() {
             let dump = fs::read_to_string(self.0.runtime_dir().join("sched.dump"));
             eprintln!("{:#}\n{}", self.status()["last"], dump.unwrap_or_default());
@@ -60,10 +60,10 @@ fn cpus() -> usize {
     thread::available_parallelism().unwrap().get()
 }
 
-/// NUMA nodes that have CPUs.
+/// Returns the NUMA nodes that have CPUs.
 fn nodes() -> usize {
-    let said = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap();
-    said.trim().split([',', '-']).count()
+    let message = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap();
+    message.trim().split([',', '-']).count()
 }
 
 fn switch(cpu: usize, state: &str) {
@@ -71,9 +71,9 @@ fn switch(cpu: usize, state: &str) {
     wait_for("a CPU to be switched", || fs::write(&path, state).ok());
 }
 
-/// Pairs of threads that send one another messages; every other one hops from
-/// CPU to CPU meanwhile.
-fn crowd(cpus: usize) {
+/// Pairs of threads that send one another messages; every other thread moves from CPU to CPU
+/// meanwhile.
+fn run_thread_pairs(cpus: usize) {
     let answer = |mut end: UnixStream| {
         let mut message = [0; 100];
         while end.read_exact(&mut message).is_ok() {
@@ -86,7 +86,7 @@ fn crowd(cpus: usize) {
             if pair.is_multiple_of(2) {
                 let mut only = Mask::new();
                 only.set((pair + round) % cpus);
-                // The CPU may just be away.
+                // The CPU may be offline at the moment.
                 let _ = sched_setaffinity(None, &only);
             }
             end.write_all(&message).unwrap();
@@ -107,24 +107,24 @@ fn console() -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Programs of the scheduler's that the kernel holds.
+/// Returns the scheduler's BPF programs in the kernel.
 fn loaded() -> impl Iterator<Item = u32> {
     let programs = ProgInfoIter::default();
     let ours = programs.filter(|program| program.name.to_string_lossy().starts_with("usher_"));
     ours.map(|program| program.verified_insns)
 }
 
-/// No task was kept waiting, the kernel found no fault, only we ended it, and nothing of it
-/// is left.
+/// Checks that no task stalled, the kernel found no fault, only this test ended the scheduler, and
+/// nothing of it is left.
 pub fn assert_nothing_went_wrong() {
-    // The kernel lets go of them a while after their end.
-    wait_for("the kernel to let go of the programs", || {
+    // The kernel frees them some time after the end.
+    wait_for("the kernel to free the BPF programs", || {
         loaded().next().is_none().then_some(())
     });
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
         let asked_for = ["(unregistered from ", "(disabled by sysrq-S)"];
-        // The last is what the kernel says of an end that was not asked for.
+        // The last message is the kernel's at an end that was not requested.
         let signs = [
             "BUG:",
             "Oops",
@@ -141,23 +141,23 @@ pub fn assert_nothing_went_wrong() {
     assert!(lines.is_empty(), "{lines:?}");
 }
 
-/// Each beginning waits for the kernel's verifier, which follows an instruction on as many
-/// paths as lead there: branches in loops multiply them. All programs together have 63,000;
-/// a million in one is refused, and 700,000 took ten seconds here.
+/// Each start waits for the kernel's verifier, which follows an instruction on every path that
+/// leads to it: branches in loops multiply them. All programs together have 63,000; a million in
+/// one is refused, and 700,000 took ten seconds here.
 fn is_soon_verified() {
     let verified: Vec<u32> = loaded().collect();
     let sum: u32 = verified.iter().sum();
     assert!((10_000..100_000).contains(&sum), "{verified:?}");
 }
 
-/// Messages and affinities; then the kernel's own has the threads again.
-pub fn runs_a_crowd_and_lets_go() {
+/// Messages and affinities; then the kernel's own scheduler runs the threads again.
+pub fn runs_many_threads_and_ends() {
     let world = World::new();
     let running = Running::start(&world);
     is_soon_verified();
     assert_eq!(running.status()["last"]["idle_by_node"], nodes() > 1);
     assert_eq!(world.json(&["sched", "start"]), None, "beside another");
-    let set = ["sched", "set", "--turn-ms", "8", "--lead-ms", "4"];
+    let set = ["sched", "set", "--turn-ms", "8", "--max-lag-ms", "4"];
     let settings = &world.json(&set).unwrap()["settings"];
     let ns = (&settings["turn_ns"], &settings["lead_ns"]);
     assert_eq!(ns, (&8_000_000.into(), &4_000_000.into()));
@@ -177,8 +177,8 @@ fn counts_while_a_command_runs(world: &World) {
     assert_eq!(status.unwrap().code(), Some(127));
 }
 
-/// A thread that shares a core leaves it for an idle one while others wait that may not
-/// run where it does.
+/// A thread that shares a core leaves it for an idle core while other threads wait that may not run
+/// on its CPU.
 pub fn leaves_a_shared_core() {
     let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
     let siblings: CpuSet = fs::read_to_string(list).unwrap().trim().parse().unwrap();
@@ -201,8 +201,8 @@ pub fn leaves_a_shared_core() {
     assert_nothing_went_wrong();
 }
 
-/// More than an LLC has queues for, each kept to one of two CPUs. Those that share a queue
-/// must not pass all others by, as they once did until the kernel took all threads back.
+/// More address spaces than an LLC has queues, each pinned to one of two CPUs. Threads that share a
+/// queue must not overtake all others. They once did until the kernel took all threads back.
 pub fn more_address_spaces_than_queues_all_run() {
     const EACH_NS: u64 = 50_000_000;
     let world = World::new();
@@ -220,7 +220,7 @@ pub fn more_address_spaces_than_queues_all_run() {
     assert_nothing_went_wrong();
 }
 
-/// What each loop has run from now on, by when they have so much on average.
+/// Returns the run time of each loop from now on, when the mean has reached `each_ns`.
 fn had_by_then(loops: &[Loop], each_ns: u64) -> Vec<u64> {
     let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
     wait_for("loops to run", || {
@@ -232,11 +232,11 @@ fn had_by_then(loops: &[Loop], each_ns: u64) -> Vec<u64> {
     })
 }
 
-/// So many wait for one CPU, each in a queue of its own or with others, that all queues begin
-/// with one of those, who are far behind whoever waits for another CPU. That CPU once served
-/// the queue that was furthest behind, and in it the only one that it could have, again and
-/// again, until the kernel took all threads back from it.
-pub fn nobody_gives_way_to_a_crowd_that_waits_for_another_cpu() {
+/// Many threads wait for one CPU, in queues of their own or in shared queues, so that all queues
+/// are headed by one of them. Their vtime is far behind that of threads which wait for another CPU.
+/// That other CPU once served only the queue with the minimum vtime, and in it the only thread that
+/// it could run, again and again, until the kernel took all threads back.
+pub fn threads_waiting_for_another_cpu_block_no_queue() {
     const EACH_NS: u64 = 400_000_000;
     let world = World::new();
     let running = Running::start(&world);
@@ -252,9 +252,10 @@ pub fn nobody_gives_way_to_a_crowd_that_waits_for_another_cpu() {
     assert_nothing_went_wrong();
 }
 
-/// Kept to a CPU where many compute, beside one where few do, which are soon far ahead of
-/// those: who went by their clock on waking would wait until the crowd has come as far.
-pub fn who_sleeps_beside_a_crowd_is_not_forgotten() {
+/// Threads pinned to a CPU with many computing threads, beside a CPU with few, where vtime soon is
+/// far ahead. With the vtime of the latter at a wakeup, a thread would wait until the many threads
+/// have reached it.
+pub fn a_sleeper_beside_many_threads_does_not_starve() {
     const AHEAD_NS: u64 = 300_000_000;
     const EACH_NS: u64 = 60_000_000;
     let world = World::new();
@@ -262,15 +263,15 @@ pub fn who_sleeps_beside_a_crowd_is_not_forgotten() {
     let on = |cpu: usize, count: usize| -> Vec<Loop> {
         (0..count).map(|_| Loop::start("0", &[cpu])).collect()
     };
-    let (few, crowd) = (on(0, 3), on(1, 9));
+    let (few, many) = (on(0, 3), on(1, 9));
     let sleeper = Loop::that_sleeps(&[1]);
     let ran = |loops: &[Loop]| loops.iter().map(Loop::ran_ns).min().unwrap();
     wait_for("the few to be far ahead", || {
-        (ran(&few) > ran(&crowd) + AHEAD_NS).then_some(())
+        (ran(&few) > ran(&many) + AHEAD_NS).then_some(())
     });
-    let before = (sleeper.ran_ns(), ran(&crowd));
-    let had = wait_for("the crowd to run", || {
-        let had = ran(&crowd) - before.1;
+    let before = (sleeper.ran_ns(), ran(&many));
+    let had = wait_for("the threads to run", || {
+        let had = ran(&many) - before.1;
         (had > EACH_NS).then_some(had)
     });
     let its = sleeper.ran_ns() - before.0;
@@ -279,11 +280,12 @@ pub fn who_sleeps_beside_a_crowd_is_not_forgotten() {
     assert_nothing_went_wrong();
 }
 
-/// One more than there are CPUs, whose LLCs cannot all have as many: each has as much in turn.
-/// Left where it began, one of an LLC of two CPUs would have two thirds of what others have.
-pub fn whoever_is_left_over_goes_round() {
+/// One thread more than CPUs, on LLCs that cannot all have an equal number of threads: each thread
+/// gets the same time in turn. Without migration, a thread of an LLC with two CPUs would get two
+/// thirds of the time of the others.
+pub fn the_surplus_thread_rotates_among_llcs() {
     if nodes() > 1 {
-        eprintln!("several NUMA nodes: nobody goes round among these");
+        eprintln!("several NUMA nodes: threads do not rotate among these");
         return;
     }
     const EACH_NS: u64 = 3_000_000_000;
@@ -298,7 +300,7 @@ pub fn whoever_is_left_over_goes_round() {
     assert_nothing_went_wrong();
 }
 
-/// Messages and affinities in the orders of Linux 2.6, which are not to be changed meanwhile.
+/// Messages and affinities with the orders of Linux 2.6, which must not be changed while they run.
 pub fn serves_in_the_order_of_linux_26() {
     let world = World::new();
     for (order, aggregate) in [("plain", false), ("aggregate", true)] {
@@ -313,7 +315,7 @@ pub fn serves_in_the_order_of_linux_26() {
 }
 
 fn serves_a_crowd(world: &World, running: Running<'_>) {
-    crowd(cpus());
+    run_thread_pairs(cpus());
     assert_eq!(running.status()["running"], true);
     let ours = &world.json(&["sched", "stats"]).unwrap()["ours"];
     let least = (PAIRS * ROUNDS) as u64;
@@ -322,16 +324,16 @@ fn serves_a_crowd(world: &World, running: Running<'_>) {
     assert_eq!(kernel_says("state"), "disabled");
     let after = world.json(&["sched", "status"]).unwrap();
     assert_eq!(after["last"]["ended"], "stopped");
-    let nobody = (&false.into(), &Value::Null);
-    assert_eq!((&after["running"], &after["scheduler"]), nobody);
+    let kernels_own = (&false.into(), &Value::Null);
+    assert_eq!((&after["running"], &after["scheduler"]), kernels_own);
 }
 
-/// A CPU goes and comes while threads hop onto it: the scheduler begins anew.
+/// A CPU goes offline and comes back while threads move onto it: the scheduler restarts.
 pub fn follows_the_cpus() {
     let world = World::new();
     let running = Running::start(&world);
     let runs_again = |least: u64| {
-        wait_for("the scheduler to begin anew", || {
+        wait_for("the scheduler to restart", || {
             let status = running.status();
             let restarts = status["last"]["restarts"].as_u64()?;
             (restarts >= least && status["running"] == true).then_some(restarts)
@@ -339,7 +341,7 @@ pub fn follows_the_cpus() {
     };
     let last = cpus() - 1;
     thread::scope(|threads| {
-        threads.spawn(|| crowd(last + 1));
+        threads.spawn(|| run_thread_pairs(last + 1));
         switch(last, "0");
         let restarts = runs_again(1);
         switch(last, "1");
@@ -350,7 +352,7 @@ pub fn follows_the_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// By SIGKILL, so that it can undo nothing.
+/// SIGKILL, so that the holder cannot undo anything.
 pub fn ends_with_its_holder() {
     let world = World::new();
     let running = Running::start(&world);
@@ -368,9 +370,9 @@ pub fn ends_with_its_holder() {
     assert_nothing_went_wrong();
 }
 
-/// By SysRq S, as an administrator would who sees that it does harm: told as the kernel's
-/// doing, and another can be started.
-pub fn tells_that_the_kernel_ended_it() {
+/// SysRq S, as used by an administrator: reported as ended by the kernel, and another scheduler can
+/// be started.
+pub fn reports_that_the_kernel_ended_it() {
     let world = World::new();
     let running = Running::start(&world);
     fs::write("/proc/sysrq-trigger", "S").unwrap();
@@ -382,31 +384,28 @@ pub fn tells_that_the_kernel_ended_it() {
         (status["last"]["state"] == "ended").then_some(status)
     })["last"];
     let why = last["ended"].as_str().unwrap();
-    assert!(
-        why.starts_with("the kernel took its threads back ("),
-        "{why}"
-    );
+    assert!(why.starts_with("the kernel ended it ("), "{why}");
     assert!(why.contains("sysrq"), "{why}");
     drop(running);
     drop(Running::start(&world));
     assert_nothing_went_wrong();
 }
 
-/// What ours is held against has no other faults than being minimal.
-pub fn the_least_there_can_be_runs_a_crowd() {
+/// The minimal scheduler for comparisons has no other faults than being minimal.
+pub fn the_minimal_scheduler_runs_many_threads() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo=minimal"]);
     let does = &running.status()["last"]["does"];
     assert_eq!(does, "first come, first served, and nothing else");
-    crowd(cpus());
+    run_thread_pairs(cpus());
     assert_eq!(running.status()["running"], true);
     drop(running);
     assert_eq!(kernel_says("state"), "disabled");
     assert_nothing_went_wrong();
 }
 
-/// Blind to SMT, but not to idle CPUs: a thread that wakes need not wait for a slice to end.
-pub fn first_come_first_served_knows_idle_cpus() {
+/// Without SMT, but with idle CPUs: a thread that wakes need not wait for the end of a slice.
+pub fn first_come_first_served_uses_idle_cpus() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo"]);
     let all: Vec<usize> = (0..cpus()).collect();
@@ -423,8 +422,9 @@ pub fn first_come_first_served_knows_idle_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// Whoever holds a lock, or a folder, while it starts the scheduler has it to itself again.
-pub fn its_holder_leaves_its_caller() {
+/// A process that holds a lock, or a directory, while it starts the scheduler has it exclusively
+/// again afterwards.
+pub fn the_holder_closes_its_callers_files() {
     let world = World::new();
     let lock = world.path("lock");
     let start = world.usher(&["sched", "start"]);

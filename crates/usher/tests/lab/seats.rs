@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs in seats: the CPUs that the kernel reports for each of their threads.
+//! Seats of programs: the CPUs that the kernel reports for each of their threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::common::{World, children, signal, wait_for};
 /// Programs that compute, and their launchers.
 pub struct Programs {
     launchers: Vec<Child>,
-    /// The programs' process numbers.
+    /// Pids of the programs.
     pub pids: Vec<i32>,
 }
 
 impl Programs {
-    /// So many, of `usher run`.
+    /// Starts `count` programs with `usher run`.
     pub fn run(world: &World, count: usize) -> Self {
         Self::of(world, &["run"], count)
     }
 
-    /// So many, launched so.
+    /// Starts `count` programs with these words.
     pub fn of(world: &World, words: &[&str], count: usize) -> Self {
         let words = [words, &["--", "sh", "-c", "while :; do :; done"]].concat();
         let launcher = |_| world.usher(&words).spawn().unwrap();
@@ -39,14 +39,14 @@ impl Programs {
         Self { launchers, pids }
     }
 
-    /// The affinity mask of each program; `None` while threads of one differ.
+    /// Returns the affinity mask of each program; `None` while threads of one program differ.
     pub fn masks(&self) -> Option<Vec<CpuSet>> {
         self.pids.iter().map(|&pid| mask(pid)).collect()
     }
 
-    /// Waits until each may run everywhere again.
+    /// Waits until each may run on every CPU again.
     pub fn roam(&self, everywhere: &CpuSet) {
-        wait_for("the programs to be let go", || {
+        wait_for("the programs to be released", || {
             self.masks()?
                 .iter()
                 .all(|mask| mask == everywhere)
@@ -66,7 +66,7 @@ impl Drop for Programs {
     }
 }
 
-/// The affinity mask of all threads of a process; `None` while they differ.
+/// Returns the affinity mask of all threads of a process; `None` while they differ.
 pub fn mask(pid: i32) -> Option<CpuSet> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let mut masks = threads.map(|thread| {
@@ -82,14 +82,13 @@ pub fn mask(pid: i32) -> Option<CpuSet> {
         .then_some(first)
 }
 
-/// The machine that the kernel shows now.
+/// Returns the machine as the kernel shows it now.
 pub fn machine() -> Topology {
     usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
 }
 
-/// Waits until everybody has a seat: CPUs of the machine's that nobody else
-/// has, whole domains where there are enough for all and whole cores where
-/// not. These seats.
+/// Waits until every program has a seat: CPUs of the machine that no other program has, whole
+/// domains if there are enough for all, else whole cores. Returns the seats.
 pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     let domains: Vec<&CpuSet> = machine.domains.iter().map(|domain| &domain.cpus).collect();
     let cores: Vec<&CpuSet> = machine.cores.iter().map(|core| &core.cpus).collect();
@@ -105,7 +104,7 @@ pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     };
     wait_for("everybody to have a seat", || {
         let masks = programs.masks()?;
-        // What is offline does not count, whoever may run there.
+        // Offline CPUs do not count, although programs may run there.
         let seats: Vec<CpuSet> = masks.iter().map(|mask| mask.and(&all)).collect();
         let apart = |(at, seat): (usize, &CpuSet)| {
             !seats[at + 1..].iter().any(|other| other.intersects(seat))
@@ -115,7 +114,7 @@ pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     })
 }
 
-/// The cgroup of a process.
+/// Returns the cgroup of a process.
 pub fn cgroup(pid: i32) -> Option<PathBuf> {
     let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = lines
@@ -125,7 +124,7 @@ pub fn cgroup(pid: i32) -> Option<PathBuf> {
     Some(Path::new("/sys/fs/cgroup").join(path))
 }
 
-/// Cgroups of Usher's.
+/// Returns the cgroups of Usher's.
 fn cgroups() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("usher-"));
@@ -139,9 +138,9 @@ pub fn cleared() {
     });
 }
 
-/// By the affinity masks of all threads. Each program has a cgroup of its own,
-/// and the CPUs of that cgroup stay as they were.
-pub fn lie_along_caches_and_apart() {
+/// Checked by the affinity masks of all threads. Each program has a cgroup of its own, and the CPUs
+/// of that cgroup stay unchanged.
+pub fn are_disjoint_and_aligned_to_caches() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
     assert_eq!(world.status()["acting"], "affinity masks");
@@ -153,12 +152,12 @@ pub fn lie_along_caches_and_apart() {
         assert!(cgroups().contains(&dir), "{}", dir.display());
         let narrowed = fs::read_to_string(dir.join("cpuset.cpus")).unwrap_or_default();
         assert_eq!(narrowed.trim(), "", "{}", dir.display());
-        let told = wait_for("the daemon to tell of the seat", || {
+        let actual = wait_for("the daemon to tell of the seat", || {
             let all = world.status()["programs"].as_array()?.clone();
             let program = all.into_iter().find(|program| program["pid"] == pid)?;
             (program["mode"] == "seated").then_some(program)
         });
-        assert_eq!(told["cpus"], seat.to_string());
+        assert_eq!(actual["cpus"], seat.to_string());
     }
     assert_eq!(world.end(daemon), Some(0));
     programs.roam(&machine.all_cpus());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats that the scheduler keeps: nobody is narrowed, idle CPUs are used by guests,
-//! and who is at home has them back.
+//! Seats that the scheduler keeps: no affinity mask is narrowed, idle CPUs are used by borrowers,
+//! and the seat's owner gets them back.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -14,15 +14,15 @@ use crate::sched::{Running, assert_nothing_went_wrong};
 use crate::seats::{cleared, machine};
 use crate::weights::Cgroup;
 
-/// A program of so many busy processes, under a launcher.
+/// A program of several busy processes, under a launcher.
 struct Program {
     launcher: Child,
 }
 
 const EXCHANGES: usize = 20;
-/// Threads for each CPU.
-const CROWD: usize = 8;
-/// Nanoseconds that a loop runs at home while guests are counted.
+/// Threads per CPU.
+const THREADS_PER_CPU: usize = 8;
+/// Nanoseconds that a loop runs in its seat while borrowers are counted.
 const LONG_NS: u64 = 1_000_000_000;
 
 /// Its last process sleeps.
@@ -49,7 +49,7 @@ impl Program {
         program
     }
 
-    /// The shell and its busy children.
+    /// Returns the shell and its busy children.
     fn pids(&self) -> Vec<i32> {
         let shells = children(self.launcher.id() as i32);
         let busy = shells.iter().flat_map(|&shell| children(shell));
@@ -66,7 +66,7 @@ impl Drop for Program {
     }
 }
 
-/// Those that a scheduler keeps, without a daemon.
+/// Seats that a scheduler keeps, without a daemon.
 struct Seats {
     held: usher_scx::Held,
     kernel: usher_scx::Kernel,
@@ -88,7 +88,7 @@ impl Seats {
     }
 }
 
-/// The scheduler's word for the seat of that name.
+/// Returns the scheduler's answer for the seat with this name.
 fn seat(world: &World, name: &str) -> Option<Value> {
     let stats = world.json(&["sched", "stats"])?;
     let seats = stats["seats"].as_array()?.clone();
@@ -99,7 +99,7 @@ fn figure(seat: &Value, name: &str) -> u64 {
     seat["tally"][name].as_u64().unwrap()
 }
 
-/// By the plan of the control loop. When the scheduler ends, affinity masks take over.
+/// Seats planned by the control loop. When the scheduler ends, affinity masks replace it.
 pub fn keeps_seats_and_lends_them() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
@@ -121,10 +121,10 @@ pub fn keeps_seats_and_lends_them() {
     let explained = { explained }.output().unwrap();
     let explained = String::from_utf8(explained.stdout).unwrap();
     assert!(
-        explained.contains("'many' is at home on CPUs"),
+        explained.contains("the seat of 'many' is CPUs"),
         "{explained}"
     );
-    // Another program than the first, on the same seat as its.
+    // Another program than the first, on the same seat.
     drop(quiet);
     let back = Program::run(&world, "back", 1);
     wait_for("a guest to give a CPU back", || {
@@ -145,7 +145,7 @@ pub fn keeps_seats_and_lends_them() {
     drop(running);
     wait_for_masks();
     assert_eq!(world.end(daemon), Some(0));
-    wait_for("the programs to be let go", || {
+    wait_for("the programs to be released", || {
         let masks = masks(&many)?;
         masks.iter().all(|mask| *mask == everywhere).then_some(())
     });
@@ -153,10 +153,9 @@ pub fn keeps_seats_and_lends_them() {
     assert_nothing_went_wrong();
 }
 
-/// Two programs exchange their seats, again and again; one has a loop for each CPU of its
-/// seat, the other one three. Whoever waits when that happens is not forgotten where nobody
-/// is at home any more.
-pub fn exchanged_seats_leave_nobody_behind() {
+/// Two programs exchange their seats, again and again; one has a loop for each CPU of its seat, the
+/// other three. A thread that waits at the exchange is not forgotten when its seat is empty.
+pub fn exchanged_seats_starve_no_thread() {
     let world = World::new();
     let running = Running::start(&world);
     let seats = Seats::of(&running);
@@ -194,10 +193,10 @@ pub fn exchanged_seats_leave_nobody_behind() {
     assert_nothing_went_wrong();
 }
 
-/// This process has three busy threads for each CPU of its seat, so that some of them wait
-/// at any time, also when seats are given. Another one's loops, one for each CPU of its seat,
+/// This process has three busy threads for each CPU of its seat, so that some of them wait at any
+/// time, even while seats are given. The loops of another process, one for each CPU of its seat,
 /// have these CPUs for themselves all the same.
-pub fn a_crowd_is_kept_to_its_seat() {
+pub fn many_threads_stay_in_their_seat() {
     let world = World::new();
     let running = Running::start(&world);
     let seats = Seats::of(&running);
@@ -218,7 +217,7 @@ pub fn a_crowd_is_kept_to_its_seat() {
     };
     many.with_us(|| {
         std::thread::scope(|threads| {
-            for _ in 0..CROWD * first.len() {
+            for _ in 0..THREADS_PER_CPU * first.len() {
                 threads.spawn(busy);
             }
             seats.give(&many, "many", first);
@@ -227,7 +226,7 @@ pub fn a_crowd_is_kept_to_its_seat() {
                 let [many, few] = ["many", "few"].map(|name| seat(&world, name).unwrap());
                 (figure(&few, "home_ns"), figure(&many, "guest_ns"))
             };
-            wait_for("a crowd at home", || {
+            wait_for("threads in their seat", || {
                 figure(&seat(&world, "many")?, "home_ns")
                     .gt(&LONG_NS)
                     .then_some(())
@@ -251,7 +250,7 @@ pub fn a_crowd_is_kept_to_its_seat() {
     assert_nothing_went_wrong();
 }
 
-/// With its keeper, so that nobody is left to take the seats back.
+/// The keeper is killed too, so that nothing can remove the seats.
 pub fn a_killed_daemon_leaves_no_seats() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler under stress-ng, and begun and ended again and again.
+//! The scheduler under stress-ng, and started and stopped repeatedly.
 
 use std::process::{Command, Stdio};
 
 use crate::common::{World, stderr, wait_for};
 use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
 
-/// Of each stressor.
+/// Duration of each stressor.
 const SECONDS: &str = "60";
 const STARTS: usize = 50;
-/// stress-ng(1): its counts of operations may be wrong, as a worker was ended while it counted
-/// one, which the stressor of affinities does to its own.
+/// stress-ng(1): its counts of operations may be wrong, because a worker was ended while it
+/// counted, as the affinity stressor does to its own workers.
 const UNSURE_OF_COUNTS: i32 = 7;
 
-/// A minute of these stressors: no fault of the scheduler's, and a clean end.
+/// Runs these stressors for a minute: no fault of the scheduler, and a clean end.
 fn under(stressors: &[&str]) {
     let world = World::new();
     let running = Running::start(&world);
@@ -30,7 +30,7 @@ fn under(stressors: &[&str]) {
         "{stressors:?}: {says:?}, {}",
         stderr(&output)
     );
-    // It begins anew after a CPU has come or gone.
+    // It restarts after CPU hotplug.
     wait_for("the scheduler to run", || {
         (running.status()["running"] == true).then_some(())
     });
@@ -44,7 +44,7 @@ pub fn switches_yields_and_changes_of_policy() {
 }
 
 pub fn forks() {
-    // Daemons: chains of children, each of which ends as the next is born.
+    // Daemons: chains of children, each of which ends when the next one is created.
     under(&["--fork", "4", "--vfork", "2", "--daemon", "1"]);
 }
 
@@ -56,7 +56,7 @@ pub fn cpus_that_come_and_go() {
     under(&["--cpu-online", "1", "--affinity", "2", "--switch", "2"]);
 }
 
-/// Each time the kernel's own scheduler has all threads in between.
+/// In between, the kernel's own scheduler runs all threads each time.
 pub fn fifty_starts_and_ends() {
     let world = World::new();
     for _ in 0..STARTS {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What `cpu.weight` and nice values are to the scheduler.
+//! The effect of `cpu.weight` and nice values on the scheduler.
 
 use std::fs;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use crate::load::Loop;
 use crate::sched::{Running, assert_nothing_went_wrong};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Nanoseconds of CPU time that the two have had together when they are compared.
+/// Nanoseconds of CPU time of both together at the comparison.
 const LONG_NS: u64 = 4_000_000_000;
 
-/// A cgroup, removed when nobody is in it any more.
+/// A cgroup, removed when it is empty.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -29,14 +29,14 @@ impl Cgroup {
         fs::write(self.0.join("cgroup.procs"), pid).unwrap();
     }
 
-    /// This process is in it while the other function runs.
+    /// Runs the function while this process is in the cgroup.
     pub fn with_us(&self, then: impl FnOnce()) {
         fs::write(self.0.join("cgroup.procs"), "0").unwrap();
         then();
         fs::write(Path::new(CGROUPS).join("cgroup.procs"), "0").unwrap();
     }
 
-    /// As the scheduler names it.
+    /// Returns the id by which the scheduler knows it.
     pub fn number(&self) -> u64 {
         fs::metadata(&self.0).unwrap().ino()
     }
@@ -71,7 +71,7 @@ impl Busy {
     }
 }
 
-/// After so much CPU time of both, the scheduler has noticed that they are in other cgroups.
+/// CPU time of both after which the scheduler has noticed that they are in other cgroups.
 const NOTICED_NS: u64 = 1_500_000_000;
 
 fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
@@ -87,15 +87,15 @@ fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
     ran[1] as f64 / (ran[0] + ran[1]) as f64
 }
 
-/// What is written to a file of the cgroup's, and the nice value.
+/// The value of a file of the cgroup, and the nice value.
 type Weight = ((&'static str, &'static str), &'static str);
 
 const EVEN: (&str, &str) = ("cpu.weight", "100");
 const HEAVY: (&str, &str) = ("cpu.weight", "400");
 const IDLE: (&str, &str) = ("cpu.idle", "1");
 
-/// What two have, and between which shares the second one's lies: by
-/// the weights it is four fifths, and 99 %.
+/// The weights of both loops, and the range of the second one's share: by the weights it is four
+/// fifths, and 99 %.
 const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
     ((EVEN, "0"), (HEAVY, "0"), 0.7..0.9),
     ((EVEN, "6"), (EVEN, "0"), 0.7..0.9),
@@ -103,7 +103,7 @@ const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
     ((IDLE, "0"), (EVEN, "0"), 0.95..1.0),
 ];
 
-/// By the weights of their cgroups, and by their nice values within equal ones.
+/// By the weights of their cgroups, and by their nice values within equal cgroups.
 pub fn divide_a_cpu() {
     let world = World::new();
     fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu").unwrap();
