@@ -551,10 +551,8 @@ fn doctor_names_a_path_where_no_store_can_be_created() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    assert!(
-        text.contains("cannot be created: not a directory"),
-        "{text}"
-    );
+    let cause = "cannot be created: not a directory";
+    assert!(text.contains(cause), "{text}");
     assert!(stdout(&world.run(&["doctor"])).contains("does not exist yet"));
 }
 

@@ -6,6 +6,9 @@
 //! keeper, or by itself if the keeper is dead too. It then registers the program with a daemon that
 //! starts later.
 
+mod managed_wait;
+mod progress_page;
+
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,12 +21,12 @@ use usher_model::Regulation;
 use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
-use crate::managed_wait::ManagedWait;
 use crate::measure;
-use crate::progress_page::PageFile;
 use crate::regulate::{self, Regulator};
 use crate::remember::Run;
 use crate::runtime;
+use managed_wait::ManagedWait;
+use progress_page::PageFile;
 
 /// The command to run, and its options.
 #[derive(Debug, Clone)]
