@@ -1,22 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the scheduler's headers for this machine, and says where they are.
+//! Compiles the scheduler's C source for this machine, and publishes the headers' folder.
 
 use std::error::Error;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=src/bpf");
-    println!("cargo::rerun-if-changed=src/rules.c");
     let folder = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
-    println!(
-        "cargo::metadata=include={}",
-        folder.join("src/bpf").display()
-    );
-    let mut rules = cc::Build::new();
-    rules
+    let arithmetic = folder.join("src/bpf");
+    let host = folder.join("src/host");
+    let scheduler = folder.join("../scx/src/bpf");
+    for read in [&arithmetic, &host, &scheduler, &folder.join("src/rules.c")] {
+        println!("cargo::rerun-if-changed={}", read.display());
+    }
+    println!("cargo::metadata=include={}", arithmetic.display());
+    cc::Build::new()
         .file("src/rules.c")
         .warnings(true)
         .extra_warnings(true)
         .try_compile("usher_rules")?;
+    cc::Build::new()
+        .file("src/host/host.c")
+        .include(&arithmetic)
+        .include(&host)
+        .include(&scheduler)
+        .warnings(true)
+        .extra_warnings(true)
+        // The kernel gives callbacks more than they use.
+        .flag("-Wno-unused-parameter")
+        // As the kernel.
+        .flag("-fno-strict-aliasing")
+        // The simulator runs for hours of virtual time, also in debug builds.
+        .opt_level(2)
+        .try_compile("usher_sched_host")?;
     Ok(())
 }

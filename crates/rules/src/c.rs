@@ -87,7 +87,6 @@ unsafe extern "C" {
         in_node: bool,
     ) -> u32;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
-    pub(crate) safe fn rules_ends_turn(turn_mm: u64, turn_queue: u32, mm: u64, queue: u32) -> bool;
     pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
     pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;

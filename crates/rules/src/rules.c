@@ -195,11 +195,6 @@ __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
 	return other_llc(here, llcs, drawn);
 }
 
-_Bool rules_ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm, __u32 queue)
-{
-	return ends_turn(turn_mm, turn_queue, mm, queue);
-}
-
 _Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
 {
 	return is_late(served_ns, now_ns, lead_ns);

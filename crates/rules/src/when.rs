@@ -267,27 +267,3 @@ impl Hall {
         }
     }
 }
-
-/// Whose turn it is on a CPU.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Turn {
-    /// The address space that ran last.
-    pub mm: u64,
-    /// With whom that thread shares a queue.
-    pub of: u64,
-    /// The queue that it came from; none, where it did not wait.
-    pub queue: Option<usize>,
-    /// When the turn began.
-    pub began_ns: u64,
-}
-
-impl Turn {
-    /// A thread runs now that has waited in that queue, if in any.
-    pub fn pass_to(&mut self, thread: &Comer, queue: Option<usize>, now_ns: u64) {
-        let number = |queue: Option<usize>| queue.map_or(0, |at| at as u32 + 1);
-        if c::rules_ends_turn(self.mm, number(self.queue), thread.mm, number(queue)) {
-            self.began_ns = now_ns;
-        }
-        (self.mm, self.of, self.queue) = (thread.mm, thread.sharers(), queue);
-    }
-}

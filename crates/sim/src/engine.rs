@@ -16,9 +16,9 @@ use crate::fault::{DEADLOCK_CHECK_NS, Fault, FaultDetector};
 use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::ours::Ours;
 use crate::queue_order::QueueOrder;
 use crate::record::Recorder;
+use crate::usher_sched::UsherSched;
 
 /// Amount of work below which a step counts as complete: a millionth of a nanosecond of work.
 pub(crate) const WORK_EPSILON: f64 = 1e-6;
@@ -66,12 +66,13 @@ pub(crate) struct CpuState {
 }
 
 /// The state of the simulated machine, its kernel and its programs.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Engine {
     pub(crate) machine: Machine,
     pub(crate) kernel: Kernel,
     pub(crate) cpus: Vec<CpuState>,
-    pub(crate) ours: Ours,
+    /// Under Usher's scheduler.
+    pub(crate) usher: Option<UsherSched>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) now_ns: u64,
@@ -118,10 +119,9 @@ impl Engine {
         let mut engine = Self {
             clock: Clock::new(cpus.len()),
             contention: MemoryContention::new(&machine),
-            ours: match kernel.order {
-                QueueOrder::Usher => Ours::new(&machine),
-                QueueOrder::Eevdf | QueueOrder::Cfs => Ours::default(),
-            },
+            usher: kernel
+                .is_usher()
+                .then(|| UsherSched::new(&machine, &kernel, seed)),
             cpus,
             machine,
             kernel,
@@ -269,6 +269,7 @@ impl Engine {
     fn end_or_block(&mut self, thread: ThreadId) {
         if self.threads[thread].finished {
             self.threads[thread].run_state = RunState::Ended;
+            self.end_task(thread);
             let program = self.threads[thread].program;
             self.jobs[program].alive -= 1;
             if self.jobs[program].alive == 0 {
@@ -276,7 +277,7 @@ impl Engine {
             }
         } else {
             self.threads[thread].run_state = RunState::Waiting;
-            self.threads[thread].standing.slept = true;
+            self.threads[thread].entity.slept = true;
         }
     }
 
@@ -284,8 +285,8 @@ impl Engine {
     pub(crate) fn ready(&mut self, thread: ThreadId) {
         let program = self.threads[thread].program;
         let is_stopped = self.is_stopped(thread);
-        if self.kernel.order == QueueOrder::Usher && !is_stopped {
-            return self.ready_ours(thread);
+        if self.kernel.is_usher() && !is_stopped {
+            return self.ready_usher(thread);
         }
         let cpu = match is_stopped {
             true => None,
@@ -376,9 +377,6 @@ impl Engine {
     /// Moves a running thread to an idle CPU.
     pub(crate) fn move_running(&mut self, thread: ThreadId, to: usize) {
         self.deactivate(thread);
-        if self.kernel.order == QueueOrder::Usher {
-            return self.arrive_ours(thread, to);
-        }
         self.account(to);
         self.jobs[self.threads[thread].program].runnable += 1;
         self.enqueue(thread, to);
@@ -408,21 +406,17 @@ impl Engine {
     /// Selects the next thread of a CPU without a current thread.
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
+        if self.kernel.is_usher() {
+            return self.schedule_usher(cpu);
+        }
         self.account(cpu);
-        let thread = match self.kernel.order {
-            QueueOrder::Usher => self.pick_ours(cpu),
-            QueueOrder::Eevdf | QueueOrder::Cfs => self.pick_or_pull(cpu),
-        };
-        if let Some(thread) = thread {
+        if let Some(thread) = self.pick_or_pull(cpu) {
             self.queued(self.threads[thread].program, -1);
             return self.run_on(thread, cpu);
         }
         self.record_current(cpu);
         self.clock.set(cpu, NEVER);
         self.update_sibling_rates(cpu);
-        if self.kernel.order == QueueOrder::Usher {
-            self.invite(cpu);
-        }
     }
 
     fn pick_or_pull(&mut self, cpu: usize) -> Option<ThreadId> {
@@ -439,7 +433,6 @@ impl Engine {
     pub(crate) fn run_on(&mut self, thread: ThreadId, cpu: usize) {
         debug_assert!(self.cpus[cpu].current.is_none());
         self.account(cpu);
-        self.note_running(thread, cpu);
         self.cpus[cpu].current = Some(thread);
         self.record_current(cpu);
         self.cpus[cpu].started_ns = self.now_ns;
@@ -560,11 +553,11 @@ impl Engine {
         }
         if self.slice_ends_at_ns(cpu, self.now_ns) <= self.now_ns && self.may_switch(cpu) {
             match self.kernel.order {
-                QueueOrder::Usher => self.ask_again(cpu),
+                QueueOrder::Usher => self.schedule_usher(cpu),
                 QueueOrder::Eevdf | QueueOrder::Cfs => self.preempt(cpu),
             }
         } else {
-            self.prolong(cpu);
+            self.end_slices(cpu);
             if self.now_ns >= self.cpus[cpu].slice_end_ns {
                 self.cpus[cpu].slice_end_ns = self.now_ns + self.kernel.slice_ns;
             }

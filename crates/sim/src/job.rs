@@ -8,8 +8,8 @@ use std::sync::Arc;
 use oorandom::Rand32;
 
 use crate::machine::Mask;
-use crate::ours::Standing;
 use crate::script::{Memory, Script};
+use crate::usher_sched::SchedEntity;
 
 pub(crate) type ThreadId = usize;
 
@@ -56,7 +56,7 @@ pub(crate) struct Thread {
     pub deadline: f64,
     pub lag: f64,
     /// The thread's entity in Usher's scheduler.
-    pub standing: Standing,
+    pub entity: SchedEntity,
     /// The CPU that `vruntime` refers to; none for a new thread.
     pub queue: Option<usize>,
     /// The CPU that the thread last ran on.

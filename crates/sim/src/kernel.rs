@@ -143,9 +143,7 @@ const IMBALANCE: f64 = 1.25;
 
 impl Engine {
     fn is_idle(&self, cpu: usize) -> bool {
-        // All CPUs of a domain share a queue; the threads in it may be barred from the idle CPUs.
-        let shares = self.kernel.order == QueueOrder::Usher;
-        self.cpus[cpu].current.is_none() && (shares || self.cpus[cpu].queue.is_empty())
+        self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
     }
 
     fn is_idle_core(&self, cpu: usize) -> bool {
@@ -202,8 +200,8 @@ impl Engine {
 
     /// Spreads the new threads of a program over its CPUs, as the kernel does at fork.
     pub(crate) fn place_new_threads(&mut self, program: usize) {
-        if self.kernel.order == QueueOrder::Usher {
-            return self.spread_from_parent(program);
+        if self.kernel.is_usher() {
+            return self.create_tasks(program);
         }
         let mut loads = self.loads();
         for thread in self.jobs[program].threads.clone() {
@@ -277,13 +275,13 @@ impl Engine {
     /// Lets idle CPUs pull. At every busy-balance period it also moves one thread per CPU from
     /// queues with a load above the CPU's by more than the margin.
     pub(crate) fn balance(&mut self) {
+        if self.kernel.is_usher() {
+            return self.tick_usher();
+        }
         for cpu in 0..self.cpus.len() {
             if self.waiting > 0 && self.cpus[cpu].online && self.is_idle(cpu) {
                 self.dispatch(cpu);
             }
-        }
-        if self.kernel.order == QueueOrder::Usher {
-            return (0..self.cpus.len()).for_each(|cpu| self.invite(cpu));
         }
         if self.now_ns >= self.balanced_ns + self.kernel.busy_balance_ns {
             self.balanced_ns = self.now_ns;

@@ -239,12 +239,6 @@ impl Mask {
         }
     }
 
-    /// The only CPU of a set with one member.
-    pub fn only(&self) -> Option<usize> {
-        let first = self.words.iter().position(|&word| word != 0)?;
-        (self.len() == 1).then(|| first * 64 + self.words[first].trailing_zeros() as usize)
-    }
-
     pub fn len(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }

@@ -9,8 +9,8 @@ use crate::clock::NEVER;
 use crate::engine::{Engine, SimEvent};
 use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::machine::Mask;
-use crate::ours::Standing;
 use crate::script::Script;
+use crate::usher_sched::SchedEntity;
 
 impl Engine {
     /// Adds a program. It runs once, or repeats its work until it is killed.
@@ -83,7 +83,7 @@ impl Engine {
                     vruntime: 0.0,
                     deadline: 0.0,
                     lag: 0.0,
-                    standing: Standing::default(),
+                    entity: SchedEntity::default(),
                     queue: None,
                     last: 0,
                     generation: self.threads_created,
@@ -126,6 +126,7 @@ impl Engine {
         for thread in self.jobs[program].threads.clone() {
             self.deactivate(thread);
             self.threads[thread].run_state = RunState::Ended;
+            self.end_task(thread);
         }
         self.end_repetition(program);
     }
@@ -169,6 +170,7 @@ impl Engine {
         for cpu in 0..self.cpus.len() {
             self.cpus[cpu].online = online.has(cpu);
         }
+        self.set_online_usher();
         for program in 0..self.jobs.len() {
             self.apply_masks(program);
         }
@@ -177,6 +179,20 @@ impl Engine {
     /// Updates the allowed CPUs of a program and moves its threads accordingly.
     pub(crate) fn apply_masks(&mut self, program: usize) {
         self.update_masks(program);
+        match self.kernel.is_usher() {
+            true => self.apply_masks_usher(program),
+            false => self.leave_forbidden_cpus(program),
+        }
+        // The new CPUs may be idle.
+        for cpu in 0..self.cpus.len() {
+            if self.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
+                self.dispatch(cpu);
+            }
+        }
+    }
+
+    /// Moves threads that run or wait on a CPU outside their mask.
+    fn leave_forbidden_cpus(&mut self, program: usize) {
         for thread in self.jobs[program].threads.clone() {
             let (RunState::Running(cpu) | RunState::Queued(cpu)) = self.threads[thread].run_state
             else {
@@ -185,12 +201,6 @@ impl Engine {
             if !self.may_run(thread, cpu) {
                 self.deactivate(thread);
                 self.ready(thread);
-            }
-        }
-        // The new CPUs may be idle.
-        for cpu in 0..self.cpus.len() {
-            if self.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
-                self.dispatch(cpu);
             }
         }
     }

@@ -13,7 +13,7 @@
 //!   half the latency. A new thread starts one slice behind. Not modelled: early preemption of a
 //!   thread that is far ahead of the next one, and longer slices for heavier threads (weights do
 //!   slow the virtual runtime).
-//! - *Usher's scheduler* is in module `ours`.
+//! - *Usher's scheduler* is in module `usher_sched`.
 
 use serde::{Deserialize, Serialize};
 
@@ -108,8 +108,8 @@ impl Engine {
 
     /// Stores the thread's lag when it leaves a CPU.
     pub(crate) fn leave(&mut self, thread: ThreadId, cpu: usize) {
-        if self.kernel.order == QueueOrder::Usher {
-            return self.leave_ours(thread);
+        if self.kernel.is_usher() {
+            return self.leave_usher(thread);
         }
         let here = self.virtual_time(cpu);
         let state = &mut self.threads[thread];

@@ -102,7 +102,7 @@ impl Engine {
     /// Stops a runnable thread. For the scheduler, the thread sleeps.
     pub(crate) fn stop(&mut self, thread: ThreadId) {
         self.threads[thread].run_state = RunState::Stopped;
-        self.threads[thread].standing.slept = true;
+        self.threads[thread].entity.slept = true;
     }
 
     pub(crate) fn is_stopped(&self, thread: ThreadId) -> bool {

@@ -13,9 +13,9 @@
 static inline void keep(struct task_struct *prev, __u32 cpu, __u64 now,
 			const struct settings *wants)
 {
-	if (wants->smt && !order.fifo && wants_out(prev, cpu))
+	if (wants->smt && !g_order.fifo && wants_out(prev, cpu))
 		return;
-	if (order.o1) {
+	if (g_order.o1) {
 		keep_by_level(prev, cpu, now);
 		return;
 	}
@@ -58,7 +58,7 @@ static inline void prolong(struct task_struct *prev, __u32 cpu, __u64 now,
 			   const struct settings *wants)
 {
 	COUNT(prolonged);
-	if (!order.o1 && !order.fifo)
+	if (!g_order.o1 && !g_order.fifo)
 		forgive(prev, cpu, wants);
 	keep(prev, cpu, now, wants);
 }
@@ -77,7 +77,7 @@ static inline _Bool next_turn(struct moment *is, struct task_struct *prev,
 		prolong(prev, cpu, is->now_ns, wants);
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
-		if (!order.o1)
+		if (!g_order.o1)
 			settle(prev);
 		keep(prev, cpu, is->now_ns, wants);
 	}
@@ -173,7 +173,7 @@ take_turns(__u32 cpu, struct task_struct *prev, const struct settings *wants)
 	if (hall->urgent && take_urgent(hall, here->llc, state, &is, wants))
 		return;
 	prev_is_guest = prev && has_guest(cpu);
-	if (prev && !prev_is_guest && order.o1)
+	if (prev && !prev_is_guest && g_order.o1)
 		look_by_level(&is, prev);
 	else if (prev && !prev_is_guest)
 		look_at_prev(&is, prev);

@@ -60,7 +60,7 @@ void BPF_PROG(usher_dump, struct scx_dump_ctx *into)
 
 	bpf_for(at, 0, LLCS_MAX)
 	{
-		if ((__u32)at >= settings.llcs)
+		if ((__u32)at >= g_settings.llcs)
 			break;
 		dump_hall(at);
 	}

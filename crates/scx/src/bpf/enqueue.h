@@ -93,7 +93,7 @@ static inline __u64 or_preempt(const struct thread *thread)
 static inline __u64 slice_of(const struct thread *thread,
 			     const struct settings *wants)
 {
-	return order.o1 ? thread->stands.slice_left_ns : wants->slice_ns;
+	return g_order.o1 ? thread->stands.slice_left_ns : wants->slice_ns;
 }
 
 /* Off to an idle CPU: of an idle core, where it would keep the one it has. For one that does
@@ -149,7 +149,7 @@ static inline void rouse_nearest(struct task_struct *p, struct thread *thread,
 		/* The kernel may be about to mark it. */
 		read_set(&sees->allowed, p->cpus_ptr);
 		look_home(sees, p, thread);
-		idle = nearest_of(&idlers, &sees->home, cpu, here);
+		idle = nearest_of(&g_idlers, &sees->home, cpu, here);
 	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);

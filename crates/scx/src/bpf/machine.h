@@ -7,7 +7,9 @@
 #include "numbers.h"
 
 /* What user space reads or writes has a section, and so a map, of its own. */
-struct place places[CPUS_MAX] SEC(".data.places");
+#ifdef __bpf__
+struct place g_places[CPUS_MAX] SEC(".data.places");
+#endif
 
 #define ONLY(map) \
 	({ \
@@ -26,7 +28,7 @@ static inline __u32 latency_slot(__u64 latency_ns)
 
 static inline struct place *place_of(__u32 cpu)
 {
-	return &places[cpu % CPUS_MAX];
+	return &g_places[cpu % CPUS_MAX];
 }
 
 #endif

@@ -19,30 +19,9 @@
  * again after so long. */
 #define SEAT_LASTS_NS 1000000000ULL
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SEATS_MAX);
-	__type(key, __u64);
-	__type(value, struct seat);
-} seats SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SEATS_MAX);
-	__type(key, __u64);
-	__type(value, struct seat_tally);
-} seat_tallies SEC(".maps");
-
-struct seating seating SEC(".data.seating");
-
-/* CPUs that run guests; or ran one before the real-time thread that they run now. */
-struct cpu_set guests __attribute__((aligned(64)));
-
 static inline __u64 seats_version(void)
 {
-	return seating.version;
+	return g_seating.version;
 }
 
 static inline __u64 find_seat(struct task_struct *p)
@@ -120,13 +99,13 @@ static inline _Bool is_home(__u64 cgroup, __u32 cpu)
 
 static inline _Bool has_guest(__u32 cpu)
 {
-	return has_cpu(&guests, cpu);
+	return has_cpu(&g_guests, cpu);
 }
 
 /* What runs on this CPU is a guest there, or is not. */
 static inline void note_guest(__u32 cpu, _Bool is_guest)
 {
-	note_in(&guests, cpu, is_guest);
+	note_in(&g_guests, cpu, is_guest);
 }
 
 /* Of several that want a guest's CPU back, one has it. */
@@ -134,7 +113,8 @@ static inline _Bool evict(__u32 cpu)
 {
 	__u64 bit = 1ULL << cpu % 64;
 
-	return __sync_fetch_and_and(&guests.words[cpu / 64 % CPU_WORDS], ~bit) &
+	return __sync_fetch_and_and(&g_guests.words[cpu / 64 % CPU_WORDS],
+				    ~bit) &
 	       bit;
 }
 

@@ -9,9 +9,6 @@
 #include "machine.h"
 #include "rules.h"
 
-struct settings settings SEC(".data.settings");
-const volatile struct order order SEC(".rodata.order") = {};
-
 /* A CPU, as others see it. */
 struct cpu_state {
 	/* What runs may run elsewhere. */
@@ -45,10 +42,6 @@ struct cpu_state {
 	const struct cpumask *allowed;
 };
 
-/* What user space does not touch is no map: to find one of these takes four instructions,
- * and none to see whether it is there. */
-struct cpu_state cpu_states[CPUS_MAX];
-
 /* The two arrays of Linux 2.6; the active one is that of the hall's clock. */
 struct arrays {
 	__u64 arrivals;
@@ -74,6 +67,13 @@ struct hall {
 	struct arrays arrays;
 };
 
+#ifdef __bpf__
+#include "maps.h"
+#include "globals.h"
+#else
+#include "instance.h"
+#endif
+
 static inline __u32 all_waiting(const struct hall *hall)
 {
 	return hall->waiting + hall->urgent;
@@ -85,24 +85,6 @@ static inline struct load load_of(const struct hall *hall)
 
 	return load;
 }
-
-struct hall halls[LLCS_MAX];
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thread);
-} threads SEC(".maps");
-
-struct cpu_tally tallies[CPUS_MAX] SEC(".data.tallies");
-
-/*
- * CPUs that are idle, as the kernel says when they fall so, and at first all. It has a set of
- * its own, by which threads are put on CPUs: as it takes long to ask, it is asked only where
- * there is one here. It is marked before this one or after, by kernel.
- */
-struct cpu_set idlers __attribute__((aligned(64)));
 
 static inline void add_to(struct cpu_set *set, __u32 cpu)
 {
@@ -119,13 +101,13 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 /* Whether any CPU is idle; most of the time none is. */
 ALWAYS _Bool any_idle(void)
 {
-	__u64 words = order.cpu_words;
+	__u64 words = g_order.cpu_words;
 	__u64 any = 0;
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++)
 		if (word < words)
-			any |= idlers.words[word];
+			any |= g_idlers.words[word];
 	return any != 0;
 }
 
@@ -135,7 +117,7 @@ ALWAYS _Bool any_idle(void)
  */
 static inline _Bool is_at_work(__u32 cpu)
 {
-	return !has_cpu(&idlers, cpu);
+	return !has_cpu(&g_idlers, cpu);
 }
 
 /* Whether a CPU is in a set from now on; most of them are as they were. */
@@ -149,12 +131,9 @@ static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 		remove_from(set, cpu);
 }
 
-/* Of the CPU that looks; no callback interrupts another there. */
-struct outlook outlooks[CPUS_MAX];
-
 static inline struct outlook *outlook(void)
 {
-	return &outlooks[bpf_get_smp_processor_id() % CPUS_MAX];
+	return &g_outlooks[bpf_get_smp_processor_id() % CPUS_MAX];
 }
 
 /* Queues are numbered by LLC, then by address space; behind those, the queue
@@ -165,21 +144,18 @@ static inline struct outlook *outlook(void)
 #define NO_QUEUE 0
 #define FIFO (QUEUES - 1)
 
-/* What a callback itself adds to the current thread's migration_disabled. */
-__u32 added_by_bpf;
-
 /* On the CPU that counts. */
 #define COUNT(what) \
-	(tallies[bpf_get_smp_processor_id() % CPUS_MAX].tally.what++)
+	(g_tallies[bpf_get_smp_processor_id() % CPUS_MAX].tally.what++)
 
 static inline struct cpu_state *state_of(__u32 cpu)
 {
-	return &cpu_states[cpu % CPUS_MAX];
+	return &g_cpu_states[cpu % CPUS_MAX];
 }
 
 static inline struct hall *hall_of(__u32 llc)
 {
-	return &halls[llc % LLCS_MAX];
+	return &g_halls[llc % LLCS_MAX];
 }
 
 static inline void advance_clock(struct hall *hall, __u64 vtime)
@@ -298,7 +274,7 @@ ALWAYS _Bool is_movable(struct task_struct *p)
 	if (p->nr_cpus_allowed == 1)
 		return 0;
 	if (disabled && p == bpf_get_current_task_btf())
-		disabled -= added_by_bpf;
+		disabled -= g_added_by_bpf;
 	return !disabled;
 }
 

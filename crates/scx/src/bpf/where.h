@@ -16,7 +16,8 @@
 /* Whether the kernel keeps the idle CPUs of each node apart; it has the functions then. */
 static inline _Bool has_nodes(void)
 {
-	return order.nodes && bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
+	return g_order.nodes &&
+	       bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
 	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
 }
 
@@ -47,7 +48,7 @@ static inline void find_idlers(__u32 cpu)
 		return;
 	for (word = 0; word < CPU_WORDS; word++)
 		if (sees->left.words[word])
-			__sync_fetch_and_or(&idlers.words[word],
+			__sync_fetch_and_or(&g_idlers.words[word],
 					    sees->left.words[word]);
 }
 
@@ -117,11 +118,11 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 
 	if (has_no_choice())
 		return look_at_nothing(thread);
-	sees->unseen = order.nodes & ~(1ULL << here->node_number % NODES_MAX);
+	sees->unseen = g_order.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&sees->idle, here)) {
 		read_cores(&sees->cores, here);
 	} else {
-		if (!order.nodes && !seats_version())
+		if (!g_order.nodes && !seats_version())
 			return look_at_nothing(thread);
 		__builtin_memset(&sees->idle, 0, sizeof(sees->idle));
 		__builtin_memset(&sees->cores, 0, sizeof(sees->cores));
@@ -129,7 +130,7 @@ static inline _Bool look_around(struct outlook *sees, struct task_struct *p,
 			return look_at_nothing(thread);
 	}
 	read_set(&sees->allowed, p->cpus_ptr);
-	sees->guests = guests;
+	sees->guests = g_guests;
 	look_home(sees, p, thread);
 	return 1;
 }

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The scheduler's callbacks, compiled for this machine, and what the kernel does around them.
+ *
+ * The part of kernel/sched/ext.c that the scheduler relies on, without its locks: dispatch
+ * queues, the idle CPUs, waking, scheduling, ticks. Time is the caller's. Nothing runs by
+ * itself: a call that makes a CPU schedule only marks it, and the caller lets each marked CPU
+ * schedule (host_next_resched, host_schedule) until none is left.
+ */
+#include <stdlib.h>
+
+#include "kernel.h"
+
+#include "callbacks.h"
+
+#include "host.h"
+#include "kfuncs.h"
+
+/* Scheduling. */
+
+static void enqueue(struct task_struct *p, __u64 flags)
+{
+	usher_enqueue(p, flags);
+	finish_insert(p);
+}
+
+/* As balance_one: whether `prev` keeps the CPU. */
+static _Bool balance(struct rq *rq, __u32 cpu, struct task_struct *prev)
+{
+	_Bool is_runnable = prev && prev->scx.flags & TASK_QUEUED;
+
+	if (is_runnable && prev->scx.slice)
+		return 1;
+	if (rq->local.first)
+		return 0;
+	usher_dispatch(cpu, prev);
+	return is_runnable && prev->scx.slice;
+}
+
+static void switch_to(struct rq *rq, __u32 cpu, struct task_struct *next)
+{
+	rq->curr = instance->current = next;
+	rq->since_ns = instance->now_ns;
+	if (next) {
+		unlink_from(next);
+		if (rq->is_idle) {
+			rq->is_idle = 0;
+			mark_busy(cpu);
+			usher_update_idle(cpu, 0);
+		}
+		usher_running(next);
+	} else if (!rq->is_idle) {
+		rq->is_idle = 1;
+		mark_idle(cpu);
+		usher_update_idle(cpu, 1);
+	}
+}
+
+__s32 host_schedule(struct instance *host, __u32 cpu)
+{
+	struct rq *rq = &host->rqs[cpu];
+	struct task_struct *prev = rq->curr;
+	struct task_struct *next;
+
+	enter(host, cpu);
+	account(rq);
+	remove_from(&host->resched, cpu);
+	if (!rq->is_online) {
+		if (prev && prev->scx.flags & TASK_QUEUED)
+			return prev->id;
+		rq->curr = 0;
+		return -1;
+	}
+	if (g_order.o1 && prev && !(prev->scx.flags & TASK_QUEUED))
+		usher_stopping(prev, 0);
+	if (balance(rq, cpu, prev))
+		return prev->id;
+	next = rq->local.first;
+	if (g_order.o1 && prev && prev->scx.flags & TASK_QUEUED)
+		usher_stopping(prev, 1);
+	if (prev && prev->scx.flags & TASK_QUEUED)
+		enqueue(prev, next ? 0 : ENQ_LAST);
+	/* One that is put back where nothing else is to run goes on. */
+	next = rq->local.first;
+	switch_to(rq, cpu, next);
+	/* A CPU that a callback has found idle in vain is marked so again. */
+	if (!next && !mask_has(&host->idle, cpu))
+		mark_idle(cpu);
+	return next ? (__s32)next->id : -1;
+}
+
+__s32 host_next_resched(const struct instance *host)
+{
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		if (host->resched.words[word])
+			return word * 64 +
+			       lowest_bit(host->resched.words[word]);
+	return -1;
+}
+
+/*
+ * The slice of the task that runs has ended `at_ns`, while no task waited: the CPU asked
+ * for the next one, and the task went on. Where the scheduler wants to move the task
+ * instead, that is left to the next tick.
+ */
+void host_end_slice(struct instance *host, __u32 cpu, __u64 at_ns)
+{
+	struct rq *rq = &host->rqs[cpu];
+	__u64 now = host->now_ns;
+
+	if (!rq->curr)
+		return;
+	enter(host, cpu);
+	host->now_ns = at_ns;
+	account(rq);
+	rq->curr->scx.slice = 0;
+	usher_dispatch(cpu, rq->curr);
+	if (!rq->curr->scx.slice)
+		rq->curr->scx.slice = g_settings.slice_ns;
+	if (rq->local.first)
+		resched(cpu);
+	host->now_ns = now;
+}
+
+void host_yield(struct instance *host, __u32 cpu)
+{
+	struct rq *rq = &host->rqs[cpu];
+
+	enter(host, cpu);
+	account(rq);
+	if (rq->curr)
+		rq->curr->scx.slice = 0;
+	resched(cpu);
+}
+
+void host_tick(struct instance *host, __u32 cpu)
+{
+	struct rq *rq = &host->rqs[cpu];
+
+	if (!rq->curr)
+		return;
+	enter(host, cpu);
+	account(rq);
+	usher_tick(rq->curr);
+	if (!rq->curr->scx.slice)
+		resched(cpu);
+}
+
+/* Tasks. */
+
+static __u32 first_allowed(const struct task_struct *p)
+{
+	__u32 cpu = p->thread_info.cpu;
+
+	return mask_has(&p->cpus, cpu)
+		       ? cpu
+		       : (__u32)first_of((const void *)&p->cpus,
+					 (const void *)&p->cpus, 0);
+}
+
+void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
+{
+	struct task_struct *p = host->tasks[id];
+	__u32 cpu = p->thread_info.cpu;
+
+	enter(host, by_cpu);
+	p->scx.flags |= TASK_QUEUED;
+	if (p->nr_cpus_allowed > 1 && !p->migration_disabled)
+		p->thread_info.cpu = usher_select_cpu(p, cpu, 0);
+	p->thread_info.cpu = first_allowed(p);
+	if (p->to_dsq)
+		finish_insert(p);
+	else
+		enqueue(p, is_new ? 0 : ENQ_WAKEUP);
+}
+
+void host_requeue(struct instance *host, __u32 id)
+{
+	struct task_struct *p = host->tasks[id];
+
+	if (p->in)
+		unlink_from(p);
+	p->thread_info.cpu = first_allowed(p);
+	enter(host, p->thread_info.cpu);
+	p->scx.flags |= TASK_QUEUED;
+	enqueue(p, 0);
+}
+
+void host_remove(struct instance *host, __u32 id)
+{
+	struct task_struct *p = host->tasks[id];
+
+	enter(host, p->thread_info.cpu);
+	p->scx.flags &= ~TASK_QUEUED;
+	if (!p->in) {
+		account(rq_of(p->thread_info.cpu));
+		resched(p->thread_info.cpu);
+		return;
+	}
+	/* The kernel's own stop is a wake-up of the thread, which stops when it runs. */
+	leave_queue(&p->storage);
+	unlink_from(p);
+}
+
+void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
+{
+	struct task_struct *p = host->tasks[id];
+	__u32 word;
+
+	memcpy(&p->cpus, cpus, sizeof(p->cpus));
+	p->nr_cpus_allowed = 0;
+	for (word = 0; word < CPU_WORDS; word++)
+		p->nr_cpus_allowed += bits_in(cpus->words[word]);
+	if (p->in)
+		host_requeue(host, id);
+}
+
+static struct task_struct *new_task(struct instance *host)
+{
+	struct task_struct *p = host->free_tasks;
+	__u32 id = host->tasks_made;
+	__u32 room = id & (id - 1) ? 0 : id ? 2 * id : 1;
+
+	if (p) {
+		host->free_tasks = p->behind;
+		id = p->id;
+		memset(p, 0, sizeof(*p));
+		p->id = id;
+		return p;
+	}
+	p = calloc(1, sizeof(*p));
+	if (room)
+		host->tasks = realloc(host->tasks, room * sizeof(p));
+	if (!p || !host->tasks)
+		abort();
+	p->id = id;
+	host->tasks[id] = p;
+	host->tasks_made++;
+	return p;
+}
+
+__u32 host_new_task(struct instance *host, const struct host_task *task)
+{
+	struct scx_init_task_args args = {.fork = task->is_forked};
+	struct task_struct *p = new_task(host);
+
+	p->is_used = 1;
+	p->thread_info.cpu = task->cpu;
+	p->flags = task->is_kernel ? PF_KTHREAD : 0;
+	p->static_prio = 120;
+	p->mm = (struct mm_struct *)(uintptr_t)task->mm;
+	p->cpus_ptr = &p->cpus;
+	p->scx.weight = task->weight;
+	p->se.sum_exec_runtime = task->ran_ns;
+	p->cgroups = &p->css;
+	p->css.dfl_cgrp = &p->cgroup;
+	p->cgroup.kn = &p->node;
+	p->node.id = task->cgroup;
+	p->sched_task_group = &p->group;
+	p->group.scx.weight = task->group_weight;
+	if (task->group_weight)
+		p->group.parent = &p->root_group;
+	host_set_cpus(host, p->id, &task->cpus);
+	enter(host, task->cpu);
+	if (task->is_forked)
+		host->current = host->tasks[task->parent];
+	else
+		host->current = p;
+	usher_init_task(p, &args);
+	usher_enable(p);
+	return p->id;
+}
+
+void host_end_task(struct instance *host, __u32 id)
+{
+	struct task_struct *p = host->tasks[id];
+
+	enter(host, p->thread_info.cpu);
+	usher_disable(p);
+	p->is_used = 0;
+	p->behind = host->free_tasks;
+	host->free_tasks = p;
+}
+
+/* The instance. */
+
+struct instance *host_new(const struct place *places, __u32 cpus,
+			  const struct settings *settings,
+			  const struct order *order, __u64 seed)
+{
+	/* Its size is a multiple of its alignment, 64. */
+	struct instance *host = aligned_alloc(64, sizeof(*host));
+	__u32 cpu;
+
+	if (!host)
+		abort();
+	memset(host, 0, sizeof(*host));
+	memcpy(host->places, places, cpus * sizeof(*places));
+	enter(host, 0);
+	host->cpus = cpus;
+	host->random = seed;
+	g_settings = *settings;
+	memcpy((void *)(uintptr_t)&g_order, order, sizeof(*order));
+	for (cpu = 0; cpu < cpus; cpu++) {
+		rq_of(cpu)->is_online = rq_of(cpu)->is_idle = 1;
+		mark_idle(cpu);
+	}
+	if (usher_init())
+		abort();
+	for (cpu = 0; cpu < cpus; cpu++)
+		state_of(cpu)->idle = 1;
+	return host;
+}
+
+void host_free(struct instance *host)
+{
+	__u32 id;
+
+	for (id = 0; id < host->tasks_made; id++)
+		free(host->tasks[id]);
+	free(host->tasks);
+	free(host);
+}
+
+void host_set_now(struct instance *host, __u64 now)
+{
+	host->now_ns = now;
+}
+
+void host_set_online(struct instance *host, __u32 cpu, _Bool is_online)
+{
+	struct rq *rq = &host->rqs[cpu];
+
+	if (rq->is_online == is_online)
+		return;
+	enter(host, cpu);
+	rq->is_online = is_online;
+	if (is_online) {
+		rq->is_idle = 1;
+		mark_idle(cpu);
+		usher_update_idle(cpu, 1);
+	} else if (rq->is_idle) {
+		rq->is_idle = 0;
+		mark_busy(cpu);
+		usher_update_idle(cpu, 0);
+	}
+}
+
+void host_set_seat(struct instance *host, __u64 cgroup,
+		   const struct cpu_set *cpus)
+{
+	struct host_seat *seat;
+
+	enter(host, 0);
+	seat = &host->seats_by_cgroup[host->seats_used++ % SEATS_MAX];
+	seat->cgroup = cgroup;
+	seat->seat.cpus = *cpus;
+	g_seating.version++;
+}
+
+/* What tests and the simulator read. */
+
+__u64 host_slice(struct instance *host, __u32 id)
+{
+	return host->tasks[id]->scx.slice;
+}
+
+_Bool host_may_idle(const struct instance *host, __u32 id)
+{
+	const struct task_struct *p = host->tasks[id];
+	unsigned long any = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		any |= host->idle.bits[word] & p->cpus.bits[word];
+	return any != 0;
+}
+
+_Bool host_any_idle(const struct instance *host)
+{
+	return !bpf_cpumask_empty(&host->idle);
+}
+
+void host_read_task(const struct instance *host, __u32 id,
+		    struct host_task_state *state)
+{
+	const struct task_struct *p = host->tasks[id];
+	const struct thread *thread = &p->storage;
+
+	state->vtime = thread->vtime;
+	state->burst_average_ns = thread->burst_average_ns;
+	state->ran_ns = p->se.sum_exec_runtime;
+	state->uncharged_ns = uncharged(p, thread);
+	state->slice_ns = p->scx.slice;
+	state->cpu = p->thread_info.cpu;
+	state->llc = thread->llc;
+	state->is_urgent = thread->urgent;
+	state->why = thread->why;
+	state->is_queued = p->in != 0;
+}
+
+void host_read_llc(struct instance *host, __u32 llc,
+		   struct host_llc_state *state)
+{
+	const struct hall *hall;
+
+	enter(host, 0);
+	hall = hall_of(llc);
+	state->clock = hall->clock;
+	state->waiting = hall->waiting;
+	state->urgent = hall->urgent;
+}
+
+void host_read_tally(struct instance *host, struct tally *sum)
+{
+	__u64 *to = (void *)sum;
+	__u32 cpu, at;
+
+	enter(host, 0);
+	memset(sum, 0, sizeof(*sum));
+	for (cpu = 0; cpu < host->cpus; cpu++) {
+		const __u64 *from = (const void *)&g_tallies[cpu].tally;
+
+		for (at = 0; at < sizeof(*sum) / sizeof(*to); at++)
+			to[at] += from[at];
+	}
+}
+
+__u64 host_take_turns(struct instance *host)
+{
+	__u64 turns = host->turns;
+
+	host->turns = 0;
+	return turns;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What sched.rs hands to host.c and calls of it. */
+#ifndef USHER_RULES_HOST_H
+#define USHER_RULES_HOST_H
+
+/* A task that begins. */
+struct host_task {
+	__u64 mm;
+	__u64 cgroup;
+	/* CPU time that it has had before. */
+	__u64 ran_ns;
+	/* The only cgroup that it is in, by weight; 0: none. */
+	__u32 group_weight;
+	__u32 weight;
+	/* Where it was born. */
+	__u32 cpu;
+	/* The task that forked it, if any did. */
+	__u32 parent;
+	__u32 is_forked;
+	__u32 is_kernel;
+	struct cpu_set cpus;
+};
+
+/* A task as it is. */
+struct host_task_state {
+	__u64 vtime;
+	__u64 burst_average_ns;
+	__u64 ran_ns;
+	__u64 uncharged_ns;
+	__u64 slice_ns;
+	__u32 cpu;
+	__u32 llc;
+	__u32 is_urgent;
+	__u32 why;
+	__u32 is_queued;
+	__u32 unused;
+};
+
+/* The run queues of an LLC. */
+struct host_llc_state {
+	__u64 clock;
+	__u32 waiting;
+	__u32 urgent;
+};
+
+#endif

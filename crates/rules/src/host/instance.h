@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * One scheduler on one simulated machine. A process may have any number of instances; a
+ * function of host.c enters one, which makes the scheduler's variables that instance's for
+ * the thread that calls.
+ */
+#ifndef USHER_RULES_INSTANCE_H
+#define USHER_RULES_INSTANCE_H
+
+/* A CPU with its local dispatch queue. */
+struct rq {
+	struct dsq local;
+	struct task_struct *curr;
+	/* Since when `curr` runs; what it ran before is in its sum_exec_runtime. */
+	__u64 since_ns;
+	_Bool is_online;
+	/* The idle task runs. */
+	_Bool is_idle;
+};
+
+/* A program's soft seat. */
+struct host_seat {
+	__u64 cgroup;
+	struct seat seat;
+	struct seat_tally tally;
+};
+
+#define HOST_DSQS (LLCS_MAX * 64 + 1)
+
+struct instance {
+#include "globals.h"
+	struct place places[CPUS_MAX];
+	struct rq rqs[CPUS_MAX];
+	struct dsq dsqs[HOST_DSQS];
+	struct host_seat seats_by_cgroup[SEATS_MAX];
+	__u32 seats_used;
+	__u32 cpus;
+	__u64 now_ns;
+	__u64 random;
+	/* The CPU that runs the callback, and the task that it counts as current. */
+	__u32 cpu;
+	struct task_struct *current;
+	/* The kernel's own idle CPUs, and those of idle cores. */
+	struct cpumask idle, idle_cores;
+	struct cpumask scratch;
+	/* CPUs that are to schedule. */
+	struct cpu_set resched;
+	/* Turns of loops since the last reset. */
+	__u64 turns;
+	/* Called before a compare-and-swap on a clock, to play another CPU. */
+	void (*before_swap)(__u64 *clock, void *with);
+	void *before_swap_with;
+	struct task_struct **tasks;
+	__u32 tasks_made;
+	struct task_struct *free_tasks;
+};
+
+static __thread struct instance *instance;
+
+#define g_settings (instance->g_settings)
+#define g_order (instance->g_order)
+#define g_tallies (instance->g_tallies)
+#define g_seating (instance->g_seating)
+#define g_cpu_states (instance->g_cpu_states)
+#define g_halls (instance->g_halls)
+#define g_outlooks (instance->g_outlooks)
+#define g_idlers (instance->g_idlers)
+#define g_guests (instance->g_guests)
+#define g_added_by_bpf (instance->g_added_by_bpf)
+
+#endif

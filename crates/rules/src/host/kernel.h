@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The kernel, as the host build of the scheduler knows it.
+ *
+ * The file takes the place of scx/src/bpf/kernel.h, whose include guard it defines. It
+ * declares the same structures, constants and functions; host.c implements the functions on
+ * the queues and CPUs of one instance. Whatever the BPF build finds out about the running
+ * kernel (CO-RE) is fixed here: the host behaves like the newest kernel.
+ */
+#ifndef USHER_SCX_KERNEL_H
+#define USHER_SCX_KERNEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "shared.h"
+
+#define SEC(name)
+#define OP(name) static
+#define OP_SLEEPABLE(name) static
+#define BPF_PROG(name, ...) name(__VA_ARGS__)
+#define ALWAYS static inline
+#define __noinline static __attribute__((noinline))
+#define barrier_var(value)
+
+#define PF_KTHREAD 0x00200000
+
+/* Values of Linux 6.12 to 7.1. */
+#define DSQ_LOCAL (1ULL << 63 | 2)
+#define DSQ_LOCAL_ON (3ULL << 62)
+#define ENQ_WAKEUP 1ULL
+#define ENQ_PREEMPT (1ULL << 32)
+#define ENQ_LAST (1ULL << 41)
+#define TASK_QUEUED 1U
+#define KICK_IDLE 1ULL
+#define KICK_PREEMPT 2ULL
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
+
+struct cpumask {
+	unsigned long bits[CPU_WORDS];
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct scx_task_group {
+	__u32 weight;
+};
+
+struct task_group {
+	struct task_group *parent;
+	__s32 idle;
+	struct scx_task_group scx;
+};
+
+struct task_group___flat {
+	__u32 scx_weight;
+};
+
+struct sched_ext_entity {
+	__u32 flags;
+	__u64 slice;
+	__u64 dsq_vtime;
+	__u32 weight;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
+struct thread_info {
+	__u32 cpu;
+};
+
+struct scx_init_task_args {
+	_Bool fork;
+};
+
+/* A dispatch queue (DSQ): a list, in the order of virtual time where that counts. */
+struct dsq {
+	struct task_struct *first, *last;
+	__u32 waiting;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	unsigned int flags;
+	int static_prio;
+	int nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+	unsigned short migration_disabled;
+	struct mm_struct *mm;
+	struct css_set *cgroups;
+	struct task_group *sched_task_group;
+	struct sched_entity se;
+	struct sched_ext_entity scx;
+
+	/* The host's own: what the pointers above lead to, and the task's queue. */
+	__u32 id, is_used;
+	struct cpumask cpus;
+	struct thread storage;
+	struct css_set css;
+	struct cgroup cgroup;
+	struct kernfs_node node;
+	struct task_group group, root_group;
+	struct dsq *in;
+	struct task_struct *before, *behind;
+	/* Where a callback has inserted the task; 0: nowhere yet. */
+	__u64 to_dsq, to_flags;
+	_Bool by_vtime;
+};
+
+#define READ_1(p, a) ((p)->a)
+#define READ_2(p, a, b) ((p)->a->b)
+#define READ_THIRD(_1, _2, name, ...) name
+#define BPF_CORE_READ(p, ...) \
+	READ_THIRD(__VA_ARGS__, READ_2, READ_1, 0)(p, __VA_ARGS__)
+#define bpf_core_field_exists(field) (sizeof(field) > 0)
+#define bpf_core_field_offset(type, field) offsetof(type, field)
+#define bpf_ksym_exists(name) 1
+
+/* The maps are known by these addresses alone. */
+extern const char host_threads, host_seats, host_seat_tallies;
+#define threads host_threads
+#define seats host_seats
+#define seat_tallies host_seat_tallies
+#define bpf_map_lookup_elem(map, key) host_lookup(map, key)
+#define bpf_task_storage_get(map, p, init, create) (&(p)->storage)
+
+static void *host_lookup(const char *map, const __u64 *key);
+static __u32 bpf_get_smp_processor_id(void);
+static struct task_struct *bpf_get_current_task_btf(void);
+static __u32 bpf_get_prandom_u32(void);
+static __u64 bpf_jiffies64(void);
+static int bpf_probe_read_kernel(void *to, __u32 bytes, const void *from);
+static _Bool bpf_cpumask_empty(const struct cpumask *mask);
+static _Bool bpf_cpumask_test_cpu(__u32 cpu, const struct cpumask *mask);
+
+static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node);
+static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags);
+static const struct cpumask *scx_bpf_get_idle_cpumask(void);
+static const struct cpumask *scx_bpf_get_idle_smtmask(void);
+static const struct cpumask *scx_bpf_get_idle_cpumask_node(__s32 node);
+static const struct cpumask *scx_bpf_get_idle_smtmask_node(__s32 node);
+static void scx_bpf_put_idle_cpumask(const struct cpumask *mask);
+static _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu);
+static __u32 scx_bpf_nr_cpu_ids(void);
+
+static __u64 now_ns(void);
+static void insert(struct task_struct *p, __u64 dsq, __u64 slice, __u64 flags);
+static void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
+		      __u64 vtime, __u64 flags);
+static _Bool take(__u64 dsq);
+static __u64 first_vtime(__u64 dsq, __u64 none);
+
+static inline __u32 cpu_of(const struct task_struct *p)
+{
+	return p->thread_info.cpu;
+}
+
+static inline void set_slice(struct task_struct *p, __u64 slice)
+{
+	p->scx.slice = slice;
+}
+
+struct bpf_iter_scx_dsq {
+	struct task_struct *next;
+};
+
+static int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, __u64 dsq,
+				__u64 flags);
+static struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it);
+static inline void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it)
+{
+	it->next = 0;
+}
+
+/* Every turn of a loop of unknown length is counted: tests hold the callbacks' cost against
+ * their bounds. */
+static void host_count_turn(void);
+#define bpf_for(at, begin, end) \
+	for ((at) = (begin); (at) < (end); host_count_turn(), (at)++)
+
+/* By instance.h, for whichever is entered. */
+static __thread struct place *g_places;
+
+#endif

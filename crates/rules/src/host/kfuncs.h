@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The kernel's functions that the scheduler calls, on the CPUs, tasks and dispatch queues of
+ * the instance that is entered. host.c includes this file.
+ */
+#ifndef USHER_RULES_KFUNCS_H
+#define USHER_RULES_KFUNCS_H
+
+const char host_threads, host_seats, host_seat_tallies;
+
+static void enter(struct instance *host, __u32 cpu)
+{
+	instance = host;
+	g_places = host->places;
+	host->cpu = cpu;
+	host->current = host->rqs[cpu % CPUS_MAX].curr;
+}
+
+static struct rq *rq_of(__u32 cpu)
+{
+	return &instance->rqs[cpu % CPUS_MAX];
+}
+
+static _Bool mask_has(const struct cpumask *mask, __u32 cpu)
+{
+	return mask->bits[cpu / 64 % CPU_WORDS] >> cpu % 64 & 1;
+}
+
+/* Time. */
+
+static __u64 now_ns(void)
+{
+	return instance->now_ns;
+}
+
+/* 250 a second. */
+static __u64 bpf_jiffies64(void)
+{
+	return instance->now_ns / 4000000;
+}
+
+/* Charges the current task with what it ran, as update_curr_scx does. */
+static void account(struct rq *rq)
+{
+	struct task_struct *curr = rq->curr;
+	__u64 ran = instance->now_ns - rq->since_ns;
+
+	if (!curr || (__s64)ran <= 0)
+		return;
+	rq->since_ns = instance->now_ns;
+	curr->se.sum_exec_runtime += ran;
+	curr->scx.slice -= ran < curr->scx.slice ? ran : curr->scx.slice;
+}
+
+/* Helpers. */
+
+static void host_count_turn(void)
+{
+	instance->turns++;
+}
+
+static void *host_lookup(const char *map, const __u64 *key)
+{
+	__u32 at;
+
+	for (at = 0; at < instance->seats_used; at++) {
+		struct host_seat *found = &instance->seats_by_cgroup[at];
+
+		if (found->cgroup != *key)
+			continue;
+		return map == &host_seats ? (void *)&found->seat
+					  : (void *)&found->tally;
+	}
+	return 0;
+}
+
+static __u32 bpf_get_smp_processor_id(void)
+{
+	return instance->cpu;
+}
+
+static struct task_struct *bpf_get_current_task_btf(void)
+{
+	return instance->current;
+}
+
+/* splitmix64 */
+static __u32 bpf_get_prandom_u32(void)
+{
+	__u64 z = instance->random += 0x9e3779b97f4a7c15ULL;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
+	return z ^ z >> 31;
+}
+
+static int bpf_probe_read_kernel(void *to, __u32 bytes, const void *from)
+{
+	/* No page is mapped there. */
+	if ((uintptr_t)from < 4096) {
+		memset(to, 0, bytes);
+		return -14;
+	}
+	memcpy(to, from, bytes);
+	return 0;
+}
+
+static _Bool bpf_cpumask_test_cpu(__u32 cpu, const struct cpumask *mask)
+{
+	return mask_has(mask, cpu);
+}
+
+static _Bool bpf_cpumask_empty(const struct cpumask *mask)
+{
+	unsigned long any = 0;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++)
+		any |= mask->bits[word];
+	return !any;
+}
+
+static __u32 scx_bpf_nr_cpu_ids(void)
+{
+	return instance->cpus;
+}
+
+/* Idle CPUs. */
+
+static void mark_idle(__u32 cpu)
+{
+	const struct cpu_set *core = &instance->places[cpu].core;
+	_Bool whole = 1;
+	__u32 word;
+
+	instance->idle.bits[cpu / 64] |= 1UL << cpu % 64;
+	for (word = 0; word < CPU_WORDS; word++)
+		whole &= !(core->words[word] & ~instance->idle.bits[word]);
+	for (word = 0; whole && word < CPU_WORDS; word++)
+		instance->idle_cores.bits[word] |= core->words[word];
+}
+
+static _Bool mark_busy(__u32 cpu)
+{
+	const struct cpu_set *core = &instance->places[cpu].core;
+	_Bool was_idle = mask_has(&instance->idle, cpu);
+	__u32 word;
+
+	instance->idle.bits[cpu / 64] &= ~(1UL << cpu % 64);
+	for (word = 0; word < CPU_WORDS; word++)
+		instance->idle_cores.bits[word] &= ~core->words[word];
+	return was_idle;
+}
+
+static _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu)
+{
+	return mark_busy(cpu);
+}
+
+static const struct cpumask *scx_bpf_get_idle_cpumask(void)
+{
+	return &instance->idle;
+}
+
+static const struct cpumask *scx_bpf_get_idle_smtmask(void)
+{
+	return &instance->idle_cores;
+}
+
+static const struct cpumask *of_node(const struct cpumask *all, __u32 node)
+{
+	__u32 cpu;
+
+	memset(&instance->scratch, 0, sizeof(instance->scratch));
+	for (cpu = 0; cpu < instance->cpus; cpu++)
+		if (mask_has(all, cpu) &&
+		    instance->places[cpu].node_number == node)
+			instance->scratch.bits[cpu / 64] |= 1UL << cpu % 64;
+	return &instance->scratch;
+}
+
+static const struct cpumask *scx_bpf_get_idle_cpumask_node(__s32 node)
+{
+	return of_node(&instance->idle, node);
+}
+
+static const struct cpumask *scx_bpf_get_idle_smtmask_node(__s32 node)
+{
+	return of_node(&instance->idle_cores, node);
+}
+
+static void scx_bpf_put_idle_cpumask(const struct cpumask *mask)
+{
+	(void)mask;
+}
+
+/* Dispatch queues. */
+
+static struct dsq *dsq_of(__u64 dsq)
+{
+	__u64 at = dsq == FIFO ? HOST_DSQS - 1 : dsq - QUEUES;
+
+	return at < HOST_DSQS ? &instance->dsqs[at] : 0;
+}
+
+static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node)
+{
+	(void)node;
+	return dsq_of(dsq) ? 0 : -22;
+}
+
+/* Behind `before`; first, where that is 0. */
+static void link_behind(struct dsq *dsq, struct task_struct *before,
+			struct task_struct *p)
+{
+	p->in = dsq;
+	p->before = before;
+	p->behind = before ? before->behind : dsq->first;
+	*(before ? &before->behind : &dsq->first) = p;
+	*(p->behind ? &p->behind->before : &dsq->last) = p;
+	dsq->waiting++;
+}
+
+static void unlink_from(struct task_struct *p)
+{
+	struct dsq *dsq = p->in;
+
+	*(p->before ? &p->before->behind : &dsq->first) = p->behind;
+	*(p->behind ? &p->behind->before : &dsq->last) = p->before;
+	p->in = 0;
+	p->before = p->behind = 0;
+	dsq->waiting--;
+}
+
+/* Equal virtual times are in the order of arrival. */
+static void link_by_vtime(struct dsq *dsq, struct task_struct *p)
+{
+	struct task_struct *before = dsq->last;
+
+	while (before && is_before(p->scx.dsq_vtime, before->scx.dsq_vtime))
+		before = before->before;
+	link_behind(dsq, before, p);
+}
+
+static void resched(__u32 cpu)
+{
+	add_to(&instance->resched, cpu);
+}
+
+static void put_local(struct task_struct *p, __u32 cpu, __u64 flags)
+{
+	struct rq *rq = rq_of(cpu);
+
+	p->thread_info.cpu = cpu;
+	link_behind(&rq->local, rq->local.last, p);
+	if (flags & ENQ_PREEMPT && rq->curr) {
+		account(rq);
+		rq->curr->scx.slice = 0;
+	}
+	if (flags & ENQ_PREEMPT || !rq->curr)
+		resched(cpu);
+}
+
+static void insert(struct task_struct *p, __u64 dsq, __u64 slice, __u64 flags)
+{
+	p->to_dsq = dsq;
+	p->to_flags = flags;
+	p->by_vtime = 0;
+	p->scx.slice = slice ? slice : 1;
+}
+
+static void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
+		      __u64 vtime, __u64 flags)
+{
+	insert(p, dsq, slice, flags);
+	p->by_vtime = 1;
+	p->scx.dsq_vtime = vtime;
+}
+
+/* The kernel inserts a task when the callback has returned. */
+static void finish_insert(struct task_struct *p)
+{
+	__u64 dsq = p->to_dsq;
+
+	p->to_dsq = 0;
+	if (dsq == DSQ_LOCAL)
+		put_local(p, p->thread_info.cpu, p->to_flags);
+	else if ((dsq & DSQ_LOCAL_ON) == DSQ_LOCAL_ON)
+		put_local(p, dsq & (CPUS_MAX - 1), p->to_flags);
+	else if (p->by_vtime)
+		link_by_vtime(dsq_of(dsq), p);
+	else
+		link_behind(dsq_of(dsq), dsq_of(dsq)->last, p);
+}
+
+static _Bool take(__u64 dsq)
+{
+	__u32 cpu = instance->cpu;
+	struct task_struct *p = dsq_of(dsq)->first;
+
+	while (p && !mask_has(&p->cpus, cpu))
+		p = p->behind;
+	if (!p)
+		return 0;
+	unlink_from(p);
+	p->thread_info.cpu = cpu;
+	link_behind(&rq_of(cpu)->local, rq_of(cpu)->local.last, p);
+	return 1;
+}
+
+static __u64 first_vtime(__u64 dsq, __u64 none)
+{
+	struct task_struct *p = dsq_of(dsq)->first;
+
+	return p ? p->scx.dsq_vtime : none;
+}
+
+static int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, __u64 dsq,
+				__u64 flags)
+{
+	(void)flags;
+	it->next = dsq_of(dsq)->first;
+	return 0;
+}
+
+static struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it)
+{
+	struct task_struct *p = it->next;
+
+	it->next = p ? p->behind : 0;
+	return p;
+}
+
+static void scx_bpf_kick_cpu(__s32 cpu, __u64 flags)
+{
+	struct rq *rq = rq_of(cpu);
+
+	if (!rq->is_online || (flags & KICK_IDLE && rq->curr))
+		return;
+	if (flags & KICK_PREEMPT && rq->curr) {
+		account(rq);
+		rq->curr->scx.slice = 0;
+	}
+	resched(cpu);
+}
+
+#endif

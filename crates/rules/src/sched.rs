@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler itself, on a simulated machine: the C source of the BPF programs, compiled
+//! for this machine, and the part of the kernel that it relies on.
+//!
+//! [`HostSched`] is one instance: CPUs, tasks, dispatch queues and the scheduler's variables.
+//! The caller provides time and events, and lets CPUs schedule when the scheduler asks for it:
+//!
+//! ```no_run
+//! # use usher_rules::sched::{HostSched, Settings, Task};
+//! # let (places, task) = (vec![], Task::default());
+//! let mut sched = HostSched::new(&places, &Settings::default(), 1);
+//! let task = sched.new_task(&task);
+//! sched.set_now(1_000);
+//! sched.wake_new(task, 0);
+//! while let Some(cpu) = sched.next_resched() {
+//!     let running = sched.schedule(cpu);
+//! }
+//! ```
+//!
+//! Instances share nothing. The same calls give the same results.
+
+use std::ptr::NonNull;
+
+use crate::where_to::{CPU_WORDS, CpuWords, Place};
+
+/// `struct settings`: what user space wants.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Length of a slice.
+    pub slice_ns: u64,
+    /// Longest turn of an address space.
+    pub turn_ns: u64,
+    /// Largest lag, in virtual time.
+    pub lead_ns: u64,
+    /// 1: idle cores come before idle hardware threads of busy cores.
+    pub smt: u32,
+    /// 1: threads of an address space run one after another.
+    pub aggregate: u32,
+    /// Last-level caches of the machine.
+    pub llcs: u32,
+    /// Padding.
+    pub unused: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            slice_ns: 3_000_000,
+            turn_ns: 24_000_000,
+            lead_ns: 24_000_000,
+            smt: 1,
+            aggregate: 1,
+            llcs: 1,
+            unused: 0,
+        }
+    }
+}
+
+/// `struct order`: the variant that is loaded.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Order {
+    fifo: u32,
+    o1: u32,
+    nodes: u64,
+    cpu_words: u64,
+}
+
+/// `struct host_task`: a task that begins.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task {
+    /// Its address space; 0: a thread of the kernel.
+    pub mm: u64,
+    /// Its cgroup, by which it has a seat; 0: none.
+    pub cgroup: u64,
+    /// CPU time that it has had before; 0: it is new.
+    pub ran_ns: u64,
+    /// `cpu.weight` of its cgroup; 0: the cgroup has none.
+    pub group_weight: u32,
+    /// Its weight by nice value: 100 at nice 0.
+    pub weight: u32,
+    /// The CPU on which it is forked.
+    pub cpu: u32,
+    /// The task that forks it, where `is_forked` is 1.
+    pub parent: u32,
+    /// 0: it was there before the scheduler.
+    pub is_forked: u32,
+    /// 1: a thread of the kernel's.
+    pub is_kernel: u32,
+    /// CPUs that it may run on.
+    pub cpus: CpuWords,
+}
+
+impl Default for Task {
+    fn default() -> Self {
+        Self {
+            mm: 0x1000,
+            cgroup: 0,
+            ran_ns: 0,
+            group_weight: 0,
+            weight: 100,
+            cpu: 0,
+            parent: 0,
+            is_forked: 0,
+            is_kernel: 0,
+            cpus: [u64::MAX; CPU_WORDS],
+        }
+    }
+}
+
+/// A task by number. A later task may have the number of one that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskId(u32);
+
+impl TaskId {
+    /// The number, counted from 0.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// `struct host_task_state`: a task as it is.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TaskState {
+    /// Virtual time, by the clock of `llc`.
+    pub vtime: u64,
+    /// Average length of a burst.
+    pub burst_average_ns: u64,
+    /// CPU time, as of when its CPU last scheduled.
+    pub ran_ns: u64,
+    /// What of that its virtual time does not count yet.
+    pub uncharged_ns: u64,
+    /// What is left of its slice.
+    pub slice_ns: u64,
+    /// The CPU that it runs on, or last ran on.
+    pub cpu: u32,
+    /// The LLC whose clock its virtual time is by.
+    pub llc: u32,
+    /// 1: it waits among urgent tasks.
+    pub is_urgent: u32,
+    /// `enum why`.
+    pub why: u32,
+    /// 1: it waits in a dispatch queue.
+    pub is_queued: u32,
+    unused: u32,
+}
+
+/// `struct host_llc_state`: the run queues of an LLC.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LlcState {
+    /// Virtual time of the waiting task that is furthest behind, at its latest.
+    pub clock: u64,
+    /// Tasks in the queues of address spaces.
+    pub waiting: u32,
+    /// Tasks in the urgent queue.
+    pub urgent: u32,
+}
+
+/// `struct tally`: the scheduler's counters, summed over all CPUs.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields are those of struct tally in shared.h")]
+pub struct Tally {
+    pub switches: u64,
+    pub space_switches: u64,
+    pub idle_cores: u64,
+    pub idle_threads: u64,
+    pub queued: u64,
+    pub prolonged: u64,
+    pub turns_kept: u64,
+    pub stolen: u64,
+    pub pulls: u64,
+    pub moved: u64,
+    pub soon: u64,
+    pub preempted: u64,
+    pub returned: u64,
+    pub borrowed: u64,
+}
+
+#[repr(C)]
+struct Instance {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn host_new(
+        places: *const Place,
+        cpus: u32,
+        settings: *const Settings,
+        order: *const Order,
+        seed: u64,
+    ) -> *mut Instance;
+    fn host_free(host: *mut Instance);
+    fn host_set_now(host: *mut Instance, now_ns: u64);
+    fn host_new_task(host: *mut Instance, task: *const Task) -> u32;
+    fn host_end_task(host: *mut Instance, id: u32);
+    fn host_wake(host: *mut Instance, id: u32, by_cpu: u32, is_new: bool);
+    fn host_requeue(host: *mut Instance, id: u32);
+    fn host_remove(host: *mut Instance, id: u32);
+    fn host_set_cpus(host: *mut Instance, id: u32, cpus: *const CpuWords);
+    fn host_set_online(host: *mut Instance, cpu: u32, online: bool);
+    fn host_set_seat(host: *mut Instance, cgroup: u64, cpus: *const CpuWords);
+    fn host_schedule(host: *mut Instance, cpu: u32) -> i32;
+    fn host_next_resched(host: *const Instance) -> i32;
+    fn host_yield(host: *mut Instance, cpu: u32);
+    fn host_end_slice(host: *mut Instance, cpu: u32, at_ns: u64);
+    fn host_tick(host: *mut Instance, cpu: u32);
+    fn host_slice(host: *mut Instance, id: u32) -> u64;
+    fn host_may_idle(host: *const Instance, id: u32) -> bool;
+    fn host_any_idle(host: *const Instance) -> bool;
+    fn host_read_task(host: *const Instance, id: u32, state: *mut TaskState);
+    fn host_read_llc(host: *mut Instance, llc: u32, state: *mut LlcState);
+    fn host_read_tally(host: *mut Instance, sum: *mut Tally);
+    fn host_take_turns(host: *mut Instance) -> u64;
+}
+
+/// An instance of the scheduler on a simulated machine.
+#[derive(Debug)]
+pub struct HostSched {
+    host: NonNull<Instance>,
+    cpus: u32,
+}
+
+// SAFETY: an instance refers to no other one and to no thread; a function of host.c enters it
+// anew each time, for the thread that calls.
+unsafe impl Send for HostSched {}
+
+// SAFETY, for every call below: `host` is an instance of host_new until it is dropped; it is
+// borrowed as the function's `const` says; pointers are to values of the declared layout,
+// which the functions copy. Numbers of tasks come from `TaskId`, which only new_task makes.
+impl HostSched {
+    /// The scheduler on a machine whose CPUs are all idle and lie as `places` says. `seed`
+    /// begins its random numbers.
+    ///
+    /// # Panics
+    /// There are more CPUs or LLCs than the scheduler's tables have room for.
+    pub fn new(places: &[Place], settings: &Settings, seed: u64) -> Self {
+        assert!(places.len() <= crate::where_to::CPUS_MAX);
+        assert!(settings.llcs as usize <= crate::where_to::LLCS_MAX);
+        let cpus = places.len() as u32;
+        let order = Order {
+            cpu_words: u64::from(cpus.div_ceil(64)),
+            ..Order::default()
+        };
+        // SAFETY: as above; there are as many places.
+        let host = unsafe { host_new(places.as_ptr(), cpus, settings, &order, seed) };
+        let Some(host) = NonNull::new(host) else {
+            unreachable!("host_new gives up where there is no memory");
+        };
+        Self { host, cpus }
+    }
+
+    fn checked(&self, cpu: usize) -> u32 {
+        let cpu = cpu as u32;
+        assert!(cpu < self.cpus, "there is no CPU {cpu}");
+        cpu
+    }
+
+    /// Sets the time.
+    pub fn set_now(&mut self, now_ns: u64) {
+        // SAFETY: as above.
+        unsafe { host_set_now(self.host.as_ptr(), now_ns) }
+    }
+
+    /// A task begins; it sleeps until it is woken.
+    pub fn new_task(&mut self, task: &Task) -> TaskId {
+        // SAFETY: as above.
+        TaskId(unsafe { host_new_task(self.host.as_ptr(), task) })
+    }
+
+    /// A task ends, which neither runs nor waits.
+    pub fn end_task(&mut self, task: TaskId) {
+        // SAFETY: as above.
+        unsafe { host_end_task(self.host.as_ptr(), task.0) }
+    }
+
+    /// Wakes a task that has slept, from a CPU.
+    pub fn wake(&mut self, task: TaskId, by_cpu: usize) {
+        let by_cpu = self.checked(by_cpu);
+        // SAFETY: as above.
+        unsafe { host_wake(self.host.as_ptr(), task.0, by_cpu, false) }
+    }
+
+    /// Wakes a task for the first time.
+    pub fn wake_new(&mut self, task: TaskId, by_cpu: usize) {
+        let by_cpu = self.checked(by_cpu);
+        // SAFETY: as above.
+        unsafe { host_wake(self.host.as_ptr(), task.0, by_cpu, true) }
+    }
+
+    /// Enqueues a runnable task that does not run: one that was taken off its CPU.
+    pub fn requeue(&mut self, task: TaskId) {
+        // SAFETY: as above.
+        unsafe { host_requeue(self.host.as_ptr(), task.0) }
+    }
+
+    /// A task runs and waits no more. If it was running, its CPU has to schedule.
+    pub fn remove(&mut self, task: TaskId) {
+        // SAFETY: as above.
+        unsafe { host_remove(self.host.as_ptr(), task.0) }
+    }
+
+    /// Sets the CPUs that a task may run on. One that runs elsewhere stays there until it is
+    /// taken off.
+    pub fn set_cpus(&mut self, task: TaskId, cpus: &CpuWords) {
+        // SAFETY: as above.
+        unsafe { host_set_cpus(self.host.as_ptr(), task.0, cpus) }
+    }
+
+    /// Takes a CPU off line, or puts it back. A task that runs there goes on until it is
+    /// removed.
+    pub fn set_online(&mut self, cpu: usize, online: bool) {
+        let cpu = self.checked(cpu);
+        // SAFETY: as above.
+        unsafe { host_set_online(self.host.as_ptr(), cpu, online) }
+    }
+
+    /// Gives the tasks of a cgroup a soft seat.
+    pub fn set_seat(&mut self, cgroup: u64, cpus: &CpuWords) {
+        // SAFETY: as above.
+        unsafe { host_set_seat(self.host.as_ptr(), cgroup, cpus) }
+    }
+
+    /// A CPU schedules: the task that runs there from now on.
+    pub fn schedule(&mut self, cpu: usize) -> Option<TaskId> {
+        let cpu = self.checked(cpu);
+        // SAFETY: as above.
+        let next = unsafe { host_schedule(self.host.as_ptr(), cpu) };
+        u32::try_from(next).ok().map(TaskId)
+    }
+
+    /// A CPU that is to schedule.
+    pub fn next_resched(&self) -> Option<usize> {
+        // SAFETY: as above.
+        let cpu = unsafe { host_next_resched(self.host.as_ptr()) };
+        usize::try_from(cpu).ok()
+    }
+
+    /// The slice of the task that runs on a CPU ended at that time in the past, and the task
+    /// went on, as no task waited. Slices that follow one another may be ended at once, by
+    /// the end of the last.
+    pub fn end_slice(&mut self, cpu: usize, at_ns: u64) {
+        let cpu = self.checked(cpu);
+        // SAFETY: as above.
+        unsafe { host_end_slice(self.host.as_ptr(), cpu, at_ns) }
+    }
+
+    /// The task that runs on a CPU yields.
+    pub fn yield_now(&mut self, cpu: usize) {
+        let cpu = self.checked(cpu);
+        // SAFETY: as above.
+        unsafe { host_yield(self.host.as_ptr(), cpu) }
+    }
+
+    /// The clock ticks on a CPU.
+    pub fn tick(&mut self, cpu: usize) {
+        let cpu = self.checked(cpu);
+        // SAFETY: as above.
+        unsafe { host_tick(self.host.as_ptr(), cpu) }
+    }
+
+    /// What is left of a task's slice, as of when its CPU last scheduled.
+    pub fn slice_ns(&mut self, task: TaskId) -> u64 {
+        // SAFETY: as above.
+        unsafe { host_slice(self.host.as_ptr(), task.0) }
+    }
+
+    /// Whether a CPU is idle that a task may run on.
+    pub fn has_idle_for(&self, task: TaskId) -> bool {
+        // SAFETY: as above.
+        unsafe { host_may_idle(self.host.as_ptr(), task.0) }
+    }
+
+    /// Whether any CPU is idle.
+    pub fn any_idle(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { host_any_idle(self.host.as_ptr()) }
+    }
+
+    /// A task as it is.
+    pub fn task(&self, task: TaskId) -> TaskState {
+        let mut state = TaskState::default();
+        // SAFETY: as above.
+        unsafe { host_read_task(self.host.as_ptr(), task.0, &mut state) };
+        state
+    }
+
+    /// The run queues of an LLC.
+    pub fn llc(&self, llc: usize) -> LlcState {
+        let mut state = LlcState::default();
+        // SAFETY: as above; the number is taken modulo the tables' size.
+        unsafe { host_read_llc(self.host.as_ptr(), llc as u32, &mut state) };
+        state
+    }
+
+    /// The scheduler's counters.
+    pub fn tally(&self) -> Tally {
+        let mut sum = Tally::default();
+        // SAFETY: as above.
+        unsafe { host_read_tally(self.host.as_ptr(), &mut sum) };
+        sum
+    }
+
+    /// Turns of loops in callbacks since the last call.
+    pub fn take_loop_turns(&mut self) -> u64 {
+        // SAFETY: as above.
+        unsafe { host_take_turns(self.host.as_ptr()) }
+    }
+}
+
+impl Drop for HostSched {
+    fn drop(&mut self) {
+        // SAFETY: as above; nothing uses the instance after this.
+        unsafe { host_free(self.host.as_ptr()) }
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A machine whose threads compute, yield and sleep, under the host build of the scheduler.
+
+#![allow(dead_code, reason = "each test program uses some of it")]
+
+use std::collections::BTreeSet;
+
+use usher_rules::sched::{HostSched, Settings, Task, TaskId};
+use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
+
+pub const MS: u64 = 1_000_000;
+pub const SETTINGS: Settings = Settings {
+    slice_ns: 3 * MS,
+    turn_ns: 24 * MS,
+    lead_ns: 24 * MS,
+    smt: 1,
+    aggregate: 1,
+    llcs: 1,
+    unused: 0,
+};
+
+/// What a thread does: it computes for `runs_ns` and then sleeps, or yields where `sleeps_ns`
+/// is 0, again and again.
+#[derive(Debug, Clone, Copy)]
+pub struct Program {
+    pub mm: u64,
+    /// CPUs that it may run on, by bit.
+    pub cpus: u64,
+    pub weight: u32,
+    pub runs_ns: u64,
+    pub sleeps_ns: u64,
+    /// It ends after so many bursts.
+    pub bursts: u32,
+    /// Its CPU time before; 0: it is new.
+    pub ran_ns: u64,
+    pub cgroup: u64,
+}
+
+impl Program {
+    /// One that always computes.
+    pub fn new(mm: u64, cpus: u64) -> Self {
+        Self {
+            mm: mm << 12,
+            cpus,
+            weight: 100,
+            runs_ns: u64::MAX,
+            sleeps_ns: 0,
+            bursts: u32::MAX,
+            ran_ns: 1,
+            cgroup: 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Running(usize),
+    Waiting,
+    Sleeping,
+    Ended,
+}
+
+#[derive(Debug, Clone)]
+pub struct Thread {
+    pub program: Program,
+    pub task: TaskId,
+    pub state: State,
+    pub ran_ns: u64,
+    /// Left of its burst.
+    left_ns: u64,
+    bursts: u32,
+    /// Since when it runs, waits or sleeps.
+    since_ns: u64,
+    /// Longest wait that is over.
+    waited_ns: u64,
+}
+
+/// A machine at work.
+pub struct World {
+    pub sched: HostSched,
+    pub threads: Vec<Thread>,
+    pub now_ns: u64,
+    /// The thread on each CPU.
+    pub cpus: Vec<Option<usize>>,
+    slice_ends_ns: Vec<u64>,
+    by_task: Vec<usize>,
+    /// When each sleeping thread wakes.
+    sleepers: BTreeSet<(u64, usize)>,
+    /// Every thread that began to run, in order.
+    pub began: Vec<usize>,
+}
+
+pub fn words(cpus: u64) -> CpuWords {
+    let mut words = [0; CPU_WORDS];
+    words[0] = cpus;
+    words
+}
+
+/// CPUs of one LLC, one or more to a core.
+pub fn places(cpus: usize, threads_per_core: usize) -> Vec<Place> {
+    let all = words(u64::MAX >> (64 - cpus));
+    let place = |cpu: usize| {
+        let core = (1 << threads_per_core) - 1;
+        Place {
+            known: 1,
+            core: words(core << (cpu / threads_per_core * threads_per_core)),
+            near: all,
+            node: all,
+            node_llcs: 1,
+            ..Place::default()
+        }
+    };
+    (0..cpus).map(place).collect()
+}
+
+impl World {
+    pub fn new(cpus: usize, settings: Settings) -> Self {
+        Self::on(&places(cpus, 1), settings)
+    }
+
+    pub fn on(places: &[Place], settings: Settings) -> Self {
+        let mut sched = HostSched::new(places, &settings, 1);
+        sched.set_now(1_000 * MS);
+        Self {
+            sched,
+            threads: Vec::new(),
+            now_ns: 1_000 * MS,
+            cpus: vec![None; places.len()],
+            slice_ends_ns: vec![u64::MAX; places.len()],
+            by_task: Vec::new(),
+            sleepers: BTreeSet::new(),
+            began: Vec::new(),
+        }
+    }
+
+    /// Starts a thread on the first CPU that it may run on.
+    pub fn start(&mut self, program: Program) -> usize {
+        let task = self.sched.new_task(&Task {
+            mm: program.mm,
+            weight: program.weight,
+            cpu: program.cpus.trailing_zeros(),
+            ran_ns: program.ran_ns,
+            cgroup: program.cgroup,
+            cpus: words(program.cpus),
+            ..Task::default()
+        });
+        let number = self.threads.len();
+        self.threads.push(Thread {
+            program,
+            task,
+            state: State::Waiting,
+            ran_ns: 0,
+            left_ns: program.runs_ns,
+            bursts: 0,
+            since_ns: self.now_ns,
+            waited_ns: 0,
+        });
+        self.by_task
+            .resize(self.by_task.len().max(task.index() + 1), 0);
+        self.by_task[task.index()] = number;
+        self.sched
+            .wake_new(task, program.cpus.trailing_zeros() as usize);
+        self.follow();
+        number
+    }
+
+    fn follow(&mut self) {
+        while let Some(cpu) = self.sched.next_resched() {
+            self.schedule(cpu);
+        }
+    }
+
+    fn schedule(&mut self, cpu: usize) {
+        let next = self.sched.schedule(cpu);
+        let next = next.map(|task| self.by_task[task.index()]);
+        let prev = self.cpus[cpu];
+        if prev != next {
+            if let Some(prev) = prev {
+                self.account(prev);
+                if self.threads[prev].state == State::Running(cpu) {
+                    self.threads[prev].state = State::Waiting;
+                }
+            }
+            if let Some(next) = next {
+                let thread = &mut self.threads[next];
+                assert!(thread.program.cpus >> cpu & 1 == 1, "runs where it may not");
+                assert_eq!(thread.state, State::Waiting);
+                thread.waited_ns = thread.waited_ns.max(self.now_ns - thread.since_ns);
+                thread.since_ns = self.now_ns;
+                thread.state = State::Running(cpu);
+                self.began.push(next);
+            }
+            self.cpus[cpu] = next;
+        }
+        self.slice_ends_ns[cpu] = match next {
+            Some(next) => self.now_ns + self.sched.slice_ns(self.threads[next].task),
+            None => u64::MAX,
+        };
+    }
+
+    /// Counts what a thread ran until now.
+    fn account(&mut self, number: usize) {
+        let thread = &mut self.threads[number];
+        let ran_ns = self.now_ns - thread.since_ns;
+        thread.since_ns = self.now_ns;
+        thread.ran_ns += ran_ns;
+        thread.left_ns -= ran_ns;
+    }
+
+    /// When a CPU has something to do.
+    fn event_ns(&self, cpu: usize) -> u64 {
+        let Some(number) = self.cpus[cpu] else {
+            return u64::MAX;
+        };
+        let thread = &self.threads[number];
+        let burst_ends_ns = thread.since_ns.saturating_add(thread.left_ns);
+        burst_ends_ns.min(self.slice_ends_ns[cpu])
+    }
+
+    fn cpu_event(&mut self, cpu: usize) {
+        let Some(number) = self.cpus[cpu] else {
+            return;
+        };
+        self.account(number);
+        let thread = &mut self.threads[number];
+        if thread.left_ns > 0 {
+            return self.schedule(cpu);
+        }
+        thread.bursts += 1;
+        thread.left_ns = thread.program.runs_ns;
+        let task = thread.task;
+        let ends = thread.bursts == thread.program.bursts;
+        if !ends && thread.program.sleeps_ns == 0 {
+            self.sched.yield_now(cpu);
+            return;
+        }
+        let wakes_ns = self.now_ns + thread.program.sleeps_ns;
+        thread.state = if ends { State::Ended } else { State::Sleeping };
+        if !ends {
+            self.sleepers.insert((wakes_ns, number));
+        }
+        self.sched.remove(task);
+        self.schedule(cpu);
+        if ends {
+            self.sched.end_task(task);
+        }
+    }
+
+    fn wake_those_due(&mut self) {
+        while let Some(&(at_ns, number)) = self.sleepers.first() {
+            if at_ns > self.now_ns {
+                break;
+            }
+            self.sleepers.pop_first();
+            let thread = &mut self.threads[number];
+            thread.state = State::Waiting;
+            thread.since_ns = self.now_ns;
+            let cpu = self.sched.task(self.threads[number].task).cpu as usize;
+            self.sched.wake(self.threads[number].task, cpu);
+            self.follow();
+        }
+    }
+
+    /// One event; false where there is none before `until_ns`.
+    pub fn step(&mut self, until_ns: u64) -> bool {
+        let cpus = (0..self.cpus.len()).map(|cpu| self.event_ns(cpu));
+        let sleeps = self.sleepers.first().map(|&(at_ns, _)| at_ns);
+        let next_ns = cpus.chain(sleeps).min().unwrap_or(u64::MAX);
+        if next_ns > until_ns {
+            self.now_ns = until_ns;
+            self.sched.set_now(until_ns);
+            return false;
+        }
+        self.now_ns = next_ns;
+        self.sched.set_now(next_ns);
+        for cpu in 0..self.cpus.len() {
+            if self.event_ns(cpu) <= next_ns {
+                self.cpu_event(cpu);
+                self.follow();
+            }
+        }
+        self.wake_those_due();
+        true
+    }
+
+    /// Lets so much time pass.
+    pub fn run(&mut self, for_ns: u64) {
+        let until_ns = self.now_ns + for_ns;
+        while self.step(until_ns) {}
+        for cpu in 0..self.cpus.len() {
+            if let Some(number) = self.cpus[cpu] {
+                self.account(number);
+            }
+        }
+    }
+
+    /// The clock ticks everywhere.
+    pub fn tick(&mut self) {
+        (0..self.cpus.len()).for_each(|cpu| self.sched.tick(cpu));
+        self.follow();
+    }
+
+    /// The longest time that a thread waited, those that still wait included.
+    pub fn longest_wait_ns(&self) -> u64 {
+        let waits = self.threads.iter().map(|thread| self.waited_ns(thread));
+        waits.max().unwrap_or(0)
+    }
+
+    pub fn waited_ns(&self, thread: &Thread) -> u64 {
+        match thread.state {
+            State::Waiting => thread.waited_ns.max(self.now_ns - thread.since_ns),
+            _ => thread.waited_ns,
+        }
+    }
+
+    /// Virtual time of a thread, with what it is not charged yet.
+    pub fn vtime(&self, number: usize) -> u64 {
+        let thread = &self.threads[number];
+        let state = self.sched.task(thread.task);
+        let weight = u64::from(thread.program.weight);
+        let ran = usher_rules::share::virtual_ns(state.uncharged_ns, weight);
+        state.vtime.wrapping_add(ran)
+    }
+}

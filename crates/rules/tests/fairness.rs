@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which thread is next on one CPU: paper 4's example, shares by weight, and bounds on waits.
+//! On the host build of the scheduler.
+
+mod common;
+
+use common::{MS, Program, SETTINGS, State, World};
+use proptest::prelude::*;
+use usher_rules::sched::Settings;
+use usher_rules::share;
+
+fn settings(aggregate: bool) -> Settings {
+    Settings {
+        aggregate: aggregate.into(),
+        ..SETTINGS
+    }
+}
+
+/// The order in which threads of one slice each run, and how often the address space changes
+/// on the way.
+fn order(aggregate: bool) -> (String, usize) {
+    let mut world = World::new(1, settings(aggregate));
+    // They come while another thread runs.
+    let mut program = Program::new(9 << 8, 1);
+    (program.runs_ns, program.bursts) = (MS, 1);
+    world.start(program);
+    for space in [1, 2, 1, 1, 2] {
+        let mut program = Program::new(space << 8, 1);
+        (program.runs_ns, program.bursts) = (SETTINGS.slice_ns, 1);
+        world.start(program);
+    }
+    world.run(100 * MS);
+    let ran = &world.began[1..];
+    let space = |&thread: &usize| world.threads[thread].program.mm;
+    let switches = ran
+        .windows(2)
+        .filter(|pair| space(&pair[0]) != space(&pair[1]));
+    (
+        ran.iter()
+            .map(|&thread| ".ABCDE".as_bytes()[thread] as char)
+            .collect(),
+        switches.count(),
+    )
+}
+
+#[test]
+fn the_papers_example() {
+    assert_eq!(order(false), ("ABCDE".to_owned(), 3));
+    assert_eq!(order(true), ("ACDBE".to_owned(), 1));
+}
+
+fn threads() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    // An address space, and when the thread begins.
+    proptest::collection::vec((1..6_u64, 0..6 * MS), 2..9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The promise of turns.h: no thread gets further ahead of one that waits than `lead_ns`
+    /// and two slices, so a wait is at most (n - 1) times that.
+    #[test]
+    fn no_thread_is_further_ahead_than_the_bound(
+        mut threads in threads(),
+        aggregate: bool,
+        turn_slices in 1..12_u64,
+        lead_slices in 0..12_u64,
+    ) {
+        let slice_ns = SETTINGS.slice_ns;
+        let settings = Settings {
+            turn_ns: turn_slices * slice_ns,
+            lead_ns: lead_slices * slice_ns,
+            ..settings(aggregate)
+        };
+        let bound = share::ahead_at_most(settings.lead_ns, slice_ns, 100);
+        let mut world = World::new(1, settings);
+        let begun_ns = world.now_ns;
+        threads.sort_by_key(|&(_, at_ns)| at_ns);
+        let count = threads.len() as u64;
+        for (space, at_ns) in threads {
+            while world.step(begun_ns + at_ns) {}
+            world.start(Program::new(space << 8, 1));
+        }
+        for _ in 0..600 {
+            world.step(u64::MAX);
+            let Some(running) = world.cpus[0] else {
+                continue;
+            };
+            let vtime = world.vtime(running);
+            let all = world.threads.iter().enumerate();
+            for (number, _) in all.filter(|(_, thread)| thread.state == State::Waiting) {
+                let ahead = vtime.wrapping_sub(world.vtime(number)) as i64;
+                prop_assert!(ahead <= bound as i64, "{ahead} ns ahead");
+            }
+        }
+        // Before, the others may have been as far behind.
+        prop_assert!(world.longest_wait_ns() <= 2 * (count - 1) * bound);
+    }
+}
+
+/// What a thread that always computes had of a CPU.
+#[derive(Debug, Clone, Copy)]
+struct Had {
+    share: f64,
+    waited_ns: u64,
+}
+
+/// Of threads with these weights, each a program of its own, over three minutes.
+fn shares(weights: &[u32], aggregate: bool) -> Vec<Had> {
+    let mut world = World::new(1, settings(aggregate));
+    for (number, &weight) in (1..).zip(weights) {
+        world.start(Program {
+            weight,
+            ..Program::new(number << 8, 1)
+        });
+    }
+    let run_ns = 60_000 * SETTINGS.slice_ns;
+    world.run(run_ns);
+    let had = world.threads.iter().map(|thread| Had {
+        share: thread.ran_ns as f64 / run_ns as f64,
+        waited_ns: world.waited_ns(thread),
+    });
+    had.collect()
+}
+
+#[test]
+fn shares_are_proportional_to_weight() {
+    for aggregate in [false, true] {
+        // Nice 5, 15 and -20 beside nice 0, as scx.weight has them.
+        for other in [33, 3, 8668] {
+            let has = shares(&[100, other], aggregate)[1].share;
+            let due = f64::from(other) / f64::from(100 + other);
+            let off = if other == 3 { 0.35 } else { 0.05 };
+            assert!((has / due - 1.0).abs() < off, "{other}: {has} of {due}");
+        }
+        // Nice 19 is due a hundredth.
+        let has = shares(&[100, 1], aggregate)[1].share;
+        assert!((0.01..0.03).contains(&has), "{has}");
+    }
+}
+
+#[test]
+fn lightest_thread_waits_for_seconds_beside_the_heaviest() {
+    // Nice 19 and -20, and the latter in a cgroup of the greatest weight.
+    for heavy in [&[8668][..], &[8668; 7], &[866_800], &[8668, 866_800, 100]] {
+        let weights: Vec<u32> = [1].iter().chain(heavy).copied().collect();
+        for aggregate in [false, true] {
+            let had = shares(&weights, aggregate);
+            assert!((had[0].waited_ns as f64) < 12e9, "{heavy:?}: {had:?}");
+        }
+    }
+}
+
+/// When they begin, the light thread is far ahead of the others already.
+#[test]
+fn light_thread_waits_for_seconds_when_heavier_ones_begin() {
+    for later in [&[8668; 3][..], &[866_800], &[866_800, 8668, 866_800]] {
+        for aggregate in [false, true] {
+            let mut world = World::new(1, settings(aggregate));
+            let program = |number: u64, weight| Program {
+                weight,
+                ..Program::new(number << 8, 1)
+            };
+            world.start(program(1, 1));
+            world.start(program(2, 100));
+            world.run(9 * SETTINGS.slice_ns);
+            for (number, &weight) in (3..).zip(later) {
+                world.start(program(number, weight));
+            }
+            world.run(40_000 * SETTINGS.slice_ns);
+            let waited_ns = world.longest_wait_ns();
+            assert!(waited_ns < 15_000 * MS, "{later:?}: {waited_ns}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that may run on some CPUs only: they wait with threads of other CPUs, which their
+//! own CPUs cannot serve. On the host build of the scheduler.
+
+mod common;
+
+use common::{MS, Program, SETTINGS, World};
+use proptest::prelude::*;
+
+/// A world in which these threads run from the start.
+fn world(cpus: usize, programs: impl IntoIterator<Item = Program>) -> World {
+    let mut world = World::new(cpus, SETTINGS);
+    for program in programs {
+        world.start(program);
+    }
+    world
+}
+
+/// Checks the share of each thread that `is_meant`, to within 5 %.
+fn check_shares(
+    world: &World,
+    ran_ns: u64,
+    is_meant: impl Fn(&Program) -> bool,
+    due: impl Fn(&Program) -> f64,
+) {
+    for thread in world.threads.iter().filter(|t| is_meant(&t.program)) {
+        let (share, due) = (thread.ran_ns as f64 / ran_ns as f64, due(&thread.program));
+        let off = (share / due - 1.0).abs();
+        assert!(off < 0.05, "{share} instead of {due}: {thread:?}");
+    }
+}
+
+/// Two address spaces that share a queue would begin a turn one after the other, for ever.
+#[test]
+fn address_spaces_that_share_a_queue_share_a_turn() {
+    for (cpus, loops) in [(2, 60), (2, 120), (4, 120), (4, 400), (3, 33)] {
+        let threads = (0..loops).map(|number| Program::new(number + 1, 1 << (number % cpus)));
+        let mut world = world(cpus as usize, threads);
+        world.run(60_000 * MS);
+        let waited_ns = world.longest_wait_ns();
+        let each = loops / cpus * (SETTINGS.turn_ns + SETTINGS.slice_ns);
+        assert!(waited_ns < 2 * each, "{loops} on {cpus}: {waited_ns}");
+    }
+}
+
+/// However crowded the other CPU is; also a program whose other thread waits there.
+#[test]
+fn pinned_threads_share_their_cpu_equally() {
+    // Threads on CPU 0 and on CPU 1.
+    for (few, many) in [(3, 4), (4, 10), (6, 21), (1, 30)] {
+        for has_one_there in [false, true] {
+            let cpu_of = |number| if number < few { 1 } else { 2 };
+            let loops = (0..few + many).map(|number| Program::new(number + 1, cpu_of(number)));
+            // One thread of the first program waits on the crowded CPU.
+            let other = has_one_there.then(|| Program::new(1, 2));
+            let mut world = world(2, loops.chain(other));
+            world.run(20_000 * MS);
+            let due = 1.0 / few as f64;
+            check_shares(&world, 20_000 * MS, |p| p.cpus == 1, |_| due);
+        }
+    }
+}
+
+/// Threads that now and then sleep, in bursts too long to be urgent, beside a crowd on the CPUs
+/// that they are pinned to. The LLC's other CPUs, with fewer threads, are far ahead of those.
+#[test]
+fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
+    // Threads on the first half of so many CPUs, and on the second.
+    for (cpus, few, many) in [(2, 3, 30), (2, 2, 10), (4, 6, 60), (4, 5, 20)] {
+        let uncrowded = (1 << (cpus / 2)) - 1;
+        let crowded = ((1 << cpus) - 1) & !uncrowded;
+        let cpus_of = |number| if number < few { uncrowded } else { crowded };
+        let loops = (0..few + many).map(|number| Program::new(number + 1, cpus_of(number)));
+        let sleepers = (0..3).map(|number| Program {
+            runs_ns: SETTINGS.slice_ns,
+            sleeps_ns: 5 * MS,
+            ..Program::new(few + many + 1 + number, crowded)
+        });
+        let mut world = world(cpus, loops.chain(sleepers));
+        world.run(60_000 * MS);
+        let is_sleeper = |number: &usize| *number >= (few + many) as usize;
+        let wait = |number: usize| world.waited_ns(&world.threads[number]);
+        let all = 0..world.threads.len();
+        let (sleepers, loops): (Vec<_>, Vec<_>) = all.partition(is_sleeper);
+        let sleepers_ns = sleepers.into_iter().map(wait).max();
+        let loops_ns = loops.into_iter().map(wait).max();
+        let each = many.div_ceil(cpus as u64 / 2) * (SETTINGS.lead_ns + 2 * SETTINGS.slice_ns);
+        let waits = format!("{few}, {many} on {cpus}: {sleepers_ns:?}, {loops_ns:?} to {each}");
+        assert!(
+            sleepers_ns <= loops_ns && sleepers_ns <= Some(each),
+            "{waits}"
+        );
+        // Each of the others may have been as far behind as it is ahead at the end.
+        assert!(loops_ns <= Some(2 * each), "{waits}");
+    }
+}
+
+/// Two threads that weigh 4 : 1 wait in the queue of a crowd that is pinned to other CPUs.
+#[test]
+fn weights_count_behind_a_crowd_that_waits_for_other_cpus() {
+    let crowd = (0..30).map(|_| Program::new(1, 0b1100));
+    let pair = [100, 400].map(|weight| Program {
+        weight,
+        ..Program::new(1, 0b11)
+    });
+    let others = (2..6).map(|mm| Program::new(mm, 0b11));
+    let mut world = world(4, crowd.chain(pair).chain(others));
+    world.run(20_000 * MS);
+    let due = |p: &Program| 2.0 * f64::from(p.weight) / 900.0;
+    check_shares(&world, 20_000 * MS, |p| p.cpus == 0b11, due);
+}
+
+/// Programs whose threads are pinned to two halves of an LLC, and crowd on one of them. A
+/// program's threads share a queue. Its head is far behind whatever waits for the other half,
+/// and cannot run there.
+#[test]
+fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
+    for programs in [1, 2, 5] {
+        let pinned = |mm, count, cpus| (0..count).map(move |_| Program::new(mm, cpus));
+        let loops = (1..=programs).flat_map(|mm| pinned(mm, 30, 0b1100).chain(pinned(mm, 3, 0b11)));
+        let others = pinned(programs + 1, 1, 0b11);
+        let mut world = world(4, loops.chain(others));
+        world.run(20_000 * MS);
+        let due = 2.0 / (3 * programs + 1) as f64;
+        check_shares(&world, 20_000 * MS, |p| p.cpus == 0b11, |_| due);
+    }
+}
+
+/// Up to four CPUs, and loops of these weights that may run on any of them.
+fn crowd(weights: &'static [u32]) -> impl Strategy<Value = (u32, Vec<Program>)> {
+    let any_loop = move |cpus: u32| {
+        let runs_ns = prop_oneof![Just(u64::MAX), Just(MS / 20)];
+        let weight = proptest::sample::select(weights);
+        (1..60_u64, 1..1_u64 << cpus, runs_ns, weight).prop_map(|(mm, cpus, runs_ns, weight)| {
+            Program {
+                runs_ns,
+                weight,
+                ..Program::new(mm, cpus)
+            }
+        })
+    };
+    (1..5_u32).prop_flat_map(move |cpus| {
+        let loops = proptest::collection::vec(any_loop(cpus), 1..100);
+        (Just(cpus), loops)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The kernel ends the scheduler when a thread has waited for 30 s.
+    #[test]
+    fn no_thread_starves_wherever_all_may_run((cpus, loops) in crowd(&[100])) {
+        let mut world = world(cpus as usize, loops);
+        world.run(15_000 * MS);
+        prop_assert!(world.longest_wait_ns() < 5_000 * MS, "{}", world.longest_wait_ns());
+    }
+
+    #[test]
+    fn no_thread_starves_whatever_they_weigh((cpus, loops) in crowd(&[1, 3, 33, 100, 400, 8668])) {
+        let mut world = world(cpus as usize, loops);
+        world.run(35_000 * MS);
+        prop_assert!(world.longest_wait_ns() < 25_000 * MS, "{}", world.longest_wait_ns());
+    }
+}

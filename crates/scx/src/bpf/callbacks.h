@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* The kernel's callbacks, in the order of a thread's life. */
+#ifndef USHER_SCX_CALLBACKS_H
+#define USHER_SCX_CALLBACKS_H
+
+#include "dispatch.h"
+#include "enqueue.h"
+
+#define MS 1000000ULL
+
+OP(usher_select_cpu)
+__s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
+{
+	const struct settings *wants = &g_settings;
+	struct thread *thread = thread_of(p);
+	__s32 cpu;
+
+	if (!thread)
+		return prev;
+	if (g_order.o1)
+		give_key(thread, p->static_prio, now_ns());
+	else
+		come_back(p, thread, 1);
+	cpu = claim(p, thread, prev, wants->smt && !g_order.fifo, 0);
+	if (cpu < 0)
+		return prev;
+	if (!g_order.o1)
+		follow_sleep(thread, wants);
+	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
+	return cpu;
+}
+
+OP(usher_enqueue)
+void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
+{
+	__u32 cpu = cpu_of(p);
+	const struct settings *wants = &g_settings;
+	struct thread *thread = thread_of(p);
+
+	if (!thread) {
+		insert(p, DSQ_LOCAL, 20 * MS, flags);
+		return;
+	}
+	if (!g_order.o1)
+		come_back(p, thread, flags & ENQ_WAKEUP);
+	if (stays_here(p)) {
+		/* What the CPU itself wants done, and somebody waits for. */
+		if (flags & ENQ_WAKEUP && !g_order.o1 && !g_order.fifo)
+			follow_sleep(thread, wants);
+		thread->why = WHY_ONLY_HERE;
+		insert(p, DSQ_LOCAL, wants->slice_ns,
+		       g_order.fifo ? flags : flags | ENQ_PREEMPT);
+		return;
+	}
+	if (g_order.fifo) {
+		thread->why = WHY_FIFO;
+		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO, wants->slice_ns,
+		       flags);
+		return;
+	}
+	if (g_order.o1) {
+		enqueue_by_level(p, thread, cpu, wants, flags);
+		return;
+	}
+	leave_queue(thread);
+	if (flags & ENQ_WAKEUP)
+		wake(p, thread, cpu, wants);
+	else if (!thread->counted_ns)
+		thread->urgent = 1;
+	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
+		return;
+	if (flags & ENQ_LAST) {
+		thread->why = WHY_ALONE;
+		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
+		return;
+	}
+	come_to_wait(p, thread, cpu, wants, flags);
+}
+
+OP(usher_dispatch)
+void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
+{
+	const struct settings *wants = &g_settings;
+
+	if (prev && !(prev->scx.flags & TASK_QUEUED))
+		prev = 0;
+	if (!g_order.fifo)
+		dispatch(cpu, prev, wants);
+	else if (!take(FIFO) && prev)
+		prolong(prev, cpu, now_ns(), wants);
+}
+
+static inline void note_space(struct cpu_state *state, __u64 mm)
+{
+	COUNT(switches);
+	if (!mm || mm == state->last_mm)
+		return;
+	state->last_mm = mm;
+	COUNT(space_switches);
+}
+
+/* One that is not urgent, so that its address space has its turn. */
+static inline void note_turn(struct cpu_state *state, struct thread *thread,
+			     __u64 mm, __u32 queue)
+{
+	__u64 now = now_ns();
+
+	state->served_ns = now;
+	if (!mm)
+		return;
+	state->turn_of = sharers_of(thread, mm, &g_settings);
+	if (ends_turn(state->turn_mm, state->turn_queue, mm, queue))
+		state->turn_began_ns = now;
+	state->turn_mm = mm;
+	state->turn_queue = queue;
+}
+
+static inline void note_place(struct thread *thread, __u32 llc)
+{
+	struct hall *hall = hall_of(llc);
+
+	follow_clock(thread, llc);
+	if (!all_waiting(hall))
+		thread->vtime = alone_at(thread->vtime, hall->clock);
+}
+
+OP(usher_running)
+void BPF_PROG(usher_running, struct task_struct *p)
+{
+	__u32 cpu = cpu_of(p);
+	struct thread *thread = thread_of(p);
+	struct cpu_state *state = state_of(cpu);
+	struct place *here = place_of(cpu);
+	__u64 mm;
+	__u32 queue;
+
+	if (!thread)
+		return;
+	mm = space_number(p, thread);
+	queue = thread->queue;
+	if (queue != NO_QUEUE && state->why)
+		thread->why = state->why;
+	state->why = WHY_UNKNOWN;
+	come_from(queue, thread, cpu, state, here->llc);
+	thread->cpu = cpu;
+	if (g_order.o1)
+		begin_by_level(thread, cpu, now_ns());
+	else
+		note_place(thread, here->llc);
+	note_arrival(thread, cpu);
+	note_space(state, mm);
+	if (!thread->urgent)
+		note_turn(state, thread, mm, queue);
+	state->movable = is_movable(p);
+	state->urgent = thread->urgent || stays_here(p);
+	note_allowed(state, p);
+}
+
+/* For what no kick has brought into g_order. */
+OP(usher_tick)
+void BPF_PROG(usher_tick, struct task_struct *p)
+{
+	const struct settings *wants = &g_settings;
+	struct thread *thread = thread_of(p);
+	__u32 cpu = cpu_of(p);
+
+	note_in(&g_idlers, cpu, 0);
+	find_idlers(cpu);
+	if (!thread || g_order.fifo)
+		return;
+	follow_seats(p, thread, cpu);
+	if (wants->smt && wants_out(p, cpu))
+		set_slice(p, 0);
+}
+
+/* For levels alone; user space takes it out elsewhere. */
+OP(usher_stopping)
+void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
+{
+	struct thread *thread = thread_of(p);
+
+	if (thread)
+		end_by_level(thread, now_ns(), note_run(p, thread), runnable);
+}
+
+/*
+ * Who came to wait after this CPU had looked, and before it counted as idle, has found
+ * nobody to rouse. The kernel does not tell of going idle a second time.
+ */
+static inline void look_again(__u32 cpu, const struct hall *hall)
+{
+	if (all_waiting(hall))
+		scx_bpf_kick_cpu(cpu, 0);
+}
+
+OP(usher_update_idle)
+void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
+{
+	const struct settings *wants = &g_settings;
+	struct cpu_state *state = state_of(cpu);
+	struct hall *hall = hall_of(place_of(cpu)->llc);
+
+	note_in(&g_idlers, cpu, idle);
+	note_guest(cpu, 0);
+	if (g_order.fifo)
+		return;
+	state->idle = idle;
+	if (!idle) {
+		catch_up(state, hall);
+		return;
+	}
+	look_again(cpu, hall);
+	if (wants->smt)
+		invite(cpu);
+}
+
+OP(usher_enable)
+void BPF_PROG(usher_enable, struct task_struct *p)
+{
+	struct thread *thread = thread_of(p);
+	struct place *here = place_of(cpu_of(p));
+	struct hall *hall = hall_of(here->llc);
+
+	if (!thread)
+		return;
+	/* A child begins where its parent is, or it could leave a debt behind by forking. */
+	follow_clock(thread, here->llc);
+	if (is_before(thread->vtime, hall->clock))
+		thread->vtime = hall->clock;
+	thread->counted_ns = p->se.sum_exec_runtime;
+	thread->burst_ns = thread->urgent = 0;
+	thread->queue = NO_QUEUE;
+	thread->stands.has_key = 0;
+	thread->stands.slept_at_ns = 0;
+}
+
+/*
+ * It ends, or becomes a real-time one, maybe while it waits. Who is taken out of a queue for
+ * another reason comes through `enqueue` again; a callback whenever one stops being runnable
+ * would cost each sleep a hundred instructions.
+ */
+OP(usher_disable)
+void BPF_PROG(usher_disable, struct task_struct *p)
+{
+	struct thread *thread = thread_of(p);
+
+	if (!thread)
+		return;
+	leave_queue(thread);
+	if (g_order.o1)
+		note_run(p, thread);
+	else
+		charge(p, thread);
+}
+
+/*
+ * Of threads that are there already the kernel tells in a thread that may
+ * migrate, so that what disables it here is this very callback.
+ */
+OP(usher_init_task)
+__s32 BPF_PROG(usher_init_task, struct task_struct *p,
+	       struct scx_init_task_args *args)
+{
+	struct thread *thread = bpf_task_storage_get(
+		&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *parent = 0;
+
+	if (args->fork)
+		parent = thread_of(bpf_get_current_task_btf());
+	else
+		g_added_by_bpf = bpf_get_current_task_btf()->migration_disabled;
+	if (!thread)
+		return -12;
+	inherit(thread, parent);
+	if (parent) {
+		thread->vtime = parent->vtime;
+		thread->llc = parent->llc;
+	}
+	return 0;
+}
+
+static inline void note_cpus(void)
+{
+	int cpu;
+
+	bpf_for(cpu, 0, CPUS_MAX)
+	{
+		struct place *place = place_of(cpu);
+
+		if (!place->known)
+			continue;
+		hall_of(place->llc)->cpus++;
+		note_in(&g_idlers, cpu, 1);
+	}
+}
+
+OP_SLEEPABLE(usher_init)
+__s32 BPF_PROG(usher_init)
+{
+	const struct settings *wants = &g_settings;
+	int llc, at;
+	__s32 failed;
+
+	note_cpus();
+	failed = scx_bpf_create_dsq(FIFO, -1);
+	if (failed)
+		return failed;
+	bpf_for(llc, 0, LLCS_MAX)
+	{
+		if ((__u32)llc >= wants->llcs)
+			break;
+		bpf_for(at, 0, SPACES + 1)
+		{
+			failed = scx_bpf_create_dsq(queue_at(llc, at), -1);
+			if (failed)
+				return failed;
+		}
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * All variables of the scheduler, each with the prefix g_.
+ *
+ * The BPF build includes this file once, at file scope. The host build includes it inside
+ * the structure of one instance, so that many instances run in one process. Hence there is
+ * no include guard, and no initialiser: every variable begins as zeros.
+ *
+ * Variables that user space reads or writes have a section, and so a map, of their own. The
+ * other variables are no maps: their address takes four instructions and no check.
+ */
+struct settings g_settings SEC(".data.settings");
+const volatile struct order g_order SEC(".rodata.order");
+struct cpu_tally g_tallies[CPUS_MAX] SEC(".data.tallies");
+struct seating g_seating SEC(".data.seating");
+
+struct cpu_state g_cpu_states[CPUS_MAX];
+struct hall g_halls[LLCS_MAX];
+
+/* Scratch space of the CPU that runs a callback; no callback interrupts another. */
+struct outlook g_outlooks[CPUS_MAX];
+
+/*
+ * Idle CPUs, as the kernel reports them in update_idle; at first all CPUs. The kernel keeps
+ * a set of its own, from which threads are given CPUs. Reading that set is expensive, so it
+ * is read only when this set is not empty. Kernels update theirs before this one or after.
+ */
+struct cpu_set g_idlers __attribute__((aligned(64)));
+
+/* CPUs that run guests, or ran one before the real-time thread that they run now. */
+struct cpu_set g_guests __attribute__((aligned(64)));
+
+/* What a callback itself adds to the current thread's migration_disabled. */
+__u32 g_added_by_bpf;
