@@ -423,7 +423,7 @@ fn rejects_a_directory_that_other_users_can_write_to() {
     let output = world.run(&["daemon"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(
-        stderr(&output).contains("others may write"),
+        stderr(&output).contains("other users may write"),
         "{}",
         stderr(&output)
     );
