@@ -38,15 +38,15 @@ pub fn foreground_mark() -> String {
     format!("{}-fg", std::process::id())
 }
 
-/// Ends all foregrounds and background work of this process when that is gone, however
-/// it ended: in sessions of their own, they do not hear of Ctrl-C.
+/// Kills all foregrounds and background work of this process after it has ended, for whatever
+/// reason. They run in sessions of their own, so Ctrl-C does not reach them.
 pub fn reaper() -> Result<Keeper> {
     reaper_of(&format!("{MARK}={}-", std::process::id()))
 }
 
-/// Of the processes in whose environment a line begins so.
+/// Kills the processes that have an environment variable beginning with `mark`.
 pub fn reaper_of(mark: &str) -> Result<Keeper> {
-    // They may have children meanwhile.
+    // A process may fork meanwhile, so the search repeats until it finds none.
     let body = "
         while :; do
             found=
@@ -80,7 +80,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
     loop {
         if let Some(status) = child.try_wait()? {
             let seconds = start.elapsed().as_secs_f64();
-            // pcre2grep says 1 where nothing matched.
+            // pcre2grep exits with status 1 if nothing matched.
             ensure!(
                 status.code().is_some_and(|code| code <= 1),
                 "{} ended with {status}",
@@ -108,7 +108,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
     }
 }
 
-/// What processes have used so far.
+/// Work and resources that processes have used since their start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     units: u64,
@@ -211,7 +211,7 @@ impl Background {
             sum.units += all.map(|path| read_counter(&path)).sum::<u64>();
         }
         for pid in self.processes() {
-            // It may end while it is looked at: then its parent has its sum.
+            // The process may end before its figures are read; its parent then has the sum.
             let _ = add_used(pid, &mut sum);
         }
         sum
@@ -261,7 +261,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Nobody to tell.
+        // An error cannot be returned from `drop`.
         let _ = self.stop();
     }
 }

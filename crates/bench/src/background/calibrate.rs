@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher bench calibrate`: the thresholds of contention, as in figure 1.
 //!
-//! Load generators run in foreground and background at usage degrees, and the
-//! background alone; each window gives the background's shares and the idle
-//! share of the CPU. A pair of thresholds (CPU and disk, CPU and network) is
-//! right about a window if it says "contention" exactly when a foreground ran:
-//! so windows of the background alone count false stops. Its accuracy is the
-//! share of windows that it is right about.
+//! Load generators run in foreground and background at several usage degrees, and the background
+//! also runs alone. Each window gives the background's shares and the idle share of the CPU. A
+//! pair of thresholds (CPU and disk, CPU and network) is right about a window if it reports
+//! contention exactly when a foreground ran. Windows of the background alone therefore count
+//! false stops. The accuracy of a pair is the share of windows that it is right about.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +16,8 @@ pub const IDLE_BELOW: f64 = 0.25;
 /// Steps of thresholds.
 const STEPS: usize = 20;
 
-/// What the background used of all that was used, in one window, as shares
-/// 0..=1; `None` where nobody used any.
+/// The background's share of all use of each resource in one window, 0..=1; `None` if the
+/// resource was not used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     /// Of CPU time, idle time left out.
@@ -156,14 +155,14 @@ impl AccuracyMap {
     }
 }
 
-/// The index in the middle of some that are as good as one another.
+/// The middle index of equally good steps.
 fn middle(equals: &[usize]) -> usize {
     equals[equals.len() / 2]
 }
 
-/// The CPU's threshold: that which is right most often over the windows of all
-/// maps, each at the best threshold of its own resource. On one map alone it may
-/// say nothing, where its resource tells everything.
+/// The CPU's threshold: the step with the highest accuracy over the windows of all maps, each at
+/// the best threshold of its own resource. A single map may not determine it, if its resource
+/// alone separates all windows.
 pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
     let first = maps.first()?;
     let right = |column: usize| -> f64 {
@@ -298,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_cpus_threshold_is_right_for_all_resources() {
-        // A foreground that the disk's share tells; one that only the CPU's does.
+        // The disk's share reveals the first foreground, only the CPU's share the second.
         let on_disk = [window(true, 0.4, 1.0, 0.1), window(false, 1.0, 1.0, 0.1)];
         let by_cpu = [window(true, 1.0, 0.6, 0.1), window(false, 1.0, 0.9, 0.1)];
         let on_net = by_cpu.map(|w| Window {

@@ -15,16 +15,16 @@ use super::study::{CellResult, Pair, Tally};
 use super::treatments::{Treatment, Ward};
 use crate::processes::wait_for;
 
-/// How many pairs, and how long things may take.
+/// Limits of the numbers of pairs and of their times.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Pairs of each treatment at least.
     pub pairs_min: usize,
-    /// And at most, for those that must be resolved.
+    /// Pairs at most of each treatment that must be resolved.
     pub pairs_max: usize,
-    /// A foreground slower than so many times alone is cut off.
+    /// A foreground that takes more than this multiple of its time alone is stopped.
     pub cut: f64,
-    /// The background runs for so long before the foreground starts.
+    /// Time that the background runs before the foreground starts.
     pub lead: Duration,
 }
 
@@ -58,7 +58,7 @@ fn wants_more(tally: &Tally, limits: &Limits, others_go_on: bool) -> bool {
     }
     match tally.treatment {
         _ if n < limits.pairs_min => true,
-        // The band is measured as long as what is held against it.
+        // The band continues until no treatment that is compared with it needs more pairs.
         Treatment::Alone => others_go_on,
         treatment => must_resolve(treatment) && n < limits.pairs_max && !tally.is_resolved(),
     }
@@ -113,7 +113,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The foreground with as much work as takes the time wanted.
+    /// The foreground with the amount of work that takes the wanted time.
     fn fit(&mut self, cell: &Cell) -> Result<Fg> {
         let job = |stage: &Stage, work| stage.job(cell.fg, Role::Fg(work), cell.place, cell.usage);
         if !matches!(cell.fg, Task::Disk | Task::Net) {

@@ -14,7 +14,7 @@ pub enum Task {
     Net,
     /// Computes on every CPU
     CpuHog,
-    /// `gmx mdrun`, as many threads as CPUs
+    /// `gmx mdrun`, with a thread for each CPU
     Gromacs,
     /// Single-threaded computing with checkpoints, one a CPU
     Boinc,
@@ -234,7 +234,7 @@ pub fn matrix(quick: bool) -> Vec<Cell> {
         cells.extend(real.iter().map(|&fg| whole(Group::Cpu, fg, bg, place(fg))));
     }
     for place in places {
-        // make's sources are in the page cache, so one disk tells all.
+        // make's sources are in the page cache, so its result does not depend on the disk.
         let fgs = real
             .iter()
             .filter(|&&fg| fg == Task::Grep || place == Place::Deadline);

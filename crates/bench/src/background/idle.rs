@@ -63,11 +63,11 @@ pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     (off > 0.0).then(|| trace.units(first, last) / (alone_per_ms * off))
 }
 
-/// How long to look at a period: whole periods, ten of them where short.
+/// Length of a run: whole periods, at least five and, except in quick runs, at least 10 s.
 fn seconds(period_ms: f64, quick: bool) -> f64 {
     let least_s = if quick { 4.0 } else { 10.0 };
     let periods = (least_s * 1e3 / period_ms).ceil().max(5.0);
-    // The last on phase ends what is looked at.
+    // The last active phase ends the measured time.
     (periods + 0.5) * period_ms / 1e3
 }
 

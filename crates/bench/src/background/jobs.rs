@@ -13,7 +13,7 @@ use super::stage::Stage;
 /// Foreground, or one of the backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Foreground, with so much work where its amount can be chosen.
+    /// Foreground, with its amount of work where that can be chosen.
     Fg(Option<Work>),
     /// Background of that number, from 1.
     Bg(u32),
@@ -225,7 +225,7 @@ fn cpus() -> Result<String> {
 
 /// A command line of a load generator.
 pub struct Load {
-    /// What it is so far.
+    /// The command line built up to now.
     pub words: Vec<String>,
 }
 

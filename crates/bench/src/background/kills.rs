@@ -266,7 +266,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     if wait_for("the tree to run", GRACE, || held() == 0).is_err() {
         tally.held += 1;
     }
-    // A tree must outlive who regulates it.
+    // The tree must outlive its regulator.
     tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
     tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
     let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);

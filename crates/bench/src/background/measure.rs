@@ -216,7 +216,7 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
     part.notes = vec![
         toml.clone(),
         format!(
-            "A window is right if it says contention exactly when a foreground ran. IPD's threshold is the least idle share of a second in {minutes} minutes without a foreground (the paper: 30)."
+            "A window is right if it reports contention exactly when a foreground ran. IPD's threshold is the least idle share of a second in {minutes} minutes without a foreground (the paper: 30)."
         ),
     ];
     part.raw = serde_json::json!({ "windows": windows, "maps": maps, "idle": idle });

@@ -12,7 +12,7 @@ use usher_policy::background::contention::{MeteringWindow, ResourceUse};
 
 use super::calibrate::Shares;
 
-/// The meter, and who is background at the moment.
+/// The meter, and the processes that are background at the moment.
 pub struct Metered {
     meter: Meter,
     managed: Vec<ProgramId>,
@@ -33,11 +33,10 @@ impl Metered {
         }
     }
 
-    /// Takes these processes, and what they beget, for background from now on,
-    /// and nobody else.
+    /// Meters these processes and their descendants as background from now on, and no others.
     ///
     /// # Errors
-    /// One of them is gone.
+    /// One of the processes has ended.
     pub fn watches(&mut self, background: &[i32]) -> Result<()> {
         for id in self.managed.drain(..) {
             self.meter.forget(id);
@@ -53,7 +52,7 @@ impl Metered {
         Ok(())
     }
 
-    /// What is used for so long.
+    /// The background's shares over the next `length`.
     pub fn window(&mut self, length: Duration) -> Shares {
         let (from_ns, before) = self.look();
         sleep(length);

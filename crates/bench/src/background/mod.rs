@@ -108,7 +108,7 @@ pub struct BackgroundArgs {
     /// Seconds of a foreground alone, where they can be chosen
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// A foreground slower than so many times alone is cut off
+    /// Stop a foreground that takes more than this multiple of its time alone
     #[arg(long, default_value_t = 20.0)]
     cut: f64,
     /// Of reaction and idle time only these resources
@@ -130,14 +130,14 @@ pub struct BackgroundArgs {
     /// again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; the one beside this program unless told
+    /// The `usher` to measure; default: the one in this program's folder
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
     /// Each `usher bg` by itself, without a daemon
     #[arg(long)]
     no_daemon: bool,
-    /// Switch this disk's scheduler where an experiment asks for another; it
-    /// is put back afterwards, also when this is killed
+    /// Switch this disk's scheduler for experiments that need another one; it is switched back
+    /// afterwards, also if the benchmark is killed
     #[arg(long)]
     allow_disk_scheduler: bool,
     /// Rate of the cable between the two network namespaces
@@ -215,8 +215,7 @@ impl BackgroundArgs {
     }
 }
 
-/// Runs the parts asked for, saves and shows them. Returns whether every bar
-/// was met.
+/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
 pub fn run(args: &BackgroundArgs) -> Result<bool> {
     let cells = args.chosen_cells();
     let treatments = args.chosen_treatments();

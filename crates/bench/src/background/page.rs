@@ -183,7 +183,7 @@ fn work_table(results: &[&CellResult]) -> Table {
 
 fn notes(results: &[&CellResult]) -> Vec<String> {
     let mut notes = vec![
-        "Each figure is the median of the ratios of pairs (foreground alone, foreground beside the background; one right after the other, order alternating) with its 95 % bootstrap interval. The A/A band is the middle 95 % of pairs of the foreground alone. Foreground and background run in sessions of their own, but for 'same session'. At a usage degree (u) below 100 a foreground does in each turn what takes it that share of 100 ms alone (who sends waits for an answer then), and rests for the remaining share, as one does who thinks between two questions: a delay counts once. A background works by the clock.".to_owned(),
+        "Each figure is the median of the ratios of pairs (foreground alone, foreground beside the background; one right after the other, order alternating) with its 95 % bootstrap interval. The A/A band is the middle 95 % of pairs of the foreground alone. Foreground and background run in sessions of their own, but for 'same session'. At a usage degree (u) below 100 a foreground does in each turn the work that takes it that share of 100 ms alone (a sender then waits for an answer). It rests for the remaining share, as an interactive program does between two inputs: a delay counts once. A background works by the clock.".to_owned(),
     ];
     for result in results {
         if result.tallies.is_empty() {

@@ -14,11 +14,11 @@ use super::treatments::Treatment;
 use super::watch::{HalfLoad, Resource, Trace, Watcher, units};
 use crate::bars::{Bar, Part, Table};
 
-/// Without a unit for so long, the background has yielded.
+/// After this time without a unit, the background has yielded.
 const SILENCE_MS: usize = 30;
-/// Full speed is seen over so long.
+/// Window over which the speed is averaged.
 const WINDOW_MS: f64 = 20.0;
-/// Of the speed in the later half of the off phases.
+/// Full speed, as a share of the speed in the later half of the off phases.
 const FULL: f64 = 0.9;
 const PERIOD_MS: f64 = 2_000.0;
 
@@ -33,8 +33,8 @@ struct Times {
     went_on_ms: Vec<f64>,
     /// From the foreground's end to full speed.
     resumed_ms: Vec<f64>,
-    /// From the middle of a pause of the foreground's to full speed, where nobody has
-    /// been in the way for long: what the resource itself takes.
+    /// From the middle of a pause of the foreground, long after any interference, to full speed:
+    /// the time that the resource itself takes.
     control_ms: Vec<f64>,
 }
 

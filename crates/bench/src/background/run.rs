@@ -81,7 +81,7 @@ fn file_of(folder: &Path, cell: &Cell) -> PathBuf {
     folder.join("cells").join(format!("{}.json", cell.id()))
 }
 
-/// A cell measured before, if all treatments asked for are in it.
+/// The saved result of a cell, if it has all selected treatments.
 fn saved(file: &Path, treatments: &[Treatment]) -> Result<Option<CellResult>> {
     if !file.exists() {
         return Ok(None);
@@ -109,7 +109,7 @@ pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -
     Ok(part)
 }
 
-/// How long the rest will take, by the cells so far.
+/// Estimates the remaining time from the cells measured up to now.
 struct Clock {
     left: usize,
     measured: usize,

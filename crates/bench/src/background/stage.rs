@@ -96,7 +96,7 @@ impl Stage {
         self.network.as_mut().context("no network")
     }
 
-    /// A disk, set up if it is not. Another one is taken down before.
+    /// A disk, set up if necessary. The previous disk is taken down first.
     pub fn disk(&mut self, place: Place) -> Result<&Disk> {
         if !self.disk.contains_key(&place) {
             // A switched scheduler must be back before another run.
@@ -158,8 +158,8 @@ impl Stage {
         }
     }
 
-    /// A file system to check: that of the slow disk, or an image on this one
-    /// (the device itself may not be ours to open).
+    /// A file system to check: the slow disk's, or an image on the machine's disk, as the device
+    /// itself may not be accessible.
     fn image(&mut self, place: Place) -> Result<()> {
         let disk = self.disk(place)?;
         let image = disk.dir.join("image");

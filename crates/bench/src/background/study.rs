@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the pairs of a cell say.
+//! Evaluation of the pairs of a cell.
 //!
 //! A pair is the foreground alone and beside the background under one
 //! treatment, one right after the other. The slow-down is the median of the
@@ -80,7 +80,7 @@ impl Tally {
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
 
-    /// Whether the interval is narrow enough to say anything.
+    /// Whether the interval is narrow enough for a conclusion.
     pub fn is_resolved(&self) -> bool {
         self.slow_down().is_some_and(|e| width(&e) < WIDTH_MAX)
     }

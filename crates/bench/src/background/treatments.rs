@@ -96,7 +96,7 @@ impl Treatment {
         self != Self::NiceSameSession
     }
 
-    /// Whether anybody would pick it against that background work.
+    /// Whether the treatment is a realistic choice for that background work.
     pub fn is_sensible(self, background: Task) -> bool {
         match self {
             Self::Ionice => background.uses_disk(),
@@ -152,7 +152,7 @@ impl Ward {
         Ok(())
     }
 
-    /// The command under a treatment; `number` tells several apart.
+    /// The command under a treatment; `number` distinguishes several backgrounds.
     pub fn wrap(
         &self,
         treatment: Treatment,
@@ -200,7 +200,7 @@ impl Ward {
     }
 }
 
-/// A cgroup whose processes run only on idle CPUs.
+/// A cgroup with SCHED_IDLE weight: its processes run only on idle CPUs.
 struct IdleGroup {
     dir: PathBuf,
     _keeper: Keeper,

@@ -52,12 +52,12 @@ impl Resource {
     }
 }
 
-/// Activity for half of each period, for so long.
+/// Activity for half of each period.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfLoad {
-    /// On and off together.
+    /// Length of a period, on and off together.
     pub period_ms: f64,
-    /// In all.
+    /// Length of the whole run.
     pub seconds: f64,
 }
 
@@ -90,8 +90,8 @@ pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     (first..last).map(part).sum()
 }
 
-/// Runs a background for `lead` and then beside the foreground, or alone for
-/// as long where there is none.
+/// Runs a background for `lead` and then beside the foreground, or alone for the same time if
+/// there is no foreground.
 pub struct Watcher<'a> {
     /// What stands.
     pub stage: &'a mut Stage,

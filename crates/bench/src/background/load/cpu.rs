@@ -19,7 +19,7 @@ pub struct CpuArgs {
     /// Threads; the work is divided among them, files are numbered
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
-    /// Writes this file, and again after so many units (a checkpoint)
+    /// Write this file, and again after every `checkpoint-every` units (a checkpoint)
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
     /// Units between checkpoints
@@ -32,7 +32,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
     print(&compute(args, &*stop_flag()?)?)
 }
 
-/// Computes until done or told to stop.
+/// Computes until the work is done or `stop` is set.
 pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
     let one = |i: u64| {
         let extent = share(&args.extent, i, args.threads);

@@ -33,7 +33,7 @@ pub struct DiskArgs {
     pub random: bool,
 }
 
-/// Makes a file of so many MiB with blocks on the disk, unless it is there.
+/// Creates a file of `mib` MiB with allocated blocks, unless it exists.
 pub fn make_file(path: &Path, mib: u64) -> Result<()> {
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() == mib << 20) {
         return Ok(());

@@ -64,7 +64,7 @@ impl Meter {
         })
     }
 
-    /// Units counted so far.
+    /// Units counted since the start.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -2,12 +2,11 @@
 //! Load generators: `usher-bench load ...`, what the experiments run in
 //! foreground and background.
 //!
-//! Each works in steps of tens of microseconds, for a share of the time (its
-//! *usage degree*: work for `usage` of each period, sleep for the rest), until
-//! its work is done, its time is over, or it is asked to end. While it runs it
-//! writes to files that survive any way of ending or freezing it: a counter
-//! (work done so far), bins (work begun in each millisecond) and phases (when
-//! it was on).
+//! Each works in steps of tens of microseconds, for a share of the time (its *usage degree*: work
+//! for `usage` of each period, sleep for the rest). It ends when its work is done, its time is
+//! over, or a signal stops it. While it runs it writes to files that survive its end or its
+//! freezing: a counter (work done), bins (work begun in each millisecond) and phases (when it was
+//! on).
 
 mod cpu;
 mod disk;
@@ -51,7 +50,7 @@ enum Kind {
     SlowDisk(slow::SlowArgs),
 }
 
-/// Period of activity and sleep unless told otherwise.
+/// Default period of activity and sleep.
 pub const PERIOD_MS: f64 = 100.0;
 
 /// How much, how long, at which usage, and what is written down.
@@ -69,7 +68,8 @@ pub struct Extent {
     /// Period of activity and sleep
     #[arg(long, default_value_t = PERIOD_MS, value_parser = usage_period)]
     pub period_ms: f64,
-    /// Active until so many units are done in place of for a time; the rest is as long
+    /// Work until this number of units is done, in place of a fixed time; the rest keeps its
+    /// length
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub burst: Option<u64>,
     /// Where the work done is written, 8 bytes, little end first

@@ -55,7 +55,7 @@ pub fn run(args: &NetArgs) -> Result<()> {
     print(&send(args, &*stop_flag()?)?)
 }
 
-/// Sends until done or told to stop; the time includes the server's answer.
+/// Sends until the work is done or `stop` is set; the time includes the server's answer.
 pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let mut stream =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
@@ -120,7 +120,7 @@ fn is_wait(kind: ErrorKind) -> bool {
     )
 }
 
-/// Serves until told to end.
+/// Serves until a signal stops it.
 pub fn sink(args: &SinkArgs) -> Result<()> {
     let stop = stop_flag()?;
     let listener =

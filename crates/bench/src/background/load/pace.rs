@@ -19,7 +19,7 @@ const SLICE_NS: u64 = 50_000_000;
 pub enum Now {
     /// Work.
     On,
-    /// Sleep for so long.
+    /// Sleep for this time, in nanoseconds.
     Off(u64),
 }
 
@@ -33,8 +33,8 @@ pub enum Duty {
         /// How long it is active.
         on_ns: u64,
     },
-    /// Active until so much is done, and at rest for the same time then, as one is
-    /// who thinks between two questions: who delays it, delays it once.
+    /// Active until `burst` units are done, then at rest for a fixed time, as an interactive
+    /// program is between two inputs. A delay therefore counts once.
     Counted {
         /// Units in an active phase.
         burst: u64,
@@ -63,7 +63,7 @@ impl Duty {
         }
     }
 
-    /// What to do so long after the start, with so many units done.
+    /// What to do at this time since the start, with `done` units done.
     pub fn at(&mut self, since_start_ns: u64, done: u64) -> Now {
         match self {
             Self::Timed { period_ns, on_ns } => {

@@ -53,8 +53,8 @@ pub fn run(args: &RepeatArgs) -> Result<()> {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // e2fsck says 4 of a file system in use; a command that cannot run at
-        // all would be repeated for ever.
+        // e2fsck exits with status 4 on a file system in use. A command that cannot run at all
+        // would be repeated for ever.
         ensure!(
             status.code().is_some_and(|code| code < 125),
             "{} ended with {status}",

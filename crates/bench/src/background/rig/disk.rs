@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disks: this one under its scheduler or another, and a slow one.
+//! The disks: the machine's own under its scheduler or another, and an emulated slow disk.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -99,7 +99,7 @@ impl Disk {
         })
     }
 
-    /// A slow disk of so many MiB with an ext4 file system, below `dir`.
+    /// A slow disk of `mib` MiB with an ext4 file system, below `dir`.
     pub fn slow(dir: &Path, scheduler: &str, mib: u64) -> Result<Self> {
         let at = |name: &str| dir.join(name).display().to_string();
         let (fuse, files) = (at("fuse"), at("files"));

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Undoing what a rig set up, whatever ends the benchmark.
 //!
-//! A shell in a session of its own waits for the end of its standard input,
-//! whose other end this process holds, and then runs the commands that undo.
-//! The input ends when the keeper is dropped, and also when this process is
-//! killed. It is started before anything is set up, so its commands must not
-//! mind what is not there.
+//! A shell in a session of its own waits for the end of its standard input, a pipe held by this
+//! process, and then runs the commands that undo. The input ends when the keeper is dropped, and
+//! also when this process is killed. The shell starts before anything is set up, so its commands
+//! must succeed when there is nothing to undo.
 
 use std::process::{Child, Command, Stdio};
 
@@ -35,7 +34,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It ends when all is undone; there is nobody to tell otherwise.
+        // The shell ends when all is undone; `drop` cannot return an error.
         let _ = self.child.wait();
     }
 }

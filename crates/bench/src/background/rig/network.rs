@@ -39,8 +39,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Sets it up, limited to so many megabits a second in each direction,
-    /// with the discarding server's files in `dir`.
+    /// Sets up the network, limited to `rate_mbit` megabits a second in each direction, with the
+    /// discarding server's files in `dir`.
     pub fn start(dir: &Path, rate_mbit: u32, epoch_ns: u64) -> Result<Self> {
         let pid = std::process::id();
         let (near, far) = (format!("ub{pid}a"), format!("ub{pid}b"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A slow disk with one head: a FUSE file with a backing file behind it, whose
-//! requests take as long as seeking, rotation and transfer would.
+//! A slow disk with one head: a FUSE file with a backing file. Requests take the time that
+//! seeking, rotation and transfer would take.
 //!
-//! Requests are served one at a time, in the order in which they come, so all
-//! that a disk scheduler or a well-behaved neighbour saves is seeks. Times are
-//! those of a 7200 rpm disk of the paper's days, divided by `--faster`.
+//! Requests are served in order of arrival and not in parallel, so a disk scheduler or a
+//! well-behaved neighbour can only save seeks. Times are those of a 7200 rpm disk of the paper's
+//! time, divided by `--faster`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,7 +45,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// A disk of so many bytes, its head at the start.
+    /// A disk of `bytes` bytes, its head at the start.
     pub fn new(bytes: u64, faster: f64) -> Self {
         Self {
             bytes,
