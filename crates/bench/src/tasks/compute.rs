@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that compute for microseconds: nobody is to lose anything.
+//! Tasks that compute for microseconds: usher-tasks must be no slower than any peer.
 
 use serde_json::json;
 
@@ -14,9 +14,9 @@ use crate::bars::{Bar, Part};
 
 /// Steps of computing in a task: one is about a nanosecond.
 const STEPS: [u32; 2] = [2048, 4096];
-/// Tasks are at least that long, or the bar says nothing.
+/// Minimum length of a task; with shorter tasks the bar means nothing.
 const LENGTH_LEAST_NS: f64 = 1_700.0;
-/// What is asked: at most so many times what the best peer takes.
+/// Bar: time at most, as a multiple of the best peer's.
 const LIMIT: f64 = 1.02;
 
 /// The runtimes, and what there is to be had without one.
@@ -75,7 +75,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     }
     part.notes = vec![
         show::method(samples),
-        "The best peer is the form, of all of them, with the least median: with so many of them, chance favours it.".to_owned(),
+        "The best peer is the form with the least median of all forms. With this number of forms, chance favours it.".to_owned(),
     ];
     show::failures(&mut part, samples);
     part.raw = json!(samples);

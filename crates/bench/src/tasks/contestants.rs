@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is compared: runtimes, each in the forms in which it can be used.
+//! The contestants: runtimes, each in the forms in which it can be used.
 
 use serde::{Deserialize, Serialize};
 
-/// Somebody's runtime.
+/// A task runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Runtime {
     Usher,
@@ -12,7 +12,7 @@ pub enum Runtime {
     Rayon,
     GnuOpenMp,
     LlvmOpenMp,
-    /// A loop, or threads by hand: what there is to be had.
+    /// A loop, or threads by hand: the reference without a runtime.
     None,
 }
 
@@ -38,7 +38,7 @@ impl Runtime {
     }
 }
 
-/// A program that runs the workload: this one, or one of the peers'.
+/// A program that runs the workload: this program, or a peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     Own,
@@ -55,9 +55,9 @@ pub struct Contestant {
     pub program: Program,
     /// What the program calls it.
     pub form: &'static str,
-    /// What it is on the page.
+    /// Its label on the page.
     pub label: &'static str,
-    /// It has one thread, whatever is asked for.
+    /// It has one thread, whatever number is selected.
     pub is_sequential: bool,
 }
 
@@ -205,11 +205,11 @@ pub const SPAWNING_PEERS: [Contestant; 5] = [
     ),
 ];
 
-/// Whether, with so many threads, the runtime's pool orders what is ready, all of it:
-/// the order that comes by default.
+/// Whether, with `threads` threads, the runtime's pool orders all ready tasks: the order that the
+/// runtime gives by default.
 ///
-/// It does not where the program runs a successor by hand. Nor does OpenMP on one
-/// thread, but for GCC's `depend`: there a task runs as soon as it is made.
+/// It does not if the program runs a successor itself. Nor does OpenMP on one thread, apart from
+/// GCC's `depend`: there a task runs as soon as it is created.
 pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
     let by_hand = matches!(one.form, "counters" | "rayon");
     let at_once = match one.runtime {
@@ -220,7 +220,7 @@ pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
     !by_hand && !at_once
 }
 
-/// Who computes fib.
+/// Contestants that compute fib.
 pub const FORK_JOIN: [Contestant; 7] = [
     contestant(Runtime::Usher, Program::Own, "usher", "usher-tasks, join"),
     contestant(Runtime::Rayon, Program::Own, "rayon", "rayon, join"),

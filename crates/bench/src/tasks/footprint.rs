@@ -16,7 +16,7 @@ const TASKS: u64 = 1_000_000;
 /// In flight, and fewer where it is to be quick.
 const FLIGHT: u64 = 10_000_000;
 const FLIGHT_QUICK: u64 = 1_000_000;
-/// What is asked.
+/// Bar: bytes of a task at most.
 const BYTES_MOST: f64 = 96.0;
 
 /// Measures it.
@@ -43,7 +43,8 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let mut part = Part::new("footprint", "What tasks take of memory");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
-        // One that can do something: the paper's, an entry and its argument.
+        // The bar is for a closure that can do work: like the paper's task, an entry and its
+        // argument.
         Bar::at_most(
             "a registered task, its closure holds a pointer",
             of("pointer"),

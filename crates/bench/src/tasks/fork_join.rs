@@ -12,7 +12,7 @@ use crate::bars::{Bar, Part};
 
 const WORKLOAD: [&str; 2] = ["fib", "25"];
 const CASE: &str = "fib:25";
-/// What is asked: at most so many times what rayon takes.
+/// Bar: time at most, as a multiple of rayon's.
 const LIMIT: f64 = 1.5;
 
 /// Measures them.

@@ -22,7 +22,7 @@ const STEPS: [u32; 14] = [
 ];
 /// What must be reached.
 const EFFICIENCY: f64 = 0.5;
-/// What is asked, in microseconds.
+/// Bar, in microseconds.
 const LIMIT_US: f64 = 0.06;
 
 fn cases() -> Vec<String> {

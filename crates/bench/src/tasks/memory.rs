@@ -17,11 +17,11 @@ use crate::bars::{Bar, Part};
 const FRAME_4K: [&str; 4] = ["wavefront", "240", "135", "8"];
 /// State of a macroblock, which each of its stages reads and writes.
 const BYTES: [u32; 2] = [4096, 8192];
-/// What is asked: the best peer takes so many times what we do.
+/// Bar: the best peer's time at least, as a multiple of usher-tasks'.
 const FASTER_LEAST: f64 = 1.9;
-/// And we at most so many times what the best whole order takes.
+/// Bar: time at most, as a multiple of the best whole order's.
 const ORDER_MOST: f64 = 1.05;
-/// And without hints so much of what they save is saved.
+/// Bar: share of the gain from hints that remains without hints, at least.
 const GAIN_LEAST: f64 = 0.9;
 
 fn contestants() -> Vec<Contestant> {
@@ -136,7 +136,7 @@ fn gain_kept(samples: &Samples, peer: Contestant, n: u32, case: &str) -> Option<
     let time = |one, round| samples.in_round((one, n), case, round);
     let saved_by = |one: Contestant| {
         let saved = samples.over_rounds(|round| {
-            // Rounds of which one is missing say nothing of either.
+            // A round counts only with all three samples.
             let of = [HINTED, PLAIN, one].map(|one| time(one, round));
             let [Some(_), Some(_), Some(own)] = of else {
                 return None;

@@ -33,11 +33,11 @@ const CACHES: [Shape; 2] = [
         line_bytes: 64,
     },
 ];
-/// Frames of the two runs whose difference is taken.
+/// Frames of the two runs; their difference counts.
 const FRAMES: [u32; 2] = [1, 3];
 /// Pairs of runs before two have chosen the same order.
 const ATTEMPTS: usize = 5;
-/// What is asked: at most so many times the misses of the T/S order.
+/// Bar: misses at most, as a multiple of those of the T/S order.
 const LIMIT: f64 = 1.1;
 
 /// What a frame comes to.
@@ -48,7 +48,7 @@ struct Frame {
     ll: f64,
 }
 
-/// Of whom, in which case, what a frame comes to.
+/// Counts of a frame, by contestant and case.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Row {
     label: String,
@@ -57,8 +57,8 @@ struct Row {
     frame: Frame,
 }
 
-/// Programs in C++ are compiled for this very machine, whose instructions valgrind
-/// may not know: only what runs in our own is looked at.
+/// Contestants within this program. C++ programs are compiled for this machine's instruction set,
+/// which valgrind may not support, so they are left out.
 fn contestants() -> Vec<Contestant> {
     let all = [HINTED, PLAIN, PAPER]
         .into_iter()
@@ -105,9 +105,8 @@ fn count(programs: &Programs, one: &Contestant, case: &str, scratch: &Path) -> R
     })
 }
 
-/// Counts of runs of [`FRAMES`] that chose the same order, where they choose one: they
-/// go by time, and where two orders are as good as one another now the one wins, now the
-/// other.
+/// Counts of runs of [`FRAMES`] that chose the same order. The choice depends on measured times,
+/// so runs may choose differently between two equally good orders.
 fn of_one_order(
     run: impl Fn(u32) -> Result<(Option<String>, Counts)>,
 ) -> Result<(Option<String>, [Counts; 2])> {

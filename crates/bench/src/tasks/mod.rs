@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench tasks`: what `usher-tasks` costs and what its order is worth,
-//! against the runtimes that people use today, compiled and run beside it.
+//! `usher bench tasks`: the costs of `usher-tasks` and the gain from its order, against common
+//! runtimes, compiled and run beside it.
 //!
-//! The workload, its checks and its clock are one file in C (`peers/workload.c`)
-//! that is linked into every program: ours, which runs our runtime, rayon and plain
-//! loops (`inside`), and one for each runtime in C++ (`peers/`), which are compiled
-//! when the benchmark runs (`toolchain`). `rounds` runs all of them in turns,
-//! `study` compares them, and a file for each part says what is asked.
+//! The workload, its checks and its clock are one file in C (`peers/workload.c`) that is linked
+//! into every program: this program, which runs usher-tasks, rayon and plain loops (`inside`),
+//! and a program for each C++ runtime (`peers/`), compiled when the benchmark runs (`toolchain`).
+//! `rounds` runs all of them in turns and `study` compares them. A file for each part defines its
+//! bars.
 
 mod compute;
 mod contestants;
@@ -48,7 +48,7 @@ pub enum Which {
     Grain,
     /// fib(25) by forking and joining
     ForkJoin,
-    /// A 4K frame whose tasks wait for memory: what the order is worth
+    /// A 4K frame with tasks that wait for memory: the gain from the order
     Memory,
     /// Cache misses and instructions, counted by cachegrind
     Misses,
@@ -109,7 +109,7 @@ pub struct TasksArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Fewer rounds, shorter ones, less memory
+    /// Fewer and shorter rounds, less memory
     #[arg(long)]
     quick: bool,
     /// Times that each contestant runs in a part; 9 (memory: 5), or 3 to be quick
@@ -132,7 +132,7 @@ pub struct TasksArgs {
     out: PathBuf,
 }
 
-/// A peer's name; nothing is nobody.
+/// Parses a peer's name; an empty name stands for no peer.
 fn peer(name: &str) -> Result<Option<Peer>, String> {
     match name {
         "" => Ok(None),
@@ -162,7 +162,7 @@ impl TasksArgs {
         }
     }
 
-    /// One thread and two, unless told, where there are two CPUs.
+    /// The selected numbers of threads; default: 1, and 2 if there are two CPUs.
     fn threads(&self) -> Vec<u32> {
         if !self.threads.is_empty() {
             return self.threads.clone();
@@ -193,8 +193,7 @@ impl TasksArgs {
     }
 }
 
-/// Runs the parts asked for, saves and shows them. Returns whether every bar was
-/// met.
+/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
 pub fn run(args: &TasksArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "tasks")?;
     let scratch = tempfile::tempdir()?;

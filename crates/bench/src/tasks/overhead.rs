@@ -17,10 +17,9 @@ pub const FRAME_720P: [&str; 4] = ["wavefront", "80", "45", "8"];
 pub const OURS: [Contestant; 2] = [PLAIN, HINTED];
 
 const CASE: &str = "empty";
-/// What is asked: threads, nanoseconds a task.
+/// Bars: threads, nanoseconds a task.
 const LIMITS: [(u32, f64); 2] = [(1, 25.0), (2, 20.0)];
-/// What is asked of writing tasks down: nanoseconds a task while that is on, and while
-/// it is off.
+/// Bars of tracing: nanoseconds a task while the trace is on, and while it is off.
 const TRACE_LIMITS_NS: (f64, f64) = (30.0, 10.0);
 
 /// All runtimes that run a wavefront.
@@ -69,8 +68,8 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     ];
     part.notes = vec![
         show::method(samples),
-        "Graphs are made once and run each frame, where a runtime has such. 'Counters' are atomic counters of dependencies by hand, beside a runtime's plain tasks: whoever resolves the last dependency of a task runs it, the first such task at once itself. With OpenMP's 'depend' every frame declares its tasks again.".to_owned(),
-        "A trace: each worker writes down the last 28,800 tasks, begin and end of each. What it adds is the median over the rounds of the differences, times the number of threads, as each writes down its own tasks. Off, a trace costs a load and a branch a task; they are in every other figure of usher-tasks, so that they take no more than a whole empty task does, here one of the fastest frame on 1 thread. That bound is what stands above: where it is missed, it says nothing.".to_owned(),
+        "Graphs are made once and run each frame, where a runtime has such. 'Counters' are atomic counters of dependencies by hand, beside a runtime's plain tasks: the thread that resolves the last dependency of a task spawns it, but runs the first such task at once itself. With OpenMP's 'depend' every frame declares its tasks again.".to_owned(),
+        "A trace: each worker records the last 28,800 tasks, begin and end of each. The added time is the median over the rounds of the differences, times the number of threads, as each worker records its own tasks. Off, a trace costs a load and a branch a task. Both are in every other figure of usher-tasks, so they take at most the time of a whole empty task, here of the fastest frame on 1 thread. The table has that bound: if it misses its bar, the cost of the trace remains unknown.".to_owned(),
     ];
     if samples.all.iter().all(|s| s.runtime != Runtime::Taskflow) {
         part.notes.push("Taskflow was not measured.".to_owned());

@@ -87,7 +87,7 @@ pub fn run(
                 )),
             }
         }
-        // Whoever comes first in one round comes last in the next.
+        // The order rotates, so that no contestant is always first.
         let first = turns.len().min(1);
         turns.rotate_left(first);
     }
@@ -139,11 +139,11 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(outputs(command)?.0)
 }
 
-/// What a command prints and what it says on standard error, where it succeeds.
+/// A successful command's standard output and standard error.
 pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().context("running it")?;
     let all = String::from_utf8_lossy(&output.stderr).into_owned();
-    let said = all.trim().lines().last().unwrap_or("it said nothing");
+    let said = all.trim().lines().last().unwrap_or("it printed no error");
     match output.status.code() {
         Some(0) => Ok((String::from_utf8(output.stdout)?, all)),
         Some(124) => bail!("it took longer than {SECONDS_MAX} s"),

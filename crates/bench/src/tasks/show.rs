@@ -13,7 +13,7 @@ pub fn threads_text(threads: u32) -> String {
     text::count(threads as usize, "thread")
 }
 
-/// `usher-tasks` against each peer's best form: at most so many times its time.
+/// Bars of `usher-tasks` against each peer's best form: `limit` times its time at most.
 pub fn peer_bars(
     samples: &Samples,
     ours: Turn,
@@ -164,7 +164,7 @@ fn class_of(runtime: Runtime, place: usize) -> String {
     format!("p{}", number[place.min(1)])
 }
 
-/// What went wrong is told, and counted.
+/// Adds the failures to the part: their number as a bar, the first 8 as notes.
 pub fn failures(part: &mut Part, samples: &Samples) {
     part.bars.push(Bar::none(
         "processes that failed or did something wrong",
@@ -184,7 +184,7 @@ pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
 /// What is to be known of every part with rounds.
 pub fn method(samples: &Samples) -> String {
     format!(
-        "{}, each runtime once in each, in a process of its own that checks its result, whoever came first last in the next. A figure is the median over the rounds of a process's median frame (its middle half in brackets); 'least' is the fastest frame of all. A ratio is the median of the rounds' ratios, with its 95 % bootstrap interval.",
+        "{}, each runtime once in each, in a process of its own that checks its result; the order rotates from round to round. A figure is the median over the rounds of a process's median frame (its middle half in brackets); 'least' is the fastest frame of all. A ratio is the median of the rounds' ratios, with its 95 % bootstrap interval.",
         text::count(samples.rounds() as usize, "round")
     )
 }

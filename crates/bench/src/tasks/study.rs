@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the rounds say.
+//! Evaluation of the rounds.
 //!
-//! Two contestants are compared by the median of their ratios, round by round, with
-//! its bootstrap interval (`usher_report::stats`): what slows the machine down for
-//! minutes meets both sides of a ratio. A contestant's own figure is the median over
-//! the rounds of a process's median frame.
+//! Two contestants are compared by the median of their ratios, round by round, with its bootstrap
+//! interval (`usher_report::stats`). A disturbance of minutes therefore affects both sides of a
+//! ratio. A contestant's own figure is the median over the rounds of a process's median frame.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, Statistic};
@@ -100,7 +99,7 @@ impl Samples {
         stats::estimate(&values, Statistic::Median, SEED)
     }
 
-    /// The one of these that takes the least.
+    /// The contestant with the least median time.
     pub fn best(&self, of: &[Contestant], threads: u32, case: &str) -> Option<Contestant> {
         let figures = of.iter().filter_map(|&one| {
             let figure = self.figure((one, threads), case)?;
@@ -140,7 +139,7 @@ pub mod tests {
     use super::*;
     use crate::tasks::contestants::{HINTED, PLAIN, WAVEFRONT_PEERS};
 
-    /// A sample of each round: that many nanoseconds.
+    /// A sample for each round, in nanoseconds.
     pub fn samples(of: &[(Turn, &str, &[f64])]) -> Samples {
         let mut samples = Samples::default();
         for &((one, threads), case, values) in of {

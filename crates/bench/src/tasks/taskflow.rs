@@ -24,11 +24,11 @@ const HEADER: &str = "taskflow/taskflow.hpp";
 /// Where Debian's keys are.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The folder to include from: the one given, else that of an installed package,
-/// else of one fetched before, else of one fetched now.
+/// The folder to include from: the given folder, else that of an installed package, else that of
+/// an earlier download, else that of a new download.
 ///
 /// # Errors
-/// Where there is none to be had.
+/// None of them has the headers.
 pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(folder) = given {
         let is_there = folder.join(HEADER).is_file();

@@ -36,19 +36,19 @@ const CXX_FLAGS: [&str; 5] = ["-std=c++20", "-O3", "-march=native", "-pthread", 
 /// Programs that run the workload.
 #[derive(Debug, Default)]
 pub struct Programs {
-    /// By which.
+    /// Paths of the programs.
     pub paths: BTreeMap<Program, PathBuf>,
-    /// What they say they are.
+    /// Versions that the programs print.
     pub versions: Vec<String>,
-    /// Which there are not, and why.
+    /// Programs that could not be built, with the reason.
     pub missing: Vec<String>,
 }
 
-/// Compiles those wanted in that folder. One that cannot be is left out, and why is
-/// told.
+/// Compiles the wanted programs in that folder. A program that cannot be compiled is left out and
+/// listed as missing, with the reason.
 ///
 /// # Errors
-/// Where the folder cannot be written to, or there is no C compiler.
+/// The folder is not writable, or there is no C compiler.
 pub fn build(
     folder: &Path,
     wanted: &[Program],
@@ -114,7 +114,7 @@ fn build_one(
     let output = Command::new(&path).arg("version").output();
     let output = output.with_context(|| format!("running {}", path.display()))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    ensure!(output.status.success(), "{name} does not say what it is");
+    ensure!(output.status.success(), "{name} does not print its version");
     Ok((path, version))
 }
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::tasks::contestants::{Contestant, FORK_JOIN, SPAWNING_PEERS, WAVEFRONT_PEERS};
 
-    /// Compiles the peers whose libraries are there, and has each check itself.
+    /// Compiles the peers with installed libraries; each checks itself.
     #[test]
     fn peers_do_what_they_should_in_every_form() {
         let folder = tempfile::tempdir().unwrap();

@@ -35,11 +35,11 @@ unsafe extern "C" {
 
 /// What runs frames.
 pub trait Frames {
-    /// Runs a whole frame, and gives 0; or computes fib(n).
+    /// Runs a whole frame and returns 0, or computes fib(n).
     fn run(&mut self) -> u64;
 
-    /// Whether frames of the present case are now what they will be, after so many of
-    /// it; else another one is run before any is timed.
+    /// Whether frames of the present case have reached their steady state after `frames` frames;
+    /// otherwise another frame runs before any is timed.
     fn is_settled(&mut self, _frames: u32) -> bool {
         true
     }
@@ -64,11 +64,11 @@ unsafe impl Send for Workload {}
 unsafe impl Sync for Workload {}
 
 impl Workload {
-    /// What those words ask for; see `workload.h`. Once a process: another call
-    /// would change it under the first one's user.
+    /// Parses the words of a workload; see `workload.h`. At most once a process: another call
+    /// would change the workload while it is in use.
     ///
     /// # Errors
-    /// Where they ask for nothing that there is.
+    /// The words are not a valid workload.
     pub fn begin(words: &[String]) -> Result<Self> {
         let words = words
             .iter()
@@ -78,7 +78,7 @@ impl Workload {
         // The cases' names are kept.
         let mut words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
         let count = c_int::try_from(words.len())?;
-        // SAFETY: so many strings, which live on.
+        // SAFETY: `words` holds `count` strings, and they are never freed.
         let raw = unsafe { workload_begin(count, words.as_mut_ptr()) };
         // SAFETY: null, or to a static.
         let raw = unsafe { raw.as_ref() };
@@ -89,7 +89,7 @@ impl Workload {
         self.0.threads as usize
     }
 
-    /// n of fib(n), where that is asked for.
+    /// n of fib(n), if the workload is fib.
     pub fn fib(self) -> Option<u32> {
         Some(self.0.fib).filter(|&n| n > 0)
     }
@@ -117,11 +117,11 @@ impl Workload {
         if self.tasks() == 0 {
             return &[];
         }
-        // SAFETY: so many there are, if any, and they are never written again.
+        // SAFETY: the array has `tasks` elements, and they are never written again.
         unsafe { slice::from_raw_parts(self.0.waits, self.tasks() as usize) }
     }
 
-    /// Who waits for that task.
+    /// The tasks that wait for `task`.
     pub fn successors(self, task: u32) -> &'static [u32] {
         assert!(task < self.tasks());
         // SAFETY: one more than there are tasks; the largest is the number of all
@@ -155,14 +155,14 @@ impl Workload {
         self.measure_settled(&mut Alike(frame))
     }
 
-    /// As [`Self::measure`], but nothing is timed that has not settled.
+    /// As [`Self::measure`], but times only settled frames.
     ///
     /// # Errors
-    /// Where what it did is wrong.
+    /// A check of the results fails.
     pub fn measure_settled<F: Frames>(self, frames: &mut F) -> Result<()> {
         extern "C" fn run<F: Frames>(frames: *mut c_void) -> u64 {
-            // SAFETY: what is given below, which lives and is not used but here and in
-            // the other function, which is never called from within this one.
+            // SAFETY: the pointer given below, which outlives the call. Only this function and
+            // `settled` use it, and neither is called from within the other.
             unsafe { &mut *frames.cast::<F>() }.run()
         }
         extern "C" fn settled<F: Frames>(frames: *mut c_void, count: u32) -> c_int {
@@ -172,7 +172,7 @@ impl Workload {
         let context = (&raw mut *frames).cast();
         // SAFETY: the context is what the functions take it for.
         let status = unsafe { workload_measure(run::<F>, settled::<F>, context) };
-        ensure!(status == 0, "what the workload says above");
+        ensure!(status == 0, "the workload failed, as reported above");
         Ok(())
     }
 }
@@ -211,7 +211,7 @@ mod tests {
         assert!(work.measure(|| run(&mut (1..60))).is_err(), "skips one");
         assert!(work.measure(|| run(&mut (0..60).chain([7]))).is_err());
         assert!(work.measure(|| run(&mut (0..60).rev())).is_err());
-        // One to check, three empty ones, and the sixth computes.
+        // One frame is checked, three are empty, and the sixth computes.
         let mut frame = 0;
         let repeats_later = || {
             frame += 1;

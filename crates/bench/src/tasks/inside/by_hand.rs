@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wavefront without a runtime, as decoders do it: threads take rows in turn,
-//! and in a row stay a macroblock behind the one above. It knows what no runtime
-//! is told, and shows what there is to be had.
+//! The wavefront without a runtime, as decoders do it: threads take rows in turn, and in a row
+//! stay a macroblock behind the row above. It uses knowledge that no runtime has, and is a bound
+//! for the runtimes.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::tasks::workload::Workload;
 
-/// Looks before a thread lets others run.
+/// Polls before a thread yields its CPU.
 const LOOKS: u32 = 1 << 14;
 
 /// On cache lines of its own.
@@ -28,7 +28,7 @@ struct Frame {
     over: AtomicBool,
 }
 
-/// Times frames by that many threads.
+/// Times frames on the workload's threads.
 pub fn run(work: Workload) -> Result<()> {
     let frame = Frame {
         work,
@@ -89,7 +89,7 @@ impl Frame {
     }
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 fn until(holds: impl Fn() -> bool) {
     for look in 1_u32.. {
         if holds() {

@@ -20,13 +20,13 @@ impl Counters {
         }
     }
 
-    /// Runs a task and, where it is to, one after another the first ones that become
-    /// ready by it; hands others that do to `spawn`.
+    /// Runs a task. Tasks that it makes ready are passed to `spawn`; with `runs_first`, the first
+    /// of them runs here next.
     pub fn run_from(&self, task: u32, runs_first: bool, mut spawn: impl FnMut(u32)) {
         let mut next = Some(task);
         while let Some(task) = next.take() {
             self.work.run(task);
-            // Nobody else touches the counter before the next frame.
+            // No other thread uses the counter before the next frame.
             let waits = self.work.waits()[task as usize];
             self.pending[task as usize].store(waits, Ordering::Relaxed);
             for &successor in self.work.successors(task) {
@@ -41,7 +41,7 @@ impl Counters {
         }
     }
 
-    /// Whoever finds 1 is the last: no need to write.
+    /// A thread that reads 1 is the last, so it need not write.
     fn resolve(&self, task: u32) -> bool {
         let pending = &self.pending[task as usize];
         pending.load(Ordering::Acquire) == 1 || pending.fetch_sub(1, Ordering::AcqRel) == 1

@@ -23,8 +23,8 @@ fn resident_bytes() -> Result<u64> {
     Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
 }
 
-/// Prints the bytes that a task takes that waits to be resolved: one whose closure
-/// holds nothing, one whose closure holds a pointer, one in a graph.
+/// Prints the bytes of a waiting task: with a closure that holds nothing, with a closure that
+/// holds a pointer, and in a graph.
 pub fn footprint(words: &[String]) -> Result<()> {
     let count = number(words, 0)?;
     let each = |before: u64, after: u64| (after - before) as f64 / count as f64;
@@ -65,8 +65,8 @@ pub fn footprint(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Registers that many tasks before any is ready, resolves each, waits for all, and
-/// prints how many ran.
+/// Registers `count` tasks before any is ready, resolves each, waits for all, and prints the
+/// number that ran.
 pub fn flight(words: &[String]) -> Result<()> {
     let count = number(words, 0)?;
     let runtime = Runtime::new(number(words, 1)? as usize)?;

@@ -9,7 +9,7 @@ use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, Policy, Runtime};
 
 use crate::tasks::workload::{Frames, Workload};
 
-/// How a line on standard error begins that tells an order.
+/// Prefix of a line on standard error that reports an order.
 pub const CHOSEN: &str = "order: ";
 
 /// The graph, declared once a case, run each frame. Without hints no frame is timed
@@ -89,14 +89,14 @@ where
         0
     }
 
-    /// Says on standard error which order was chosen: not every run may choose the same.
+    /// Reports the chosen order on standard error, as runs may choose differently.
     fn is_settled(&mut self, frames: u32) -> bool {
         let finds = self.runtime.current_grouping().is_some() && !self.graph.explain().hinted;
         if !finds || self.failed.is_some() {
             return true;
         }
         if frames == 1 {
-            // What was found for another case says nothing of this one.
+            // The order found for another case does not apply to this case.
             match (self.make)() {
                 Ok(graph) => self.graph = graph,
                 Err(error) => self.failed = Some(error.into()),
@@ -138,7 +138,7 @@ fn on_worker(
     runtime.register(0, 0, Groups::NONE, move || {
         let outcome = something(&inner);
         drop(inner);
-        // Whoever would not hear it is gone.
+        // The receiver exists until the outcome is sent, unless its thread has ended.
         let _ = tell.send(outcome);
     })?;
     told.recv().context("the runtime dropped its task")?

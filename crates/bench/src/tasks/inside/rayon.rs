@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::counters::Counters;
 use crate::tasks::workload::Workload;
 
-/// The one task that waits for nothing.
+/// The only task that waits for nothing.
 const SOURCE: u32 = 0;
 
 fn pool(work: Workload) -> Result<ThreadPool> {
