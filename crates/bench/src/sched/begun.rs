@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run was begun with: one that goes on mixes nothing else in.
+//! The settings of a run. A resumed run must have the same settings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,8 +40,8 @@ pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<
     fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-/// The command that goes on with the run of that folder, after one of these words: what is
-/// measured has to be asked for in the same words.
+/// The command that resumes the run of that folder, from the words of this command: a resumed run
+/// needs the same selection.
 pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     let mut command = "usher bench sched".to_owned();
     let mut words = words.skip_while(|word| word != "sched").skip(1);
@@ -66,7 +66,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Versions before this one told nobody of their loads.
+/// Fails if the folder has results of an older version, as those did not record their loads.
 fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
     let reading = || format!("reading {}", folder.display());
     for entry in fs::read_dir(folder).with_context(reading)? {

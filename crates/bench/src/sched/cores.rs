@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `cores`: two short loops and two long ones on two cores of two hardware
-//! threads each (paper 3b).
+//! Part `cores`: two short loops and two long loops on two cores of two hardware threads each
+//! (paper 3b).
 
 use anyhow::Result;
 use usher_sim::smt::CompletionTimes;
@@ -13,7 +13,7 @@ use crate::bars::{Bar, Part, Table};
 use crate::sim::{Smt, smt};
 
 pub const NAME: &str = "cores";
-const TITLE: &str = "Two short loops and two long ones on two cores of two threads";
+const TITLE: &str = "Two short loops and two long loops on two cores of two threads";
 
 /// Of what a scheduler that is blind to hardware threads has.
 const OF_BLIND_AT_MOST: f64 = 0.01;

@@ -146,8 +146,8 @@ pub fn part(measured: &Measured, notes: Vec<String>) -> Result<Part> {
     part.bars.push(sleepers_bar(&beside));
     part.notes = notes;
     part.notes.push(
-        "A run is how long a thread runs until another one does, on average; where CPUs are idle \
-         at times, it is at most that long. When machines ended is shown here, in virtual time, \
+        "A run is the mean time that a thread runs until the next thread does; if CPUs are idle \
+         at times, the figure is an upper bound. When machines ended is shown here, in virtual time, \
          and held against no bar: that is the part 'elapsed', in pairs of runs."
             .to_owned(),
     );
@@ -201,7 +201,8 @@ fn sleepers_table(rows: &[Row]) -> Table {
     }
 }
 
-/// What EEVDF does where its slices make runs as long as ours, with the most machines.
+/// Compares EEVDF, with the slice whose runs are nearest in length to usher's, at the highest
+/// number of machines.
 fn nearest(rows: &[Row]) -> Option<String> {
     let runs = of_the_most(rows).map(|row| Runs {
         rival: &row.rival,

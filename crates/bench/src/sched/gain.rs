@@ -35,7 +35,7 @@ impl Rate {
         })
     }
 
-    /// Per cent of a CPU's time, where a switch costs so much.
+    /// The saved share of a CPU's time in per cent, if a switch costs `cost_ns`.
     fn saved_percent(&self, cost_ns: f64) -> f64 {
         (self.eevdf - self.ours) * cost_ns / 1e7
     }

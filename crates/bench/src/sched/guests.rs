@@ -176,7 +176,8 @@ impl<'a> Guests<'a> {
         }
     }
 
-    /// What was not measured of a part, whose loads may bear the name of another.
+    /// Reasons why loads of a part, or schedulers, were not measured. A part's loads may have the
+    /// name of another part.
     fn notes(&self, part: &str, loads: &[&str], measured: &Measured) -> Vec<String> {
         let left_out = measured.left_out.iter().filter_map(|note| {
             let (load, why) = note.split_once(": ")?;
@@ -193,17 +194,17 @@ impl<'a> Guests<'a> {
     }
 }
 
-/// A machine, and what is to run on it.
+/// A machine, and the loads that run on it.
 #[derive(Debug)]
 pub struct Scene<'m> {
     machine: &'m Machine,
     loads: Vec<(Which, Load)>,
     turns: Vec<Turn>,
-    /// In place of parts whose programs cannot be had.
+    /// Placeholders of parts with missing programs.
     missing: Vec<Part>,
 }
 
-/// In place of a part whose programs cannot be had. It meets no bar, where it had any.
+/// The placeholder of a part with missing programs. Its bar, if it has any, is not met.
 fn not_measured(which: Which, error: &anyhow::Error) -> Part {
     let name = which.to_possible_value();
     let name = name.map_or_else(String::new, |value| value.get_name().to_owned());

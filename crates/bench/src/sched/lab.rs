@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests of the lab in which the plan is gone through, and the lines that come back.
+//! Guests of the lab that run the plan, and the lines that they return.
 //!
-//! Each line is written to a file as it comes. A run that is continued takes from
-//! there what was finished, and asks the guest for the rest.
+//! Each line is written to a file as it comes. A resumed run reads the finished samples from that
+//! file, and the guest runs the rest.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,13 +18,13 @@ use super::inside;
 use super::pace::Pace;
 use super::told::{Load, Plan, Said, Sample, Turn};
 
-/// How long a guest may take on a host that does other things, too.
+/// Timeout of a guest, sufficient on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
-/// How often a guest is started that dies.
+/// Attempts to start a guest that dies.
 const ATTEMPTS: usize = 2;
-/// In virtual time an instruction takes so long.
+/// Length of an instruction in virtual time.
 pub const INSTRUCTION_NS: u32 = 1;
-/// Time in instructions; where nobody runs it passes at once.
+/// Time in instructions; idle time is skipped.
 pub const VIRTUAL: Clock = Clock::Instructions {
     ns: INSTRUCTION_NS,
     idle: Idle::Skipped,
@@ -301,7 +301,7 @@ impl<'a> Lines<'a> {
                 }
                 self.note(said).map_err(io::Error::other)
             }
-            // Nobody but the program inside writes there; what else comes is shown.
+            // Only the program inside writes to this port; other lines are shown.
             Err(_) => {
                 eprintln!("sched: {}", String::from_utf8_lossy(line).trim_end());
                 Ok(())
@@ -325,7 +325,7 @@ impl Write for Lines<'_> {
     }
 }
 
-/// For whoever waits.
+/// The progress line of a sample.
 fn shown(said: &Said) -> Option<String> {
     match said {
         Said::Sample(sample) => {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sched`: what choosing threads with their address spaces and hardware
-//! threads in mind does (papers 3b and 4), against the kernel's own scheduler, the
-//! papers' baselines and others.
+//! `usher bench sched`: the effect of scheduling that considers address spaces and hardware
+//! threads (papers 3b and 4), against the kernel's own scheduler, the papers' baselines and other
+//! schedulers.
 //!
-//! - `rival`: the schedulers; `peers`: those of others, built here; `otp`: Erlang, fetched;
-//! - `guests`: which of them have which loads on which machine;
-//! - `lab`: guests, and the lines that come back from them; `told`: what those lines
-//!   and the plan are; `pace`: how far all that is; `begun`: how it goes on;
+//! - `rival`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
+//! downloaded;
+//! - `guests`: the loads and schedulers of each machine;
+//! - `lab`: guests, and the lines that they return; `told`: the format of those lines and of the
+//! plan; `pace`: progress; `begun`: resuming;
 //! - `inside`: the program in the guest;
-//! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`: the
-//!   parts, from what was measured to tables, figures and bars; `rows`, `runs`: what they share;
-//! - `show`: how the parts are shown.
+//! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`:
+//! the parts, from measurements to tables, figures and bars; `rows`, `runs`: code that they
+//! share;
+//! - `show`: display of the parts.
 
 mod begun;
 mod cores;
@@ -60,7 +62,7 @@ use told::Load;
 enum Which {
     /// What a switch to another address space costs, on this machine
     Switches,
-    /// Programs of two threads beside one that mostly sleeps (paper 4)
+    /// Programs of two threads beside a thread that mostly sleeps (paper 4)
     Spaces,
     /// Erlang's virtual machines (paper 4)
     Erlang,
@@ -78,26 +80,26 @@ enum Which {
 
 /// Schedulers compared: address spaces, hardware threads, cost (papers 3b and 4)
 ///
-/// switches   What a switch to another address space costs this machine: two take turns
-///            on one CPU, as threads of one process and as two processes. Runs here.
+/// switches   Cost of a switch to another address space on this machine: two partners take
+///            turns on one CPU, as threads of one process and as two processes.
 /// spaces     Seven programs of two threads beside a thread that mostly sleeps, on two
 ///            CPUs: switches between address spaces, waits, fairness.
-/// erlang     4 to 7 virtual machines of Erlang with two schedulers each, in each of
-///            which everyone messages everyone; the 7 once more beside that thread.
+/// erlang     4 to 7 virtual machines of Erlang with two schedulers each; all processes
+///            of a machine message each other. The 7 once more beside that thread.
 /// elapsed    Erlang's machines in the emulator's own time, which is not hardware's, under
-///            EEVDF and ours in turn: when each had ended, in pairs.
+///            EEVDF and usher in turn: the end of each machine, in pairs.
 /// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
 ///            information, of what is installed here.
-/// cores      Two short loops and two long ones on two cores of two hardware threads:
-///            how long a core is shared while the other one is idle.
-/// seats      Three programs with seats on 48 CPUs, one of which rests half of the time:
-///            what is used, and what its owner loses.
-/// overhead   Two that take turns on one CPU: instructions a switch.
+/// cores      Two short loops and two long loops on two cores of two hardware threads:
+///            time that a core is shared while the other core is idle.
+/// seats      Three programs with seats on 48 CPUs. The owner of a seat rests half of the
+///            time: use of its seat, and time that the owner loses.
+/// overhead   Two partners that take turns on one CPU: instructions a switch.
 ///
-/// All but the first run in guests of the lab, which takes root, and all of these but
-/// elapsed in virtual time (docs/lab.md); under EEVDF, ours, its modes to compare with, and
-/// others where --peers is given. Where switches runs and spaces or erlang, what ours should
-/// save (gain) follows from them.
+/// All but switches run in guests of the lab, which needs root. All but elapsed run in virtual
+/// time (docs/lab.md). The schedulers are EEVDF, usher, its modes for comparison, and with
+/// --peers those of other projects. The results of switches and of spaces or erlang give the
+/// expected gain (part gain).
 ///
 // Both times are guesses until a run of each was timed.
 /// On two CPUs all of it but peers takes some 5 hours, and half an hour with --quick.
@@ -144,7 +146,7 @@ pub struct SchedArgs {
     /// Continues the run of that folder: what was measured in it is not measured again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; the one beside this program unless told
+    /// The `usher` to measure; default: the one in this program's folder
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
     /// Prints the saved result instead of lines
@@ -173,8 +175,8 @@ const PLAIN: Machine = Machine {
 };
 /// The same with programs that are never quite idle.
 const MIX: Machine = Machine { name: "mix", ..TWO };
-/// An emulated CPU runs until the next timer of any: where their ticks are apart, what one
-/// tells another is heard sooner, as on hardware.
+/// An emulated CPU runs until the next timer of any CPU. With ticks at different times, other
+/// CPUs' interrupts arrive sooner, as on hardware.
 const TICKS_APART: &str = "skew_tick=1";
 /// Two cores of two hardware threads.
 const THREADS: Machine = Machine {
@@ -190,7 +192,7 @@ const MANY: Machine = Machine {
     append: TICKS_APART,
     ..TWO
 };
-/// One CPU, of two that threads may run on: one that may run on one alone would be
+/// One CPU online, but threads have an affinity of two: threads pinned to a single CPU would be
 /// another case.
 const ONE: Machine = Machine {
     name: "one",
@@ -302,10 +304,12 @@ impl SchedArgs {
             Which::Elapsed => Erlang::fetched()?.load(folder, self.vms(), self.processes())?,
             Which::Mix => mixed::load(folder)?,
             Which::Cores => Load::Cores {
-                // Fewer, and one that is blind to hardware threads is lucky at times.
+                // With fewer repetitions, a scheduler that ignores hardware threads is sometimes
+                // lucky.
                 times: 12,
-                // A tenth of the paper's. With much shorter ones what ours shares is the quarter
-                // of a millisecond until emulated CPUs hear of one another, again and again.
+                // A tenth of the paper's. With much shorter loops, the sharing under usher
+                // consists mostly of the quarter of a millisecond until emulated CPUs notice an
+                // interrupt.
                 short_ms: 200,
                 long_ms: 1_000,
             },
@@ -327,13 +331,13 @@ impl SchedArgs {
     }
 }
 
-/// Measures, saves and shows it; whether every bar was met.
+/// Measures, saves and shows the parts. Returns whether every bar was met.
 pub fn run(args: &SchedArgs) -> Result<bool> {
     let machines = MACHINES
         .iter()
         .filter(|machine| !args.of(machine).is_empty());
     let machines: Vec<&Machine> = machines.collect();
-    // What is missing is said before anything is measured.
+    // A missing program is an error before anything is measured.
     let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let mut guests = match machines.first() {
         Some(first) => Some(Guests::new(args, first)?),

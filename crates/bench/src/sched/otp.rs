@@ -89,7 +89,8 @@ impl Erlang {
         Ok(())
     }
 
-    /// Virtual machines of two schedulers and so many processes, that many at once.
+    /// A load of as many virtual machines as `vms` lists, one number after the other. Each has
+    /// two schedulers and `processes` processes.
     pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Load> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;
@@ -97,7 +98,7 @@ impl Erlang {
         let program = self.program().display().to_string();
         let path = folder.display().to_string();
         let processes = processes.to_string();
-        // Nobody spins for work: where CPUs take turns, that is time of others.
+        // Without busy waiting: on shared CPUs it would take time from other threads.
         let words = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
         let command = [program.as_str()].into_iter().chain(words.split(' '));
         let run = ["-pa", &path, "-run", "big", "start", &processes];

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How far a run is, for whoever waits: which of all samples the last one was, and roughly
-//! how long the others will take.
+//! Progress of a run: the number of the last sample, and an estimate of the remaining time.
 //!
-//! Samples of a part with as many programs take about as long under one scheduler as under
-//! another. What no sample says yet is taken for the mean of those that there are.
+//! Samples of a part with the same number of programs take about the same time under any
+//! scheduler. A group without samples is estimated by the mean of the other groups.
 
 use std::time::{Duration, Instant};
 
 use super::rival::Rival;
 use super::told::{Said, Turn};
 
-/// A sample that is still to come.
+/// A sample that is still to be measured.
 #[derive(Debug, Clone, PartialEq)]
 struct Due {
     kind: Kind,
@@ -18,7 +17,7 @@ struct Due {
     round: usize,
 }
 
-/// What takes as long.
+/// Samples that take about the same time.
 #[derive(Debug, Clone, PartialEq)]
 struct Kind {
     machine: &'static str,
@@ -26,7 +25,7 @@ struct Kind {
     programs: usize,
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Default)]
 pub struct Pace {
     all: usize,
@@ -95,7 +94,7 @@ impl Pace {
         )
     }
 
-    /// `; about 25 min left`; nothing where nobody can tell, or all is there.
+    /// `; about 25 min left`; empty without an estimate, or after the last sample.
     pub fn left(&self) -> String {
         let each = |due: &Due| {
             let of_kind = self.took.iter().filter(|(kind, _)| *kind == due.kind);
@@ -180,7 +179,7 @@ mod tests {
             pace.note(&said, now);
         };
         comes(&mut pace, Rival::Eevdf, "overhead", 2, 500);
-        assert_eq!(pace.left(), "", "the guest's start says nothing");
+        assert_eq!(pace.left(), "", "the guest's start is no sample");
         comes(&mut pace, Rival::Eevdf, "erlang", 4, 60);
         comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
         // 2 and 2 of the kinds that are known, 5 of 90 s.

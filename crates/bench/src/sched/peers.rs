@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other sched_ext schedulers, built from crates.io when they are asked for.
+//! Other projects' sched_ext schedulers, built from crates.io on request.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,10 +15,10 @@ const PEERS: [(&str, &str); 2] = [("scx_bpfland", "1.1.4"), ("scx_rusty", "1.1.4
 /// The compiler of their BPF programs, as ours.
 const CLANG: &str = "clang-19";
 
-/// All of them; built into the lab's cache where they are not there.
+/// All peers, built into the lab's cache unless they are there.
 ///
 /// # Errors
-/// One line that says which cannot be built, and what cargo said last.
+/// One line that names the peer that cannot be built, with cargo's last line.
 pub fn built() -> Result<Vec<Rival>> {
     let cache = LabCache::open(lab::cache().as_deref())?;
     let peer = |&(name, version): &(&str, &str)| {
@@ -67,7 +67,7 @@ fn program(cache: &Path, name: &str, version: &str) -> Result<PathBuf> {
     ensure!(
         output.status.success() && program.is_file(),
         "cargo cannot build {name} {version}: {}",
-        last.unwrap_or("it does not say why").trim()
+        last.unwrap_or("no reason given").trim()
     );
     Ok(program)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Rival {
     /// The kernel's own.
     Eevdf,
-    /// The same with a base slice of so long.
+    /// EEVDF with another base slice.
     EevdfSlice {
         /// Milliseconds.
         ms: u64,
@@ -20,7 +20,7 @@ pub enum Rival {
     Usher,
     /// First come, first served, blind to SMT: `--fifo`, which keeps most of our program.
     Fifo,
-    /// A program of its own that does no more than the kernel asks of any: `--fifo=minimal`.
+    /// A separate program that does the minimum that the kernel requires: `--fifo=minimal`.
     FifoMinimal,
     /// Paper 4's baseline: `--o1 plain`.
     O1Plain,
@@ -82,7 +82,7 @@ impl Rival {
         }
     }
 
-    /// Whether it is somebody else's sched_ext scheduler: none of our modes, none of EEVDF.
+    /// Whether it is another project's sched_ext scheduler: neither a mode of usher nor EEVDF.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
     }

@@ -80,10 +80,10 @@ pub fn figure(
     let at = |number: f64| format!("{number:.1}");
     let svg = html! {
         svg.figure role="img" aria-label=(caption) viewBox={ "0 0 " (at(WIDTH)) " " (at(base + 24.0)) } {
-            @for (n, (whose, class)) in [("ours", OURS), ("to compare with", OTHERS)].iter().enumerate() {
+            @for (n, (label, class)) in [("ours", OURS), ("to compare with", OTHERS)].iter().enumerate() {
                 g class=(class) {
                     rect.solid x=(at(70.0 * n as f64)) y="4" width="11" height="11" {}
-                    text.small x=(at(70.0 * n as f64 + 15.0)) y="14" { (whose) }
+                    text.small x=(at(70.0 * n as f64 + 15.0)) y="14" { (label) }
                 }
             }
             @for (n, (rival, value)) in values.iter().enumerate() {
@@ -112,7 +112,7 @@ pub fn cell(value: Option<f64>, decimals: usize) -> String {
     text::number(value, decimals)
 }
 
-/// What all parts that are measured in guests say of themselves.
+/// The note of all parts that are measured in guests.
 pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
     let rounds = text::count(rounds, "run");
     format!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a thread runs until another one does. Whoever lets threads run for longer
-//! switches less often, whatever it knows of address spaces: so ours is held beside the
-//! slice of EEVDF's that makes runs as long as ours, too.
+//! Length of a run: the time that a thread runs until the next thread does. Longer runs mean
+//! fewer switches, even if the scheduler ignores address spaces. The comparison with usher
+//! therefore includes EEVDF with the slice that gives runs of the same length.
 
 use super::rival::Rival;
 use super::rows::{cell, ratio};
@@ -9,7 +9,7 @@ use super::rows::{cell, ratio};
 /// CPUs of the guest, all of them at work until the first program ends.
 pub const CPUS: f64 = 2.0;
 
-/// What one scheduler came to, as far as it depends on the length of runs.
+/// A scheduler's figures that depend on the length of runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Runs<'a> {
     pub rival: &'a Rival,
@@ -25,8 +25,8 @@ pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
     Some(1e3 * CPUS * ratio(last_s, switches)?)
 }
 
-/// What EEVDF does where its slices make runs as long as ours, in a sentence that begins with
-/// these words: "Of", or where it holds.
+/// Compares usher with EEVDF at the slice whose runs are nearest in length, in a sentence that
+/// starts with `begin`: "Of", or a condition followed by "of".
 pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
     let ours = all.iter().find(|runs| *runs.rival == Rival::Usher)?;
     let run_ms = ours.run_ms?;

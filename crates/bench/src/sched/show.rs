@@ -21,7 +21,7 @@ pub fn width() -> usize {
     }
 }
 
-/// A part for a terminal of so many columns: bars, notes, tables.
+/// A part for a terminal of `width` columns: bars, notes, tables.
 pub fn terminal(part: &Part, width: usize) -> String {
     let bars = Part {
         bars: part.bars.clone(),

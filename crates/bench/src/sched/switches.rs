@@ -15,7 +15,7 @@ use crate::coloring::chart::{Chart, Line};
 pub const NAME: &str = "switches";
 const TITLE: &str = "What a switch to another address space costs, on this machine";
 
-/// So many pairs of runs of each working set, of that long.
+/// Measures `pairs` pairs of runs for each working set; a run takes `time`.
 pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
     let mut measured = Vec::new();
     for bytes in WORKING_SETS {
@@ -95,7 +95,7 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
          of one's own, a byte in each cache line. Medians; differences of pairs of runs, one \
          right after the other, in alternating order."
             .to_owned(),
-        "What differs is whose page tables are loaded: the switch itself, and address \
+        "The difference is the switch of page tables: the switch itself, and address \
          translations and cache lines that are not there any more. Both walk through as \
          much memory, so what does not fit into a cache misses it either way."
             .to_owned(),

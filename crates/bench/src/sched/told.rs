@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the two sides of a guest say to each other: the plan on the command line of
-//! the program inside, a line of JSON on its standard output for all that it measures.
+//! Messages between the two sides of a guest: the plan on the command line of the program inside,
+//! and a line of JSON on its standard output for each measurement.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,14 +38,14 @@ pub enum Load {
     Spaces {
         /// How many programs.
         programs: usize,
-        /// Of so many threads each.
+        /// Threads of each program.
         threads: usize,
-        /// With so much to do for each thread: what takes that long alone.
+        /// Work of each thread: its time in milliseconds if it runs alone.
         work_ms: u64,
     },
     /// Erlang's virtual machines, in each of which everyone messages everyone.
     Erlang {
-        /// How many at once, one number after the other.
+        /// Virtual machines of Erlang; all processes of a machine message each other.
         vms: Vec<usize>,
         /// The command of one of them.
         command: Vec<String>,
@@ -61,7 +61,7 @@ pub enum Load {
         /// Their commands.
         commands: Vec<Vec<String>>,
     },
-    /// Two short loops and two long ones.
+    /// Two short loops and two long loops.
     Cores {
         /// How often.
         times: usize,
@@ -74,12 +74,12 @@ pub enum Load {
     Seats {
         /// How often it works, and rests.
         rounds: usize,
-        /// What a thread of its has to do each time takes so long alone.
+        /// Work of each owner thread per round: its time in microseconds if it runs alone.
         work_us: u64,
     },
     /// Two that take turns.
     Overhead {
-        /// For about so long.
+        /// Approximate length.
         ms: u64,
     },
 }
@@ -172,16 +172,16 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// What `usher sched stats --json` counts, as far as it is used here.
+/// Figures of `usher sched stats --json` that the benchmark uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// Context switches, those to idle included.
     pub switches: u64,
-    /// User threads after ones of another address space on their CPU.
+    /// Switches to a user thread of another address space than the last user thread on that CPU.
     pub space_switches: u64,
-    /// Wake-ups whose latency was measured.
+    /// Wake-ups with a measured latency.
     pub wakeups: u64,
-    /// How many of them took so many nanoseconds ([`latency`]).
+    /// Wake-ups by latency in nanoseconds, as a histogram ([`latency`]).
     pub latency: Vec<u64>,
     /// Time in which at least one core worked on two threads.
     pub shared_ns: u64,

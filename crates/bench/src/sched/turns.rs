@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What it costs to switch to another address space: two that take turns on one CPU,
-//! each going through memory of its own, once as threads of one process and once as
-//! two processes. Code, system calls, memory and its amount are the same; what
-//! differs is whose page tables are loaded.
+//! Cost of a switch to another address space: two partners take turns on one CPU, and each walks
+//! through its own memory. They run once as threads of one process and once as two processes.
+//! Code, system calls and the amount of memory are the same; only the page tables differ.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
@@ -54,7 +53,7 @@ pub fn partner(args: &PartnerArgs) -> Result<()> {
     answer(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
 }
 
-/// So many pairs of runs of about that long, in alternating order.
+/// Measures `pairs` pairs of runs of about `time`, in alternating order.
 pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> {
     let before = sched_getaffinity(None).context("asking for this thread's CPUs")?;
     let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
@@ -115,13 +114,13 @@ pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
     Ok(took)
 }
 
-/// Nanoseconds that a turn's two system calls take where nobody else has a turn.
+/// Nanoseconds of a turn's two system calls without a partner.
 pub fn alone(time: Duration) -> Result<f64> {
     let (input, output) = io::pipe()?;
     Ok(2.0 * ask(input, output, 0, time)?)
 }
 
-/// Has turns taken for about that long; nanoseconds a turn, of either one.
+/// Takes turns for about `time`. Returns nanoseconds per turn, counting both partners' turns.
 fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duration) -> Result<f64> {
     let mut memory = vec![1; bytes];
     let mut turn = || -> io::Result<()> {

@@ -103,7 +103,7 @@ fn last_words() -> String {
     let log = log.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let log = log.unwrap_or_default();
     let line = log.lines().rfind(|line| line.contains("sched_ext"));
-    line.unwrap_or("it does not say why").to_owned()
+    line.unwrap_or("no reason given").to_owned()
 }
 
 fn slice(ms: u64) -> Result<How> {
@@ -161,8 +161,8 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Counts what the scheduler does, whichever runs: `usher sched stats -- CMD`, where
-/// CMD lasts until it is told.
+/// Counts the switches and wake-ups under any scheduler: `usher sched stats -- CMD`, where CMD
+/// runs until its standard input ends.
 #[derive(Debug)]
 pub struct Meter {
     counts: Child,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program in the guest: goes through the plan, scheduler by scheduler, and says
-//! what it measures, a line each.
+//! The program in the guest: runs the plan, scheduler by scheduler, and reports each measurement
+//! in a line.
 
 mod held;
 pub mod programs;
@@ -72,7 +72,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
     Ok(())
 }
 
-/// How long a guest is looked at until it is quiet, and how often at most.
+/// Length of an observation while the guest settles after boot, and their number at most.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOKS_AT_MOST: usize = 60;
 /// The largest share of its time that a quiet guest works.
@@ -102,7 +102,7 @@ fn idle_ns() -> Result<f64> {
     let idle = text.split_whitespace().nth(1);
     let idle = idle.and_then(|seconds| seconds.parse::<f64>().ok());
     idle.map(|seconds| seconds * 1e9)
-        .context("/proc/uptime does not say what was idle")
+        .context("/proc/uptime has no idle time")
 }
 
 fn say(said: &Said) -> Result<()> {
@@ -133,8 +133,8 @@ fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held
     Ok(())
 }
 
-/// Which two of the loops are short, in each repetition: who is told first decides who sits
-/// beside whom, so all have their turn.
+/// The two short loops of each repetition. The loop that starts first determines which loops
+/// share a core, so the repetitions cover all pairs.
 const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
 
 /// Programs that are there for all schedulers.
@@ -257,7 +257,7 @@ impl Stage {
         Ok(sample)
     }
 
-    /// Loops of so many steps, short and long, so many times over.
+    /// Runs the loops `times` times; `short` and `long` are their steps.
     fn short_and_long(
         &mut self,
         sample: &mut Sample,
@@ -277,7 +277,7 @@ impl Stage {
     }
 }
 
-/// Has all of them do what the line says, beside a thread that mostly sleeps.
+/// Runs the programs on `line` beside a thread that mostly sleeps.
 fn beside_a_sleeper(
     sample: &mut Sample,
     steps_a_ms: f64,
@@ -295,14 +295,14 @@ fn beside_a_sleeper(
     Ok(())
 }
 
-/// What takes a turn: nobody else, another thread, another process.
+/// The partners in turns: none, another thread, another process.
 pub const ALONE: &str = "alone";
 /// See [`ALONE`].
 pub const THREADS: &str = "threads";
 /// See [`ALONE`].
 pub const PROCESSES: &str = "processes";
 
-/// Those who take turns touch no memory of their own.
+/// Partners in turns touch no memory of their own.
 const NO_MEMORY: usize = 0;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that work when they are told to. All speak alike: `ready`, a line that
-//! says what to do, `done`, and from the start. So what a program takes to start is
-//! in no figure, and the same ones serve under one scheduler after the other.
+//! Programs that work on command, with one protocol: the program writes `ready`, reads a line
+//! with its work, writes `done`, and starts again. The start of a program is therefore in no
+//! figure, and the same programs serve under all schedulers.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ pub struct WorkerArgs {
     threads: usize,
 }
 
-/// Computes as many steps as each line says, until there are no more lines.
+/// For each line, computes its number of steps, until the input ends.
 pub fn work(args: &WorkerArgs) -> Result<()> {
     let threads = args.threads.max(1);
     let crew = Crew {
@@ -72,7 +72,7 @@ impl Crew {
     }
 }
 
-/// Has the crew do what the lines say.
+/// Runs the work of each line of the input on all threads.
 fn follow(crew: &Crew) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
@@ -141,25 +141,25 @@ impl Program {
         Ok(program)
     }
 
-    /// One that computes, of so many threads.
+    /// A computing program of `threads` threads.
     pub fn worker(threads: usize) -> Result<Self> {
         let exe = std::env::current_exe().context("finding this benchmark's executable")?;
         Self::start(Command::new(exe).args([WORKER, "--threads", &threads.to_string()]))
     }
 
-    /// Tells it what to do, without waiting until it is done.
+    /// Starts the work of `line`, without waiting for its end.
     pub fn tell(&mut self, line: &str) -> Result<()> {
-        writeln!(self.tell, "{line}").context("telling a program what to do")
+        writeln!(self.tell, "{line}").context("writing a program's work")
     }
 
-    /// Has it do what the line says.
+    /// Runs the work of `line`.
     pub fn run(&mut self, line: &str) -> Result<()> {
         self.tell(line)?;
         self.expect(DONE)?;
         self.expect(READY)
     }
 
-    /// Waits for its end, which somebody else brings about.
+    /// Waits for its end, which it does not cause.
     pub fn wait(mut self) {
         let _ = self.child.wait();
     }
@@ -170,7 +170,7 @@ impl Program {
             .read_line(&mut line)
             .context("hearing from a program")?;
         let said = line.trim();
-        ensure!(said == word, "a program said '{said}' in place of '{word}'");
+        ensure!(said == word, "a program wrote '{said}' in place of '{word}'");
         Ok(())
     }
 }
@@ -182,7 +182,7 @@ impl Drop for Program {
     }
 }
 
-/// Has all of them do what their lines say, at once; when each had ended, in seconds.
+/// Runs one line in each program, all at once. Returns the end of each in seconds from the start.
 pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
     let begun = Instant::now();
     for (program, line) in programs.iter_mut().zip(lines) {
@@ -263,10 +263,10 @@ mod tests {
     #[test]
     fn one_that_says_something_else_is_told() {
         let dies = shell("exit 3").unwrap_err().to_string();
-        assert_eq!(dies, "a program said '' in place of 'ready'");
+        assert_eq!(dies, "a program wrote '' in place of 'ready'");
         let mut programs = vec![shell("echo ready; read line; echo oops").unwrap()];
         let lost = run(&mut programs, &["1".to_owned()]).unwrap_err();
-        assert_eq!(lost.to_string(), "a program said 'oops' in place of 'done'");
+        assert_eq!(lost.to_string(), "a program wrote 'oops' in place of 'done'");
     }
 
     #[test]

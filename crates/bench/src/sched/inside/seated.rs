@@ -16,7 +16,7 @@ use super::programs::{Program, WORKER};
 use crate::processes::{self, Daemon, wait_for};
 use crate::sched::told::{Counted, Sample};
 
-/// The one that rests.
+/// The program that rests half of the time.
 const OWNER: &str = "owner";
 /// Those that do not.
 const OTHERS: [&str; 2] = ["first", "second"];
@@ -62,11 +62,11 @@ pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
 pub struct Seated {
     /// Steps of each of the owner's threads in a round.
     pub steps: u64,
-    /// Rounds, each as long as the rest after it.
+    /// Rounds; the rest after a round has the round's length.
     pub rounds: usize,
 }
 
-/// Programs with seats, and who gives them; the programs end first.
+/// Programs with seats, and the daemon that gives the seats. The programs end first.
 struct Scene<'a> {
     usher: &'a Path,
     runtime: &'a Path,
@@ -75,7 +75,7 @@ struct Scene<'a> {
     _daemon: Daemon,
 }
 
-/// A program in the daemon's answer, as far as it is used here.
+/// Fields of a program in the daemon's answer that the benchmark uses.
 #[derive(Debug, Deserialize)]
 struct Managed {
     name: String,
@@ -88,7 +88,7 @@ struct Status {
     programs: Vec<Managed>,
 }
 
-/// What a scheduler says that keeps seats.
+/// Statistics of a scheduler that supports seats.
 #[derive(Debug, Default, Deserialize)]
 struct Stats {
     #[serde(default)]
@@ -179,7 +179,7 @@ impl Drop for Scene<'_> {
         for one in &all {
             processes::terminate(one.pid);
         }
-        // Launchers end with their programs, and say so to the daemon.
+        // Launchers end with their programs and report that to the daemon.
         for program in self.others.drain(..).take(all.len()) {
             program.wait();
         }
@@ -242,7 +242,7 @@ fn schedstat(pid: i32) -> Result<[f64; 2]> {
     Ok(sums)
 }
 
-/// What became of seats between two looks.
+/// Changes of the seats' statistics between two samples.
 fn kept(before: &[Kept], after: &[Kept]) -> Vec<(&'static str, f64)> {
     let mut figures = Vec::new();
     let [mut home_ns, mut guest_ns] = [0, 0];

@@ -18,7 +18,7 @@ pub const NAME: &str = "mix";
 const TITLE: &str =
     "PostgreSQL, make and virtual machines of Java beside a thread that mostly sleeps";
 
-/// What runs, in the order in which it is told to.
+/// The programs, in the order in which they start.
 const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
 const PROGRAM: &str = include_str!("program.sh");
 const CROWD: &str = include_str!("Crowd.java");
@@ -31,8 +31,8 @@ const NEEDED: [(&str, &str); 4] = [
     ("java", "default-jdk-headless"),
     ("javac", "default-jdk-headless"),
 ];
-/// Where Debian has servers of PostgreSQL, by version and on no path. (What is on the path asks
-/// for one of them, and may be there without any.)
+/// Debian's folder of PostgreSQL servers, by version and outside of the path. (The command on the
+/// path starts one of them, and may exist without any.)
 const SERVERS: &str = "/usr/lib/postgresql";
 
 /// The programs, made ready in the folder of results.
@@ -86,7 +86,7 @@ fn has_server(servers: &Path) -> bool {
     programs.any(|program| program.is_file())
 }
 
-/// The part. It has no bars: what is asked is asked of `spaces` and `erlang`.
+/// The part. It has no bars: `spaces` and `erlang` have them.
 pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let mut part = spaces::shown(NAME, TITLE, measured)?;
     part.notes = vec![
@@ -97,7 +97,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
             .to_owned(),
         "Java compiles while it runs: a scheduler that has its turn later finds those programs \
          faster, so ends and counts compare loosely. CPUs are idle at times, too, so that a run \
-         is at most as long as told."
+         is at most as long as its figure."
             .to_owned(),
     ];
     Ok(part)
