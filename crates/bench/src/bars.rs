@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is asked, what was measured, and whether the one meets the other.
+//! Bars: limits of measured figures, and whether the figures meet them.
 
 use serde::{Deserialize, Serialize};
 use usher_report::html::{Cell, Item, Section as PageSection};
 
-/// One figure held against what is asked of it.
+/// A measured figure and its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
     /// What was measured.
@@ -60,7 +60,7 @@ impl Bar {
         self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)
     }
 
-    /// What is asked, in words.
+    /// The limits, as text.
     fn limit(&self) -> String {
         match self.at_least {
             Some(least) if self.at_most == f64::MAX => format!(">= {least}"),
@@ -88,7 +88,7 @@ pub struct Part {
     pub name: String,
     /// Its heading.
     pub title: String,
-    /// What was asked and measured.
+    /// The measured figures with their limits.
     pub bars: Vec<Bar>,
     /// How it was measured and what to know, one paragraph each.
     pub notes: Vec<String>,
@@ -107,7 +107,7 @@ pub struct Part {
 pub struct Table {
     /// Headings.
     pub head: Vec<String>,
-    /// Rows of as many cells.
+    /// Rows with the same number of cells.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -136,7 +136,7 @@ impl Part {
 
     /// For the page.
     pub fn section(&self) -> PageSection {
-        let head = ["", "measured", "asked", "unit", ""]
+        let head = ["", "measured", "bar", "unit", ""]
             .map(str::to_owned)
             .to_vec();
         let table = (!self.bars.is_empty()).then(|| Item::Table {

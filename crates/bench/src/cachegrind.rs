@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Valgrind's cachegrind: how it is asked, and the file in which it counts.
+//! Valgrind's cachegrind: its options, and the file of its counts.
 //!
-//! It knows a first level of data and a last one, and counts what misses each.
+//! It simulates a first level of data and a last level, and counts the misses of each.
 
 use std::ops::AddAssign;
 use std::path::Path;
@@ -87,10 +87,10 @@ pub struct Counted<'a> {
 }
 
 impl<'a> Counted<'a> {
-    /// Of that text.
+    /// Parses that text.
     ///
     /// # Errors
-    /// Where it does not say in which order it counts, or one of the events is missing.
+    /// The order of the counts is not stated, or an event is missing.
     pub fn read(text: &'a str) -> Result<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("events:"));
         let line = line.context("not cachegrind's: no line 'events:'")?;

@@ -17,7 +17,7 @@ const GAP: f64 = 12.0;
 pub struct Bar {
     /// Colour class, as `p3`.
     pub class: String,
-    /// Whose it is.
+    /// Name in the legend.
     pub name: String,
     /// Where it ends.
     pub value: f64,
@@ -244,7 +244,7 @@ fn names(lines: &[Line]) -> Vec<Bundle> {
 pub struct Line {
     /// Colour class.
     pub class: String,
-    /// Whose it is.
+    /// Name in the legend.
     pub name: String,
     /// Points by x.
     pub points: Vec<(f64, f64)>,

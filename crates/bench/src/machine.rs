@@ -33,8 +33,7 @@ pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Prints what somebody may read. Who does not read on ends nothing: what was
-/// measured is saved.
+/// Prints a line on standard output. A closed pipe is no error, as the results are saved.
 pub fn say(text: impl std::fmt::Display) -> Result<()> {
     use std::io::Write as _;
 
@@ -52,8 +51,7 @@ pub fn facts() -> Result<MachineFacts> {
     ))
 }
 
-/// Saves what was measured on this machine, and says where; whether every bar was
-/// met.
+/// Saves the results from this machine, and prints where. Returns whether every bar was met.
 pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     let page = save(folder, title, &facts()?, parts).context("saving the results")?;
     say(format_args!(

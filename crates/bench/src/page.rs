@@ -19,7 +19,7 @@ pub fn sections(parts: &[Part]) -> Vec<Section> {
     summary(parts).into_iter().chain(each).collect()
 }
 
-/// All bars; `None` where nothing is asked.
+/// All bars; `None` if there are none.
 fn summary(parts: &[Part]) -> Option<Section> {
     let bars = || parts.iter().flat_map(|part| &part.bars);
     let (all, met) = (bars().count(), bars().filter(|bar| bar.is_met()).count());
@@ -29,9 +29,9 @@ fn summary(parts: &[Part]) -> Option<Section> {
             .iter()
             .map(move |bar| name().chain(bar.row()).collect())
     });
-    let head = ["part", "", "measured", "asked", "unit", ""];
+    let head = ["part", "", "measured", "bar", "unit", ""];
     (all > 0).then(|| Section {
-        title: "What is asked, and what was measured".to_owned(),
+        title: "Bars and measured figures".to_owned(),
         items: vec![
             Item::Verdict(format!("{met} of {} met.", text::count(all, "bar"))),
             Item::Table {
@@ -59,7 +59,7 @@ fn aligned(item: Item) -> Item {
     Item::Table { head, rows }
 }
 
-/// A cell that reads as a number, as one that reads the same.
+/// A text cell that holds a number, as a number cell with the same display.
 fn number(cell: &Cell) -> Option<Cell> {
     let Cell::Text(text) = cell else {
         return None;

@@ -99,7 +99,7 @@ impl Daemon {
     }
 }
 
-/// Asks a process to end; it may have gone already.
+/// Sends SIGTERM to a process; it may have ended already.
 pub fn terminate(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -129,7 +129,7 @@ pub fn wait_for(
     Ok(start.elapsed())
 }
 
-/// CPU seconds of a process so far, user and system.
+/// CPU seconds that a process has used, user and system.
 pub fn cpu_seconds(pid: i32) -> Result<f64> {
     // The first number of schedstat is time on a CPU in nanoseconds; stat has
     // only clock ticks.

@@ -77,7 +77,7 @@ pub fn run(args: &ProgressArgs) -> Result<bool> {
     let topology = machine.restrict(&usable_cpus(&Roots::default())?)?;
     ensure!(
         topology.cores.len() > 1,
-        "one core and two are compared, and there is one that may be used"
+        "the comparison of one core with two needs two usable cores"
     );
     let mut subjects = from_mixes(&args.mixes)?;
     subjects.extend(own_programs(scratch.path()));
@@ -136,8 +136,7 @@ fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
     Ok(subjects.into_iter().collect())
 }
 
-/// Programs that tell their progress, built from the examples where there are
-/// compilers for them.
+/// Programs that report their progress, built from the examples if their compilers are installed.
 fn own_programs(scratch: &Path) -> Vec<(String, LaunchSpec)> {
     let build = |compiler: &str, options: &[&str], name: &str| {
         let out = scratch.join(name);

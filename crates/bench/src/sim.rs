@@ -104,17 +104,17 @@ fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
 
 /// Paper 3b's test, simulated.
 pub struct Smt {
-    /// Under a kernel that does not know cores from hardware threads.
+    /// Under a kernel that does not distinguish cores from hardware threads.
     pub blind: CompletionTimes,
-    /// Under one that does.
+    /// Under a kernel that does.
     pub aware: CompletionTimes,
     /// Under Usher's scheduler, by its own rules.
     pub ours: CompletionTimes,
-    /// How far off the paper's figures these are.
+    /// Deviations from the paper's figures.
     pub bars: Vec<Bar>,
 }
 
-/// Runs paper 3b's test with the paper's factors from so many seeds.
+/// Runs paper 3b's test with the paper's factors and `seeds` seeds.
 pub fn smt(seeds: u64) -> Result<Smt> {
     let machine = topology("package:2 core:1 pu:2")?;
     let kernels = usher_sim::smt::kernels();
@@ -253,11 +253,11 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
     let mut bars = Vec::new();
     for who in [Scheduler::Usher, Scheduler::UsherCold] {
         let name = |what: &str| {
-            format!("{} {}: {what}", evaluation.setting, who.name())
+            format!("{} {}: {what}", evaluation.setting, scheduler.name())
                 .trim()
                 .to_owned()
         };
-        let ratio = |to, kind| evaluation.ratio((who, to), kind, &classes);
+        let ratio = |to, kind| evaluation.ratio((scheduler, to), kind, &classes);
         for (kind, limit) in [
             (MixKind::All, 0.80),
             (MixKind::Ggyy, 1.00),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs for the benchmarks to seat: ones that do nothing but be there.
+//! Programs for the benchmarks to seat, without useful work.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct WorkerArgs {
     /// See --busy-ms.
     #[arg(long, default_value_t = 0)]
     pub sleep_ms: u64,
-    /// Ends after so many seconds.
+    /// Ends after this time, in seconds.
     #[arg(long, default_value_t = 30.0)]
     pub seconds: f64,
 }

@@ -35,9 +35,9 @@ pub use inputs::inputs;
 use watchdog::Watchdog;
 
 /// The time after which an input is taken to hang its target. A loaded machine
-/// needs milliseconds for the slowest one.
+/// needs milliseconds for the slowest input.
 pub const HANG: Duration = Duration::from_secs(60);
-/// Inputs of a target without a given time, and between two looks at the clock.
+/// Number of inputs of a target without a given time, and between two readings of the clock.
 pub const CASES: u32 = 64;
 
 const TIME: &str = "USHER_FUZZ_MS";

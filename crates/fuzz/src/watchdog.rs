@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::HANG;
 
-/// Between two looks at the clock.
+/// Interval of the checks for a hung target.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The input at work, and since when.
 type AtWork = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
-/// A thread that looks at one target; it ends with this value.
+/// A thread that checks one target for hangs; it ends with this value.
 pub struct Watchdog {
     at_work: AtWork,
 }

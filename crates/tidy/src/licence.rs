@@ -71,7 +71,7 @@ fn check_manifest(file: &File) -> Option<Breach> {
         _ => format!("license = \"{licence}\""),
     };
     let states = file.lines().any(|(_, line)| line.trim() == wanted);
-    (!states).then(|| Breach::new(&file.path, 0, format!("say `{wanted}`")))
+    (!states).then(|| Breach::new(&file.path, 0, format!("missing `{wanted}`")))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use crate::tokens::{each_word, is_word, tokens};
 use crate::{Breach, File, Tree};
 
-/// Names of types that do not tell what the type is, in any crate but those named.
+/// Names of types that do not state what the type is, in any crate but those named.
 const TYPES: [(&str, &[&str]); 61] = [
     ("Account", &[]),
     ("Cast", &[]),

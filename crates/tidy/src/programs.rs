@@ -6,7 +6,7 @@ use crate::{Breach, File, Tree};
 /// Lines of code that a `main.rs` may have, without blanks and comments.
 pub const MAIN_LINES: usize = 40;
 
-/// Programs whose `main.rs` does more than wire.
+/// Programs with a `main.rs` that does more than wire.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mains = tree
         .rust()

@@ -46,7 +46,7 @@ pub fn check_words(tree: &Tree) -> Vec<Breach> {
     breaches
 }
 
-/// Paths that exist on the machine of whoever wrote them.
+/// Paths that exist only on the author's machine.
 pub fn check_paths(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree.files.iter().filter(|file| is_ours(file)) {
@@ -63,7 +63,7 @@ pub fn check_paths(tree: &Tree) -> Vec<Breach> {
 
 /// Tests that sleep where they should wait for a state.
 ///
-/// Between two looks at a state a test may sleep: in a function that gives up
+/// Between two checks of a state a test may sleep: in a function that gives up
 /// at a `deadline`. And the programs that tests run (`tests/rig`) may be idle.
 pub fn check_sleeps(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();

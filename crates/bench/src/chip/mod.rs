@@ -23,10 +23,10 @@ pub struct ChipArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Frames that count in each cell, after one that fills the caches
+    /// Measured frames of each cell, after a frame that fills the caches
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     frames: u32,
-    /// Parameters instead of the fitted ones, as JSON
+    /// Parameters in place of the fitted parameters, as JSON
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
     /// Where the dated folder of results is made
@@ -94,7 +94,7 @@ fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     part.figures = page::figures(&rows);
     part.notes = page::notes(&rows, fitted);
     part.notes.push(format!(
-        "{} frames a cell after one that fills the caches; {seconds:.2} s of one CPU a cell and pattern.",
+        "{} frames a cell after a frame that fills the caches; {seconds:.2} s of one CPU a cell and pattern.",
         extent.measured
     ));
     part.raw = json!({ "fitted": fitted, "extent": extent, "rows": rows });

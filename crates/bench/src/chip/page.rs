@@ -39,7 +39,7 @@ fn fps(figures: &Figures) -> Option<f64> {
     Some(figures.fps)
 }
 
-/// What issue 5 asks of Table 2.
+/// Bars of Table 2.
 pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
     let speed = ratios(rows, fps);
     let misses = ratios(rows, |figures| figures.l2_misses);
@@ -192,7 +192,7 @@ pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> 
         ),
         format!("Peaks more than one core off: {}.", listed(off_peaks.collect())),
         "Garbled in the text we have, and left out: wvga 64 KB 1 core B (L1), vga 3 cores FCFS (L1), 720p 2 cores A (L2).".to_owned(),
-        format!("One set of parameters for all cells, fitted by crates/sim/examples/fit_chip.rs: {fitted:?}. Addresses are made up as docs/chip.md says."),
+        format!("One set of parameters for all cells, fitted by crates/sim/examples/fit_chip.rs: {fitted:?}. docs/chip.md describes the synthetic addresses."),
     ]
 }
 
@@ -292,7 +292,7 @@ pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: Fram
     }
 }
 
-/// Who runs on each core in each unit of time, for several orders on as many cores.
+/// The task that runs on each core in each unit of time, for several orders on as many cores.
 pub fn schedules(orders: &[(&str, &Vec<Vec<Option<usize>>>)]) -> Table {
     let lengths = orders.iter().map(|(_, cores)| cores[0].len());
     let units = lengths.max().unwrap_or(0);

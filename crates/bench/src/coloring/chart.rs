@@ -14,7 +14,7 @@ const BASE: f64 = 310.0;
 pub struct Line {
     /// Colour class, as `p3`.
     pub class: &'static str,
-    /// Whose it is.
+    /// Name in the legend.
     pub name: String,
     /// Points by x.
     pub points: Vec<(f64, f64)>,
@@ -25,7 +25,7 @@ pub struct Line {
 /// What a figure shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
-    /// For who does not see it.
+    /// Title, for screen readers.
     pub title: String,
     /// What is to the right.
     pub x: &'static str,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads of this machine as CPUs of a Linux 2.4: they do the operations of a
-//! workload's tasks, and decide who runs next by walking the queue in real memory
-//! under a real lock.
+//! Threads of this machine as CPUs of a Linux 2.4: they do the operations of a workload's tasks,
+//! and schedule by walking the queue in real memory under a real lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ const TICK_NS: u64 = 10_000_000;
 pub enum Until {
     /// After these two times; only the second counts.
     Time(Duration, Duration),
-    /// After so many operations.
+    /// After this number of operations.
     Operations(u64),
 }
 
@@ -58,7 +57,7 @@ pub struct Tally {
     pub operations: u64,
     /// Calls of the scheduler.
     pub decisions: u64,
-    /// Structures that walks looked at.
+    /// Structures that walks visited.
     pub visits: u64,
     /// Of all CPUs together.
     pub lock: LockTally,
@@ -85,9 +84,9 @@ struct Machine<'a> {
     places: &'a [u32],
     own: &'a [Own],
     lock: SpinLock,
-    /// Who runs on each CPU; 0 for nobody.
+    /// The task that runs on each CPU; 0 if it is idle.
     running: Vec<AtomicU32>,
-    /// Idle CPUs that were told that there is work.
+    /// Idle CPUs that were notified of work.
     told: Vec<AtomicBool>,
     stop: AtomicBool,
     operations: AtomicU64,
@@ -209,8 +208,8 @@ impl<'a> Cpu<'a> {
         if self.view.read(task, Field::NeedResched) != 0 {
             return self.schedule();
         }
-        // Before the look at what it may wait for, so that no wake-up is lost: who
-        // wakes it has seen its mark there, and writes this later.
+        // The state must be written before the test of the wait condition, so that no wake-up is
+        // lost: a waker that sees the mark of the waiting task writes the state later.
         self.view.write(task, Field::State, SLEEPING);
         let place = self.place(task);
         let step = self.machine.workload.step(place, now_ns, &mut self.to_wake);
@@ -243,7 +242,7 @@ impl<'a> Cpu<'a> {
         });
     }
 
-    /// Idle CPUs call this again and again, and do nothing until they are told.
+    /// Idle CPUs call this repeatedly; without a notification it does nothing.
     fn schedule(&mut self) {
         let told = &self.machine.told[self.number];
         if self.current.is_none() && !told.swap(false, Relaxed) {
@@ -286,7 +285,7 @@ mod tests {
                     let tally = run(&plan(load, colors, cpus)).unwrap();
                     assert!(tally.operations >= 30_000, "{load:?} {colors:?} {cpus}");
                     assert!(tally.decisions > 0 && tally.visits > tally.decisions);
-                    // The first messages are late: all are said before one is heard.
+                    // The first messages are late: all are sent before any is received.
                     assert!(tally.completed > 0 || load == WorkloadKind::Chat);
                     assert!(tally.lock.acquisitions >= tally.decisions);
                 }

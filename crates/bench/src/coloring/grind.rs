@@ -16,7 +16,7 @@ use usher_sim::coloring::machine::{Colors, WorkloadKind};
 use super::cpus::Tally;
 use crate::cachegrind::{self, Counted, Counts, Shape};
 
-/// The function whose misses are counted.
+/// The function that cachegrind counts misses of.
 const FUNCTION: &str = "coloring::region::walk_queue";
 
 /// First level of data, and second level, of a machine's CPU 0.
@@ -97,7 +97,7 @@ impl From<Counts> for Misses {
     }
 }
 
-/// Runs a workload of so many operations under cachegrind.
+/// Runs a workload of `operations` operations under cachegrind.
 pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
     let (first, second) = shapes(Path::new("/sys"))?;
     let own = std::env::current_exe().context("finding this program")?;

@@ -12,7 +12,7 @@ use super::cpus::{self, Plan, Tally};
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
 
-/// A workload on so many threads.
+/// A workload's pairs of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pairs {
     /// Its name.
@@ -23,7 +23,7 @@ pub struct Pairs {
     pub pairs: Vec<[Tally; 2]>,
 }
 
-/// Runs the plan so often, plain and coloured.
+/// Runs `pairs` pairs of the plan, plain and coloured.
 pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
     let load: WorkloadKind = plan.load;
     let run = |colors: Colors, seed: usize| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A spin lock as Linux 2.4's, which also says how long it was waited for and held.
+//! A spin lock like Linux 2.4's, which also measures waiting and holding times.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::Instant;

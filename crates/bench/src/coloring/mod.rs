@@ -83,8 +83,7 @@ pub struct ColoringArgs {
     /// How long an operation of a task takes here, but for its misses
     #[arg(long, default_value_t = 6_000, value_name = "NS")]
     operation_ns: u64,
-    /// Seeds of the simulation, 1 to so many; 5, or 1 where it is to be quick. The
-    /// medians count
+    /// Number of seeds of the simulation, from 1; 5, or 1 with --quick. The result is the median
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Prints the saved result instead of lines

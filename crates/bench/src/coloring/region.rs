@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this machine in which task structures stand, and the scheduler's view
-//! of it.
+//! Memory of this machine that holds task structures, and the scheduler's view of it.
 //!
-//! A task is the number of the word at which its structure begins: words of 32
-//! bits, as the original's pointers. The words are atomics, so that several
-//! threads may look at once; a relaxed load is an ordinary one.
+//! A task is the number of the word at which its structure begins: words of 32 bits, like the
+//! original's pointers. The words are atomics, so that several threads may read them at once; a
+//! relaxed load is an ordinary load.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -29,9 +28,9 @@ const HEAD: u32 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// Transparent huge pages asked for, as the kernel's own memory has them
+    /// Transparent huge pages requested, as the kernel's own memory has them
     Huge,
-    /// 4 KiB pages, huge ones forbidden
+    /// 4 KiB pages, huge pages forbidden
     Small,
 }
 
@@ -45,7 +44,7 @@ impl Pages {
     }
 }
 
-/// Blocks for so many structures and one more, mapped afresh.
+/// Blocks for the structures and for one more, newly mapped.
 #[derive(Debug)]
 pub struct Region {
     mapped: NonNull<c_void>,
@@ -89,7 +88,7 @@ impl Region {
         };
         // SAFETY: the range is this region's, and the advice changes no contents.
         let advised = unsafe { madvise(words.as_ptr().cast(), bytes, advice) };
-        // A kernel without huge pages has small ones, which `huge_bytes` tells.
+        // A kernel without huge pages maps small pages; `huge_bytes` measures that.
         let _ = advised;
         region
             .words()
@@ -106,12 +105,12 @@ impl Region {
 
     /// All its words.
     pub fn words(&self) -> &[AtomicU32] {
-        // SAFETY: mapped and zeroed by the kernel, and aligned; lives as long as
-        // `self`; atomics may be shared.
+        // SAFETY: mapped, zeroed by the kernel and aligned; the mapping lives until `self` is
+        // dropped; atomics may be shared.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.bytes / 4) }
     }
 
-    /// Bytes of the region that are in huge pages, as `/proc/self/smaps` says.
+    /// Bytes of the region in huge pages, according to `/proc/self/smaps`.
     pub fn huge_bytes(&self, proc: &Path) -> Result<u64> {
         let path = proc.join("self/smaps");
         let smaps = std::fs::read_to_string(&path)
@@ -182,8 +181,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Writes new structures, and puts all on the queue, in an order that is drawn, as
-    /// is the CPU that each is said to have run on.
+    /// Writes new structures and enqueues all, in random order and with a random last CPU.
     pub fn fill(&mut self, workload: Option<&dyn Workload>, cpus: usize, seed: u64) {
         kernel::empty(self);
         let mut random = Rand64::new(u128::from(seed));

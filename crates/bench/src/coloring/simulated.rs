@@ -488,6 +488,6 @@ fn notes(results: &Results, times: u64, seeds: u64) -> Vec<String> {
     vec![
         format!("Nothing in this part was measured. Each point is {} requests or {} messages, after {} or {} that are not counted; medians over the seeds 1 to {seeds}, which draw where the structures lie and on which CPU each task begins. One plain CPU does operations {} of its time in the web load, {} in the chat.", times * WorkloadKind::Web.warm(), times * WorkloadKind::Chat.warm(), WorkloadKind::Web.warm(), WorkloadKind::Chat.warm(), rest(WorkloadKind::Web), rest(WorkloadKind::Chat)),
         "Published: Yamamura et al., USENIX 2002, FREENIX track, tables 4, 7 and 8 (32 colours of 32 bytes, spinning kernel locks, Apache and a chat over TCP); +86.3 % is the talk's that the project follows. What was fitted is one set of figures for both workloads.".to_owned(),
-        "Not modelled: the first level but for the line just looked at, the bus as a shared resource, other locks, interrupts' own time; new quanta are given out under the lock.".to_owned(),
+        "Not modelled: the first level except for the last line used, the bus as a shared resource, other locks, interrupts' own time; new quanta are given out under the lock.".to_owned(),
     ]
 }

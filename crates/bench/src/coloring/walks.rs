@@ -33,7 +33,7 @@ const SEED: u64 = 1;
 pub struct Walk {
     /// Structures on it.
     pub structures: usize,
-    /// Pages asked for.
+    /// Requested pages.
     pub pages: Pages,
     /// Threads that walk, one at a time.
     pub threads: usize,
@@ -46,7 +46,7 @@ pub struct Walk {
 /// One variant, once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
-    /// Time a structure looked at: the CPU's of one thread, the wall's of several.
+    /// Time per structure visited: CPU time with one thread, wall time with several.
     pub ns_a_visit: f64,
     /// What the threads had of the lock, in all spells.
     pub lock: LockTally,
@@ -59,7 +59,7 @@ impl Walk {
         stats::median(&all).unwrap_or(f64::NAN)
     }
 
-    /// How many times as long the plain walk takes, round by round.
+    /// Time of the plain walk as a multiple of the variant's, round by round.
     pub fn gain(&self, variant: usize) -> Option<Estimate> {
         let ratio = |round: &[Timed; 3]| round[0].ns_a_visit / round[variant].ns_a_visit;
         let ratios: Vec<f64> = self.rounds.iter().map(ratio).collect();
@@ -109,8 +109,8 @@ pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -
     Ok(walk)
 }
 
-/// The shortest of several spells: what another program takes from this one, the
-/// CPU or a cache, only makes a spell longer.
+/// The shortest of several spells, as interference by other programs (CPU, caches) only makes a
+/// spell longer.
 fn time(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
     let mut all = Timed {
         ns_a_visit: f64::INFINITY,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operation of a task does on this machine: it writes to lines of its own,
-//! reads lines of all, and computes; as many bytes as in the simulation.
+//! An operation of a task on this machine: it writes to lines of the task, reads lines common to
+//! all, and computes, with the same numbers of bytes as in the simulation.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,11 +10,11 @@ use std::time::Instant;
 const LINE_WORDS: usize = 8;
 /// Lines of its own that an operation writes to.
 const OWN_LINES: usize = 32;
-/// Of so many words, 4 KiB.
+/// Words of a task, 4 KiB.
 const OWN_WORDS: usize = 512;
 /// Lines of all that an operation reads.
 const COMMON_LINES: usize = 48;
-/// Of so many words, 128 KiB.
+/// Common words, 128 KiB.
 const COMMON_WORDS: usize = 16 << 10;
 
 /// What belongs to a task.
@@ -36,7 +36,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// With so many turns of arithmetic an operation.
+    /// State of a CPU that does `turns` turns of arithmetic per operation.
     pub fn new(seed: u64, turns: u64) -> Self {
         Self {
             common: (0..COMMON_WORDS as u64).collect(),
@@ -70,7 +70,7 @@ impl Work {
     }
 }
 
-/// Turns with which an operation takes about that long here.
+/// Turns per operation, so that an operation takes about `operation_ns` on this machine.
 pub fn turns_for(operation_ns: u64) -> u64 {
     let own = Own::default();
     let ns = |turns: u64| {

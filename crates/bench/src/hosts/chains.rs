@@ -2,9 +2,9 @@
 //! The program of chains: each thread or process lives for a moment and starts
 //! the next one before it ends.
 //!
-//! **End.** Every link waits on standard input, a pipe whose other end only the
-//! benchmark holds. When the benchmark ends, by whatever cause, the pipe hangs
-//! up, and each link ends instead of starting another one.
+//! **End.** Every link waits on standard input, a pipe with its other end only in the benchmark.
+//! When the benchmark ends, by whatever cause, the pipe hangs up, and each link ends instead of
+//! starting another link.
 //!
 //! **Reaper.** A process chain consists of orphans. The command itself adopts
 //! and reaps them, in another session than the program's, as init does with the
@@ -202,7 +202,7 @@ impl Chain {
         let mut bytes = [0; SLOT_BYTES];
         bytes[..8].copy_from_slice(&slot.links.to_le_bytes());
         bytes[8..].copy_from_slice(&slot.last_narrowed.to_le_bytes());
-        // The benchmark finds a chain stalled whose slot is not written.
+        // The benchmark reports a chain without progress in its slot as stalled.
         let _ = self.slots.write_all_at(&bytes, (at * SLOT_BYTES) as u64);
     }
 

@@ -44,7 +44,7 @@ pub struct ChurnArgs {
     /// Programs of ten chains that run at a time; their releases take turns
     #[arg(long, default_value_t = 4)]
     pub at_once: usize,
-    /// `usher-bench` that runs the chains; needed when this one is built with a sanitizer
+    /// `usher-bench` that runs the chains; needed when this program is built with a sanitizer
     #[arg(long, value_name = "FILE")]
     pub chains_by: Option<std::path::PathBuf>,
 }
@@ -74,7 +74,7 @@ pub struct Row {
     pub narrowed: usize,
     /// Releases after which a chain made no progress.
     pub stalled: usize,
-    /// Chains whose last link before the release was born in the seat, in %.
+    /// Percentage of chains with a last link before the release that was born in the seat.
     pub seated_percent: f64,
     /// Links born per second in all chains of one program.
     pub links_per_s: f64,

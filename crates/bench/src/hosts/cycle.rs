@@ -71,7 +71,7 @@ pub fn run(args: &KindArgs) -> Result<()> {
 /// What was measured besides the row's counts.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Chains whose last link before a release was born in the seat.
+    /// Chains with a last link before a release that was born in the seat.
     seated: usize,
     /// CPU time of seating and moving.
     seating: Duration,
@@ -127,7 +127,7 @@ impl Tally {
     }
 }
 
-/// Steps all programs until so many releases were made.
+/// Steps all programs until the wanted number of releases was made.
 fn cycle(
     args: &KindArgs,
     act: &mut Actuator,
@@ -232,7 +232,7 @@ impl Subject {
         chains::read_slots(&self.chains.slots, CHAINS)
     }
 
-    /// Links born so far.
+    /// Total of links born.
     fn links(&self) -> u64 {
         let slots = self.slots().unwrap_or_default();
         slots.iter().map(|slot| slot.links).sum()
@@ -283,7 +283,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Looks for links that were born narrowed since the last step.
+    /// Records links that were born narrowed since the last step.
     fn watch(&mut self, tally: &mut Tally) -> Result<()> {
         let now = self.slots()?;
         let Phase::Released {

@@ -182,7 +182,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Kills the launchers. One that runs through `setpriv` is that program.
+    /// Kills the launchers. A launcher started through `setpriv` has the PID of `setpriv`.
     pub fn kill_launchers(&mut self) -> Result<()> {
         for launcher in &mut self.launchers {
             launcher.kill()?;
@@ -230,7 +230,7 @@ impl KillFixture {
     /// Returns the number of processes that are changed afterwards.
     pub fn start_again_and_end(&mut self) -> Result<usize> {
         if self.status().is_none() {
-            // One that was killed.
+            // Reaps the daemon that was killed.
             let _ = self.daemon.try_wait();
             self.daemon = self.base().daemon().spawn()?;
             wait_for("the next daemon", STEP_MAX, || self.status().is_some())?;

@@ -74,7 +74,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Runs so many rounds.
+/// Runs `rounds` rounds.
 pub fn run(usher: &Path, rounds: usize) -> Result<Part> {
     let _reaper = kill_fixture::reaper()?;
     let mut all = Vec::new();

@@ -56,8 +56,7 @@ pub struct HostsArgs {
     churn: churn::ChurnArgs,
 }
 
-/// Runs the parts asked for, saves and shows them. Returns whether every bar
-/// was met.
+/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
 pub fn run(args: &HostsArgs) -> Result<bool> {
     let is_chosen = |which: &Which| args.only.is_empty() || args.only.contains(which);
     let chosen: Vec<Which> = Which::value_variants()

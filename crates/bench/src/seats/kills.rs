@@ -2,15 +2,13 @@
 //! SIGKILL at random moments, in every combination: afterwards nothing may be
 //! left stopped, narrowed or orphaned.
 //!
-//! Each round starts a daemon (with its keeper) and two programs through
-//! `usher run`, which the policy `equal` seats; kills a random set of {daemon,
-//! keeper, launcher, program}, each a random moment after the last; and gives
-//! the rest one second to put things right: every process of a program must
-//! then either be free (its old CPUs, not stopped) or be managed by a daemon
-//! that answers. Where nobody is left to undo (daemon, keeper and the
-//! program's launcher are dead), the next start of Usher must do it. At the
-//! end of the round everything is stopped in order and no cgroup of the round
-//! may be left.
+//! Each round starts a daemon (with its keeper) and two programs through `usher run`, which the
+//! policy `equal` seats. It kills a random set of {daemon, keeper, launcher, program}, each a
+//! random moment after the last. The remaining processes have one second to undo: every process
+//! of a program must then either be free (its old CPUs, not stopped) or be managed by a daemon
+//! that answers. If no process is left to undo (daemon, keeper and the program's launcher are
+//! dead), the next start of Usher must do it. At the end of the round everything is stopped in
+//! order and no cgroup of the round may be left.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -228,19 +226,20 @@ impl<'a> Scene<'a> {
         for &pid in &self.programs {
             kill(pid);
         }
-        // The daemon may be another by now, or just starting: a keeper starts
-        // a new one, also instead of one that was ended before it listened.
-        // While it turns into that, nothing shows whose it is.
-        let mut looks_without = 0;
+        // The daemon may have been replaced, or be starting: a keeper starts a new daemon, even
+        // in place of a daemon that was ended before it listened. Until the keeper has executed
+        // the new daemon, no process can be attributed to this round, so several scans must find
+        // none.
+        let mut scans_without = 0;
         wait_for("the daemons to end", Duration::from_secs(10), || {
             let daemons = self.daemons();
             daemons.iter().for_each(|&pid| terminate(pid));
-            looks_without = if daemons.is_empty() {
-                looks_without + 1
+            scans_without = if daemons.is_empty() {
+                scans_without + 1
             } else {
                 0
             };
-            looks_without == 5
+            scans_without == 5
         })?;
         for launcher in &mut self.launchers {
             launcher.wait()?;
@@ -254,7 +253,7 @@ impl<'a> Scene<'a> {
         Ok(!left.is_empty())
     }
 
-    /// The next start of Usher, whoever makes it.
+    /// The next start of Usher, here by a launcher.
     fn start_again(&self) -> Result<()> {
         usher(self.binary, self.dir.path())
             .args(["run", "true"])

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How soon an idle seat is lent, and how soon its owner has it back.
+//! Delays until an idle seat is lent, and until its owner has it back.
 //!
-//! Two programs, one core each. The owner computes and sleeps in turns and
-//! prints when each begins; the borrower always has two threads to run. The
-//! engine's log says when the owner's core went to the borrower and when it
-//! came back.
+//! Two programs with one core each. The owner computes and sleeps in turns and prints the begin
+//! of each phase; the borrower always has two runnable threads. The engine's log has the times at
+//! which the owner's core went to the borrower and came back.
 
 use std::fs;
 use std::path::Path;

@@ -43,7 +43,7 @@ pub struct SeatsArgs {
     /// Only these parts
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Which>,
-    /// The `usher` to measure; the one beside this program unless told
+    /// The `usher` to measure; default: the one in this program's folder
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
     /// Where the dated folder of results is made
@@ -63,8 +63,7 @@ pub struct SeatsArgs {
     pub mixes: mixes::MixArgs,
 }
 
-/// Runs the parts asked for, saves and shows them. Returns whether every bar
-/// was met.
+/// Runs the selected parts, saves and shows them. Returns whether every bar was met.
 pub fn run(args: &SeatsArgs) -> Result<bool> {
     let usher = usher_binary(args.usher.as_deref())?;
     let folder = machine::run_folder(&args.out, "seats")?;

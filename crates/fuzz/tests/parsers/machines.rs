@@ -101,7 +101,7 @@ fn write_copy(dir: &Path) {
     }
 }
 
-/// Loads a machine. One that loads can be drawn, and is the same after a round trip.
+/// Loads a machine. A machine that loads can be drawn, and is the same after a round trip.
 fn loads(source: Source) {
     let Ok(machine) = load(source) else { return };
     if machine.cpus.len() <= 4096 {

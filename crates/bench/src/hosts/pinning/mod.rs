@@ -244,7 +244,7 @@ fn notes(
     ];
     if moved > 0 {
         notes.push(format!(
-            "In {moved} runs a thread was pinned to exactly its seat, which cannot be told from the seat, and moved with the seat (docs/seats.md, Known limits)."
+            "In {moved} runs a thread was pinned to exactly its seat, which cannot be distinguished from the seat, and moved with the seat (docs/seats.md, Known limits)."
         ));
     }
     let skipped = missing.iter();

@@ -112,7 +112,7 @@ impl Observer {
     }
 }
 
-/// CPU time that a thread used up to one look, and the CPU that it was on.
+/// CPU time of a thread up to one sample, and the CPU that it was on.
 #[derive(Debug)]
 struct Sample {
     name: String,
@@ -177,7 +177,7 @@ impl Sampler {
                     continue;
                 };
                 threads.insert((pid, tid), cpu_ns);
-                // The time before the first look is not of this interval.
+                // The time before the first sample is not of this interval.
                 let Some(before_ns) = self.threads.get(&(pid, tid)) else {
                     continue;
                 };

@@ -18,7 +18,7 @@ use crate::processes::{end_within, usher};
 /// A run that takes longer is ended, and has failed.
 const RUN_MAX: Duration = Duration::from_secs(60);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// How long programs whose launcher has ended may take to end themselves.
+/// Time until programs must have ended after the end of their launcher.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// What the runtimes print where a pin fails.
 const COMPLAINTS: [&str; 6] = [
@@ -118,7 +118,7 @@ fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
     }
 }
 
-/// The living processes below this one.
+/// All living descendants of this process.
 pub fn descendants() -> Vec<i32> {
     let mut found = Vec::new();
     let mut level = vec![rustix::process::getpid().as_raw_nonzero().get()];

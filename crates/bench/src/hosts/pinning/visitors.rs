@@ -18,9 +18,9 @@ use crate::processes::usher;
 const AT_ONCE_MAX: usize = 2;
 /// Longest pause between two arrivals, in seconds.
 const PAUSE_MAX_S: f64 = 3.0;
-/// Between two checks whether one has ended or is due.
+/// Interval of checks for programs that have ended or are due.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Longest time until one that came has ended.
+/// Longest life of a program that came.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
 /// The thread that starts them.
@@ -59,7 +59,7 @@ impl Visitors {
         Ok(Self { stop, thread })
     }
 
-    /// Lets no more come, and waits for the end of the last ones.
+    /// Stops arrivals and waits until the last programs have ended.
     pub fn stop(self) -> Visits {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -105,7 +105,7 @@ fn come_and_go(
     }
 }
 
-/// Whether a program has ended; one that should have is killed.
+/// Whether a program has ended; an overdue program is killed.
 fn has_ended(visitor: &mut Visitor, failures: &mut Vec<String>) -> bool {
     match visitor.child.try_wait() {
         Ok(None) if visitor.since.elapsed() > LIFE_MAX => {

@@ -11,7 +11,7 @@ use super::observer::{ProgramState, numbers};
 /// How long the daemon may take to notice a pin: a second, and the time that a loaded
 /// machine needs for that and for the observer's readings.
 const NOTICE_MAX: Duration = Duration::from_secs(2);
-/// Processes below a program that are looked at.
+/// Depth of the process tree below a program that is searched.
 const DEPTH_MAX: usize = 8;
 
 /// What was seen of one program.
