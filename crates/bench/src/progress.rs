@@ -34,7 +34,7 @@ const ERROR_MAX: f64 = 0.10;
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProgressArgs {
-    /// Folder with the mix files whose programs are measured
+    /// Folder with mix files; their programs are measured
     #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
     mixes: PathBuf,
     /// Runs of each program at each core count; the median counts

@@ -251,7 +251,7 @@ fn evaluate(
 fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
     let classes = evaluation.classes();
     let mut bars = Vec::new();
-    for who in [Scheduler::Usher, Scheduler::UsherCold] {
+    for scheduler in [Scheduler::Usher, Scheduler::UsherCold] {
         let name = |what: &str| {
             format!("{} {}: {what}", evaluation.setting, scheduler.name())
                 .trim()
@@ -273,7 +273,7 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
                 ));
             }
         }
-        if let Some((row, worst)) = evaluation.worst(who, Scheduler::Linux) {
+        if let Some((row, worst)) = evaluation.worst(scheduler, Scheduler::Linux) {
             let mix = row.programs.join(" ");
             bars.push(Bar::at_most(
                 name(&format!("worst mix, {mix}")),

@@ -119,7 +119,7 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-/// The generator's 32 bytes: the seed, and as much of the target's name as fits.
+/// The generator's 32 bytes: the seed, and the first bytes of the target's name.
 fn seed_of(seed: u64, name: &str) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

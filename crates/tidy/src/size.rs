@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file is one idea and a function fits on a screen.
 //!
-//! What is larger stands in `crates/tidy/exceptions.txt` with the size that it
+//! Larger files and functions stand in `crates/tidy/exceptions.txt` with the size that it
 //! may have at most: `PATH LINES` or `PATH::FUNCTION LINES`. The file is a
-//! ratchet: an exception that has shrunk must be lowered, one that is no
+//! ratchet: an exception that has shrunk must be lowered, an exception that is no
 //! longer needed must go.
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ const SINCE: &str = "crates/tidy/src/subjects.rs";
 #[derive(Debug)]
 pub struct NoHistory(pub String);
 
-/// The subjects that are too long, with their commits. Checks the commits after the one that
+/// The subjects that are too long, with their commits. Checks the commits after the commit that
 /// added this file, or after the last release tag (`v*`) if that is later.
 ///
 /// # Errors

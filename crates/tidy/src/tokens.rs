@@ -10,7 +10,7 @@ use crate::File;
 /// The tokens of a Rust file.
 ///
 /// # Errors
-/// What the lexer says, when the file is not Rust.
+/// The error of the lexer, if the file is not Rust.
 pub fn tokens(file: &File) -> Result<TokenStream, String> {
     file.text
         .parse()

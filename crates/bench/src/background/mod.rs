@@ -130,7 +130,7 @@ pub struct BackgroundArgs {
     /// again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; default: the one in this program's folder
+    /// The `usher` to measure; default: `usher` in this program's folder
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
     /// Each `usher bg` by itself, without a daemon

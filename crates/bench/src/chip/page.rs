@@ -292,7 +292,8 @@ pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: Fram
     }
 }
 
-/// The task that runs on each core in each unit of time, for several orders on as many cores.
+/// The task that runs on each core in each unit of time, for several orders on equal numbers of
+/// cores.
 pub fn schedules(orders: &[(&str, &Vec<Vec<Option<usize>>>)]) -> Table {
     let lengths = orders.iter().map(|(_, cores)| cores[0].len());
     let units = lengths.max().unwrap_or(0);

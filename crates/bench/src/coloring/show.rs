@@ -146,7 +146,7 @@ fn walk_notes(walks: &[Walk]) -> Vec<String> {
     };
     vec![
         format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating; each time the shortest of 8 spells, as whatever else runs here only makes them longer. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
-        format!("Coloured or not, a walk touches one page a structure. Plain and by the remainder that is the first of the two pages of a block, an even one, so that half of the sets of the translation look-aside buffers (TLB) lie idle; `Coloring` uses both pages. That counts with 4 KiB pages, and with huge ones (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) in a virtual machine whose host has small ones below them. A structure has a line of its own, so that in the first level no more structures fit than it has lines, however they are coloured.", huge(Pages::Huge), huge(Pages::Small)),
+        format!("Coloured or not, a walk touches one page a structure. Plain and by the remainder that is the first of the two pages of a block, which is even, so that half of the sets of the translation look-aside buffers (TLB) lie idle; `Coloring` uses both pages. That counts with 4 KiB pages, and with huge pages (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) in a virtual machine on a host that maps them to small pages. A structure has a line of its own, so that in the first level no more structures fit than it has lines, however they are coloured.", huge(Pages::Huge), huge(Pages::Small)),
         "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures visited, of the shortest spell; holds and waits are means over all spells, interruptions by other programs included.".to_owned(),
     ]
 }
@@ -192,7 +192,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     });
     let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
     part.notes = vec![format!(
-        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common ones read), and decide who runs next by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about as long as on the simulated machine. This part has no bar."
+        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common lines read), and schedule by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about as long as on the simulated machine. This part has no bar."
     )];
     part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
     part

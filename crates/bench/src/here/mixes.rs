@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mixes of `usher-bench here`: generated ones, which need no other program, and the
+//! The mixes of `usher-bench here`: generated mixes, which need no other program, and the
 //! examples.
 
 use std::fmt::Write as _;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher-bench here`: the standard mixes on this machine, with one report.
 //!
-//! The generated mixes need no other program, and their threads are as many as this
-//! machine's CPUs. Example mixes run when their programs are installed; the report lists
-//! the others with what is missing.
+//! The generated mixes need no other program, and use a thread for each CPU. Example mixes run
+//! when their programs are installed; the report lists the others with the missing programs.
 
 mod mixes;
 mod program;
@@ -34,7 +33,7 @@ const POLICIES: [&str; 3] = ["linux", "linux#2", "usher"];
 
 /// Measures the standard mixes on this machine and writes one report
 ///
-/// Mixes whose programs are not installed are listed with the packages that contain them.
+/// Mixes with missing programs are listed with the packages that contain them.
 /// Inputs are made once, in the folder `here-inputs` beside the results: 300 MB if all
 /// programs are installed.
 #[derive(Debug, Clone, clap::Args)]
@@ -45,7 +44,7 @@ pub struct HereArgs {
     /// Folder with `mixes` and `programs`; found beside this program if left out
     #[arg(long, value_name = "DIR")]
     pub examples: Option<PathBuf>,
-    /// The `usher` to measure; the one beside this program if left out
+    /// The `usher` to measure; default: `usher` in this program's folder
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
     /// Where the dated folder of results is made

@@ -81,7 +81,7 @@ fn stream(steps: u32) {
     }
 }
 
-/// A barrier whose threads spin, and never sleep.
+/// A barrier with spinning threads, which never sleep.
 ///
 /// The count of arrivals only grows. A thread waits until all threads of its generation
 /// have arrived.

@@ -70,7 +70,7 @@ pub struct ChainsArgs {
 /// A chain's slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// Links born so far.
+    /// Number of links born.
     pub links: u64,
     /// The number of the last link that was born with another mask than the
     /// program had at its start; 0: none.

@@ -180,7 +180,7 @@ fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
             "% of a CPU",
         ),
         Bar::none(
-            "kinds that did not finish, or whose chains stood still",
+            "kinds that did not finish, or had chains that stood still",
             rows.iter().filter(is_failed).count(),
         ),
     ];

@@ -44,7 +44,7 @@ pub struct HostsArgs {
     /// Where the dated folder of results is made
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     pub out: PathBuf,
-    /// The `usher` to measure; the one beside this program unless named
+    /// The `usher` to measure; default: `usher` in this program's folder
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
     /// Rounds of SIGKILL; 300, or 16 with --quick

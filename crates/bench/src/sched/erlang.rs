@@ -201,7 +201,7 @@ fn sleepers_table(rows: &[Row]) -> Table {
     }
 }
 
-/// Compares EEVDF, with the slice whose runs are nearest in length to usher's, at the highest
+/// Compares usher with EEVDF at the slice that gives runs of the nearest length, at the highest
 /// number of machines.
 fn nearest(rows: &[Row]) -> Option<String> {
     let runs = of_the_most(rows).map(|row| Runs {

@@ -4,14 +4,14 @@
 //! schedulers.
 //!
 //! - `rival`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
-//! downloaded;
+//!   downloaded;
 //! - `guests`: the loads and schedulers of each machine;
 //! - `lab`: guests, and the lines that they return; `told`: the format of those lines and of the
-//! plan; `pace`: progress; `begun`: resuming;
+//!   plan; `pace`: progress; `begun`: resuming;
 //! - `inside`: the program in the guest;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`:
-//! the parts, from measurements to tables, figures and bars; `rows`, `runs`: code that they
-//! share;
+//!   the parts, from measurements to tables, figures and bars; `rows`, `runs`: code that they
+//!   share;
 //! - `show`: display of the parts.
 
 mod begun;
@@ -72,7 +72,7 @@ enum Which {
     Mix,
     /// Short and long loops on cores of two hardware threads (paper 3b)
     Cores,
-    /// Three programs with seats: soft ones, and affinity masks (paper 1)
+    /// Three programs with seats: soft seats, and affinity masks (paper 1)
     Seats,
     /// Instructions a switch
     Overhead,
@@ -146,7 +146,7 @@ pub struct SchedArgs {
     /// Continues the run of that folder: what was measured in it is not measured again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; default: the one in this program's folder
+    /// The `usher` to measure; default: `usher` in this program's folder
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
     /// Prints the saved result instead of lines

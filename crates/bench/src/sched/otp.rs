@@ -89,8 +89,8 @@ impl Erlang {
         Ok(())
     }
 
-    /// A load of as many virtual machines as `vms` lists, one number after the other. Each has
-    /// two schedulers and `processes` processes.
+    /// A load of `vms` virtual machines, one number after the other. Each has two schedulers and
+    /// `processes` processes.
     pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Load> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;

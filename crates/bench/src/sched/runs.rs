@@ -25,8 +25,8 @@ pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
     Some(1e3 * CPUS * ratio(last_s, switches)?)
 }
 
-/// Compares usher with EEVDF at the slice whose runs are nearest in length, in a sentence that
-/// starts with `begin`: "Of", or a condition followed by "of".
+/// Compares usher with EEVDF at the slice that gives runs of the nearest length, in a sentence
+/// that starts with `begin`: "Of", or a condition followed by "of".
 pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
     let ours = all.iter().find(|runs| *runs.rival == Rival::Usher)?;
     let run_ms = ours.run_ms?;

@@ -43,7 +43,7 @@ pub struct SeatsArgs {
     /// Only these parts
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Which>,
-    /// The `usher` to measure; default: the one in this program's folder
+    /// The `usher` to measure; default: `usher` in this program's folder
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
     /// Where the dated folder of results is made

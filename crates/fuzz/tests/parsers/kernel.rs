@@ -21,8 +21,8 @@ const STAT: &str = "2147483632 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 7 3 0 0 2
 const STATUS: &str = "Name:\ta) b\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNSpid:\t42\t7\nUid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nGroups:\t4 24 1000 \nThreads:\t1\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
 const MOUNTS: &str = "24 30 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n25 30 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n26 30 0:24 /a\\040b /x rw shared:2 master:1 - cgroup cgroup rw,cpuset\n";
 
-/// A directory of fuzzed files: `files[n]` has the rest of an input whose first byte
-/// is `n`, the others their valid text.
+/// A directory of fuzzed files: `files[n]` has the rest of an input with first byte
+/// `n`, the others their valid text.
 struct Files<'a> {
     root: &'a Path,
     files: &'a [(&'a str, &'a [u8])],

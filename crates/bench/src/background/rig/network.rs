@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two network namespaces with a rate-limited cable between them, and servers
-//! at the far end: one that discards, iperf3 and sshd.
+//! Two network namespaces with a rate-limited cable between them, and three servers at the far
+//! end: a discarding server, iperf3 and sshd.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -70,7 +70,7 @@ struct Ours<'a, B, M> {
     runtime: &'a Runtime,
     make: M,
     graph: Graph<B>,
-    /// Run so far.
+    /// Number of frames run.
     frames: u64,
     failed: Option<anyhow::Error>,
 }
