@@ -34,7 +34,7 @@ pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
 }
 
 /// Prints a line on standard output. A closed pipe is no error, as the results are saved.
-pub fn say(text: impl std::fmt::Display) -> Result<()> {
+pub fn print_line(text: impl std::fmt::Display) -> Result<()> {
     use std::io::Write as _;
 
     match writeln!(std::io::stdout(), "{text}") {
@@ -54,7 +54,7 @@ pub fn facts() -> Result<MachineFacts> {
 /// Saves the results from this machine, and prints where. Returns whether every bar was met.
 pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     let page = save(folder, title, &facts()?, parts).context("saving the results")?;
-    say(format_args!(
+    print_line(format_args!(
         "saved in {}, page {}",
         folder.display(),
         page.display()

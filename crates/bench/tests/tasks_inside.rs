@@ -15,8 +15,8 @@ fn inside(words: &str) -> Output {
 /// The lines that it prints, as words.
 fn lines(words: &str) -> Vec<Vec<String>> {
     let output = inside(words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words}: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words}: {errors}");
     let text = String::from_utf8(output.stdout).unwrap();
     let words = |line: &str| line.split(' ').map(str::to_owned).collect();
     text.lines().map(words).collect()
@@ -42,8 +42,8 @@ fn every_form_runs_every_case() {
             let cases = ["empty", "compute:9", "memory:128"];
             let words = format!("{form} {threads} 0 3 wavefront 9 7 4 {}", cases.join(" "));
             let lines = lines(&words);
-            let told: Vec<&str> = lines.iter().map(|line| line[0].as_str()).collect();
-            assert_eq!(told, cases, "{words}");
+            let reported: Vec<&str> = lines.iter().map(|line| line[0].as_str()).collect();
+            assert_eq!(reported, cases, "{words}");
             for line in lines {
                 let numbers: Vec<u64> = line[1..].iter().map(|n| n.parse().unwrap()).collect();
                 let &[tasks, frames, median_ns, least_ns] = numbers.as_slice() else {
@@ -59,16 +59,16 @@ fn every_form_runs_every_case() {
 /// From 256 tasks on orders are tried.
 #[test]
 fn without_hints_an_order_is_chosen_for_each_case_before_it_is_timed() {
-    let told = |form: &str| {
+    let reported = |form: &str| {
         let output = inside(&format!("{form} 1 0 1 wavefront 9 8 4 empty memory:128"));
         assert!(output.status.success(), "{form}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        let orders = said.lines().filter(|line| line.starts_with("order: "));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let orders = errors.lines().filter(|line| line.starts_with("order: "));
         orders.count()
     };
-    assert_eq!(told("usher"), 2);
-    assert_eq!(told("usher-traced"), 2);
-    assert_eq!(told("usher-hints"), 0);
+    assert_eq!(reported("usher"), 2);
+    assert_eq!(reported("usher-traced"), 2);
+    assert_eq!(reported("usher-hints"), 0);
 }
 
 #[test]
@@ -84,11 +84,12 @@ fn forks_are_counted_and_joined() {
 
 #[test]
 fn registered_tasks_take_memory_and_all_run() {
-    let told = lines("footprint 20000");
-    let names: Vec<&str> = told.iter().map(|line| line[0].as_str()).collect();
+    let reported = lines("footprint 20000");
+    let names: Vec<&str> = reported.iter().map(|line| line[0].as_str()).collect();
     assert_eq!(names, ["bare", "pointer", "graph"]);
     assert!(
-        told.iter()
+        reported
+            .iter()
             .all(|line| line[1].parse::<f64>().unwrap() > 16.0)
     );
     assert_eq!(lines("flight 20000 2"), [["ran", "20000"]]);

@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 
 use super::actors::{Background, Timed, foreground};
 use super::experiments::{Cell, Task};
-use super::jobs::{Job, Role, Work};
+use super::fixture::BackgroundFixture;
+use super::jobs::{Job, JobKind, Work};
 use super::load::PERIOD_MS;
-use super::stage::Stage;
 use super::study::{CellResult, Pair, Tally};
-use super::treatments::{Treatment, Ward};
+use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::processes::wait_for;
 
 /// Limits of the numbers of pairs and of their times.
@@ -31,9 +31,9 @@ pub struct Limits {
 /// Measures cells.
 pub struct Bench<'a> {
     /// What stands.
-    pub stage: &'a mut Stage,
+    pub fixture: &'a mut BackgroundFixture,
     /// What treatments need.
-    pub ward: &'a mut Ward,
+    pub regulator: &'a mut RegulatorFixture,
     /// Limits.
     pub limits: Limits,
 }
@@ -46,8 +46,8 @@ struct Fg {
 }
 
 /// Whether a treatment's pairs go on until its interval is narrow.
-fn must_resolve(treatment: Treatment) -> bool {
-    treatment == Treatment::Usher
+fn must_resolve(treatment: BackgroundMethod) -> bool {
+    treatment == BackgroundMethod::Usher
 }
 
 /// Whether a treatment needs another pair.
@@ -59,7 +59,7 @@ fn wants_more(tally: &Tally, limits: &Limits, others_go_on: bool) -> bool {
     match tally.treatment {
         _ if n < limits.pairs_min => true,
         // The band continues until no treatment that is compared with it needs more pairs.
-        Treatment::Alone => others_go_on,
+        BackgroundMethod::Alone => others_go_on,
         treatment => must_resolve(treatment) && n < limits.pairs_max && !tally.is_resolved(),
     }
 }
@@ -70,11 +70,11 @@ impl Bench<'_> {
     pub fn cell(
         &mut self,
         cell: Cell,
-        treatments: &[Treatment],
+        treatments: &[BackgroundMethod],
         progress: &mut dyn FnMut(&Tally),
     ) -> Result<CellResult> {
         for task in [cell.fg, cell.bg] {
-            self.stage.prepare(task, cell.place, cell.bg_count)?;
+            self.fixture.prepare(task, cell.place, cell.bg_count)?;
         }
         let fg = self.fit(&cell)?;
         let sensible = treatments.iter().filter(|t| t.is_sensible(cell.bg));
@@ -115,20 +115,22 @@ impl Bench<'_> {
 
     /// The foreground with the amount of work that takes the wanted time.
     fn fit(&mut self, cell: &Cell) -> Result<Fg> {
-        let job = |stage: &Stage, work| stage.job(cell.fg, Role::Fg(work), cell.place, cell.usage);
+        let job = |fixture: &BackgroundFixture, work| {
+            fixture.job(cell.fg, JobKind::Fg(work), cell.place, cell.usage)
+        };
         if !matches!(cell.fg, Task::Disk | Task::Net) {
-            let job = job(self.stage, None)?;
+            let job = job(self.fixture, None)?;
             // The first run warms what stays warm.
             self.alone(cell, &job, true)?;
             let alone_s = self.alone(cell, &job, true)?.seconds;
             return Ok(Fg { job, alone_s });
         }
-        let wanted_s = self.stage.size.fg_seconds;
+        let wanted_s = self.fixture.size.fg_seconds;
         let mut units = 200;
         loop {
             let by_clock = Work { units, burst: None };
             let seconds = self
-                .alone(cell, &job(self.stage, Some(by_clock))?, true)?
+                .alone(cell, &job(self.fixture, Some(by_clock))?, true)?
                 .seconds;
             ensure!(units < 1 << 40, "{} does nothing", cell.fg.name());
             if seconds > 0.4 * wanted_s {
@@ -138,7 +140,7 @@ impl Bench<'_> {
                     burst: (cell.usage < 100.0).then(|| (rate * PERIOD_MS / 1e3).ceil() as u64),
                 };
                 return Ok(Fg {
-                    job: job(self.stage, Some(work))?,
+                    job: job(self.fixture, Some(work))?,
                     alone_s: wanted_s,
                 });
             }
@@ -148,7 +150,7 @@ impl Bench<'_> {
     }
 
     fn alone(&self, cell: &Cell, job: &Job, own_session: bool) -> Result<Timed> {
-        self.stage.refresh(cell.fg, cell.place)?;
+        self.fixture.refresh(cell.fg, cell.place)?;
         let timed = foreground(&job.words, own_session, Duration::from_secs(600))?;
         ensure!(
             !timed.cut,
@@ -161,17 +163,17 @@ impl Bench<'_> {
         &mut self,
         cell: &Cell,
         fg: &Fg,
-        treatment: Treatment,
+        treatment: BackgroundMethod,
         alone_first: bool,
     ) -> Result<Pair> {
-        self.ward.prepare(treatment)?;
+        self.regulator.prepare(treatment)?;
         let own = treatment.separates_sessions();
         let mut alone_s = f64::NAN;
         if alone_first {
             alone_s = self.alone(cell, &fg.job, own)?.seconds;
         }
         let (timed, done) = match treatment {
-            Treatment::Alone => (self.alone(cell, &fg.job, own)?, Default::default()),
+            BackgroundMethod::Alone => (self.alone(cell, &fg.job, own)?, Default::default()),
             _ => self.beside(cell, fg, treatment)?,
         };
         if !alone_first {
@@ -190,19 +192,19 @@ impl Bench<'_> {
         &mut self,
         cell: &Cell,
         fg: &Fg,
-        treatment: Treatment,
+        treatment: BackgroundMethod,
     ) -> Result<(Timed, super::study::Done)> {
         let jobs: Vec<Job> = (1..=cell.bg_count)
             .map(|number| {
                 let job = self
-                    .stage
-                    .job(cell.bg, Role::Bg(number), cell.place, cell.usage)?;
-                let words = self.ward.wrap(treatment, number, job.words)?;
+                    .fixture
+                    .job(cell.bg, JobKind::Bg(number), cell.place, cell.usage)?;
+                let words = self.regulator.wrap(treatment, number, job.words)?;
                 Ok(Job { words, ..job })
             })
             .collect::<Result<_>>()?;
-        self.stage.refresh(cell.fg, cell.place)?;
-        let mut background = Background::start(&jobs, self.ward.runtime())?;
+        self.fixture.refresh(cell.fg, cell.place)?;
+        let mut background = Background::start(&jobs, self.regulator.runtime())?;
         wait_for("the background to run", Duration::from_secs(10), || {
             !background.processes().is_empty()
         })?;
@@ -232,7 +234,7 @@ mod tests {
         lead: Duration::ZERO,
     };
 
-    fn tally(treatment: Treatment, ratios: &[f64]) -> Tally {
+    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> Tally {
         let mut tally = Tally::new(treatment);
         tally.pairs = ratios
             .iter()
@@ -250,23 +252,32 @@ mod tests {
     #[test]
     fn pairs_are_added_until_usher_is_resolved_or_the_limit() {
         let wants = |t: &Tally| wants_more(t, &LIMITS, false);
-        assert!(wants(&tally(Treatment::Nice, &[1.0; 4])));
-        assert!(!wants(&tally(Treatment::Nice, &[1.0, 2.0, 3.0, 4.0, 5.0])));
-        assert!(!wants(&tally(Treatment::Usher, &[1.0; 5])));
-        assert!(wants(&tally(Treatment::Usher, &[1.0, 1.0, 1.0, 1.0, 1.5])));
-        assert!(!wants(&tally(Treatment::Usher, &[1.0, 1.5].repeat(4))));
+        assert!(wants(&tally(BackgroundMethod::Nice, &[1.0; 4])));
+        assert!(!wants(&tally(
+            BackgroundMethod::Nice,
+            &[1.0, 2.0, 3.0, 4.0, 5.0]
+        )));
+        assert!(!wants(&tally(BackgroundMethod::Usher, &[1.0; 5])));
+        assert!(wants(&tally(
+            BackgroundMethod::Usher,
+            &[1.0, 1.0, 1.0, 1.0, 1.5]
+        )));
+        assert!(!wants(&tally(
+            BackgroundMethod::Usher,
+            &[1.0, 1.5].repeat(4)
+        )));
     }
 
     #[test]
     fn the_band_grows_with_what_is_held_against_it() {
-        let aa = tally(Treatment::Alone, &[1.0; 5]);
+        let aa = tally(BackgroundMethod::Alone, &[1.0; 5]);
         assert!(wants_more(&aa, &LIMITS, true));
         assert!(!wants_more(&aa, &LIMITS, false));
     }
 
     #[test]
     fn a_treatment_that_failed_is_left() {
-        let mut failed = tally(Treatment::Usher, &[]);
+        let mut failed = tally(BackgroundMethod::Usher, &[]);
         failed.error = Some("no".to_owned());
         assert!(!wants_more(&failed, &LIMITS, true));
     }

@@ -90,7 +90,7 @@ pub fn is_there(program: &str) -> bool {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum DiskSetup {
     /// This disk with mq-deadline
     Deadline,
     /// This disk with BFQ
@@ -101,7 +101,7 @@ pub enum Place {
     SlowBfq,
 }
 
-impl Place {
+impl DiskSetup {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -169,7 +169,7 @@ pub struct Cell {
     /// How many of it.
     pub bg_count: u32,
     /// On which disk, where one is used.
-    pub place: Option<Place>,
+    pub place: Option<DiskSetup>,
     /// Usage degree of both, where they have one.
     pub usage: f64,
 }
@@ -201,9 +201,14 @@ pub fn matrix(quick: bool) -> Vec<Cell> {
         &[12.5, 25.0, 50.0, 75.0, 100.0]
     };
     let counts: &[u32] = if quick { &[1, 4] } else { &[1, 2, 3, 4] };
-    let places = [Place::Deadline, Place::Bfq, Place::Slow, Place::SlowBfq];
+    let places = [
+        DiskSetup::Deadline,
+        DiskSetup::Bfq,
+        DiskSetup::Slow,
+        DiskSetup::SlowBfq,
+    ];
     let mut cells = Vec::new();
-    let micro = |group, task, place: Option<Place>| {
+    let micro = |group, task, place: Option<DiskSetup>| {
         let all = usages
             .iter()
             .flat_map(|&usage| counts.iter().map(move |&count| (usage, count)));
@@ -230,14 +235,14 @@ pub fn matrix(quick: bool) -> Vec<Cell> {
         usage: 100.0,
     };
     for bg in [Task::CpuHog, Task::Gromacs, Task::Boinc] {
-        let place = |fg| (fg == Task::Grep).then_some(Place::Deadline);
+        let place = |fg| (fg == Task::Grep).then_some(DiskSetup::Deadline);
         cells.extend(real.iter().map(|&fg| whole(Group::Cpu, fg, bg, place(fg))));
     }
     for place in places {
         // make's sources are in the page cache, so its result does not depend on the disk.
         let fgs = real
             .iter()
-            .filter(|&&fg| fg == Task::Grep || place == Place::Deadline);
+            .filter(|&&fg| fg == Task::Grep || place == DiskSetup::Deadline);
         cells.extend(fgs.map(|&fg| whole(Group::Fsck, fg, Task::Fsck, Some(place))));
     }
     for task in [Task::Scp, Task::Iperf] {

@@ -7,7 +7,7 @@ use clap::ValueEnum as _;
 use serde::Serialize;
 use usher_report::stats;
 
-use super::treatments::Treatment;
+use super::treatments::BackgroundMethod;
 use super::watch::{HalfLoad, Resource, Trace, Watcher};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
@@ -31,7 +31,7 @@ const AT_LEAST: f64 = 0.9;
 #[derive(Debug, Clone, Serialize)]
 struct Share {
     resource: Resource,
-    treatment: Treatment,
+    treatment: BackgroundMethod,
     period_ms: f64,
     /// Background's work over what a perfect arbiter leaves it, by round.
     idle_got: Vec<f64>,
@@ -40,7 +40,7 @@ struct Share {
 }
 
 impl Share {
-    fn new(resource: Resource, treatment: Treatment, period_ms: f64) -> Self {
+    fn new(resource: Resource, treatment: BackgroundMethod, period_ms: f64) -> Self {
         Self {
             resource,
             treatment,
@@ -74,7 +74,7 @@ fn seconds(period_ms: f64, quick: bool) -> f64 {
 /// Measures `rounds` of each.
 pub fn run(
     watcher: &mut Watcher,
-    treatments: &[Treatment],
+    treatments: &[BackgroundMethod],
     resources: &[Resource],
     rounds: u32,
     quick: bool,
@@ -92,7 +92,7 @@ pub fn run(
                 "background: idle, {}, period {period_ms} ms",
                 resource.name()
             );
-            let beside = treatments.iter().filter(|&&t| t != Treatment::Alone);
+            let beside = treatments.iter().filter(|&&t| t != BackgroundMethod::Alone);
             let share = |&treatment| Share::new(resource, treatment, period_ms);
             let mut shares: Vec<Share> = beside.map(share).collect();
             for _ in 0..rounds {
@@ -106,7 +106,7 @@ pub fn run(
     }
     part.bars = all
         .iter()
-        .filter(|s| s.treatment == Treatment::Usher && s.period_ms == BAR_PERIOD_MS)
+        .filter(|s| s.treatment == BackgroundMethod::Usher && s.period_ms == BAR_PERIOD_MS)
         .map(bar)
         .collect();
     part.figures = resources
@@ -132,7 +132,9 @@ fn round(
         seconds: seconds(period_ms, quick),
     };
     let alone_per_ms = watcher.alone(resource, if quick { 1.0 } else { 4.0 })?;
-    let fg_alone = watcher.watch(resource, Treatment::Alone, half)?.fg_units as f64;
+    let fg_alone = watcher
+        .watch(resource, BackgroundMethod::Alone, half)?
+        .fg_units as f64;
     for share in shares {
         let trace = watcher.watch(resource, share.treatment, half)?;
         share.idle_got.extend(idle_got(&trace, alone_per_ms));
@@ -151,7 +153,7 @@ fn bar(share: &Share) -> Bar {
 }
 
 fn figure(resource: Resource, all: &[Share]) -> Figure {
-    let line = |(number, &treatment): (usize, &Treatment)| {
+    let line = |(number, &treatment): (usize, &BackgroundMethod)| {
         let of = all
             .iter()
             .filter(|s| s.resource == resource && s.treatment == treatment);
@@ -164,7 +166,7 @@ fn figure(resource: Resource, all: &[Share]) -> Figure {
             points,
         })
     };
-    let lines: Vec<Line> = Treatment::value_variants()
+    let lines: Vec<Line> = BackgroundMethod::value_variants()
         .iter()
         .enumerate()
         .filter_map(line)

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::experiments::{Place, Task};
+use super::experiments::{DiskSetup, Task};
+use super::fixture::BackgroundFixture;
 use super::rig::inputs;
 use super::rig::network::Network;
-use super::stage::Stage;
 
 /// Foreground, or one of the backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum JobKind {
     /// Foreground, with its amount of work where that can be chosen.
     Fg(Option<Work>),
     /// Background of that number, from 1.
@@ -28,7 +28,7 @@ pub struct Work {
     pub burst: Option<u64>,
 }
 
-impl Role {
+impl JobKind {
     fn number(self) -> u32 {
         match self {
             Self::Fg(_) => 0,
@@ -46,23 +46,29 @@ pub struct Job {
     pub counter: Option<PathBuf>,
 }
 
-impl Stage {
+impl BackgroundFixture {
     /// The command of a task that was prepared.
-    pub fn job(&self, task: Task, role: Role, place: Option<Place>, usage: f64) -> Result<Job> {
-        let counter =
-            matches!(role, Role::Bg(_)).then(|| self.path(&format!("bg{}.counter", role.number())));
+    pub fn job(
+        &self,
+        task: Task,
+        kind: JobKind,
+        place: Option<DiskSetup>,
+        usage: f64,
+    ) -> Result<Job> {
+        let counter = matches!(kind, JobKind::Bg(_))
+            .then(|| self.path(&format!("bg{}.counter", kind.number())));
         let words = match task {
-            Task::Disk => self.disk_job(role, place, usage, counter.as_deref())?,
-            Task::Net => self.net_job(role, usage)?,
-            Task::CpuHog | Task::Boinc => self.cpu_job(task, role, counter.as_deref())?,
-            Task::Scp | Task::Iperf => self.transfer_job(task, role)?,
-            _ => self.real_job(task, role, place, counter.as_deref())?,
+            Task::Disk => self.disk_job(kind, place, usage, counter.as_deref())?,
+            Task::Net => self.net_job(kind, usage)?,
+            Task::CpuHog | Task::Boinc => self.cpu_job(task, kind, counter.as_deref())?,
+            Task::Scp | Task::Iperf => self.transfer_job(task, kind)?,
+            _ => self.real_job(task, kind, place, counter.as_deref())?,
         };
-        let counter = match (task, role) {
-            (Task::Net, Role::Bg(number)) => {
+        let counter = match (task, kind) {
+            (Task::Net, JobKind::Bg(number)) => {
                 Some(self.far()?.arrived(&format!("bg{number}"), "counter"))
             }
-            (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, Role::Bg(_)) => counter,
+            (Task::CpuHog | Task::Boinc | Task::Disk | Task::Fsck, JobKind::Bg(_)) => counter,
             _ => None,
         };
         Ok(Job { words, counter })
@@ -74,57 +80,57 @@ impl Stage {
 
     fn disk_job(
         &self,
-        role: Role,
-        place: Option<Place>,
+        kind: JobKind,
+        place: Option<DiskSetup>,
         usage: f64,
         counter: Option<&Path>,
     ) -> Result<Vec<String>> {
         let disk = place
             .and_then(|place| self.disk.get(&place))
             .context("no disk")?;
-        let mut load = Load::new("disk")?.usage(usage).role(role, counter);
+        let mut load = Load::new("disk")?.usage(usage).kind(kind, counter);
         load.pair(
             "--file",
-            disk.dir.join(format!("file{}", role.number())).display(),
+            disk.dir.join(format!("file{}", kind.number())).display(),
         );
         Ok(load.words)
     }
 
-    fn net_job(&self, role: Role, usage: f64) -> Result<Vec<String>> {
-        let name = match role {
-            Role::Fg(_) => "fg".to_owned(),
-            Role::Bg(number) => format!("bg{number}"),
+    fn net_job(&self, kind: JobKind, usage: f64) -> Result<Vec<String>> {
+        let name = match kind {
+            JobKind::Fg(_) => "fg".to_owned(),
+            JobKind::Bg(number) => format!("bg{number}"),
         };
-        let mut load = Load::new("net")?.usage(usage).role(role, None);
+        let mut load = Load::new("net")?.usage(usage).kind(kind, None);
         load.pair("--to", self.far()?.sink());
         load.pair("--name", name);
         Ok(self.far()?.near(load.words))
     }
 
-    fn cpu_job(&self, task: Task, role: Role, counter: Option<&Path>) -> Result<Vec<String>> {
+    fn cpu_job(&self, task: Task, kind: JobKind, counter: Option<&Path>) -> Result<Vec<String>> {
         let cpus = std::thread::available_parallelism()?.get();
-        let mut load = Load::new("cpu")?.role(role, counter);
+        let mut load = Load::new("cpu")?.kind(kind, counter);
         load.pair("--threads", cpus);
         if task == Task::Boinc {
             load.pair(
                 "--checkpoint",
-                self.path(&format!("checkpoint{}", role.number())).display(),
+                self.path(&format!("checkpoint{}", kind.number())).display(),
             );
         }
         Ok(load.words)
     }
 
-    fn transfer_job(&self, task: Task, role: Role) -> Result<Vec<String>> {
+    fn transfer_job(&self, task: Task, kind: JobKind) -> Result<Vec<String>> {
         let network = self.far()?;
-        let number = role.number();
-        let words = match (task, role) {
-            (Task::Iperf, Role::Fg(_)) => {
+        let number = kind.number();
+        let words = match (task, kind) {
+            (Task::Iperf, JobKind::Fg(_)) => {
                 let bytes = f64::from(self.size.rate_mbit) * 1e6 / 8.0 * self.size.fg_seconds;
                 network.iperf(0, &["-n", &format!("{bytes:.0}")])
             }
-            (Task::Iperf, Role::Bg(_)) => network.iperf(number as u16, &["-t", "3600"]),
-            (_, Role::Fg(_)) => network.scp(&self.path("sent"), "received0"),
-            (_, Role::Bg(_)) => {
+            (Task::Iperf, JobKind::Bg(_)) => network.iperf(number as u16, &["-t", "3600"]),
+            (_, JobKind::Fg(_)) => network.scp(&self.path("sent"), "received0"),
+            (_, JobKind::Bg(_)) => {
                 let copy = network.scp(&self.path("sent-long"), &format!("received{number}"));
                 let mut load = Load::new("repeat")?;
                 load.words.push("--".to_owned());
@@ -138,8 +144,8 @@ impl Stage {
     fn real_job(
         &self,
         task: Task,
-        role: Role,
-        place: Option<Place>,
+        kind: JobKind,
+        place: Option<DiskSetup>,
         counter: Option<&Path>,
     ) -> Result<Vec<String>> {
         let fftw =
@@ -164,19 +170,19 @@ impl Stage {
                     &tree.display().to_string(),
                 ])
             }
-            Task::Gromacs => self.gromacs_job(role)?,
-            Task::Fsck => self.fsck_job(role, place()?, counter)?,
+            Task::Gromacs => self.gromacs_job(kind)?,
+            Task::Fsck => self.fsck_job(kind, place()?, counter)?,
             _ => anyhow::bail!("{} is no program", task.name()),
         })
     }
 
-    fn gromacs_job(&self, role: Role) -> Result<Vec<String>> {
+    fn gromacs_job(&self, kind: JobKind) -> Result<Vec<String>> {
         let tpr = match &self.size.tpr {
             Some(given) => given.clone(),
             None => inputs::water(&self.path("gromacs"))?,
         };
         let tpr = tpr.display().to_string();
-        let output = self.path(&format!("gmx{}", role.number()));
+        let output = self.path(&format!("gmx{}", kind.number()));
         let output = output.display().to_string();
         let run = [
             "gmx",
@@ -201,14 +207,19 @@ impl Stage {
         Ok(own(&[&run[..], &threads].concat()))
     }
 
-    fn fsck_job(&self, role: Role, place: Place, counter: Option<&Path>) -> Result<Vec<String>> {
+    fn fsck_job(
+        &self,
+        kind: JobKind,
+        place: DiskSetup,
+        counter: Option<&Path>,
+    ) -> Result<Vec<String>> {
         let disk = self.disk.get(&place).context("no disk")?;
         let checked = match place.is_slow() {
             true => disk.device.clone(),
             false => disk.dir.join("image"),
         };
         let checked = checked.display().to_string();
-        let mut load = Load::new("repeat")?.role(role, counter);
+        let mut load = Load::new("repeat")?.kind(kind, counter);
         load.pair("--cold", &checked);
         load.words.extend(own(&["--", "e2fsck", "-fn", &checked]));
         Ok(load.words)
@@ -248,8 +259,8 @@ impl Load {
         self
     }
 
-    fn role(mut self, role: Role, counter: Option<&Path>) -> Self {
-        if let Role::Fg(Some(work)) = role {
+    fn kind(mut self, kind: JobKind, counter: Option<&Path>) -> Self {
+        if let JobKind::Fg(Some(work)) = kind {
             self.pair("--work", work.units);
             if let Some(burst) = work.burst {
                 self.pair("--burst", burst);

@@ -87,7 +87,7 @@ fn standing(pid: i32) -> String {
     )
 }
 
-/// A foreground that ends with the scene.
+/// A foreground that ends with the fixture.
 struct Hog(Child);
 
 impl Drop for Hog {
@@ -98,7 +98,8 @@ impl Drop for Hog {
     }
 }
 
-struct Scene {
+/// The processes of a round, with their regulator.
+struct BackgroundKillFixture {
     daemon: Option<Daemon>,
     background: Background,
     foreground: Hog,
@@ -107,7 +108,7 @@ struct Scene {
     runtime: tempfile::TempDir,
 }
 
-impl Scene {
+impl BackgroundKillFixture {
     fn start(binary: &Path, policy: &str, with_daemon: bool, script: &str) -> Result<Self> {
         let runtime = tempfile::tempdir()?;
         let daemon = with_daemon
@@ -252,12 +253,17 @@ struct Tally {
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
     let there = directories();
-    let mut scene = Scene::start(binary, "eii", with_daemon, TREE)?;
-    scene.wait_until_held(2)?;
+    let mut fixture = BackgroundKillFixture::start(binary, "eii", with_daemon, TREE)?;
+    fixture.wait_until_held(2)?;
     let killed = Instant::now();
-    kill(scene.daemon.as_ref().map_or(scene.launcher, Daemon::pid));
-    scene.end_foreground()?;
-    let tree = scene.tree();
+    kill(
+        fixture
+            .daemon
+            .as_ref()
+            .map_or(fixture.launcher, Daemon::pid),
+    );
+    fixture.end_foreground()?;
+    let tree = fixture.tree();
     let held = || {
         tree.iter()
             .filter(|&&pid| runs(pid) && is_held(pid))
@@ -270,7 +276,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     tally.ended += usize::from(!tree.iter().any(|&pid| runs(pid)));
     tally.slowest_ms = tally.slowest_ms.max(killed.elapsed().as_secs_f64() * 1e3);
     let changed = || tree.iter().any(|&pid| runs(pid) && standing(pid) != before);
-    let managed = || with_daemon && scene.daemon_answers();
+    let managed = || with_daemon && fixture.daemon_answers();
     let right = || !changed() || managed();
     if wait_for(
         "priorities to be as they were",
@@ -287,9 +293,11 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     }
     if with_daemon {
         // Else it might come up when everything else has ended.
-        wait_for("the daemon's successor", FREEZES, || scene.daemon_answers())?;
+        wait_for("the daemon's successor", FREEZES, || {
+            fixture.daemon_answers()
+        })?;
     }
-    scene.end()?;
+    fixture.end()?;
     tally.directories += usize::from(leaves_directories(&there));
     Ok(())
 }
@@ -298,9 +306,9 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
 /// directories that were left.
 fn storm(binary: &Path) -> Result<[usize; 3]> {
     let there = directories();
-    let mut scene = Scene::start(binary, "eii", false, STORM)?;
-    scene.wait_until_held(2)?;
-    let home = scene.tree().first().and_then(|&pid| v2_group(pid));
+    let mut fixture = BackgroundKillFixture::start(binary, "eii", false, STORM)?;
+    fixture.wait_until_held(2)?;
+    let home = fixture.tree().first().and_then(|&pid| v2_group(pid));
     let home = home.context("no cgroup v2")?;
     let ours = v2_group(rustix::process::getpid().as_raw_nonzero().get());
     anyhow::ensure!(
@@ -311,16 +319,16 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
         let outside = |pid: &&i32| v2_group(**pid).is_some_and(|group| !group.starts_with(&home));
-        escaped += scene.tree().iter().filter(outside).count();
+        escaped += fixture.tree().iter().filter(outside).count();
     }
-    scene.end_foreground()?;
-    terminate(scene.launcher);
-    let all_run = || scene.tree().iter().all(|&pid| !is_held(pid));
+    fixture.end_foreground()?;
+    terminate(fixture.launcher);
+    let all_run = || fixture.tree().iter().all(|&pid| !is_held(pid));
     let left = match wait_for("the storm to run", GRACE, all_run) {
         Ok(_) => 0,
         Err(_) => 1,
     };
-    scene.end()?;
+    fixture.end()?;
     let directories = usize::from(leaves_directories(&there));
     Ok([escaped, left, directories])
 }

@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use super::actors::Background;
 use super::calibrate::{self, AccuracyMap, Setting, Window};
-use super::experiments::Place;
+use super::experiments::DiskSetup;
+use super::fixture::{BackgroundFixture, Size};
 use super::jobs::{Job, Load};
 use super::metered::Metered;
-use super::stage::{Size, Stage};
 use super::watch::Resource;
 use crate::bars::{Figure, Part, Table};
 use crate::chart;
@@ -54,7 +54,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
         tpr: None,
         allow_disk_scheduler: args.allow_disk_scheduler,
     };
-    let mut stage = Stage::new(size, &args.scratch)?;
+    let mut fixture = BackgroundFixture::new(size, &args.scratch)?;
     let mut source = Metered::new();
     let settings = calibrate::settings(&args.resources, args.quick);
     let mut windows = Vec::new();
@@ -62,7 +62,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
         if number % 20 == 0 {
             eprintln!("calibrate: setting {} of {}", number + 1, settings.len());
         }
-        windows.extend(one(&mut stage, &mut source, setting, args.quick)?);
+        windows.extend(one(&mut fixture, &mut source, setting, args.quick)?);
     }
     let minutes = args
         .idle_minutes
@@ -79,22 +79,22 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
 
 /// Windows of one setting.
 fn one(
-    stage: &mut Stage,
+    fixture: &mut BackgroundFixture,
     source: &mut Metered,
     setting: &Setting,
     quick: bool,
 ) -> Result<Vec<Window>> {
-    let place = (setting.resource == Resource::Disk).then_some(Place::Deadline);
-    stage.prepare(setting.resource.task(), place, setting.bg_count)?;
+    let place = (setting.resource == Resource::Disk).then_some(DiskSetup::Deadline);
+    fixture.prepare(setting.resource.task(), place, setting.bg_count)?;
     let seconds = Duration::from_millis(if quick { 500 } else { 1_000 });
-    let runtime = stage.path("no-usher");
+    let runtime = fixture.path("no-usher");
     let bg: Vec<Job> = (1..=setting.bg_count)
-        .map(|number| job(stage, setting, number, setting.bg_usage))
+        .map(|number| job(fixture, setting, number, setting.bg_usage))
         .collect::<Result<_>>()?;
     let background = Background::start(&bg, &runtime)?;
     let fg = match setting.fg_usage {
         Some(usage) => Some(Background::start(
-            &[job(stage, setting, 0, usage)?],
+            &[job(fixture, setting, 0, usage)?],
             &runtime,
         )?),
         None => None,
@@ -117,12 +117,12 @@ fn one(
     Ok(windows)
 }
 
-fn counter(stage: &Stage, number: u32) -> PathBuf {
-    stage.path(&format!("calibrate{number}"))
+fn counter(fixture: &BackgroundFixture, number: u32) -> PathBuf {
+    fixture.path(&format!("calibrate{number}"))
 }
 
 /// The generator of foreground (0, in its normal priority) or background.
-fn job(stage: &mut Stage, setting: &Setting, number: u32, usage: f64) -> Result<Job> {
+fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f64) -> Result<Job> {
     let kind = match setting.resource {
         Resource::Cpu => "cpu",
         Resource::Disk => "disk",
@@ -130,20 +130,20 @@ fn job(stage: &mut Stage, setting: &Setting, number: u32, usage: f64) -> Result<
     };
     let mut load = Load::new(kind)?;
     load.pair("--usage", usage);
-    load.pair("--counter", counter(stage, number).display());
+    load.pair("--counter", counter(fixture, number).display());
     match setting.resource {
         Resource::Cpu => {}
         Resource::Disk => {
-            let file = stage
-                .disk(Place::Deadline)?
+            let file = fixture
+                .disk(DiskSetup::Deadline)?
                 .dir
                 .join(format!("file{number}"));
             load.pair("--file", file.display());
         }
         Resource::Net => {
-            load.pair("--to", stage.network()?.sink());
+            load.pair("--to", fixture.network()?.sink());
             load.pair("--name", format!("flow{number}"));
-            load.words = stage.network()?.near(load.words);
+            load.words = fixture.network()?.near(load.words);
         }
     }
     let nice: &[&str] = if number == 0 {
@@ -158,7 +158,7 @@ fn job(stage: &mut Stage, setting: &Setting, number: u32, usage: f64) -> Result<
         .collect();
     Ok(Job {
         words,
-        counter: Some(counter(stage, number)),
+        counter: Some(counter(fixture, number)),
     })
 }
 

@@ -6,6 +6,7 @@ mod actors;
 mod calibrate;
 mod cell;
 mod experiments;
+mod fixture;
 mod idle;
 mod jobs;
 mod kills;
@@ -16,7 +17,6 @@ mod page;
 mod reaction;
 mod rig;
 mod run;
-mod stage;
 mod study;
 mod treatments;
 mod watch;
@@ -32,12 +32,12 @@ use crate::bars::Part;
 use crate::{machine, processes};
 pub use actors::reaper_of;
 use cell::Limits;
-use experiments::{Cell, Group, Place, Task, is_there, matrix};
+use experiments::{Cell, DiskSetup, Group, Task, is_there, matrix};
+use fixture::{BackgroundFixture, Size};
 pub use measure::CalibrateArgs;
 pub use measure::run as calibrate;
 pub use run::once;
-use stage::{Size, Stage};
-use treatments::{Treatment, Ward};
+use treatments::{BackgroundMethod, RegulatorFixture};
 use watch::{Resource, Watcher};
 
 /// The parts, in the order in which they run.
@@ -92,10 +92,10 @@ pub struct BackgroundArgs {
     cells: Option<String>,
     /// Only these disks
     #[arg(long, value_enum, value_delimiter = ',')]
-    places: Vec<Place>,
+    places: Vec<DiskSetup>,
     /// Only these treatments (foreground alone always)
     #[arg(long, value_enum, value_delimiter = ',')]
-    treatments: Vec<Treatment>,
+    treatments: Vec<BackgroundMethod>,
     /// Pairs of each treatment at least
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
@@ -183,11 +183,13 @@ impl BackgroundArgs {
             .collect()
     }
 
-    fn chosen_treatments(&self) -> Vec<Treatment> {
-        let wanted = |t: &Treatment| {
-            self.treatments.is_empty() || self.treatments.contains(t) || *t == Treatment::Alone
+    fn chosen_treatments(&self) -> Vec<BackgroundMethod> {
+        let wanted = |t: &BackgroundMethod| {
+            self.treatments.is_empty()
+                || self.treatments.contains(t)
+                || *t == BackgroundMethod::Alone
         };
-        Treatment::value_variants()
+        BackgroundMethod::value_variants()
             .iter()
             .copied()
             .filter(wanted)
@@ -221,7 +223,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     let treatments = args.chosen_treatments();
     if args.list {
         let all: Vec<String> = cells.iter().map(Cell::id).collect();
-        return machine::say(all.join("\n")).map(|()| true);
+        return machine::print_line(all.join("\n")).map(|()| true);
     }
     let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let missing = missing_packages(&cells, &treatments);
@@ -242,14 +244,14 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         None => machine::run_folder(&args.out, "background")?,
     };
     let _reaper = actors::reaper()?;
-    let mut stage = Stage::new(args.size(), &args.scratch)?;
-    let mut ward = Ward::new(usher.clone(), !args.no_daemon)?;
+    let mut fixture = BackgroundFixture::new(args.size(), &args.scratch)?;
+    let mut regulator = RegulatorFixture::new(usher.clone(), !args.no_daemon)?;
     let results = run::run(
         &cells,
         &treatments,
         args.limits(),
-        &mut stage,
-        &mut ward,
+        &mut fixture,
+        &mut regulator,
         &folder,
     )?;
     let groups = Which::value_variants()
@@ -257,9 +259,15 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         .filter(|&&w| args.wants(w))
         .filter_map(|w| w.group());
     let mut parts: Vec<Part> = groups.map(|group| page::part(group, &results)).collect();
-    parts.extend(watched(args, &treatments, &mut stage, &mut ward, &folder)?);
+    parts.extend(watched(
+        args,
+        &treatments,
+        &mut fixture,
+        &mut regulator,
+        &folder,
+    )?);
     if let Some(usher) =
-        usher.filter(|_| treatments.contains(&Treatment::Eii) || !args.only.is_empty())
+        usher.filter(|_| treatments.contains(&BackgroundMethod::Eii) || !args.only.is_empty())
     {
         if args.wants(Which::Kills) {
             let kills = || kills::kills(&usher, args.kill_rounds);
@@ -274,7 +282,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
 }
 
 /// Packages of programs that cells and treatments need and that are not there.
-fn missing_packages(cells: &[Cell], treatments: &[Treatment]) -> Vec<&'static str> {
+fn missing_packages(cells: &[Cell], treatments: &[BackgroundMethod]) -> Vec<&'static str> {
     let tasks = cells.iter().flat_map(|cell| [cell.fg, cell.bg]);
     let needed = tasks
         .filter_map(Task::program)
@@ -287,9 +295,9 @@ fn missing_packages(cells: &[Cell], treatments: &[Treatment]) -> Vec<&'static st
 /// Reaction and idle time.
 fn watched(
     args: &BackgroundArgs,
-    treatments: &[Treatment],
-    stage: &mut Stage,
-    ward: &mut Ward,
+    treatments: &[BackgroundMethod],
+    fixture: &mut BackgroundFixture,
+    regulator: &mut RegulatorFixture,
     folder: &Path,
 ) -> Result<Vec<Part>> {
     let resources: Vec<Resource> = match args.resources.is_empty() {
@@ -297,7 +305,11 @@ fn watched(
         false => args.resources.clone(),
     };
     let lead = args.limits().lead;
-    let mut watcher = Watcher { stage, ward, lead };
+    let mut watcher = Watcher {
+        fixture,
+        regulator,
+        lead,
+    };
     let mut parts = Vec::new();
     if args.wants(Which::Reaction) {
         let events = args.events.unwrap_or(if args.quick { 20 } else { 100 });
@@ -315,7 +327,7 @@ fn watched(
 /// Shows and saves the parts.
 fn finish(title: &str, folder: &Path, parts: &[Part]) -> Result<bool> {
     for part in parts {
-        machine::say(part.lines())?;
+        machine::print_line(part.lines())?;
     }
     crate::machine::finish(folder, title, parts)
 }

@@ -6,12 +6,15 @@ use usher_report::text;
 
 use super::experiments::{Group, Task};
 use super::study::{CellResult, SLOWER_MAX, Tally};
-use super::treatments::Treatment;
+use super::treatments::BackgroundMethod;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
 /// The paper's worst cases, as slow-downs.
-const PAPER: [(Treatment, f64); 2] = [(Treatment::Eii, 1.169), (Treatment::Ipd, 1.067)];
+const PAPER: [(BackgroundMethod, f64); 2] = [
+    (BackgroundMethod::Eii, 1.169),
+    (BackgroundMethod::Ipd, 1.067),
+];
 
 /// The part of a group of cells.
 pub fn part(group: Group, results: &[CellResult]) -> Part {
@@ -55,12 +58,15 @@ fn bars(result: &CellResult) -> Vec<Bar> {
         let what = format!("{id}: not measured");
         bars.push(Bar::at_most(what, None, 100.0 * SLOWER_MAX, "%"));
     }
-    if result.of(Treatment::Usher).is_some() {
-        let unresolved = match result.of(Treatment::Usher).is_some_and(Tally::is_resolved) {
+    if result.of(BackgroundMethod::Usher).is_some() {
+        let unresolved = match result
+            .of(BackgroundMethod::Usher)
+            .is_some_and(Tally::is_resolved)
+        {
             true => "",
             false => " (unresolved)",
         };
-        let beyond = result.beyond_band(Treatment::Usher);
+        let beyond = result.beyond_band(BackgroundMethod::Usher);
         bars.push(Bar::at_most(
             format!("{id}, usher{unresolved}: upper bound beyond the A/A band"),
             beyond.map(|beyond| 100.0 * beyond),
@@ -85,7 +91,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
 fn bundle(result: &CellResult) -> Bundle {
     let bar = |tally: &Tally| {
         let estimate = tally.slow_down()?;
-        let number = Treatment::value_variants()
+        let number = BackgroundMethod::value_variants()
             .iter()
             .position(|&t| t == tally.treatment)?;
         Some(chart::Bar {
@@ -102,8 +108,8 @@ fn bundle(result: &CellResult) -> Bundle {
     }
 }
 
-fn treatments_of(results: &[&CellResult]) -> Vec<Treatment> {
-    let all = Treatment::value_variants().iter();
+fn treatments_of(results: &[&CellResult]) -> Vec<BackgroundMethod> {
+    let all = BackgroundMethod::value_variants().iter();
     all.filter(|&&t| results.iter().any(|r| r.of(t).is_some()))
         .copied()
         .collect()
@@ -112,7 +118,7 @@ fn treatments_of(results: &[&CellResult]) -> Vec<Treatment> {
 fn table(
     title: &str,
     results: &[&CellResult],
-    show: impl Fn(&CellResult, Treatment) -> String,
+    show: impl Fn(&CellResult, BackgroundMethod) -> String,
 ) -> Table {
     let treatments = treatments_of(results);
     let head =
@@ -132,7 +138,7 @@ fn slow_down_table(results: &[&CellResult]) -> Table {
         let Some(tally) = result.of(treatment) else {
             return text::NONE.to_owned();
         };
-        if let (Treatment::Alone, Some(band)) = (treatment, result.band()) {
+        if let (BackgroundMethod::Alone, Some(band)) = (treatment, result.band()) {
             return format!("{:.2}..{:.2}", band.low, band.high);
         }
         let Some(e) = tally.slow_down() else {
@@ -161,7 +167,7 @@ fn work_table(results: &[&CellResult]) -> Table {
                 usher_report::stats::median(&done.iter().map(of).collect::<Vec<_>>())
             };
             match median(|d| d.units_per_s) {
-                _ if treatment == Treatment::Alone => text::NONE.to_owned(),
+                _ if treatment == BackgroundMethod::Alone => text::NONE.to_owned(),
                 Some(bytes) if result.cell.bg == Task::Net => {
                     format!("{:.1} MiB/s", bytes / 1048576.0)
                 }
@@ -194,7 +200,7 @@ fn notes(results: &[&CellResult]) -> Vec<String> {
             if let Some(error) = &tally.error {
                 notes.push(format!("{id}, {}: {error}", tally.treatment.name()));
             } else if tally.slow_down().is_some_and(|e| !e.reaches_level())
-                && tally.treatment == Treatment::Usher
+                && tally.treatment == BackgroundMethod::Usher
             {
                 notes.push(format!(
                     "{id}: {} pairs are too few for an interval of 95 %",
@@ -218,7 +224,7 @@ mod tests {
             tallies,
             notes: vec![],
         };
-        let alone = Tally::new(Treatment::Alone);
+        let alone = Tally::new(BackgroundMethod::Alone);
         let mut results: Vec<CellResult> = matrix(true)
             .into_iter()
             .map(|cell| result(cell, vec![alone.clone()]))

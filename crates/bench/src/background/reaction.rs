@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::Serialize;
 use usher_report::stats;
 
-use super::treatments::Treatment;
+use super::treatments::BackgroundMethod;
 use super::watch::{HalfLoad, Resource, Trace, Watcher, units};
 use crate::bars::{Bar, Part, Table};
 
@@ -26,7 +26,7 @@ const PERIOD_MS: f64 = 2_000.0;
 #[derive(Debug, Clone, Serialize)]
 struct Times {
     resource: Resource,
-    treatment: Treatment,
+    treatment: BackgroundMethod,
     /// From the foreground's first request to the background's last.
     yielded_ms: Vec<f64>,
     /// From the foreground's end to the background's first unit.
@@ -73,7 +73,7 @@ pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
 }
 
 /// Times of all phases of a trace.
-fn times(resource: Resource, treatment: Treatment, trace: &Trace) -> Times {
+fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Times {
     let offs: Vec<(f64, f64)> = trace
         .phases
         .windows(2)
@@ -112,7 +112,7 @@ fn times(resource: Resource, treatment: Treatment, trace: &Trace) -> Times {
 /// Measures `events` of each, for each treatment and resource.
 pub fn run(
     watcher: &mut Watcher,
-    treatments: &[Treatment],
+    treatments: &[BackgroundMethod],
     resources: &[Resource],
     events: usize,
 ) -> Result<Part> {
@@ -123,7 +123,7 @@ pub fn run(
             part.notes.push(format!("{}: {error:#}", resource.name()));
             continue;
         }
-        for &treatment in treatments.iter().filter(|&&t| t != Treatment::Alone) {
+        for &treatment in treatments.iter().filter(|&&t| t != BackgroundMethod::Alone) {
             eprintln!(
                 "background: reaction, {}, {}",
                 resource.name(),
@@ -141,7 +141,7 @@ pub fn run(
     }
     part.bars = all
         .iter()
-        .filter(|t| t.treatment == Treatment::Usher)
+        .filter(|t| t.treatment == BackgroundMethod::Usher)
         .flat_map(bars)
         .collect();
     part.tables = vec![table(&all)];
@@ -156,7 +156,7 @@ pub fn run(
 fn one(
     watcher: &mut Watcher,
     resource: Resource,
-    treatment: Treatment,
+    treatment: BackgroundMethod,
     events: usize,
 ) -> Result<Times> {
     let half = HalfLoad {
@@ -296,7 +296,7 @@ mod tests {
             fg_units: 0,
             bins: bins(&[(520, 750), (760, 1_003), (1_510, 2_000)]),
         };
-        let times = times(Resource::Disk, Treatment::Usher, &trace);
+        let times = times(Resource::Disk, BackgroundMethod::Usher, &trace);
         assert_eq!(times.yielded_ms, [3.0]);
         assert_eq!(times.went_on_ms, [20.0]);
         assert_eq!(times.resumed_ms, [18.0]);

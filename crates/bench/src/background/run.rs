@@ -10,18 +10,18 @@ use anyhow::{Context, Result};
 
 use super::cell::{Bench, Limits};
 use super::experiments::Cell;
-use super::stage::Stage;
+use super::fixture::BackgroundFixture;
 use super::study::{CellResult, Tally};
-use super::treatments::{Treatment, Ward};
+use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::bars::Part;
 
 /// Measures the cells, or reads those that were measured before.
 pub fn run(
     cells: &[Cell],
-    treatments: &[Treatment],
+    treatments: &[BackgroundMethod],
     limits: Limits,
-    stage: &mut Stage,
-    ward: &mut Ward,
+    fixture: &mut BackgroundFixture,
+    regulator: &mut RegulatorFixture,
     folder: &Path,
 ) -> Result<Vec<CellResult>> {
     fs::create_dir_all(folder.join("cells"))?;
@@ -42,8 +42,8 @@ pub fn run(
             clock.left()
         );
         let mut bench = Bench {
-            stage,
-            ward,
+            fixture,
+            regulator,
             limits,
         };
         let result = one(&mut bench, *cell, treatments);
@@ -58,7 +58,7 @@ pub fn run(
 }
 
 /// One cell; without tallies where it could not be measured.
-fn one(bench: &mut Bench, cell: Cell, treatments: &[Treatment]) -> CellResult {
+fn one(bench: &mut Bench, cell: Cell, treatments: &[BackgroundMethod]) -> CellResult {
     let mut show = |tally: &Tally| {
         let last = tally.pairs.last();
         let ratio = last.map_or(f64::NAN, |p| p.beside_s / p.alone_s);
@@ -82,7 +82,7 @@ fn file_of(folder: &Path, cell: &Cell) -> PathBuf {
 }
 
 /// The saved result of a cell, if it has all selected treatments.
-fn saved(file: &Path, treatments: &[Treatment]) -> Result<Option<CellResult>> {
+fn saved(file: &Path, treatments: &[BackgroundMethod]) -> Result<Option<CellResult>> {
     if !file.exists() {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Band, Estimate, Statistic};
 
 use super::experiments::Cell;
-use super::treatments::Treatment;
+use super::treatments::BackgroundMethod;
 
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
@@ -51,7 +51,7 @@ pub struct Pair {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     /// Which.
-    pub treatment: Treatment,
+    pub treatment: BackgroundMethod,
     /// Its pairs, in the order in which they ran.
     pub pairs: Vec<Pair>,
     /// Why there are no more.
@@ -60,7 +60,7 @@ pub struct Tally {
 
 impl Tally {
     /// Without pairs yet.
-    pub fn new(treatment: Treatment) -> Self {
+    pub fn new(treatment: BackgroundMethod) -> Self {
         Self {
             treatment,
             pairs: vec![],
@@ -99,7 +99,7 @@ pub fn width(estimate: &Estimate) -> f64 {
 pub struct CellResult {
     /// Which.
     pub cell: Cell,
-    /// By treatment; [`Treatment::Alone`] holds the A/A pairs.
+    /// By treatment; [`BackgroundMethod::Alone`] holds the A/A pairs.
     pub tallies: Vec<Tally>,
     /// What to know about it.
     pub notes: Vec<String>,
@@ -108,7 +108,7 @@ pub struct CellResult {
 impl CellResult {
     /// What the foreground alone differs by from itself.
     pub fn band(&self) -> Option<Band> {
-        let alone = self.of(Treatment::Alone)?;
+        let alone = self.of(BackgroundMethod::Alone)?;
         let pairs: Vec<_> = alone
             .pairs
             .iter()
@@ -118,7 +118,7 @@ impl CellResult {
     }
 
     /// The pairs of a treatment.
-    pub fn of(&self, treatment: Treatment) -> Option<&Tally> {
+    pub fn of(&self, treatment: BackgroundMethod) -> Option<&Tally> {
         self.tallies
             .iter()
             .find(|tally| tally.treatment == treatment)
@@ -126,7 +126,7 @@ impl CellResult {
 
     /// By how much (0.03 is 3 %) the upper bound of a treatment's slow-down
     /// lies beyond the band; `None` where there is no interval or no band.
-    pub fn beyond_band(&self, treatment: Treatment) -> Option<f64> {
+    pub fn beyond_band(&self, treatment: BackgroundMethod) -> Option<f64> {
         let high = self.of(treatment)?.slow_down()?.high?;
         Some(high - self.band()?.high)
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::background::experiments::matrix;
 
-    fn tally(treatment: Treatment, ratios: &[f64]) -> Tally {
+    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> Tally {
         let pair = |ratio: &f64| Pair {
             alone_s: 2.0,
             beside_s: 2.0 * ratio,
@@ -153,13 +153,13 @@ mod tests {
 
     #[test]
     fn one_pair_that_stumbles_does_not_move_the_median() {
-        let steady = tally(Treatment::Usher, &[1.01, 1.0, 1.02, 1.01, 3.0]);
+        let steady = tally(BackgroundMethod::Usher, &[1.01, 1.0, 1.02, 1.01, 3.0]);
         assert_eq!(steady.slow_down().unwrap().value, 1.01);
         assert!(
             !steady.is_resolved(),
             "five pairs bound nothing against an outlier"
         );
-        let many = tally(Treatment::Usher, &[1.0, 1.01, 1.02].repeat(10));
+        let many = tally(BackgroundMethod::Usher, &[1.0, 1.01, 1.02].repeat(10));
         assert!(many.is_resolved());
     }
 
@@ -168,21 +168,21 @@ mod tests {
         let result = CellResult {
             cell: matrix(true)[0],
             tallies: vec![
-                tally(Treatment::Alone, &[1.05, 0.96, 1.04, 1.0, 1.02]),
-                tally(Treatment::Usher, &[1.06, 1.06, 1.06, 1.06, 1.06]),
+                tally(BackgroundMethod::Alone, &[1.05, 0.96, 1.04, 1.0, 1.02]),
+                tally(BackgroundMethod::Usher, &[1.06, 1.06, 1.06, 1.06, 1.06]),
             ],
             notes: vec![],
         };
         let band = result.band().unwrap();
         assert!(band.high > 1.03 && band.high < 1.06, "{band:?}");
-        let beyond = result.beyond_band(Treatment::Usher).unwrap();
+        let beyond = result.beyond_band(BackgroundMethod::Usher).unwrap();
         assert!((beyond - (1.06 - band.high)).abs() < 1e-12);
-        assert_eq!(result.beyond_band(Treatment::Eii), None);
+        assert_eq!(result.beyond_band(BackgroundMethod::Eii), None);
     }
 
     #[test]
     fn no_interval_is_not_resolved() {
-        assert!(!tally(Treatment::Usher, &[1.0, 1.0]).is_resolved());
-        assert!(!tally(Treatment::Usher, &[]).is_resolved());
+        assert!(!tally(BackgroundMethod::Usher, &[1.0, 1.0]).is_resolved());
+        assert!(!tally(BackgroundMethod::Usher, &[]).is_resolved());
     }
 }

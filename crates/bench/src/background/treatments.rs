@@ -16,7 +16,7 @@ use crate::processes::Daemon;
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Treatment {
+pub enum BackgroundMethod {
     /// Not at all: foreground against foreground
     Alone,
     /// nice 19, in a session of its own
@@ -41,7 +41,7 @@ pub enum Treatment {
     Usher,
 }
 
-impl Treatment {
+impl BackgroundMethod {
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -111,7 +111,7 @@ impl Treatment {
 }
 
 /// What treatments need to stand while they are measured.
-pub struct Ward {
+pub struct RegulatorFixture {
     usher: Option<PathBuf>,
     runtime: tempfile::TempDir,
     daemon: Option<Daemon>,
@@ -119,7 +119,7 @@ pub struct Ward {
     with_daemon: bool,
 }
 
-impl Ward {
+impl RegulatorFixture {
     /// With this `usher`, under a daemon or each command by itself.
     pub fn new(usher: Option<PathBuf>, with_daemon: bool) -> Result<Self> {
         Ok(Self {
@@ -137,8 +137,8 @@ impl Ward {
     }
 
     /// Sets up what a treatment needs.
-    pub fn prepare(&mut self, treatment: Treatment) -> Result<()> {
-        if treatment == Treatment::CpuIdle && self.idle.is_none() {
+    pub fn prepare(&mut self, treatment: BackgroundMethod) -> Result<()> {
+        if treatment == BackgroundMethod::CpuIdle && self.idle.is_none() {
             self.idle = Some(IdleGroup::new()?);
         }
         let wanted = treatment.is_usher() && self.with_daemon;
@@ -155,7 +155,7 @@ impl Ward {
     /// The command under a treatment; `number` distinguishes several backgrounds.
     pub fn wrap(
         &self,
-        treatment: Treatment,
+        treatment: BackgroundMethod,
         number: u32,
         command: Vec<String>,
     ) -> Result<Vec<String>> {
@@ -164,21 +164,23 @@ impl Ward {
         Ok(session.into_iter().chain(before).chain(command).collect())
     }
 
-    fn before(&self, treatment: Treatment, number: u32) -> Result<Vec<String>> {
+    fn before(&self, treatment: BackgroundMethod, number: u32) -> Result<Vec<String>> {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect();
         Ok(match treatment {
-            Treatment::Alone => bail!("nothing runs beside a foreground that is alone"),
-            Treatment::Nice | Treatment::NiceSameSession => words(&["nice", "-n", "19"]),
-            Treatment::SchedIdle => words(&["chrt", "-i", "0"]),
-            Treatment::Ionice => words(&["nice", "-n", "19", "ionice", "-c", "3"]),
-            Treatment::Cpulimit => words(&["cpulimit", "-f", "-m", "-l", "50", "--"]),
-            Treatment::Loadwatch => words(&["loadwatch", "-h", "1.25", "-l", "0.5", "--"]),
-            Treatment::CpuIdle => {
+            BackgroundMethod::Alone => bail!("nothing runs beside a foreground that is alone"),
+            BackgroundMethod::Nice | BackgroundMethod::NiceSameSession => {
+                words(&["nice", "-n", "19"])
+            }
+            BackgroundMethod::SchedIdle => words(&["chrt", "-i", "0"]),
+            BackgroundMethod::Ionice => words(&["nice", "-n", "19", "ionice", "-c", "3"]),
+            BackgroundMethod::Cpulimit => words(&["cpulimit", "-f", "-m", "-l", "50", "--"]),
+            BackgroundMethod::Loadwatch => words(&["loadwatch", "-h", "1.25", "-l", "0.5", "--"]),
+            BackgroundMethod::CpuIdle => {
                 let group = self.idle.as_ref().context("no cgroup with cpu.idle")?;
                 let enter = "echo $$ >\"$0\" && exec \"$@\"";
                 words(&["sh", "-c", enter, &group.procs()])
             }
-            Treatment::Eii | Treatment::Ipd | Treatment::Usher => {
+            BackgroundMethod::Eii | BackgroundMethod::Ipd | BackgroundMethod::Usher => {
                 let usher = self
                     .usher
                     .as_ref()
@@ -239,25 +241,31 @@ impl IdleGroup {
 mod tests {
     use super::*;
 
-    fn line(treatment: Treatment) -> String {
-        let ward = Ward::new(Some("/usr/bin/usher".into()), false).unwrap();
+    fn line(treatment: BackgroundMethod) -> String {
+        let regulator = RegulatorFixture::new(Some("/usr/bin/usher".into()), false).unwrap();
         let command = vec!["work".to_owned(), "--hard".to_owned()];
-        ward.wrap(treatment, 2, command).unwrap().join(" ")
+        regulator.wrap(treatment, 2, command).unwrap().join(" ")
     }
 
     #[test]
     fn background_work_has_a_session_of_its_own_unless_said() {
-        assert_eq!(line(Treatment::Nice), "setsid nice -n 19 work --hard");
-        assert_eq!(line(Treatment::NiceSameSession), "nice -n 19 work --hard");
         assert_eq!(
-            line(Treatment::Eii),
+            line(BackgroundMethod::Nice),
+            "setsid nice -n 19 work --hard"
+        );
+        assert_eq!(
+            line(BackgroundMethod::NiceSameSession),
+            "nice -n 19 work --hard"
+        );
+        assert_eq!(
+            line(BackgroundMethod::Eii),
             "setsid /usr/bin/usher bg --policy eii --name bg2 -- work --hard"
         );
     }
 
     #[test]
     fn names_are_those_of_the_command_line() {
-        for treatment in Treatment::value_variants() {
+        for treatment in BackgroundMethod::value_variants() {
             let value = treatment.to_possible_value().unwrap();
             assert_eq!(value.get_name(), treatment.name());
         }
@@ -265,8 +273,8 @@ mod tests {
 
     #[test]
     fn alone_means_alone() {
-        let ward = Ward::new(None, false).unwrap();
-        assert!(ward.wrap(Treatment::Alone, 1, vec![]).is_err());
-        assert!(ward.wrap(Treatment::Usher, 1, vec![]).is_err());
+        let regulator = RegulatorFixture::new(None, false).unwrap();
+        assert!(regulator.wrap(BackgroundMethod::Alone, 1, vec![]).is_err());
+        assert!(regulator.wrap(BackgroundMethod::Usher, 1, vec![]).is_err());
     }
 }

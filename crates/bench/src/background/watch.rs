@@ -14,11 +14,11 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::actors::{Background, foreground};
-use super::experiments::{Place, Task};
+use super::experiments::{DiskSetup, Task};
+use super::fixture::BackgroundFixture;
 use super::jobs::{Job, Load};
 use super::load::{Phase, read_bins, read_counter, read_phases};
-use super::stage::Stage;
-use super::treatments::{Treatment, Ward};
+use super::treatments::{BackgroundMethod, RegulatorFixture};
 
 /// What foreground and background both want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -94,9 +94,9 @@ pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
 /// there is no foreground.
 pub struct Watcher<'a> {
     /// What stands.
-    pub stage: &'a mut Stage,
+    pub fixture: &'a mut BackgroundFixture,
     /// What treatments need.
-    pub ward: &'a mut Ward,
+    pub regulator: &'a mut RegulatorFixture,
     /// Before the foreground starts.
     pub lead: Duration,
 }
@@ -104,15 +104,15 @@ pub struct Watcher<'a> {
 impl Watcher<'_> {
     /// Sets up what a resource needs.
     pub fn prepare(&mut self, resource: Resource) -> Result<()> {
-        let place = (resource == Resource::Disk).then_some(Place::Deadline);
-        self.stage.prepare(resource.task(), place, 1)
+        let place = (resource == Resource::Disk).then_some(DiskSetup::Deadline);
+        self.fixture.prepare(resource.task(), place, 1)
     }
 
     /// The background alone: units a millisecond.
     pub fn alone(&mut self, resource: Resource, seconds: f64) -> Result<f64> {
-        self.ward.prepare(Treatment::Alone)?;
+        self.regulator.prepare(BackgroundMethod::Alone)?;
         let job = self.job(resource, 1, "")?;
-        let background = Background::start(std::slice::from_ref(&job), self.ward.runtime())?;
+        let background = Background::start(std::slice::from_ref(&job), self.regulator.runtime())?;
         std::thread::sleep(self.lead);
         let from_ms = self.now_ms();
         std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -122,16 +122,16 @@ impl Watcher<'_> {
     }
 
     /// The foreground in phases, beside a background under a treatment; the
-    /// foreground alone where that is [`Treatment::Alone`].
+    /// foreground alone where that is [`BackgroundMethod::Alone`].
     pub fn watch(
         &mut self,
         resource: Resource,
-        treatment: Treatment,
+        treatment: BackgroundMethod,
         half: HalfLoad,
     ) -> Result<Trace> {
-        self.ward.prepare(treatment)?;
-        let phases = self.stage.path("fg.phases");
-        let counter = self.stage.path("fg.counter");
+        self.regulator.prepare(treatment)?;
+        let phases = self.fixture.path("fg.phases");
+        let counter = self.fixture.path("fg.counter");
         let mut options = format!(
             "--usage 50 --period-ms {} --seconds {}",
             half.period_ms, half.seconds
@@ -157,7 +157,7 @@ impl Watcher<'_> {
         let mut phases: Vec<_> = phases.iter().map(|phase| self.in_ms(phase)).collect();
         if resource == Resource::Net {
             // What was sent is still on its way when sending ends.
-            let arrived = read_bins(&self.stage.network()?.arrived("fg", "bins"))?;
+            let arrived = read_bins(&self.fixture.network()?.arrived("fg", "bins"))?;
             until_last_unit(&mut phases, &arrived);
         }
         Ok(Trace {
@@ -173,23 +173,23 @@ impl Watcher<'_> {
     fn background(
         &mut self,
         resource: Resource,
-        treatment: Treatment,
+        treatment: BackgroundMethod,
     ) -> Result<Option<Background>> {
-        if treatment == Treatment::Alone {
+        if treatment == BackgroundMethod::Alone {
             return Ok(None);
         }
         let job = self.job(resource, 1, "")?;
-        let words = self.ward.wrap(treatment, 1, job.words)?;
+        let words = self.regulator.wrap(treatment, 1, job.words)?;
         let job = Job { words, ..job };
-        Ok(Some(Background::start(&[job], self.ward.runtime())?))
+        Ok(Some(Background::start(&[job], self.regulator.runtime())?))
     }
 
     fn now_ms(&self) -> f64 {
-        (super::load::monotonic_ns() - self.stage.epoch_ns) as f64 / 1e6
+        (super::load::monotonic_ns() - self.fixture.epoch_ns) as f64 / 1e6
     }
 
     fn in_ms(&self, phase: &Phase) -> (f64, f64) {
-        let ms = |ns: u64| ns.saturating_sub(self.stage.epoch_ns) as f64 / 1e6;
+        let ms = |ns: u64| ns.saturating_sub(self.fixture.epoch_ns) as f64 / 1e6;
         (ms(phase.start_ns), ms(phase.end_ns))
     }
 
@@ -204,24 +204,24 @@ impl Watcher<'_> {
         load.words
             .extend(options.split_whitespace().map(str::to_owned));
         if number == 1 && resource != Resource::Net {
-            load.pair("--bins", self.stage.path("bg.bins").display());
-            load.pair("--epoch-ns", self.stage.epoch_ns);
+            load.pair("--bins", self.fixture.path("bg.bins").display());
+            load.pair("--epoch-ns", self.fixture.epoch_ns);
         }
         match resource {
             Resource::Cpu => load.pair("--threads", std::thread::available_parallelism()?),
             Resource::Disk => {
                 let file = self
-                    .stage
-                    .disk(Place::Deadline)?
+                    .fixture
+                    .disk(DiskSetup::Deadline)?
                     .dir
                     .join(format!("file{number}"));
                 load.pair("--file", file.display());
                 load.words.push("--direct".to_owned());
             }
             Resource::Net => {
-                load.pair("--to", self.stage.network()?.sink());
+                load.pair("--to", self.fixture.network()?.sink());
                 load.pair("--name", if number == 0 { "fg" } else { "bg1" });
-                load.words = self.stage.network()?.near(load.words);
+                load.words = self.fixture.network()?.near(load.words);
             }
         }
         Ok(Job {
@@ -233,8 +233,8 @@ impl Watcher<'_> {
     /// The background's units in each millisecond, all threads together.
     fn bins(&mut self, resource: Resource) -> Result<Vec<u32>> {
         let path = match resource {
-            Resource::Net => self.stage.network()?.arrived("bg1", "bins"),
-            _ => self.stage.path("bg.bins"),
+            Resource::Net => self.fixture.network()?.arrived("bg1", "bins"),
+            _ => self.fixture.path("bg.bins"),
         };
         let mut sum: Vec<u32> = vec![];
         for path in numbered(&path) {

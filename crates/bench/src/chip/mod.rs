@@ -71,7 +71,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
             Which::Figure4 => last_come(),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
-        crate::machine::say(part.lines())?;
+        crate::machine::print_line(part.lines())?;
         parts.push(part);
     }
     crate::machine::finish(&folder, "Paper 5's chip, simulated", &parts)

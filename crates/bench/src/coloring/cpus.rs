@@ -87,7 +87,7 @@ struct Machine<'a> {
     /// The task that runs on each CPU; 0 if it is idle.
     running: Vec<AtomicU32>,
     /// Idle CPUs that were notified of work.
-    told: Vec<AtomicBool>,
+    notified: Vec<AtomicBool>,
     stop: AtomicBool,
     operations: AtomicU64,
     start: Instant,
@@ -110,7 +110,7 @@ pub fn run(plan: &Plan) -> Result<Tally> {
         own: &own,
         lock: SpinLock::default(),
         running: (0..plan.cpus).map(|_| AtomicU32::new(0)).collect(),
-        told: (0..plan.cpus).map(|_| AtomicBool::new(true)).collect(),
+        notified: (0..plan.cpus).map(|_| AtomicBool::new(true)).collect(),
         stop: AtomicBool::new(false),
         operations: AtomicU64::new(0),
         start: Instant::now(),
@@ -237,15 +237,15 @@ impl<'a> Cpu<'a> {
             let running: Vec<Option<u32>> = machine.running.iter().map(who).collect();
             let woken = kernel::wake(view, task, &running);
             if let Some(cpu) = woken.cpu.filter(|&cpu| running[cpu].is_none()) {
-                machine.told[cpu].store(true, Relaxed);
+                machine.notified[cpu].store(true, Relaxed);
             }
         });
     }
 
     /// Idle CPUs call this repeatedly; without a notification it does nothing.
     fn schedule(&mut self) {
-        let told = &self.machine.told[self.number];
-        if self.current.is_none() && !told.swap(false, Relaxed) {
+        let notified = &self.machine.notified[self.number];
+        if self.current.is_none() && !notified.swap(false, Relaxed) {
             return std::hint::spin_loop();
         }
         let (machine, number, prev) = (self.machine, self.number, self.current);

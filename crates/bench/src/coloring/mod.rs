@@ -131,15 +131,15 @@ pub fn run(args: &ColoringArgs) -> Result<bool> {
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         if !args.json {
-            machine::say(part.lines())?;
+            machine::print_line(part.lines())?;
         }
         parts.push(part);
     }
     let facts = crate::machine::facts()?;
     let page = machine::save(&folder, "Coloured structures", &facts, &parts)?;
     match args.json {
-        true => machine::say(std::fs::read_to_string(folder.join("result.json"))?)?,
-        false => machine::say(format_args!(
+        true => machine::print_line(std::fs::read_to_string(folder.join("result.json"))?)?,
+        false => machine::print_line(format_args!(
             "saved in {}, page {}",
             folder.display(),
             page.display()

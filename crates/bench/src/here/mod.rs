@@ -91,11 +91,11 @@ pub fn run(args: &HereArgs) -> Result<bool> {
         }
         match bench.mix(file, &name) {
             Ok(part) => {
-                machine::say(part.lines())?;
+                machine::print_line(part.lines())?;
                 parts.push(part);
             }
             Err(error) => {
-                machine::say(format_args!("{name}: not measured: {error:#}"))?;
+                machine::print_line(format_args!("{name}: not measured: {error:#}"))?;
                 skipped.push(vec![name, format!("{error:#}")]);
             }
         }

@@ -86,7 +86,7 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
             Which::Churn => churn::run(&args.churn, args.quick),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
-        machine::say(part.lines())?;
+        machine::print_line(part.lines())?;
         parts.push(part);
     }
     machine::finish(&folder, "Usher: hosts", &parts)

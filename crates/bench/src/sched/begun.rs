@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::told::Load;
+use super::messages::Load;
 
 const FILE: &str = "loads.json";
 

@@ -6,9 +6,9 @@ use anyhow::Result;
 use usher_sim::smt::CompletionTimes;
 
 use super::lab::Measured;
+use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, counted, figure, ratio, rivals};
-use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 use crate::sim::{Smt, smt};
 

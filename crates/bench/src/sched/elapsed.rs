@@ -7,9 +7,9 @@ use usher_report::stats;
 
 use super::erlang;
 use super::lab::Measured;
+use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::cell;
-use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "elapsed";

@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::lab::Measured;
+use super::messages::{Load, Sample};
 use super::otp::Erlang;
 use super::rival::Rival;
 use super::rows::{LATE_AT_MOST, cell, counted, ends_s, late_ms, ratio, rivals};
 use super::runs::{self, CPUS, Runs};
-use super::told::{Load, Sample};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
 

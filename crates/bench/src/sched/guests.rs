@@ -9,10 +9,10 @@ use clap::ValueEnum;
 use usher_lab::kernels::Wanted;
 
 use super::lab::{Lab, Machine, Measured};
+use super::messages::{Load, Turn};
 use super::otp::Erlang;
 use super::pace::Pace;
 use super::rival::Rival;
-use super::told::{Load, Turn};
 use super::{
     SchedArgs, Which, begun, cores, elapsed, erlang, gain, mixed, overhead, peers, rows, seats,
     spaces, switches,
@@ -54,30 +54,35 @@ impl<'a> Guests<'a> {
     ///
     /// # Errors
     /// The run that goes on was begun with other loads.
-    pub fn scenes<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<Scene<'m>>> {
-        let scenes: Vec<Scene> = machines.iter().map(|machine| self.scene(machine)).collect();
-        let loads = scenes.iter().flat_map(|scene| &scene.loads);
+    pub fn scenes<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<GuestScenario<'m>>> {
+        let scenes: Vec<GuestScenario> = machines
+            .iter()
+            .map(|machine| self.scenario(machine))
+            .collect();
+        let loads = scenes.iter().flat_map(|scenario| &scenario.loads);
         begun::note(&self.lab.folder, loads.map(|(_, load)| load))?;
         Ok(scenes)
     }
 
     /// The parts of these machines, and what follows from some of them.
-    pub fn parts(&self, scenes: Vec<Scene>, switches: Option<&Part>) -> Result<Vec<Part>> {
+    pub fn parts(&self, scenes: Vec<GuestScenario>, switches: Option<&Part>) -> Result<Vec<Part>> {
         let mut pace = Pace::default();
-        for scene in &scenes {
-            let left = self.lab.left(scene.machine, &scene.turns)?;
-            pace.expect(scene.machine.name, &scene.turns, &left);
+        for scenario in &scenes {
+            let left = self.lab.left(scenario.machine, &scenario.turns)?;
+            pace.expect(scenario.machine.name, &scenario.turns, &left);
         }
         let mut parts = Vec::new();
-        for scene in scenes {
-            let measured = self.lab.measure(scene.machine, &scene.turns, &mut pace)?;
-            parts.extend(self.studied(scene, &measured, switches)?);
+        for scenario in scenes {
+            let measured = self
+                .lab
+                .measure(scenario.machine, &scenario.turns, &mut pace)?;
+            parts.extend(self.studied(scenario, &measured, switches)?);
         }
         Ok(parts)
     }
 
     /// What is to run on a machine.
-    fn scene<'m>(&self, machine: &'m Machine) -> Scene<'m> {
+    fn scenario<'m>(&self, machine: &'m Machine) -> GuestScenario<'m> {
         let mut missing = Vec::new();
         let mut loads = Vec::new();
         for which in self.args.of(machine) {
@@ -86,7 +91,7 @@ impl<'a> Guests<'a> {
                 Err(error) => missing.push(not_measured(which, &error)),
             }
         }
-        Scene {
+        GuestScenario {
             machine,
             turns: self.turns(&loads),
             loads,
@@ -97,16 +102,16 @@ impl<'a> Guests<'a> {
     /// The parts of a machine, from what was measured on it.
     fn studied(
         &self,
-        scene: Scene,
+        scenario: GuestScenario,
         measured: &Measured,
         switches: Option<&Part>,
     ) -> Result<Vec<Part>> {
-        let mut whiches: Vec<Which> = scene.loads.iter().map(|(which, _)| *which).collect();
+        let mut whiches: Vec<Which> = scenario.loads.iter().map(|(which, _)| *which).collect();
         whiches.dedup();
-        let mut parts = scene.missing;
+        let mut parts = scenario.missing;
         for &which in &whiches {
-            let mut part = self.part(which, scene.machine, measured)?;
-            let loads = scene.loads.iter().filter(|(of, _)| *of == which);
+            let mut part = self.part(which, scenario.machine, measured)?;
+            let loads = scenario.loads.iter().filter(|(of, _)| *of == which);
             let loads: Vec<&str> = loads.map(|(_, load)| load.part()).collect();
             let notes = self.notes(&part.name, &loads, measured);
             part.notes.extend(notes);
@@ -196,7 +201,7 @@ impl<'a> Guests<'a> {
 
 /// A machine, and the loads that run on it.
 #[derive(Debug)]
-pub struct Scene<'m> {
+pub struct GuestScenario<'m> {
     machine: &'m Machine,
     loads: Vec<(Which, Load)>,
     turns: Vec<Turn>,

@@ -15,8 +15,8 @@ use usher_lab::{Clock, End, Idle, Streams, Vm};
 use usher_model::CpuSet;
 
 use super::inside;
+use super::messages::{GuestMessage, Load, Plan, Sample, Turn};
 use super::pace::Pace;
-use super::told::{Load, Plan, Said, Sample, Turn};
 
 /// Timeout of a guest, sufficient on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
@@ -75,17 +75,17 @@ pub struct Measured {
 impl Measured {
     /// What is finished among these lines: samples of a load under a scheduler count
     /// when all of them are there.
-    fn of(said: &[Said]) -> Self {
+    fn of(message: &[GuestMessage]) -> Self {
         let mut measured = Self::default();
-        for line in said {
+        for line in message {
             let (part, rival, rounds) = match line {
-                Said::Sample(_) => continue,
-                Said::Done {
+                GuestMessage::Sample(_) => continue,
+                GuestMessage::Done {
                     part,
                     rival,
                     rounds,
                 } => (part, rival, rounds),
-                Said::LeftOut {
+                GuestMessage::LeftOut {
                     part, rival, why, ..
                 } => {
                     let note = format!("{part}: {} was left out: {why}", rival.label());
@@ -96,8 +96,8 @@ impl Measured {
                     continue;
                 }
             };
-            let of_it = said.iter().filter_map(|line| match line {
-                Said::Sample(sample) => Some(sample),
+            let of_it = message.iter().filter_map(|line| match line {
+                GuestMessage::Sample(sample) => Some(sample),
                 _ => None,
             });
             let of_it = of_it.filter(|sample| {
@@ -112,16 +112,16 @@ impl Measured {
 }
 
 /// What is left of a plan's turns.
-fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
+fn remaining(turns: &[Turn], message: &[GuestMessage]) -> Vec<Turn> {
     let is_over = |turn: &Turn, load: &Load| {
-        said.iter().any(|line| match line {
-            Said::Sample(_) => false,
-            Said::Done {
+        message.iter().any(|line| match line {
+            GuestMessage::Sample(_) => false,
+            GuestMessage::Done {
                 part,
                 rival,
                 rounds,
             } => part == load.part() && *rival == turn.rival && *rounds == turn.rounds,
-            Said::LeftOut {
+            GuestMessage::LeftOut {
                 part,
                 rival,
                 rounds,
@@ -143,19 +143,19 @@ fn remaining(turns: &[Turn], said: &[Said]) -> Vec<Turn> {
 }
 
 /// The finished lines of a file; none where there is none.
-fn saved(file: &Path) -> Result<Vec<Said>> {
+fn saved(file: &Path) -> Result<Vec<GuestMessage>> {
     let all = match fs::read_to_string(file) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         all => all.with_context(|| format!("reading {}", file.display()))?,
     };
-    let lines: Vec<Said> = all
+    let lines: Vec<GuestMessage> = all
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
     let finished = Measured::of(&lines).samples;
-    let is_finished = |line: &Said| match line {
-        Said::Sample(sample) => finished.contains(sample),
-        Said::Done { .. } | Said::LeftOut { .. } => true,
+    let is_finished = |line: &GuestMessage| match line {
+        GuestMessage::Sample(sample) => finished.contains(sample),
+        GuestMessage::Done { .. } | GuestMessage::LeftOut { .. } => true,
     };
     Ok(lines.into_iter().filter(is_finished).collect())
 }
@@ -198,15 +198,15 @@ impl Lab {
     /// before.
     pub fn measure(&self, machine: &Machine, turns: &[Turn], pace: &mut Pace) -> Result<Measured> {
         let file = self.file(machine);
-        let mut said = saved(&file)?;
+        let mut message = saved(&file)?;
         for attempt in 0..ATTEMPTS {
-            let left = remaining(turns, &said);
+            let left = remaining(turns, &message);
             if left.is_empty() {
                 break;
             }
             eprintln!("sched: starting a guest with {}", machine.topology);
             pace.starts(machine.name);
-            let mut lines = Lines::new(&file, said, pace)?;
+            let mut lines = Lines::new(&file, message, pace)?;
             match self.guest(machine, left, &mut lines)? {
                 End::Exited { status: 0 } => {}
                 End::Died if attempt + 1 < ATTEMPTS => {
@@ -215,9 +215,9 @@ impl Lab {
                 end => bail!("the guest with {} {}", machine.topology, ended(&end)),
             }
             // What a guest that died had begun is measured again, whole.
-            said = saved(&file)?;
+            message = saved(&file)?;
         }
-        Ok(Measured::of(&said))
+        Ok(Measured::of(&message))
     }
 
     fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<End> {
@@ -266,40 +266,40 @@ struct Lines<'a> {
     file: File,
     /// Of a line that is not finished yet.
     begun: Vec<u8>,
-    said: Vec<Said>,
+    message: Vec<GuestMessage>,
     pace: &'a mut Pace,
 }
 
 impl<'a> Lines<'a> {
     /// The file is written anew, with what is known already.
-    fn new(path: &Path, said: Vec<Said>, pace: &'a mut Pace) -> Result<Self> {
+    fn new(path: &Path, message: Vec<GuestMessage>, pace: &'a mut Pace) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
             file,
             begun: vec![],
-            said: vec![],
+            message: vec![],
             pace,
         };
-        for line in said {
+        for line in message {
             lines.note(line)?;
         }
         Ok(lines)
     }
 
-    fn note(&mut self, said: Said) -> Result<()> {
-        writeln!(self.file, "{}", serde_json::to_string(&said)?)?;
-        self.said.push(said);
+    fn note(&mut self, message: GuestMessage) -> Result<()> {
+        writeln!(self.file, "{}", serde_json::to_string(&message)?)?;
+        self.message.push(message);
         Ok(())
     }
 
     fn take(&mut self, line: &[u8]) -> io::Result<()> {
         match serde_json::from_slice(line) {
-            Ok(said) => {
-                self.pace.note(&said, Instant::now());
-                if let Some(line) = shown(&said) {
+            Ok(message) => {
+                self.pace.note(&message, Instant::now());
+                if let Some(line) = shown(&message) {
                     eprintln!("  {:<11}{line}{}", self.pace.number(), self.pace.left());
                 }
-                self.note(said).map_err(io::Error::other)
+                self.note(message).map_err(io::Error::other)
             }
             // Only the program inside writes to this port; other lines are shown.
             Err(_) => {
@@ -326,9 +326,9 @@ impl Write for Lines<'_> {
 }
 
 /// The progress line of a sample.
-fn shown(said: &Said) -> Option<String> {
-    match said {
-        Said::Sample(sample) => {
+fn shown(message: &GuestMessage) -> Option<String> {
+    match message {
+        GuestMessage::Sample(sample) => {
             let Sample {
                 part,
                 rival,
@@ -342,8 +342,8 @@ fn shown(said: &Said) -> Option<String> {
                 round + 1
             ))
         }
-        Said::Done { .. } => None,
-        Said::LeftOut {
+        GuestMessage::Done { .. } => None,
+        GuestMessage::LeftOut {
             part,
             rival,
             rounds,
@@ -364,11 +364,11 @@ fn shown(said: &Said) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sched::messages::Counted;
     use crate::sched::rival::Rival;
-    use crate::sched::told::Counted;
 
-    fn sample(part: &str, rival: Rival) -> Said {
-        Said::Sample(Box::new(Sample {
+    fn sample(part: &str, rival: Rival) -> GuestMessage {
+        GuestMessage::Sample(Box::new(Sample {
             part: part.to_owned(),
             rival,
             programs: 2,
@@ -380,9 +380,9 @@ mod tests {
         }))
     }
 
-    fn done(part: &str, rival: Rival) -> Said {
+    fn done(part: &str, rival: Rival) -> GuestMessage {
         let (part, rounds) = (part.to_owned(), vec![0]);
-        Said::Done {
+        GuestMessage::Done {
             part,
             rival,
             rounds,
@@ -416,24 +416,24 @@ mod tests {
             done("overhead", Rival::Eevdf),
         ];
         let lost = sample("cores", Rival::Eevdf);
-        for said in kept.iter().chain([&lost]) {
+        for message in kept.iter().chain([&lost]) {
             // As a pipe gives it: in pieces.
-            let line = format!("{}\n", serde_json::to_string(said).unwrap());
+            let line = format!("{}\n", serde_json::to_string(message).unwrap());
             let (begin, end) = line.split_at(line.len() / 2);
             lines.write_all(begin.as_bytes()).unwrap();
             lines.write_all(end.as_bytes()).unwrap();
         }
-        assert_eq!(lines.said.len(), 3);
+        assert_eq!(lines.message.len(), 3);
         lines.write_all(b"something else\n").unwrap();
         drop(lines);
 
-        let said = saved(&file).unwrap();
-        assert_eq!(said, kept);
+        let message = saved(&file).unwrap();
+        assert_eq!(message, kept);
         let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
-        let left = remaining(&turns, &said);
+        let left = remaining(&turns, &message);
         assert_eq!(left[0].loads, turns[0].loads[1..]);
         assert_eq!(left[1], turns[1]);
-        let all: Vec<Said> = ["overhead", "cores"]
+        let all: Vec<GuestMessage> = ["overhead", "cores"]
             .into_iter()
             .flat_map(|part| [done(part, Rival::Eevdf), done(part, Rival::Fifo)])
             .collect();
@@ -451,7 +451,7 @@ mod tests {
         let why = "the kernel ended it".to_owned();
         let part = "cores".to_owned();
         let rival = Rival::Fifo;
-        let left_out = |rounds: &[usize]| Said::LeftOut {
+        let left_out = |rounds: &[usize]| GuestMessage::LeftOut {
             part: part.clone(),
             rival: rival.clone(),
             rounds: rounds.to_vec(),
@@ -477,15 +477,15 @@ mod tests {
     #[test]
     fn what_was_left_out_of_a_round_is_tried_in_others() {
         let of_older = r#"{"left_out":{"part":"cores","rival":"fifo","why":"x"}}"#;
-        let all: Said = serde_json::from_str(of_older).unwrap();
-        let Said::LeftOut {
+        let all: GuestMessage = serde_json::from_str(of_older).unwrap();
+        let GuestMessage::LeftOut {
             part, rival, why, ..
         } = all.clone()
         else {
             unreachable!()
         };
         let rounds = vec![1];
-        let second = Said::LeftOut {
+        let second = GuestMessage::LeftOut {
             part,
             rival,
             rounds,

@@ -6,7 +6,7 @@
 //! - `rival`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
 //!   downloaded;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `lab`: guests, and the lines that they return; `told`: the format of those lines and of the
+//! - `lab`: guests, and the lines that they return; `messages`: the format of those lines and of the
 //!   plan; `pace`: progress; `begun`: resuming;
 //! - `inside`: the program in the guest;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`:
@@ -22,6 +22,7 @@ mod gain;
 mod guests;
 mod inside;
 mod lab;
+mod messages;
 mod mixed;
 mod otp;
 mod overhead;
@@ -34,7 +35,6 @@ mod seats;
 mod show;
 mod spaces;
 mod switches;
-mod told;
 mod turns;
 
 use std::path::{Path, PathBuf};
@@ -53,9 +53,9 @@ use crate::bars::Part;
 use crate::machine;
 use guests::Guests;
 use lab::Machine;
+use messages::Load;
 use otp::Erlang;
 use rival::Rival;
-use told::Load;
 
 /// The parts, in the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -371,14 +371,14 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
 fn finish(args: &SchedArgs, folder: &Path, parts: &[Part]) -> Result<bool> {
     let page = machine::save(folder, TITLE, &machine::facts()?, parts)?;
     if args.json {
-        machine::say(std::fs::read_to_string(folder.join("result.json"))?)?;
+        machine::print_line(std::fs::read_to_string(folder.join("result.json"))?)?;
     } else {
         let width = show::width();
         for part in parts {
-            machine::say(show::terminal(part, width))?;
+            machine::print_line(show::terminal(part, width))?;
         }
         let folder = folder.display();
-        machine::say(format_args!("saved in {folder}, page {}", page.display()))?;
+        machine::print_line(format_args!("saved in {folder}, page {}", page.display()))?;
     }
     Ok(show::are_met(parts))
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use usher_lab::LabCache;
 
 use super::lab::cache;
-use super::told::Load;
+use super::messages::Load;
 
 const PACKAGE: &str = "erlang-base";
 const BIG: &str = include_str!("big.erl");

@@ -5,9 +5,9 @@ use anyhow::Result;
 
 use super::inside::{ALONE, PROCESSES, THREADS};
 use super::lab::{INSTRUCTION_NS, Measured};
+use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, figure, named, ratio, rivals};
-use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "overhead";

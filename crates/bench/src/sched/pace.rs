@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::messages::{GuestMessage, Turn};
 use super::rival::Rival;
-use super::told::{Said, Turn};
 
 /// A sample that is still to be measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,9 +50,9 @@ impl Pace {
     }
 
     /// Takes a guest's line, which came at that time.
-    pub fn note(&mut self, said: &Said, now: Instant) {
-        match said {
-            Said::Sample(sample) => {
+    pub fn note(&mut self, message: &GuestMessage, now: Instant) {
+        match message {
+            GuestMessage::Sample(sample) => {
                 let kind = Kind {
                     machine: self.machine,
                     part: sample.part.clone(),
@@ -68,7 +68,7 @@ impl Pace {
                 self.took.extend(took.map(|took| (kind, took)));
                 self.last = Some(now);
             }
-            Said::LeftOut {
+            GuestMessage::LeftOut {
                 part,
                 rival,
                 rounds,
@@ -81,7 +81,7 @@ impl Pace {
                 };
                 self.due.retain(|due| !is_of_it(due));
             }
-            Said::Done { .. } => {}
+            GuestMessage::Done { .. } => {}
         }
     }
 
@@ -142,8 +142,8 @@ fn due(machine: &'static str, turns: &[Turn]) -> Vec<Due> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sched::messages::Load;
     use crate::sched::rows::tests::sample;
-    use crate::sched::told::Load;
 
     fn turn(rival: Rival) -> Turn {
         let short = Load::Overhead { ms: 1 };
@@ -175,8 +175,8 @@ mod tests {
         let mut now = Instant::now();
         let mut comes = |pace: &mut Pace, rival, part, programs, seconds| {
             now += Duration::from_secs(seconds);
-            let said = Said::Sample(Box::new(sample(rival, part, programs, [0, 0])));
-            pace.note(&said, now);
+            let message = GuestMessage::Sample(Box::new(sample(rival, part, programs, [0, 0])));
+            pace.note(&message, now);
         };
         comes(&mut pace, Rival::Eevdf, "overhead", 2, 500);
         assert_eq!(pace.left(), "", "the guest's start is no sample");
@@ -190,7 +190,7 @@ mod tests {
         // Once more, from a guest that died.
         comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
         assert_eq!(pace.number(), "6 of 15");
-        let left_out = |rival, part: &str| Said::LeftOut {
+        let left_out = |rival, part: &str| GuestMessage::LeftOut {
             part: part.to_owned(),
             rival,
             rounds: vec![0],

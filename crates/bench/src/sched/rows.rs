@@ -5,8 +5,8 @@
 use maud::html;
 use usher_report::{stats, text};
 
+use super::messages::{Counted, Sample};
 use super::rival::Rival;
-use super::told::{Counted, Sample};
 use crate::bars::Figure;
 
 /// The schedulers in these samples, in the order in which they ran.

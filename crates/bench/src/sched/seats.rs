@@ -6,9 +6,9 @@ use anyhow::Result;
 
 use super::inside::seated::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 use super::lab::Measured;
+use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, figure, named, rivals};
-use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "seats";

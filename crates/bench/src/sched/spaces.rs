@@ -6,10 +6,10 @@ use anyhow::Result;
 use usher_report::stats;
 
 use super::lab::Measured;
+use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{LATE_AT_MOST, cell, counted, ends_s, figure, late_ms, ratio, rivals};
 use super::runs::{self, CPUS, Runs};
-use super::told::Sample;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "spaces";

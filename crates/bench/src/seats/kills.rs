@@ -70,8 +70,8 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     Ok(part)
 }
 
-/// One scene: what runs, to be ended whatever happens.
-struct Scene<'a> {
+/// The processes of a round; dropping it ends all of them.
+struct SeatKillFixture<'a> {
     binary: &'a Path,
     dir: tempfile::TempDir,
     daemon: Child,
@@ -85,12 +85,12 @@ fn one_round(
     rng: &mut oorandom::Rand64,
     tally: &mut Tally,
 ) -> Result<()> {
-    let scene = Scene::start(binary)?;
-    let state = scene.state().context("the daemon does not answer")?;
+    let fixture = SeatKillFixture::start(binary)?;
+    let state = fixture.state().context("the daemon does not answer")?;
     let keeper = state["keeper_pid"].as_i64().context("no keeper")? as i32;
-    let daemon = scene.daemon.id().cast_signed();
-    let launcher = scene.launchers[0].id().cast_signed();
-    let all = [daemon, keeper, launcher, scene.programs[0]];
+    let daemon = fixture.daemon.id().cast_signed();
+    let launcher = fixture.launchers[0].id().cast_signed();
+    let all = [daemon, keeper, launcher, fixture.programs[0]];
     let mut doomed: Vec<i32> = (0..4)
         .filter(|i| victims & (1 << i) != 0)
         .map(|i| all[i])
@@ -103,25 +103,25 @@ fn one_round(
     let killed = Instant::now();
     // With daemon, keeper and launcher dead, only the next start can undo.
     if victims & 0b0111 == 0b0111 {
-        scene.start_again()?;
+        fixture.start_again()?;
     }
     let grace = GRACE.saturating_sub(killed.elapsed());
-    match wait_for("all to be free or managed", grace, || scene.is_right()) {
+    match wait_for("all to be free or managed", grace, || fixture.is_right()) {
         Ok(_) => {
             let took_ms = killed.elapsed().as_secs_f64() * 1e3;
             tally.slowest_ms = tally.slowest_ms.max(took_ms);
         }
         Err(_) => {
             tally.left += 1;
-            eprintln!("kills: victims {victims:04b}: {}", scene.describe());
+            eprintln!("kills: victims {victims:04b}: {}", fixture.describe());
         }
     }
     tally.rounds[victims] += 1;
-    tally.orphans += usize::from(scene.end()?);
+    tally.orphans += usize::from(fixture.end()?);
     Ok(())
 }
 
-impl<'a> Scene<'a> {
+impl<'a> SeatKillFixture<'a> {
     fn start(binary: &'a Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let daemon = usher(binary, dir.path())
@@ -131,7 +131,7 @@ impl<'a> Scene<'a> {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let mut scene = Self {
+        let mut fixture = Self {
             binary,
             dir,
             daemon,
@@ -139,14 +139,14 @@ impl<'a> Scene<'a> {
             programs: vec![],
         };
         wait_for("the daemon", Duration::from_secs(10), || {
-            scene.state().is_some()
+            fixture.state().is_some()
         })?;
         for _ in 0..2 {
-            let mut command = usher(binary, scene.dir.path());
+            let mut command = usher(binary, fixture.dir.path());
             command
                 .args(["run", "--", "sleep", "600"])
                 .stderr(Stdio::null());
-            scene.launchers.push(command.spawn()?);
+            fixture.launchers.push(command.spawn()?);
         }
         let both_sit = |state: &Value| {
             let programs = state["programs"].as_array().cloned().unwrap_or_default();
@@ -155,20 +155,20 @@ impl<'a> Scene<'a> {
         wait_for(
             "both programs to be seated",
             Duration::from_secs(10),
-            || scene.state().is_some_and(|s| both_sit(&s)),
+            || fixture.state().is_some_and(|s| both_sit(&s)),
         )?;
-        let state = scene.state().context("the daemon has gone")?;
+        let state = fixture.state().context("the daemon has gone")?;
         let pid = |program: &Value| program["pid"].as_i64().map(|pid| pid as i32);
         let programs = state["programs"].as_array().into_iter().flatten();
-        scene.programs = programs
+        fixture.programs = programs
             .map(|p| pid(p).context("no pid"))
             .collect::<Result<_>>()?;
         // The first launcher's program first.
-        let first = scene.launchers[0].id().cast_signed();
-        scene
+        let first = fixture.launchers[0].id().cast_signed();
+        fixture
             .programs
             .sort_by_key(|&pid| parent_of(pid) != Some(first));
-        Ok(scene)
+        Ok(fixture)
     }
 
     fn state(&self) -> Option<Value> {
@@ -221,7 +221,7 @@ impl<'a> Scene<'a> {
         )
     }
 
-    /// Ends everything in order; true when a cgroup of this scene is left.
+    /// Ends everything in order; true when a cgroup of this fixture is left.
     fn end(mut self) -> Result<bool> {
         for &pid in &self.programs {
             kill(pid);
@@ -275,7 +275,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-impl Drop for Scene<'_> {
+impl Drop for SeatKillFixture<'_> {
     fn drop(&mut self) {
         for child in self.launchers.iter_mut().chain([&mut self.daemon]) {
             // They have ended, or are ended here after a failure.

@@ -211,17 +211,17 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
         }
         let part = part(args, which, &programs, scratch.path())
             .unwrap_or_else(|error| show::not_measured(&format!("{which:?}"), &error));
-        say(args, &part.lines())?;
+        print_line(args, &part.lines())?;
         parts.push(part);
         // After each, so that what was measured is there if the next one fails.
         machine::save(&folder, "usher-tasks and its peers", &machine, &parts)?;
     }
     let result = folder.join("result.json");
     if args.json {
-        machine::say(std::fs::read_to_string(&result)?)?;
+        machine::print_line(std::fs::read_to_string(&result)?)?;
     }
     let page = folder.join("report.html");
-    say(
+    print_line(
         args,
         &format!("saved in {}, page {}", folder.display(), page.display()),
     )?;
@@ -258,9 +258,9 @@ fn notes(programs: &Programs) -> Vec<String> {
 }
 
 /// To a reader: on standard output, unless JSON goes there.
-fn say(args: &TasksArgs, text: &str) -> Result<()> {
+fn print_line(args: &TasksArgs, text: &str) -> Result<()> {
     if !args.json {
-        return machine::say(text);
+        return machine::print_line(text);
     }
     eprintln!("{text}");
     Ok(())

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * spin SECONDS THREADS [CPU...]: threads that compute. Where CPUs are given,
+ * spin SECONDS THREADS [CPU...]: threads that compute. If CPUs are given,
  * thread N binds itself to the Nth of them. A thread whose mask at the end is
- * not the one that it had after that is reported as "moved".
+ * not its mask after that is reported as "moved".
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::sched::messages::Counted;
 use crate::sched::rival::{Peer, Rival};
-use crate::sched::told::Counted;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
@@ -54,7 +54,7 @@ impl Held {
             | Rival::O1Plain
             | Rival::O1Aggregate => {
                 let options = rival.options().unwrap_or_default();
-                told(usher, &[&["sched", "start"], options].concat())?;
+                run_usher(usher, &[&["sched", "start"], options].concat())?;
                 How::Usher
             }
         };
@@ -67,11 +67,11 @@ impl Held {
     /// Whether it runs still: the kernel ends one with which it finds fault.
     pub fn check(&self) -> Result<()> {
         let is_ext = matches!(self.how, How::Usher | How::Peer(_));
-        let state = kernel_says("state");
+        let state = kernel_state("state");
         ensure!(
             !is_ext || state == "enabled",
             "the kernel ended it: {}",
-            last_words()
+            last_kernel_message()
         );
         Ok(())
     }
@@ -85,20 +85,20 @@ impl Drop for Held {
                 let _ = fs::write(BASE_SLICE, before);
             }
             How::Usher => {
-                let _ = told(&self.usher, &["sched", "stop"]);
+                let _ = run_usher(&self.usher, &["sched", "stop"]);
             }
             How::Peer(child) => end(child),
         }
     }
 }
 
-fn kernel_says(name: &str) -> String {
+fn kernel_state(name: &str) -> String {
     let text = fs::read_to_string(Path::new(SCHED_EXT).join(name));
     text.unwrap_or_default().trim().to_owned()
 }
 
 /// What the kernel last wrote of a scheduler.
-fn last_words() -> String {
+fn last_kernel_message() -> String {
     let log = Command::new("dmesg").output();
     let log = log.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let log = log.unwrap_or_default();
@@ -115,7 +115,7 @@ fn slice(ms: u64) -> Result<How> {
     })
 }
 
-fn told(usher: &Path, words: &[&str]) -> Result<()> {
+fn run_usher(usher: &Path, words: &[&str]) -> Result<()> {
     let output = Command::new(usher)
         .args(words)
         .stdin(Stdio::null())
@@ -140,7 +140,7 @@ fn begin(peer: &Peer) -> Result<Child> {
         .spawn()
         .with_context(|| format!("starting {}", peer.program.display()))?;
     let deadline = Instant::now() + BEGINS_WITHIN;
-    while kernel_says("state") != "enabled" {
+    while kernel_state("state") != "enabled" {
         if let Some(status) = child.try_wait().context("waiting for a peer")? {
             bail!("{} ended: {status}", peer.name);
         }
@@ -166,7 +166,7 @@ fn end(child: &mut Child) {
 #[derive(Debug)]
 pub struct Meter {
     counts: Child,
-    _says: BufReader<ChildStderr>,
+    _output: BufReader<ChildStderr>,
 }
 
 const COUNTING: &str = "counting";
@@ -182,10 +182,11 @@ impl Meter {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("running {}", usher.display()))?;
-        let says = counts.stderr.take().context("the counter has no output")?;
-        let mut says = BufReader::new(says);
+        let stderr = counts.stderr.take().context("the counter has no output")?;
+        let mut stderr = BufReader::new(stderr);
         let mut line = String::new();
-        says.read_line(&mut line)
+        stderr
+            .read_line(&mut line)
             .context("waiting for the counter")?;
         if line.trim() != COUNTING {
             let _ = counts.kill();
@@ -198,7 +199,7 @@ impl Meter {
         }
         Ok(Self {
             counts,
-            _says: says,
+            _output: stderr,
         })
     }
 

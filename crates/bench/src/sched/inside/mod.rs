@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::told::{LOOPS, Load, Plan, Said, Sample, Turn};
+use super::messages::{GuestMessage, LOOPS, Load, Plan, Sample, Turn};
 use super::turns;
 use held::{Held, Meter};
 use programs::Program;
@@ -34,14 +34,14 @@ pub struct InsideArgs {
 pub fn run(args: &InsideArgs) -> Result<()> {
     let plan: Plan = serde_json::from_str(&args.plan).context("reading the plan")?;
     settle()?;
-    let mut stage = Stage {
+    let mut workloads = Workloads {
         steps_a_ms: programs::steps_a_ms(),
-        ..Stage::default()
+        ..Workloads::default()
     };
     for turn in &plan.turns {
         // What runs under them is there before the first is measured.
         for load in &turn.loads {
-            stage.prepare(load)?;
+            workloads.prepare(load)?;
         }
     }
     settle()?;
@@ -49,18 +49,18 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         let held = Held::start(&turn.rival, &plan.usher);
         for load in &turn.loads {
             let measured = match &held {
-                Ok(held) => measure(&plan, &mut stage, turn, load, held),
+                Ok(held) => measure(&plan, &mut workloads, turn, load, held),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
             let (part, rival) = (load.part().to_owned(), turn.rival.clone());
             let rounds = turn.rounds.clone();
-            say(&match measured {
-                Ok(()) => Said::Done {
+            send(&match measured {
+                Ok(()) => GuestMessage::Done {
                     part,
                     rival,
                     rounds,
                 },
-                Err(error) => Said::LeftOut {
+                Err(error) => GuestMessage::LeftOut {
                     part,
                     rival,
                     rounds,
@@ -105,14 +105,20 @@ fn idle_ns() -> Result<f64> {
         .context("/proc/uptime has no idle time")
 }
 
-fn say(said: &Said) -> Result<()> {
+fn send(message: &GuestMessage) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(said)?)?;
+    writeln!(out, "{}", serde_json::to_string(message)?)?;
     Ok(out.flush()?)
 }
 
 /// A load under the scheduler that runs, round by round.
-fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held) -> Result<()> {
+fn measure(
+    plan: &Plan,
+    workloads: &mut Workloads,
+    turn: &Turn,
+    load: &Load,
+    held: &Held,
+) -> Result<()> {
     for &round in &turn.rounds {
         for programs in load.numbers() {
             let sample = Sample {
@@ -125,9 +131,9 @@ fn measure(plan: &Plan, stage: &mut Stage, turn: &Turn, load: &Load, held: &Held
                 late_ms: vec![],
                 figures: BTreeMap::new(),
             };
-            let sample = stage.measure(load, sample, plan)?;
+            let sample = workloads.measure(load, sample, plan)?;
             held.check()?;
-            say(&Said::Sample(Box::new(sample)))?;
+            send(&GuestMessage::Sample(Box::new(sample)))?;
         }
     }
     Ok(())
@@ -139,7 +145,7 @@ const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
 
 /// Programs that are there for all schedulers.
 #[derive(Debug, Default)]
-struct Stage {
+struct Workloads {
     steps_a_ms: f64,
     workers: Vec<Program>,
     vms: Vec<Program>,
@@ -147,7 +153,7 @@ struct Stage {
     loops: Vec<Program>,
 }
 
-impl Stage {
+impl Workloads {
     fn steps(&self, ms: u64) -> u64 {
         (self.steps_a_ms * ms as f64) as u64
     }
@@ -317,7 +323,7 @@ mod tests {
             environment: BTreeMap::new(),
             sleeper: true,
         };
-        let mut stage = Stage::default();
-        assert!(stage.prepare(&erlang).is_err(), "there is no command");
+        let mut workloads = Workloads::default();
+        assert!(workloads.prepare(&erlang).is_err(), "there is no command");
     }
 }

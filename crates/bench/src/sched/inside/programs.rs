@@ -35,31 +35,31 @@ pub struct WorkerArgs {
 /// For each line, computes its number of steps, until the input ends.
 pub fn work(args: &WorkerArgs) -> Result<()> {
     let threads = args.threads.max(1);
-    let crew = Crew {
+    let workers = WorkerThreads {
         begin: Barrier::new(threads),
         end: Barrier::new(threads),
         steps: AtomicU64::new(0),
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(|| while crew.works_once() {});
+            scope.spawn(|| while workers.works_once() {});
         }
-        let done = follow(&crew);
-        crew.steps.store(0, Ordering::Relaxed);
-        crew.works_once();
+        let done = follow(&workers);
+        workers.steps.store(0, Ordering::Relaxed);
+        workers.works_once();
         done
     })
 }
 
 /// Threads that work at the same time, and wait together for what to do next.
-struct Crew {
+struct WorkerThreads {
     begin: Barrier,
     end: Barrier,
     /// Of each of them; 0: no more.
     steps: AtomicU64,
 }
 
-impl Crew {
+impl WorkerThreads {
     /// Does this thread's share; false when there is no more to do.
     fn works_once(&self) -> bool {
         self.begin.wait();
@@ -73,22 +73,22 @@ impl Crew {
 }
 
 /// Runs the work of each line of the input on all threads.
-fn follow(crew: &Crew) -> Result<()> {
+fn follow(workers: &WorkerThreads) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
-        say(READY)?;
+        print_line(READY)?;
         let Some(line) = lines.next().transpose().context("reading what to do")? else {
             return Ok(());
         };
         let steps: u64 = line.trim().parse().context("a number of steps is due")?;
         ensure!(steps > 0, "there is nothing to do");
-        crew.steps.store(steps, Ordering::Relaxed);
-        crew.works_once();
-        say(DONE)?;
+        workers.steps.store(steps, Ordering::Relaxed);
+        workers.works_once();
+        print_line(DONE)?;
     }
 }
 
-fn say(word: &str) -> Result<()> {
+fn print_line(word: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{word}")?;
     Ok(out.flush()?)
@@ -117,8 +117,8 @@ pub fn steps_a_ms() -> f64 {
 #[derive(Debug)]
 pub struct Program {
     child: Child,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -131,11 +131,11 @@ impl Program {
             .spawn()
             .with_context(|| format!("starting {name}"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (tell, hear) = pipes.context("a program has no pipes")?;
+        let (input, output) = pipes.context("a program has no pipes")?;
         let mut program = Self {
             child,
-            tell,
-            hear: BufReader::new(hear),
+            input,
+            output: BufReader::new(output),
         };
         program.expect(READY)?;
         Ok(program)
@@ -148,13 +148,13 @@ impl Program {
     }
 
     /// Starts the work of `line`, without waiting for its end.
-    pub fn tell(&mut self, line: &str) -> Result<()> {
-        writeln!(self.tell, "{line}").context("writing a program's work")
+    pub fn start_work(&mut self, line: &str) -> Result<()> {
+        writeln!(self.input, "{line}").context("writing a program's work")
     }
 
     /// Runs the work of `line`.
     pub fn run(&mut self, line: &str) -> Result<()> {
-        self.tell(line)?;
+        self.start_work(line)?;
         self.expect(DONE)?;
         self.expect(READY)
     }
@@ -166,11 +166,14 @@ impl Program {
 
     fn expect(&mut self, word: &str) -> Result<()> {
         let mut line = String::new();
-        self.hear
+        self.output
             .read_line(&mut line)
-            .context("hearing from a program")?;
-        let said = line.trim();
-        ensure!(said == word, "a program wrote '{said}' in place of '{word}'");
+            .context("reading from a program")?;
+        let line = line.trim();
+        ensure!(
+            line == word,
+            "a program wrote '{line}' in place of '{word}'"
+        );
         Ok(())
     }
 }
@@ -186,18 +189,18 @@ impl Drop for Program {
 pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
     let begun = Instant::now();
     for (program, line) in programs.iter_mut().zip(lines) {
-        program.tell(line)?;
+        program.start_work(line)?;
     }
     let ends: Result<Vec<f64>> = thread::scope(|scope| {
-        let hear = |program: &mut Program| -> Result<f64> {
+        let wait_for_end = |program: &mut Program| -> Result<f64> {
             program.expect(DONE)?;
             Ok(begun.elapsed().as_secs_f64())
         };
-        let heard: Vec<_> = programs
+        let threads: Vec<_> = programs
             .iter_mut()
-            .map(|program| scope.spawn(move || hear(program)))
+            .map(|program| scope.spawn(move || wait_for_end(program)))
             .collect();
-        let joined = heard.into_iter().map(|thread| {
+        let joined = threads.into_iter().map(|thread| {
             let lost = |_| {
                 Err(anyhow::anyhow!(
                     "the thread that listens to a program failed"
@@ -266,7 +269,10 @@ mod tests {
         assert_eq!(dies, "a program wrote '' in place of 'ready'");
         let mut programs = vec![shell("echo ready; read line; echo oops").unwrap()];
         let lost = run(&mut programs, &["1".to_owned()]).unwrap_err();
-        assert_eq!(lost.to_string(), "a program wrote 'oops' in place of 'done'");
+        assert_eq!(
+            lost.to_string(),
+            "a program wrote 'oops' in place of 'done'"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::idle_ns;
 use super::programs::{Program, WORKER};
 use crate::processes::{self, Daemon, wait_for};
-use crate::sched::told::{Counted, Sample};
+use crate::sched::messages::{Counted, Sample};
 
 /// The program that rests half of the time.
 const OWNER: &str = "owner";
@@ -46,11 +46,11 @@ pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
     let runtime = PathBuf::from(runtime);
     std::fs::create_dir_all(&runtime).context("making the runtime folder")?;
     let cpus = thread::available_parallelism()?.get();
-    let scene = Scene::start(usher, &runtime, load, cpus)?;
-    let own_cpus = scene.own_cpus()?;
+    let fixture = SeatFixture::start(usher, &runtime, load, cpus)?;
+    let own_cpus = fixture.own_cpus()?;
     let mut note = |name: &str, value: f64| sample.figures.insert(name.to_owned(), value);
     note(OWN_CPUS, own_cpus as f64);
-    let measured = scene.rounds(load, cpus)?;
+    let measured = fixture.rounds(load, cpus)?;
     for (name, value) in measured {
         note(&name, value);
     }
@@ -67,7 +67,7 @@ pub struct Seated {
 }
 
 /// Programs with seats, and the daemon that gives the seats. The programs end first.
-struct Scene<'a> {
+struct SeatFixture<'a> {
     usher: &'a Path,
     runtime: &'a Path,
     owner: Program,
@@ -109,7 +109,7 @@ struct SeatTally {
     return_latency: Vec<u64>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> SeatFixture<'a> {
     fn start(usher: &'a Path, runtime: &'a Path, load: &Seated, cpus: usize) -> Result<Self> {
         let daemon = Daemon::start(usher, runtime, &POLICY)?;
         let own = cpus / (1 + OTHERS.len());
@@ -119,7 +119,7 @@ impl<'a> Scene<'a> {
         let others = OTHERS.map(|name| program(usher, runtime, name, many));
         let mut others = others.into_iter().collect::<Result<Vec<_>>>()?;
         for other in &mut others {
-            other.tell(&u64::MAX.to_string())?;
+            other.start_work(&u64::MAX.to_string())?;
         }
         wait_for("all programs to have seats", SEATED_WITHIN, || {
             thread::sleep(Duration::from_millis(100));
@@ -173,7 +173,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-impl Drop for Scene<'_> {
+impl Drop for SeatFixture<'_> {
     fn drop(&mut self) {
         let all = managed(self.usher, self.runtime).unwrap_or_default();
         for one in &all {
@@ -195,7 +195,7 @@ fn program(usher: &Path, runtime: &Path, name: &str, threads: usize) -> Result<P
     Program::start(&mut command)
 }
 
-fn asked(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
+fn query(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
     let output = Command::new(usher)
         .args(words)
         .arg("--json")
@@ -214,14 +214,14 @@ fn asked(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
 }
 
 fn managed(usher: &Path, runtime: &Path) -> Result<Vec<Managed>> {
-    let answer = asked(usher, runtime, &["status"])?;
+    let answer = query(usher, runtime, &["status"])?;
     let status: Status = serde_json::from_slice(&answer).context("reading the daemon's state")?;
     Ok(status.programs)
 }
 
 /// What became of seats; none where no scheduler keeps them.
 fn stats(usher: &Path, runtime: &Path) -> Vec<Kept> {
-    let answer = asked(usher, runtime, &["sched", "stats"]).unwrap_or_default();
+    let answer = query(usher, runtime, &["sched", "stats"]).unwrap_or_default();
     let stats: Stats = serde_json::from_slice(&answer).unwrap_or_default();
     stats.seats
 }

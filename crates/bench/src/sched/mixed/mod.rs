@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::lab::Measured;
+use super::messages::Load;
 use super::spaces;
-use super::told::Load;
 use crate::bars::Part;
 
 pub const NAME: &str = "mix";

@@ -133,13 +133,13 @@ fn on_worker(
     something: impl FnOnce(&Runtime) -> Result<()> + Send + 'static,
 ) -> Result<()> {
     let runtime = Arc::new(Runtime::with_policy(work.threads(), policy)?);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let inner = Arc::clone(&runtime);
     runtime.register(0, 0, Groups::NONE, move || {
         let outcome = something(&inner);
         drop(inner);
         // The receiver exists until the outcome is sent, unless its thread has ended.
-        let _ = tell.send(outcome);
+        let _ = sender.send(outcome);
     })?;
-    told.recv().context("the runtime dropped its task")?
+    receiver.recv().context("the runtime dropped its task")?
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::actors::MARK;
-use super::experiments::{Place, Task, is_there};
+use super::experiments::{DiskSetup, Task, is_there};
 use super::load::{forget, make_file, monotonic_ns};
 use super::rig::disk::Disk;
 use super::rig::inputs;
@@ -42,21 +42,21 @@ pub struct Size {
 }
 
 /// What stands set up.
-pub struct Stage {
+pub struct BackgroundFixture {
     /// How large everything is.
     pub size: Size,
     /// Zero of all bins.
     pub epoch_ns: u64,
     pub(super) network: Option<Network>,
-    pub(super) disk: BTreeMap<Place, Disk>,
-    pub(super) trees: BTreeMap<Place, PathBuf>,
+    pub(super) disk: BTreeMap<DiskSetup, Disk>,
+    pub(super) trees: BTreeMap<DiskSetup, PathBuf>,
     pub(super) zlib: Option<PathBuf>,
     // Below what is mounted in it, so dropped after that.
     scratch: tempfile::TempDir,
     _keeper: Keeper,
 }
 
-impl Stage {
+impl BackgroundFixture {
     /// Nothing is set up yet; files go below `scratch`.
     pub fn new(size: Size, scratch: &Path) -> Result<Self> {
         super::rig::network::sweep();
@@ -97,7 +97,7 @@ impl Stage {
     }
 
     /// A disk, set up if necessary. The previous disk is taken down first.
-    pub fn disk(&mut self, place: Place) -> Result<&Disk> {
+    pub fn disk(&mut self, place: DiskSetup) -> Result<&Disk> {
         if !self.disk.contains_key(&place) {
             // A switched scheduler must be back before another run.
             self.disk.clear();
@@ -120,7 +120,7 @@ impl Stage {
     }
 
     /// Makes what a task works on, so that commands may be made.
-    pub fn prepare(&mut self, task: Task, place: Option<Place>, counts: u32) -> Result<()> {
+    pub fn prepare(&mut self, task: Task, place: Option<DiskSetup>, counts: u32) -> Result<()> {
         if let Some((program, package)) = task.program() {
             ensure!(
                 is_there(program),
@@ -160,7 +160,7 @@ impl Stage {
 
     /// A file system to check: the slow disk's, or an image on the machine's disk, as the device
     /// itself may not be accessible.
-    fn image(&mut self, place: Place) -> Result<()> {
+    fn image(&mut self, place: DiskSetup) -> Result<()> {
         let disk = self.disk(place)?;
         let image = disk.dir.join("image");
         if place.is_slow() || image.exists() {
@@ -187,7 +187,7 @@ impl Stage {
         must(&["sync", &image])
     }
 
-    fn file_mib(&self, place: Place) -> u64 {
+    fn file_mib(&self, place: DiskSetup) -> u64 {
         match (place.is_slow(), self.size.quick) {
             (true, _) => 64,
             (false, true) => 512,
@@ -195,7 +195,7 @@ impl Stage {
         }
     }
 
-    fn plant(&mut self, place: Place) -> Result<()> {
+    fn plant(&mut self, place: DiskSetup) -> Result<()> {
         let dir = self.disk(place)?.dir.clone();
         if !self.trees.contains_key(&place) {
             let small = self.size.quick || place.is_slow();
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     /// Makes everything cold or clean before the foreground runs.
-    pub fn refresh(&self, fg: Task, place: Option<Place>) -> Result<()> {
+    pub fn refresh(&self, fg: Task, place: Option<DiskSetup>) -> Result<()> {
         match fg {
             Task::Grep => {
                 let tree = place

@@ -122,7 +122,7 @@ const TAKE_TURNS: usize = 2;
 /// A line of the program inside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum GuestMessage {
     /// Something was measured.
     Sample(Box<Sample>),
     /// All of a load was measured under that scheduler in these rounds.
@@ -218,10 +218,13 @@ mod tests {
             late_ms: vec![],
             figures: BTreeMap::new(),
         };
-        let said = Said::Sample(Box::new(sample));
-        let line = serde_json::to_string(&said).unwrap();
+        let message = GuestMessage::Sample(Box::new(sample));
+        let line = serde_json::to_string(&message).unwrap();
         assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Said>(&line).unwrap(), said);
+        assert_eq!(
+            serde_json::from_str::<GuestMessage>(&line).unwrap(),
+            message
+        );
     }
 
     #[test]
