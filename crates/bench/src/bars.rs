@@ -7,7 +7,7 @@ use usher_report::html::{Cell, Item, Section as PageSection};
 /// A measured figure and its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
-    /// What was measured.
+    /// Label of the figure.
     pub what: String,
     /// The figure; `None` where it could not be had.
     pub measured: Option<f64>,
@@ -69,7 +69,7 @@ impl Bar {
         }
     }
 
-    /// For a table.
+    /// The bar's row of a table.
     pub fn row(&self) -> Vec<Cell> {
         vec![
             Cell::Text(self.what.clone()),
@@ -114,7 +114,7 @@ pub struct Table {
 /// A figure of a page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What it shows.
+    /// Caption of the figure.
     pub caption: String,
     /// The figure, an SVG element.
     pub svg: String,
@@ -134,7 +134,7 @@ impl Part {
         }
     }
 
-    /// For the page.
+    /// The part's section of the page.
     pub fn section(&self) -> PageSection {
         let head = ["", "measured", "bar", "unit", ""]
             .map(str::to_owned)
@@ -162,7 +162,7 @@ impl Part {
         }
     }
 
-    /// For a terminal, a line a bar.
+    /// The bars as text for a terminal, one line each.
     pub fn lines(&self) -> String {
         let line = |bar: &Bar| {
             let mark = if bar.is_met() { "met   " } else { "MISSED" };

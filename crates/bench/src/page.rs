@@ -6,7 +6,7 @@ use usher_report::text;
 
 use crate::bars::Part;
 
-/// What the page shows: all bars, then part by part.
+/// The sections of the page: all bars, then part by part.
 pub fn sections(parts: &[Part]) -> Vec<Section> {
     let each = parts.iter().map(|part| {
         let section = part.section();

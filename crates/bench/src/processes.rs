@@ -68,7 +68,7 @@ impl Daemon {
             .args(["--pdeathsig", "TERM"])
             .arg(binary)
             .env("USHER_RUNTIME_DIR", runtime)
-            // It plans its own programs even beside a system daemon.
+            // With a claim of its own, the daemon plans its programs even beside a system daemon.
             .env("USHER_CLAIM_NAME", std::process::id().to_string())
             .stdin(Stdio::null())
             .arg("daemon")

@@ -52,7 +52,7 @@ enum Which {
     Mixes,
     /// The same with half the work a repetition
     Halving,
-    /// What is not known, at either end of its range
+    /// Unknown parameters, at either end of their ranges
     Ranges,
     /// Seeds with injected faults
     Fuzz,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// What a worker does.
+/// Arguments of a worker.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkerArgs {
     /// Threads that compute.

@@ -63,7 +63,7 @@ pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     (off > 0.0).then(|| trace.units(first, last) / (alone_per_ms * off))
 }
 
-/// Length of a run: whole periods, at least five and, except in quick runs, at least 10 s.
+/// Length of a run: whole periods, at least five, and at least 10 s (4 s in quick runs).
 fn seconds(period_ms: f64, quick: bool) -> f64 {
     let least_s = if quick { 4.0 } else { 10.0 };
     let periods = (least_s * 1e3 / period_ms).ceil().max(5.0);

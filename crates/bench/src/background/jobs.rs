@@ -40,7 +40,7 @@ impl JobKind {
 /// A command line and the file in which its work is counted, if it is.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What to run.
+    /// The command line.
     pub words: Vec<String>,
     /// Its counter file.
     pub counter: Option<PathBuf>,

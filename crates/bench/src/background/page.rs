@@ -27,7 +27,7 @@ pub fn part(group: Group, results: &[CellResult]) -> Part {
         part.bars.extend(bars(result));
     }
     part.tables = vec![slow_down_table(&results), work_table(&results)];
-    // What could not be measured has nothing to draw.
+    // Cells that could not be measured have nothing to draw.
     let drawn = results.iter().filter(|r| !r.tallies.is_empty());
     let drawn: Vec<&&CellResult> = drawn.collect();
     for (at, result) in drawn.iter().enumerate() {

@@ -17,7 +17,7 @@ use crate::processes::Daemon;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum BackgroundMethod {
-    /// Not at all: foreground against foreground
+    /// No background: foreground against foreground
     Alone,
     /// nice 19, in a session of its own
     Nice,
@@ -110,7 +110,7 @@ impl BackgroundMethod {
     }
 }
 
-/// What treatments need to stand while they are measured.
+/// Daemon, cgroup and folder that treatments need while they are measured.
 pub struct RegulatorFixture {
     usher: Option<PathBuf>,
     runtime: tempfile::TempDir,
@@ -120,7 +120,7 @@ pub struct RegulatorFixture {
 }
 
 impl RegulatorFixture {
-    /// With this `usher`, under a daemon or each command by itself.
+    /// A fixture with this `usher`, under a daemon or with each command by itself.
     pub fn new(usher: Option<PathBuf>, with_daemon: bool) -> Result<Self> {
         Ok(Self {
             usher,
@@ -131,7 +131,7 @@ impl RegulatorFixture {
         })
     }
 
-    /// Where `usher` keeps its runtime files.
+    /// The runtime folder of `usher`.
     pub fn runtime(&self) -> &Path {
         self.runtime.path()
     }

@@ -25,7 +25,7 @@ pub struct Curve {
 pub struct Panel {
     /// Above it.
     pub title: String,
-    /// What is in it.
+    /// The curves in the panel.
     pub curves: Vec<Curve>,
 }
 
@@ -33,7 +33,7 @@ fn c(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// Where points of a panel lie.
+/// The frame of a panel.
 struct Frame {
     left: f64,
     base: f64,

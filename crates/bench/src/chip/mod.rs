@@ -40,7 +40,7 @@ enum Which {
     Table2,
     /// One cell with uniform penalties: the paper's simulator
     Table3,
-    /// What last come, first served loses
+    /// The loss of last come, first served
     Figure4,
 }
 

@@ -10,7 +10,7 @@ use usher_sim::chip::{FittedParameters, Pattern, Tally};
 use super::chart;
 use crate::bars::{Bar, Figure, Table};
 
-/// What of the figures is compared, and how it is shown.
+/// A compared column: its heading, the figure, and its display.
 type Column = (&'static str, fn(&Figures) -> Option<f64>, f64, usize);
 
 const COLUMNS: [Column; 4] = [
@@ -172,7 +172,7 @@ fn class(pattern: Pattern) -> &'static str {
     }
 }
 
-/// What to know: how it was made, and which cells are off.
+/// Notes: the method, and the cells that are off.
 pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> {
     let off_peaks = peaks(rows)
         .into_iter()

@@ -15,7 +15,7 @@ use super::lock::{LockTally, SpinLock};
 use super::region::{Pages, Region, View, walk_queue};
 use super::work::{Own, Work};
 
-/// Between two ticks.
+/// Period of the timer tick.
 const TICK_NS: u64 = 10_000_000;
 
 /// When a run ends.
@@ -27,29 +27,29 @@ pub enum Until {
     Operations(u64),
 }
 
-/// A run: which workload, how.
+/// Settings of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// What runs.
+    /// The workload.
     pub load: WorkloadKind,
-    /// Where structures stand.
+    /// Placement of the structures.
     pub colors: Colors,
-    /// Of which pages.
+    /// Page size.
     pub pages: Pages,
     /// Threads.
     pub cpus: usize,
-    /// How long.
+    /// End of the run.
     pub until: Until,
     /// Turns of arithmetic an operation.
     pub turns: u64,
-    /// Of the queue's order and the tasks' CPUs at the start.
+    /// Seed of the queue's order and of the tasks' CPUs at the start.
     pub seed: u64,
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Wall time that counts.
+    /// Measured wall time.
     pub seconds: f64,
     /// Messages or requests, from the start on.
     pub completed: u64,

@@ -119,7 +119,7 @@ fn cancelled_by_signals() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// What all mixes have in common.
+/// Settings of all mixes.
 struct Bench<'a> {
     args: &'a HereArgs,
     usher: PathBuf,

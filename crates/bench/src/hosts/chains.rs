@@ -43,7 +43,7 @@ const PROCESS_CHAIN: Duration = Duration::from_millis(100);
 /// Between two attempts to start a link at a limit on processes.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What a chain consists of.
+/// The links of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {
@@ -134,7 +134,7 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     });
     println!("{}", getpid().as_raw_nonzero());
     std::io::stdout().flush()?;
-    // Until the benchmark has taken the program in.
+    // Wait until the benchmark has attached the program.
     if rustix::io::read(std::io::stdin(), &mut [0_u8; 1])? == 0 {
         return Ok(());
     }
@@ -184,7 +184,7 @@ fn is_over_within(time: Duration) -> bool {
     matches!(poll(&mut fds, timeout.as_ref()), Ok(ready) if ready > 0)
 }
 
-/// What all chains of the program share.
+/// State that all chains of the program share.
 struct Chain {
     life: Duration,
     /// The mask of the program at its start.

@@ -55,7 +55,7 @@ pub struct ChurnArgs {
 pub enum Home {
     /// While it ran: it has no cgroup of its own.
     Attached,
-    /// Before it ran: it has a cgroup of its own where one can be made.
+    /// Before it ran: it has a cgroup of its own if one can be created.
     Launched,
 }
 
@@ -78,8 +78,7 @@ pub struct Row {
     pub seated_percent: f64,
     /// Links born per second in all chains of one program.
     pub links_per_s: f64,
-    /// From each release to the last link born with a mask of a seat; median and
-    /// largest.
+    /// Time from each release to the last link born with a mask of a seat; median and maximum.
     pub free_after_ms: [f64; 2],
     /// CPU time that Usher spent in the second after a release, in % of a CPU.
     pub release_cpu_percent: f64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One kind of chain: several programs of one actuator, each seated, moved and
-//! released again and again, in turns.
+//! Runs one kind of chain: several programs of one actuator, each seated, moved and released
+//! repeatedly, in turns.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use super::churn::{Home, Row, name};
 /// The name of the hidden command.
 pub const KIND: &str = "hosts-churn-kind";
 
-/// From a release to the count.
+/// Time from a release to the count.
 const GRACE: Duration = Duration::from_secs(1);
 /// Between two steps of the scans, as in the daemon.
 const STEP: Duration = Duration::from_millis(20);
@@ -68,7 +68,7 @@ pub fn run(args: &KindArgs) -> Result<()> {
     Ok(())
 }
 
-/// What was measured besides the row's counts.
+/// Figures besides the row's counts.
 #[derive(Debug, Default)]
 struct Tally {
     /// Chains with a last link before a release that was born in the seat.
@@ -154,19 +154,19 @@ fn cycle(
     Ok(())
 }
 
-/// What a program is doing.
+/// Phase of a program.
 #[derive(Debug)]
 enum Phase {
-    /// Until it is seated.
+    /// Without a seat, until it is seated.
     Idle { until: Instant },
-    /// It has the first seat, until it is moved.
+    /// In the first seat, until it is moved.
     Seated { until: Instant },
-    /// It has the other seat, until it is released.
+    /// In the other seat, until it is released.
     Moved { until: Instant },
-    /// It was released then.
+    /// Released.
     Released {
         at: Instant,
-        /// When a link was last seen to be born narrowed, and its chain's slot.
+        /// Last observation of a link born narrowed, and its chain's slot.
         narrowed_at: Instant,
         slots: Vec<Slot>,
     },
@@ -238,7 +238,7 @@ impl Subject {
         slots.iter().map(|slot| slot.links).sum()
     }
 
-    /// Goes on to the next phase where it is time. `left`: releases to be begun.
+    /// Enters the next phase if it is due. `left`: releases to be begun.
     fn step(
         &mut self,
         act: &mut Actuator,

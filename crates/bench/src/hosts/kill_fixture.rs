@@ -26,7 +26,7 @@ const USER: &str = "1000";
 const SLEEPER: &str = "sleep 600 & exec sleep 600";
 const SPINNER: &str = "sh -c 'while :; do :; done' & while :; do :; done";
 
-/// What runs in one round; all of it ends when the value is dropped.
+/// The processes of one round; dropping the value ends all of them.
 pub struct KillFixture {
     dir: tempfile::TempDir,
     mark: String,
@@ -39,7 +39,7 @@ pub struct KillFixture {
     pub launched: Vec<i32>,
     /// Processes of the program that was attached.
     pub without_launcher: Vec<i32>,
-    /// What such processes have without Usher.
+    /// Attributes of such processes without Usher.
     plain: BTreeSet<String>,
 }
 
@@ -182,7 +182,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Kills the launchers. A launcher started through `setpriv` has the PID of `setpriv`.
+    /// Kills the launchers. `setpriv` executes the launcher, so its PID is the launcher's.
     pub fn kill_launchers(&mut self) -> Result<()> {
         for launcher in &mut self.launchers {
             launcher.kill()?;
@@ -191,7 +191,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Those of these processes that have something of Usher's.
+    /// Those of these processes with attributes that Usher changed.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
             let now = managed_attributes(*pid);
@@ -211,7 +211,7 @@ impl KillFixture {
         changed.iter().all(|pid| managed.contains(pid))
     }
 
-    /// What these processes have, for a report.
+    /// Attributes of these processes, for a report.
     pub fn describe(&self, pids: &[i32]) -> String {
         let one =
             |&pid: &i32| format!("{pid}: held {} {:?}", is_held(pid), managed_attributes(pid));
@@ -219,7 +219,7 @@ impl KillFixture {
         format!("without Usher {:?}; now {}", self.plain, all.join("; "))
     }
 
-    /// What `ExecStopPost=` of the unit runs.
+    /// Runs the command of the unit's `ExecStopPost=`.
     pub fn undo(&self) -> Result<()> {
         let status = self.base().as_root(&["undo"]).status()?;
         ensure!(status.success(), "usher undo: {status}");

@@ -33,7 +33,7 @@ use crate::processes::{runs, state_of, wait_for};
 const WATCH_MAX: Duration = Duration::from_secs(10);
 const KINDS: [Kind; 4] = [Kind::Daemon, Kind::Keeper, Kind::Both, Kind::Launcher];
 
-/// What is killed.
+/// The victim of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -43,14 +43,14 @@ enum Kind {
     Launcher,
 }
 
-/// What a round found.
+/// Result of a round.
 #[derive(Debug, Clone, Serialize)]
 struct Round {
     kind: Kind,
     as_user: bool,
-    /// From the death to the undo by a keeper, a daemon or a launcher.
+    /// Time from the death to the undo by a keeper, a daemon or a launcher.
     undone_ms: Option<f64>,
-    /// What was changed for longer than that.
+    /// Changes that remained for longer than that.
     left: Option<String>,
     /// The time of the undo that systemd would start.
     undo_ms: Option<f64>,

@@ -47,7 +47,7 @@ pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     let mut words = words.skip_while(|word| word != "sched").skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            // Its value, too.
+            // The option's value, too.
             "--resume" | "--out" => drop(words.next()),
             _ if word.starts_with("--resume=") || word.starts_with("--out=") => {}
             _ => command.extend([" ", &quoted(&word)]),
@@ -57,7 +57,7 @@ pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     format!("{command} --resume {folder}")
 }
 
-/// As a shell reads it.
+/// The word quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

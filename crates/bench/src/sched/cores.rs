@@ -15,18 +15,18 @@ use crate::sim::{Smt, smt};
 pub const NAME: &str = "cores";
 const TITLE: &str = "Two short loops and two long loops on two cores of two threads";
 
-/// Of what a scheduler that is blind to hardware threads has.
+/// Bar: share at most of the figure of a scheduler that ignores hardware threads.
 const OF_BLIND_AT_MOST: f64 = 0.01;
-/// Of the simulation.
+/// Seeds of the simulation.
 const SEEDS: u64 = 100;
 
-/// What one scheduler came to: medians over rounds.
+/// Results of one scheduler: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
     shared_ms: Option<f64>,
     needless_ms: Option<f64>,
-    /// What all repetitions took.
+    /// Time of all repetitions.
     took_s: Option<f64>,
 }
 
@@ -119,7 +119,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     Ok(part)
 }
 
-/// What the paper's kernels come to, simulated.
+/// Simulated results of the paper's kernels.
 fn table(simulated: &Smt) -> Table {
     let head = [
         "simulated: until all loops have ended",

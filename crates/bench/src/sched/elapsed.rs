@@ -41,7 +41,7 @@ impl Spread {
     }
 }
 
-/// What one number of virtual machines came to.
+/// Results of one number of virtual machines.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     vms: usize,
@@ -49,7 +49,7 @@ struct Row {
     /// Medians of when the last had ended: EEVDF, ours.
     last_s: [Option<f64>; 2],
     last: Spread,
-    /// Of the machine that fares worst, by its median.
+    /// Spread of the machine with the worst median.
     worst: Spread,
 }
 
@@ -167,7 +167,7 @@ mod tests {
             // A host that is half as fast is so for both.
             one(Rival::Usher, 1, &[3.0, 4.0]),
             one(Rival::Eevdf, 1, &[2.0, 4.0]),
-            // Of a pair that was broken off.
+            // A sample of a pair that was broken off.
             one(Rival::Eevdf, 2, &[2.0, 4.0]),
         ]);
         let bar = &part.bars[0];

@@ -35,7 +35,7 @@ pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<Loa
     Ok(vec![alone, beside])
 }
 
-/// What one scheduler came to with one number of virtual machines.
+/// Results of one scheduler with one number of virtual machines.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
@@ -44,7 +44,7 @@ struct Row {
     spaces: Option<f64>,
     first_s: Option<f64>,
     last_s: Option<f64>,
-    /// By how much the sleeper was late, where there was one: half, 99 %, the most.
+    /// Delays of the sleeper, if there was one: median, 99 %, maximum.
     late_ms: [Option<f64>; 3],
     wakeups: usize,
 }
@@ -121,7 +121,7 @@ fn find<'a>(rows: &'a [Row], rival: &Rival, vms: usize) -> Option<&'a Row> {
         .find(|row| row.rival == *rival && row.vms == vms)
 }
 
-/// Of the most machines that there are.
+/// Rows with the highest number of machines.
 fn of_the_most(rows: &[Row]) -> impl Iterator<Item = &Row> {
     let most = rows.iter().map(|row| row.vms).max();
     rows.iter().filter(move |row| Some(row.vms) == most)
@@ -245,7 +245,7 @@ fn figure(rows: &[Row]) -> Figure {
     }
 }
 
-/// With the most machines.
+/// Bars for the highest number of machines.
 fn bars(rows: &[Row]) -> Vec<Bar> {
     let most: Vec<&Row> = of_the_most(rows).collect();
     let of = |rival: &Rival| most.iter().find(|row| row.rival == *rival)?.spaces;
@@ -261,7 +261,7 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     [eevdf].into_iter().chain(peers).collect()
 }
 
-/// Beside the thread that mostly sleeps.
+/// Bar of the runs beside the thread that mostly sleeps.
 fn sleepers_bar(beside: &[Row]) -> Bar {
     let of = |rival: &Rival| of_the_most(beside).find(|row| row.rival == *rival);
     let late = |rival: &Rival| of(rival).and_then(|row| row.late_ms[1]);

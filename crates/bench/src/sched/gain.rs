@@ -41,8 +41,8 @@ impl Rate {
     }
 }
 
-/// From the part `switches` and what was measured of `spaces` and `erlang`, whichever of these
-/// ran; `None` where neither did, or no cost is known.
+/// Computes the gain from the part `switches` and from the samples of `spaces` and `erlang`, as
+/// far as they exist; `None` without samples, or without a known cost.
 pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
     let costs = switches::costs(&switches.raw);
     let rates = [

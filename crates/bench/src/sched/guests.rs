@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is measured in guests: which schedulers have which loads on which machine, and the
-//! parts that this comes to.
+//! Measurements in guests: the loads and schedulers of each machine, and the parts that result.
 
 use std::path::PathBuf;
 
@@ -20,17 +19,17 @@ use super::{
 use crate::bars::{Bar, Part};
 use crate::processes;
 
-/// What is measured in guests.
+/// Measurements in guests.
 pub struct Guests<'a> {
     args: &'a SchedArgs,
     pub lab: Lab,
-    /// As it names itself.
+    /// Version that the kernel reports.
     kernel: String,
     peers: Vec<Rival>,
 }
 
 impl<'a> Guests<'a> {
-    /// Their results have no folder yet.
+    /// Guests without a folder of results.
     pub fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
         let kernel = args.kernel.parse::<Wanted>();
         let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
@@ -50,29 +49,33 @@ impl<'a> Guests<'a> {
         })
     }
 
-    /// What is to run on these machines, noted in the folder of results.
+    /// The loads of these machines, recorded in the folder of results.
     ///
     /// # Errors
-    /// The run that goes on was begun with other loads.
-    pub fn scenes<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<GuestScenario<'m>>> {
-        let scenes: Vec<GuestScenario> = machines
+    /// The resumed run was begun with other loads.
+    pub fn scenarios<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<GuestScenario<'m>>> {
+        let scenarios: Vec<GuestScenario> = machines
             .iter()
             .map(|machine| self.scenario(machine))
             .collect();
-        let loads = scenes.iter().flat_map(|scenario| &scenario.loads);
+        let loads = scenarios.iter().flat_map(|scenario| &scenario.loads);
         begun::note(&self.lab.folder, loads.map(|(_, load)| load))?;
-        Ok(scenes)
+        Ok(scenarios)
     }
 
     /// The parts of these machines, and what follows from some of them.
-    pub fn parts(&self, scenes: Vec<GuestScenario>, switches: Option<&Part>) -> Result<Vec<Part>> {
+    pub fn parts(
+        &self,
+        scenarios: Vec<GuestScenario>,
+        switches: Option<&Part>,
+    ) -> Result<Vec<Part>> {
         let mut pace = Pace::default();
-        for scenario in &scenes {
+        for scenario in &scenarios {
             let left = self.lab.left(scenario.machine, &scenario.turns)?;
             pace.expect(scenario.machine.name, &scenario.turns, &left);
         }
         let mut parts = Vec::new();
-        for scenario in scenes {
+        for scenario in scenarios {
             let measured = self
                 .lab
                 .measure(scenario.machine, &scenario.turns, &mut pace)?;
@@ -81,7 +84,7 @@ impl<'a> Guests<'a> {
         Ok(parts)
     }
 
-    /// What is to run on a machine.
+    /// The loads of a machine.
     fn scenario<'m>(&self, machine: &'m Machine) -> GuestScenario<'m> {
         let mut missing = Vec::new();
         let mut loads = Vec::new();

@@ -37,47 +37,47 @@ const CONSOLE_LINES: usize = 12;
 pub struct Machine {
     /// Names the file of what was measured on it.
     pub name: &'static str,
-    /// As the lab takes it.
+    /// Topology in the lab's syntax.
     pub topology: &'static str,
     /// CPUs that are not used.
     pub cpus_off: &'static str,
-    /// More words for the kernel.
+    /// Additional kernel parameters.
     pub append: &'static str,
     /// How time passes.
     pub clock: Clock,
 }
 
-/// Where the lab keeps what it fetches, if not where it does for this user.
+/// The lab's cache folder, if it is not the user's default.
 pub fn cache() -> Option<PathBuf> {
     std::env::var_os("USHER_LAB_CACHE").map(PathBuf::from)
 }
 
-/// What all guests have in common.
+/// Settings of all guests.
 #[derive(Debug)]
 pub struct Lab {
-    /// Which kernel.
+    /// The wanted kernel.
     pub kernel: Wanted,
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// Where results go.
+    /// Folder of results.
     pub folder: PathBuf,
 }
 
-/// What was measured, and what could not be.
+/// Samples, and loads that could not be measured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
-    /// In the order in which it was.
+    /// Samples in the order in which they were measured.
     pub samples: Vec<Sample>,
     /// Notes: schedulers that were left out, and why.
     pub left_out: Vec<String>,
 }
 
 impl Measured {
-    /// What is finished among these lines: samples of a load under a scheduler count
-    /// when all of them are there.
-    fn of(message: &[GuestMessage]) -> Self {
+    /// The finished part of these lines: samples of a load under a scheduler count when all of
+    /// them exist.
+    fn of(messages: &[GuestMessage]) -> Self {
         let mut measured = Self::default();
-        for line in message {
+        for line in messages {
             let (part, rival, rounds) = match line {
                 GuestMessage::Sample(_) => continue,
                 GuestMessage::Done {
@@ -96,7 +96,7 @@ impl Measured {
                     continue;
                 }
             };
-            let of_it = message.iter().filter_map(|line| match line {
+            let of_it = messages.iter().filter_map(|line| match line {
                 GuestMessage::Sample(sample) => Some(sample),
                 _ => None,
             });
@@ -111,10 +111,10 @@ impl Measured {
     }
 }
 
-/// What is left of a plan's turns.
-fn remaining(turns: &[Turn], message: &[GuestMessage]) -> Vec<Turn> {
+/// The remaining turns of a plan.
+fn remaining(turns: &[Turn], messages: &[GuestMessage]) -> Vec<Turn> {
     let is_over = |turn: &Turn, load: &Load| {
-        message.iter().any(|line| match line {
+        messages.iter().any(|line| match line {
             GuestMessage::Sample(_) => false,
             GuestMessage::Done {
                 part,
@@ -175,10 +175,10 @@ impl Lab {
         })
     }
 
-    /// Whether guests can be had: fetches what is missing. The kernel's release.
+    /// Downloads missing files of the guest. Returns the release of the kernel.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// Guests cannot be started on this host; the error names the missing program and its remedy.
     pub fn ready(&self, machine: &Machine) -> Result<String> {
         self.vm(machine)?
             .ready()
@@ -189,24 +189,23 @@ impl Lab {
         self.folder.join(format!("{}.jsonl", machine.name))
     }
 
-    /// Those of the turns on that machine that were not gone through before.
+    /// The turns of that machine that are still to be run.
     pub fn left(&self, machine: &Machine, turns: &[Turn]) -> Result<Vec<Turn>> {
         Ok(remaining(turns, &saved(&self.file(machine))?))
     }
 
-    /// Goes through the turns on that machine, but for those that were gone through
-    /// before.
+    /// Runs the remaining turns of that machine.
     pub fn measure(&self, machine: &Machine, turns: &[Turn], pace: &mut Pace) -> Result<Measured> {
         let file = self.file(machine);
-        let mut message = saved(&file)?;
+        let mut messages = saved(&file)?;
         for attempt in 0..ATTEMPTS {
-            let left = remaining(turns, &message);
+            let left = remaining(turns, &messages);
             if left.is_empty() {
                 break;
             }
             eprintln!("sched: starting a guest with {}", machine.topology);
             pace.starts(machine.name);
-            let mut lines = Lines::new(&file, message, pace)?;
+            let mut lines = Lines::new(&file, messages, pace)?;
             match self.guest(machine, left, &mut lines)? {
                 End::Exited { status: 0 } => {}
                 End::Died if attempt + 1 < ATTEMPTS => {
@@ -214,10 +213,10 @@ impl Lab {
                 }
                 end => bail!("the guest with {} {}", machine.topology, ended(&end)),
             }
-            // What a guest that died had begun is measured again, whole.
-            message = saved(&file)?;
+            // Samples that a guest began before it died are measured again.
+            messages = saved(&file)?;
         }
-        Ok(Measured::of(&message))
+        Ok(Measured::of(&messages))
     }
 
     fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<End> {
@@ -261,26 +260,26 @@ fn ended(end: &End) -> String {
     }
 }
 
-/// Takes what a guest writes, line by line.
+/// Collects the output of a guest, line by line.
 struct Lines<'a> {
     file: File,
-    /// Of a line that is not finished yet.
+    /// The beginning of an unfinished line.
     begun: Vec<u8>,
-    message: Vec<GuestMessage>,
+    messages: Vec<GuestMessage>,
     pace: &'a mut Pace,
 }
 
 impl<'a> Lines<'a> {
     /// The file is written anew, with what is known already.
-    fn new(path: &Path, message: Vec<GuestMessage>, pace: &'a mut Pace) -> Result<Self> {
+    fn new(path: &Path, messages: Vec<GuestMessage>, pace: &'a mut Pace) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
             file,
             begun: vec![],
-            message: vec![],
+            messages: vec![],
             pace,
         };
-        for line in message {
+        for line in messages {
             lines.note(line)?;
         }
         Ok(lines)
@@ -288,7 +287,7 @@ impl<'a> Lines<'a> {
 
     fn note(&mut self, message: GuestMessage) -> Result<()> {
         writeln!(self.file, "{}", serde_json::to_string(&message)?)?;
-        self.message.push(message);
+        self.messages.push(message);
         Ok(())
     }
 
@@ -417,20 +416,20 @@ mod tests {
         ];
         let lost = sample("cores", Rival::Eevdf);
         for message in kept.iter().chain([&lost]) {
-            // As a pipe gives it: in pieces.
+            // Like a pipe, which delivers a line in pieces.
             let line = format!("{}\n", serde_json::to_string(message).unwrap());
             let (begin, end) = line.split_at(line.len() / 2);
             lines.write_all(begin.as_bytes()).unwrap();
             lines.write_all(end.as_bytes()).unwrap();
         }
-        assert_eq!(lines.message.len(), 3);
+        assert_eq!(lines.messages.len(), 3);
         lines.write_all(b"something else\n").unwrap();
         drop(lines);
 
-        let message = saved(&file).unwrap();
-        assert_eq!(message, kept);
+        let messages = saved(&file).unwrap();
+        assert_eq!(messages, kept);
         let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
-        let left = remaining(&turns, &message);
+        let left = remaining(&turns, &messages);
         assert_eq!(left[0].loads, turns[0].loads[1..]);
         assert_eq!(left[1], turns[1]);
         let all: Vec<GuestMessage> = ["overhead", "cores"]

@@ -10,12 +10,12 @@ use usher_rules::latency;
 
 use super::rival::Rival;
 
-/// What is to be measured in a guest.
+/// The plan of measurements in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// One scheduler after the other.
+    /// The schedulers, in the order in which they run.
     pub turns: Vec<Turn>,
 }
 
@@ -26,7 +26,7 @@ pub struct Turn {
     pub rival: Rival,
     /// Each of its loads runs once in each of these rounds.
     pub rounds: Vec<usize>,
-    /// What runs.
+    /// The loads.
     pub loads: Vec<Load>,
 }
 
@@ -51,8 +51,8 @@ pub enum Load {
         command: Vec<String>,
         /// Its environment.
         environment: BTreeMap<String, String>,
-        /// Beside the thread that mostly sleeps. Results of older versions know of no such
-        /// runs, and theirs are without.
+        /// Beside the thread that mostly sleeps. Results of older versions have no such runs, so
+        /// false is left out.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sleeper: bool,
     },
@@ -85,8 +85,8 @@ pub enum Load {
 }
 
 impl Load {
-    /// What its samples are called: the part of the benchmark that it is for, but where a
-    /// part has two loads.
+    /// Name of the load's samples: that of its part, with another name for the second load of a
+    /// part.
     pub fn part(&self) -> &'static str {
         match self {
             Self::Spaces { .. } => super::spaces::NAME,
@@ -131,16 +131,16 @@ pub enum GuestMessage {
         part: String,
         /// The scheduler.
         rival: Rival,
-        /// From 0.
+        /// Rounds, from 0.
         rounds: Vec<usize>,
     },
-    /// It could not be, and will not be tried again.
+    /// The load could not be measured, and will not be tried again.
     LeftOut {
         /// The load's part.
         part: String,
         /// The scheduler.
         rival: Rival,
-        /// From 0; none in the lines of older versions, which meant all.
+        /// Rounds, from 0; missing in the lines of older versions, which meant all rounds.
         #[serde(default)]
         rounds: Vec<usize>,
         /// Why.
@@ -157,17 +157,17 @@ pub struct Sample {
     pub rival: Rival,
     /// Programs that ran, where a part has several numbers of them.
     pub programs: usize,
-    /// From 0.
+    /// Round, from 0.
     pub round: usize,
-    /// What the kernel did meanwhile, where it was counted.
+    /// Figures of the kernel, if they were counted.
     pub counted: Option<Counted>,
-    /// When each program had ended, in seconds from the start.
+    /// End of each program, in seconds from the start.
     #[serde(default)]
     pub ends_s: Vec<f64>,
-    /// By how much each wake-up of the thread that sleeps was late.
+    /// Delay of each wake-up of the sleeping thread.
     #[serde(default)]
     pub late_ms: Vec<f64>,
-    /// What else was measured, by the names that its part gives it.
+    /// Other figures, by names that the part defines.
     #[serde(default)]
     pub figures: BTreeMap<String, f64>,
 }
@@ -190,8 +190,8 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// What that share of wake-ups stayed below, in milliseconds: the upper end of a
-    /// slot. `None` without any.
+    /// Upper bound of the latency of that share of wake-ups, in milliseconds: the upper end of a
+    /// slot. `None` without wake-ups.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
         Self::below_ms(&self.latency, share)
     }

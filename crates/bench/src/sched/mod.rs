@@ -60,7 +60,7 @@ use rival::Rival;
 /// The parts, in the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Which {
-    /// What a switch to another address space costs, on this machine
+    /// Cost of a switch to another address space, on this machine
     Switches,
     /// Programs of two threads beside a thread that mostly sleeps (paper 4)
     Spaces,
@@ -102,7 +102,7 @@ enum Which {
 /// expected gain (part gain).
 ///
 // Both times are guesses until a run of each was timed.
-/// On two CPUs all of it but peers takes some 5 hours, and half an hour with --quick.
+/// On two CPUs, all parts without --peers take some 5 hours, and half an hour with --quick.
 ///
 /// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
 #[derive(Debug, Clone, clap::Args)]
@@ -199,7 +199,7 @@ const ONE: Machine = Machine {
     cpus_off: "1",
     ..TWO
 };
-/// Where each part that is measured in guests runs.
+/// Machines of the parts that are measured in guests.
 const MACHINES: [Machine; 6] = [TWO, PLAIN, MIX, THREADS, MANY, ONE];
 
 impl SchedArgs {
@@ -228,7 +228,7 @@ impl SchedArgs {
         self.pairs.unwrap_or(if self.quick { 5 } else { 21 }) as usize
     }
 
-    /// In which rounds a part's loads run, each time that a scheduler is started.
+    /// Rounds of a part's loads, for each start of a scheduler.
     fn rounds_of(&self, which: Which) -> Vec<Vec<usize>> {
         match which {
             Which::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
@@ -291,7 +291,7 @@ impl SchedArgs {
         rivals
     }
 
-    /// What runs for a part.
+    /// The loads of a part.
     fn loads(&self, which: Which, folder: &Path) -> Result<Vec<Load>> {
         let quick = self.quick;
         let load = match which {
@@ -347,10 +347,10 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
         Some(folder) => folder,
         None => machine::run_folder(&args.out, "sched")?,
     };
-    let mut scenes = Vec::new();
+    let mut scenarios = Vec::new();
     if let Some(guests) = &mut guests {
         guests.lab.folder.clone_from(&folder);
-        scenes = guests.scenes(&machines)?;
+        scenarios = guests.scenarios(&machines)?;
     }
     let again = begun::again(std::env::args(), &folder);
     eprintln!(
@@ -362,7 +362,7 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
         parts.push(once(&folder, switches::NAME, || args.switches())?);
     }
     if let Some(guests) = &guests {
-        parts.extend(guests.parts(scenes, parts.first())?);
+        parts.extend(guests.parts(scenarios, parts.first())?);
     }
     finish(args, &folder, &parts)
 }

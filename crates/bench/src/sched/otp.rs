@@ -25,7 +25,7 @@ pub struct Erlang {
 }
 
 impl Erlang {
-    /// From the lab's cache, where it is fetched to when it is not there.
+    /// Erlang from the lab's cache, downloaded if it is not there.
     pub fn fetched() -> Result<Self> {
         let cache = LabCache::open(cache().as_deref())?;
         let root = usher_lab::packages::unpacked(&cache, PACKAGE)?;
@@ -42,7 +42,7 @@ impl Erlang {
         })
     }
 
-    /// As its runtime names itself: `erts-13.1.5`.
+    /// Version as in the name of its runtime: `erts-13.1.5`.
     pub fn version(&self) -> String {
         let name = self.programs.parent().and_then(Path::file_name);
         name.unwrap_or_default().to_string_lossy().into_owned()
@@ -52,7 +52,7 @@ impl Erlang {
         self.programs.join("erlexec")
     }
 
-    /// What its script `erl` sets, and where what it needs was unpacked to.
+    /// The environment that its script `erl` sets, and the folder of its unpacked libraries.
     fn environment(&self) -> BTreeMap<String, String> {
         let home = self.root.join("usr/lib/erlang");
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];

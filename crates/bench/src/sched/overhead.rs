@@ -13,10 +13,10 @@ use crate::bars::{Bar, Part, Table};
 pub const NAME: &str = "overhead";
 const TITLE: &str = "What a switch takes: guest instructions";
 
-/// Of what the least takes that a sched_ext scheduler can be.
+/// Bar: cost at most, as a multiple of that of a minimal sched_ext scheduler.
 const OF_LEAST_AT_MOST: f64 = 1.15;
 
-/// What one scheduler came to, in instructions: medians over rounds.
+/// Results of one scheduler, in instructions: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,

@@ -32,7 +32,7 @@ pub struct Pace {
     due: Vec<Due>,
     took: Vec<(Kind, Duration)>,
     machine: &'static str,
-    /// When the last sample came; `None`: the guest is starting, which is no sample's time.
+    /// Time of the last sample; `None` while the guest starts, which belongs to no sample.
     last: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ impl Pace {
         self.last = None;
     }
 
-    /// Takes a guest's line, which came at that time.
+    /// Records a guest's line, which came at that time.
     pub fn note(&mut self, message: &GuestMessage, now: Instant) {
         match message {
             GuestMessage::Sample(sample) => {
@@ -165,7 +165,7 @@ mod tests {
         let turns = [Rival::Eevdf, Rival::Usher, Rival::Fifo].map(turn);
         let mut pace = Pace::default();
         pace.expect("one", &turns, &turns);
-        // Of another machine, where half is there from before.
+        // On another machine, of which half was measured before.
         pace.expect("plain", &turns[..2], &turns[1..2]);
         pace.starts("one");
         assert_eq!(

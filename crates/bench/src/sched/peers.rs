@@ -31,7 +31,7 @@ pub fn built() -> Result<Vec<Rival>> {
     PEERS.iter().map(peer).collect()
 }
 
-/// What was left out, for a note.
+/// Names of the peers, for a note about their absence.
 pub fn names() -> String {
     let names = PEERS.map(|(name, version)| format!("{name} {version}"));
     names.join(" and ")

@@ -33,16 +33,16 @@ pub enum Rival {
 /// A scheduler from crates.io.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Of the crate, and of its program.
+    /// Name of the crate and of its program.
     pub name: String,
-    /// As pinned here.
+    /// Pinned version.
     pub version: String,
-    /// Where it is.
+    /// Path of the program.
     pub program: PathBuf,
 }
 
 impl Rival {
-    /// For tables and figures.
+    /// Label for tables and figures.
     pub fn label(&self) -> String {
         match self {
             Self::Eevdf => "EEVDF".to_owned(),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What samples of one scheduler come to, and how schedulers are shown beside one
-//! another.
+//! Results of a scheduler's samples, and comparison of schedulers in tables and figures.
 
 use maud::html;
 use usher_report::{stats, text};
@@ -47,8 +46,7 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
 /// that 99 % stay below.
 pub const LATE_AT_MOST: f64 = 1.1;
 
-/// By how much wake-ups of the thread that sleeps were late, in all of these samples: half,
-/// 99 %, the most.
+/// Delays of the sleeping thread's wake-ups in all of these samples: median, 99 %, maximum.
 pub fn late_ms(samples: &[&Sample]) -> [Option<f64>; 3] {
     let late = samples.iter().flat_map(|sample| &sample.late_ms).copied();
     let late: Vec<f64> = late.collect();

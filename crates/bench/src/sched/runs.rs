@@ -16,7 +16,7 @@ pub struct Runs<'a> {
     pub run_ms: Option<f64>,
     /// Switches to another address space.
     pub spaces: Option<f64>,
-    /// What 99 % of the sleeper's waits stayed below, where there is a sleeper.
+    /// Upper bound of 99 % of the sleeper's waits, if there is a sleeper.
     pub late_ms: Option<f64>,
 }
 

@@ -21,7 +21,7 @@ const LOST_AT_MOST: f64 = 1.0;
 /// The kernel's tick where it has 250 a second, as Debian's has.
 const TICK_MS: f64 = 4.0;
 
-/// What seats came to under one scheduler: medians over rounds.
+/// Results of one scheduler for the seats: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
@@ -61,7 +61,7 @@ impl Row {
     }
 }
 
-/// What keeps the seats where this scheduler runs.
+/// Mechanism that keeps the seats under this scheduler.
 fn kept_by(rival: &Rival) -> String {
     match rival {
         Rival::Usher => "soft seats, ours".to_owned(),

@@ -7,7 +7,7 @@ use crate::bars::{Bar, Part, Table};
 
 /// Columns where standard output is no terminal.
 const WIDTH: usize = 100;
-/// What notes are indented by.
+/// Indentation of notes.
 const INDENT: usize = 10;
 /// Characters of a note's line, however narrow the terminal is.
 const NOTE_AT_LEAST: usize = 20;

@@ -18,7 +18,7 @@ const TITLE: &str = "Programs with equal work beside a thread that mostly sleeps
 const SWITCHES_AT_MOST: f64 = 0.25;
 const ELAPSED_AT_MOST: f64 = 1.02;
 
-/// What one scheduler came to: medians over rounds, waits of all rounds.
+/// Results of one scheduler: medians over rounds, waits of all rounds.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
@@ -28,7 +28,7 @@ struct Row {
     others: Option<f64>,
     /// Half, 99 %, the most.
     late_ms: [Option<f64>; 3],
-    /// What 99 % of all wake-ups stayed below.
+    /// Upper bound of 99 % of the latencies of all wake-ups.
     latency_ms: Option<f64>,
     first_s: Option<f64>,
     last_s: Option<f64>,

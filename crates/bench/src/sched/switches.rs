@@ -57,7 +57,7 @@ impl Row {
         })
     }
 
-    /// Beside what a turn takes without it.
+    /// The cost as a share of a turn without it.
     fn share(&self) -> f64 {
         self.cost_ns[1] / self.threads_ns
     }

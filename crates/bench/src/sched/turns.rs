@@ -24,7 +24,7 @@ const BLOCK: u32 = 16;
 
 const LINE: usize = 64;
 
-/// What the other one goes through.
+/// Arguments of the other process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PartnerArgs {
     /// Bytes of memory
@@ -42,7 +42,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What another address space costs a switch.
+    /// Cost of another address space per switch.
     pub fn cost_ns(&self) -> f64 {
         self.processes_ns - self.threads_ns
     }
@@ -144,7 +144,7 @@ fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duratio
     stats::median(&blocks).context("no turn was taken")
 }
 
-/// Takes a turn for each byte that comes, until no more do.
+/// Takes a turn for each byte that arrives, until the input ends.
 fn answer(mut input: impl Read, mut output: impl Write, bytes: usize) -> io::Result<()> {
     let mut memory = vec![1; bytes];
     while input.read(&mut [0])? == 1 {

@@ -22,10 +22,10 @@ use serde_json::Value;
 use crate::bars::{Bar, Part};
 use crate::processes::{runs, state_of, terminate, usher, ushers, wait_for};
 
-/// From the last kill, with the next start of Usher where it is needed.
+/// Time limit of the undo after the last kill, including the next start of Usher if it is needed.
 const GRACE: Duration = Duration::from_millis(1_000);
 
-/// What a round found wrong.
+/// Failures found in a round.
 #[derive(Debug, Default)]
 struct Tally {
     left: usize,
@@ -278,7 +278,7 @@ impl<'a> SeatKillFixture<'a> {
 impl Drop for SeatKillFixture<'_> {
     fn drop(&mut self) {
         for child in self.launchers.iter_mut().chain([&mut self.daemon]) {
-            // They have ended, or are ended here after a failure.
+            // The launchers have ended, or are killed here after a failure.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -300,7 +300,7 @@ fn kill(pid: i32) {
 
 fn signal(pid: i32, signal: rustix::process::Signal) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| runs(pid)) {
-        // It may end on its own meanwhile.
+        // The process may end on its own meanwhile.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }

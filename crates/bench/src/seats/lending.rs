@@ -139,7 +139,7 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
     Ok(())
 }
 
-/// When the owner began to compute (true) and to sleep (false), in ns.
+/// The owner's phases: begin in ns, and whether it computes (true) or sleeps (false).
 fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
     text.lines()
         .map(|line| {
@@ -149,7 +149,7 @@ fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
         .collect()
 }
 
-/// From when to when the owner's core was lent, in ns.
+/// The spans in which the owner's core was lent: begin and end in ns.
 fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     let mut spans = Vec::new();
     let mut since = None;

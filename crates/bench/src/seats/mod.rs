@@ -25,7 +25,7 @@ pub enum Which {
     Plan,
     /// The daemon at rest, and what `usher run` adds
     Overhead,
-    /// From exec to seated
+    /// Time from exec to a seat
     Latency,
     /// Lending and reclaiming idle seats
     Lending,

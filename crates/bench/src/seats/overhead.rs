@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What Usher costs when there is nothing to do.
+//! Costs of Usher when there is nothing to do.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

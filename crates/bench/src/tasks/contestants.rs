@@ -53,7 +53,7 @@ pub enum Program {
 pub struct Contestant {
     pub runtime: Runtime,
     pub program: Program,
-    /// What the program calls it.
+    /// Its name on the program's command line.
     pub form: &'static str,
     /// Its label on the page.
     pub label: &'static str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a registered task takes of memory, and how many can be in flight.
+//! Memory of a registered task, and the number of tasks that can be in flight.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -11,9 +11,9 @@ use usher_report::text;
 use super::{INSIDE, rounds};
 use crate::bars::{Bar, Part, Table};
 
-/// Registered at once, to measure by.
+/// Tasks registered at once to measure their memory.
 const TASKS: u64 = 1_000_000;
-/// In flight, and fewer where it is to be quick.
+/// Tasks in flight.
 const FLIGHT: u64 = 10_000_000;
 const FLIGHT_QUICK: u64 = 1_000_000;
 /// Bar: bytes of a task at most.
@@ -22,7 +22,7 @@ const BYTES_MOST: f64 = 96.0;
 /// Measures it.
 ///
 /// # Errors
-/// Where our own program cannot be run.
+/// This program cannot be run.
 pub fn run(threads: u32, quick: bool) -> Result<Part> {
     eprintln!("tasks: footprint");
     let program = std::env::current_exe()?;

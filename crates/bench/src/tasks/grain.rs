@@ -20,7 +20,7 @@ use crate::chart::{self, Line};
 const STEPS: [u32; 14] = [
     4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096,
 ];
-/// What must be reached.
+/// Efficiency that defines the granularity.
 const EFFICIENCY: f64 = 0.5;
 /// Bar, in microseconds.
 const LIMIT_US: f64 = 0.06;
@@ -128,7 +128,7 @@ fn by_length(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points
 }
 
-/// Of each runtime the form with the smallest granularity.
+/// The form of each runtime with the smallest granularity.
 fn best_forms(samples: &Samples, threads: u32) -> Vec<Contestant> {
     let best = |runtime: Runtime| {
         let grains = forms_of(&contestants(), runtime)

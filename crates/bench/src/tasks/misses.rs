@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What misses the caches, and how many instructions a task takes, counted by
-//! valgrind's cachegrind: figures without noise.
+//! Cache misses and instructions of a task, counted by valgrind's cachegrind: figures without
+//! noise.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ const ATTEMPTS: usize = 5;
 /// Bar: misses at most, as a multiple of those of the T/S order.
 const LIMIT: f64 = 1.1;
 
-/// What a frame comes to.
+/// Counts of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Frame {
     instructions: f64,
@@ -70,7 +70,7 @@ fn contestants() -> Vec<Contestant> {
 /// Counts.
 ///
 /// # Errors
-/// Where there is no valgrind, or a run fails.
+/// There is no valgrind, or a run fails.
 pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
     let mut rows = Vec::new();
     for one in contestants() {

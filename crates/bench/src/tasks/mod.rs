@@ -42,7 +42,7 @@ pub const INSIDE: &str = "tasks-inside";
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
-    /// What a task costs that does nothing
+    /// Cost of a task that does nothing
     Overhead,
     /// How short tasks may be: METG(50 %)
     Grain,
@@ -213,7 +213,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
             .unwrap_or_else(|error| show::not_measured(&format!("{which:?}"), &error));
         print_line(args, &part.lines())?;
         parts.push(part);
-        // After each, so that what was measured is there if the next one fails.
+        // After each part, so that its results survive a failure of the next.
         machine::save(&folder, "usher-tasks and its peers", &machine, &parts)?;
     }
     let result = folder.join("result.json");
@@ -241,7 +241,7 @@ fn part(args: &TasksArgs, which: Which, programs: &Programs, scratch: &Path) -> 
     })
 }
 
-/// What was compared, and on what kind of day.
+/// Notes on the compared programs.
 fn notes(programs: &Programs) -> Vec<String> {
     let mut versions = vec![format!("rayon {}", env!("USHER_BENCH_RAYON"))];
     versions.extend(programs.versions.iter().cloned());
@@ -257,7 +257,7 @@ fn notes(programs: &Programs) -> Vec<String> {
     notes
 }
 
-/// To a reader: on standard output, unless JSON goes there.
+/// Prints text on standard output, unless JSON is printed there.
 fn print_line(args: &TasksArgs, text: &str) -> Result<()> {
     if !args.json {
         return machine::print_line(text);

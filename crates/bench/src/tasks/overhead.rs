@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a task costs that does nothing.
+//! Cost of a task that does nothing.
 
 use serde_json::json;
 use usher_report::stats::Estimate;
@@ -36,7 +36,7 @@ pub fn run(programs: &Programs, extent: &Extent) -> Part {
         .map(str::to_owned)
         .collect();
     let mut all = contestants();
-    // Beside the same without a trace: what comes and goes meets both.
+    // Next to the same form without a trace, so that a disturbance affects both.
     all.insert(1, TRACED);
     let samples = rounds::run("overhead", programs, &all, extent, &workload);
     format(&samples, &extent.threads)
@@ -106,7 +106,7 @@ fn trace_bars(samples: &Samples) -> Vec<Bar> {
     bars
 }
 
-/// With a trace and without.
+/// The table with and without a trace.
 fn trace_table(samples: &Samples, threads: &[u32]) -> Table {
     let head = [
         "ns a task",

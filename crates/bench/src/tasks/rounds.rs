@@ -18,9 +18,9 @@ const SECONDS_MAX: u32 = 300;
 #[derive(Debug, Clone)]
 pub struct Extent {
     pub rounds: u32,
-    /// Of each case.
+    /// Time of each case.
     pub ms: u32,
-    /// Of each case.
+    /// Frames of each case.
     pub frames: u32,
     /// Numbers of threads.
     pub threads: Vec<u32>,
@@ -134,7 +134,7 @@ fn measure(
     Ok(samples)
 }
 
-/// What a command prints, where it succeeds.
+/// Standard output of a successful command.
 pub fn output(command: &mut Command) -> Result<String> {
     Ok(outputs(command)?.0)
 }

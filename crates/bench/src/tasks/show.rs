@@ -181,7 +181,7 @@ pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
     part
 }
 
-/// What is to be known of every part with rounds.
+/// The note of every part with rounds.
 pub fn method(samples: &Samples) -> String {
     format!(
         "{}, each runtime once in each, in a process of its own that checks its result; the order rotates from round to round. A figure is the median over the rounds of a process's median frame (its middle half in brackets); 'least' is the fastest frame of all. A ratio is the median of the rounds' ratios, with its 95 % bootstrap interval.",

@@ -13,7 +13,7 @@ use super::contestants::{Contestant, Runtime};
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
 
-/// One case in one process.
+/// Result of one case in one process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub runtime: Runtime,
@@ -23,9 +23,9 @@ pub struct Sample {
     pub case: String,
     /// Timed.
     pub frames: u32,
-    /// Of the median frame, a task.
+    /// Time of a task in the median frame.
     pub median_ns: f64,
-    /// Of the fastest frame, a task.
+    /// Time of a task in the fastest frame.
     pub least_ns: f64,
 }
 
@@ -37,7 +37,7 @@ pub struct Samples {
     pub failed: Vec<String>,
 }
 
-/// What a task took, in nanoseconds.
+/// Time of a task, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     pub median_ns: f64,
@@ -58,7 +58,7 @@ impl Samples {
         })
     }
 
-    /// What a task took.
+    /// Time of a task.
     pub fn figure(&self, turn: Turn, case: &str) -> Option<Figure> {
         let medians: Vec<f64> = self.of(turn, case).map(|s| s.median_ns).collect();
         Some(Figure {
@@ -86,7 +86,7 @@ impl Samples {
         rounds.max().unwrap_or(0)
     }
 
-    /// What `a` takes over what `b` takes.
+    /// The time of `a` over that of `b`.
     pub fn ratio(&self, a: Turn, b: Turn, case: &str) -> Option<Estimate> {
         self.over_rounds(|round| {
             Some(self.in_round(a, case, round)? / self.in_round(b, case, round)?)
@@ -111,7 +111,7 @@ impl Samples {
     }
 }
 
-/// Those of a runtime.
+/// The forms of a runtime.
 pub fn forms_of(contestants: &[Contestant], runtime: Runtime) -> Vec<Contestant> {
     let of = contestants.iter().filter(|one| one.runtime == runtime);
     of.copied().collect()

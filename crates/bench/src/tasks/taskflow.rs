@@ -17,11 +17,11 @@ use anyhow::{Context, Result, ensure};
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "libtaskflow-cpp-dev";
 const VERSION: &str = "3.9.0+ds-1+b1";
-/// Of the package for amd64; elsewhere Debian's signature has to do.
+/// Hash of the package for amd64; for other architectures Debian's signature must suffice.
 const SHA256: &str = "458054132b620d60b4eff093b4bbe899dab539eb72624c26c450a60e60fdba61";
 /// The header that programs include.
 const HEADER: &str = "taskflow/taskflow.hpp";
-/// Where Debian's keys are.
+/// Debian's keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The folder to include from: the given folder, else that of an installed package, else that of
@@ -84,7 +84,7 @@ fn fetch(into: &Path) -> Result<()> {
             .args([&package, &unpacked]),
     )?;
     fs::create_dir_all(into.parent().unwrap_or(into))?;
-    // Beside where it goes first, as a file system may end in between.
+    // In the same folder, as a rename works only within a file system.
     let whole = into.with_extension("part");
     output(Command::new("cp").arg("-rT").args([&unpacked, &whole]))?;
     fs::rename(&whole, into).with_context(|| format!("making {}", into.display()))

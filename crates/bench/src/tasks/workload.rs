@@ -33,7 +33,7 @@ unsafe extern "C" {
     fn workload_do(task: u32);
 }
 
-/// What runs frames.
+/// A runner of frames.
 pub trait Frames {
     /// Runs a whole frame and returns 0, or computes fib(n).
     fn run(&mut self) -> u64;
@@ -112,7 +112,7 @@ impl Workload {
         self.0.tasks
     }
 
-    /// By task: how many others it waits for.
+    /// Number of tasks that each task waits for, by task.
     pub fn waits(self) -> &'static [u32] {
         if self.tasks() == 0 {
             return &[];
@@ -150,7 +150,7 @@ impl Workload {
     /// fib(n), and prints a line for each case.
     ///
     /// # Errors
-    /// Where what it did is wrong.
+    /// A check of the results fails.
     pub fn measure(self, frame: impl FnMut() -> u64) -> Result<()> {
         self.measure_settled(&mut Alike(frame))
     }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// One test, as there is one workload a process.
+    /// A single test, as a process has one workload.
     #[test]
     fn whoever_skips_repeats_or_reorders_tasks_is_found_out() {
         let words = "1 0 2 wavefront 5 4 3 empty compute:7 memory:128";

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::Extent;
 use super::pace::{drive, print, stop_flag};
 
-/// From one byte read to the next.
+/// Distance of the bytes that are read.
 pub const STRIDE: u64 = 8 << 10;
 const DIRECT_BYTES: usize = 4 << 10;
 
@@ -69,7 +69,7 @@ struct Reader {
     blocks: u64,
     at: u64,
     random: Option<oorandom::Rand64>,
-    /// With room to begin at an aligned address.
+    /// With room for an aligned start address.
     buffer: Vec<u8>,
     bytes: usize,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a load generator writes down while it runs, and how it is read.
+//! Records that a load generator writes while it runs, and their readers.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -24,9 +24,9 @@ pub fn monotonic_ns() -> u64 {
 /// A time in which a load generator was active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Phase {
-    /// Its first request.
+    /// Time of its first request.
     pub start_ns: u64,
-    /// Its last.
+    /// Time of its last request.
     pub end_ns: u64,
 }
 

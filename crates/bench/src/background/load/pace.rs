@@ -14,7 +14,7 @@ use super::meter::{Meter, monotonic_ns};
 /// Sleeps are cut into slices, so that a request to end is seen.
 const SLICE_NS: u64 = 50_000_000;
 
-/// What to do at a moment.
+/// Action at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
     /// Work.
@@ -28,7 +28,7 @@ pub enum Now {
 pub enum Duty {
     /// Active for the same time in each period, whatever it achieves.
     Timed {
-        /// From one beginning to the next.
+        /// Length of a period.
         period_ns: u64,
         /// How long it is active.
         on_ns: u64,

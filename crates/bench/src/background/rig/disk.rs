@@ -16,7 +16,7 @@ use crate::processes::wait_for;
 /// A place for files, and the disk below it.
 #[derive(Debug)]
 pub struct Disk {
-    /// Where files go.
+    /// Folder for files on the disk.
     pub dir: PathBuf,
     /// The block device of the slow disk.
     pub device: PathBuf,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What real programs work on: source trees to search and to build.
+//! Inputs of real programs: source trees to search and to build.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What experiments stand on: networks, disks, file trees.
+//! Infrastructure of experiments: networks, disks, file trees.
 //!
 //! Everything has the benchmark's process number in its name, and is undone
 //! when dropped, when the benchmark is killed ([`keeper`]), or at the next

@@ -16,7 +16,7 @@ use crate::processes::wait_for;
 pub const SINK_PORT: u16 = 5001;
 const SSH_PORT: u16 = 2222;
 const IPERF_PORT: u16 = 5201;
-/// One for the foreground, four for the background.
+/// A server for the foreground, four for the background.
 const IPERF_SERVERS: u16 = 5;
 const FAR: &str = "198.18.0.2";
 const NEAR: &str = "198.18.0.1";
@@ -90,8 +90,8 @@ impl Network {
                 "tc", "-n", ns, "qdisc", "add", "dev", ns, "root", "tbf", "rate", &rate, "burst",
                 "64kb", "latency", "10ms",
             ])?;
-            // What most machines have, or what also goes by losses: the
-            // host's own may be another.
+            // CUBIC is the default of most machines and reacts to losses; the host's own may
+            // differ.
             let file = "/proc/sys/net/ipv4/tcp_congestion_control";
             let set = format!("echo cubic >{file} || echo reno >{file} || true");
             must(&["ip", "netns", "exec", ns, "sh", "-c", &set])?;
@@ -109,7 +109,7 @@ impl Network {
         format!("{FAR}:{SINK_PORT}")
     }
 
-    /// What arrived of a connection.
+    /// Files of the data that arrived on a connection.
     pub fn arrived(&self, name: &str, kind: &str) -> PathBuf {
         self.dir.join(format!("{name}.{kind}"))
     }
@@ -248,8 +248,7 @@ impl Drop for Network {
     }
 }
 
-/// What puts a command into a namespace. Not `ip netns exec`, which gives it
-/// a mount namespace too.
+/// Command that enters a namespace. `ip netns exec` would create a mount namespace too.
 fn inside(ns: &str) -> Vec<String> {
     vec![
         "nsenter".to_owned(),
@@ -268,7 +267,7 @@ pub fn sweep() {
             .map(|rest| rest.trim_end_matches(['a', 'b']));
         let owner = digits.and_then(|digits| digits.parse::<i32>().ok());
         if owner.is_some_and(|pid| !crate::processes::runs(pid)) {
-            // What cannot be swept shows itself when a rig is set up.
+            // A namespace that cannot be deleted causes an error when a rig is set up.
             let _ = must(&["ip", "netns", "delete", &name]);
         }
     }

@@ -80,7 +80,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let runs = if quick { RUNS_QUICK } else { RUNS };
     let runs = args.pinning_runs.unwrap_or(runs);
     let usable = usable_cpus()?;
-    // What a launcher leaves behind is this process's to end.
+    // This process must end orphans of launchers.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let dir = tempfile::tempdir()?;
     let programs = Arc::new(Programs::compile(dir.path(), &usable)?);

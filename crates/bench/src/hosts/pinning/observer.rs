@@ -44,7 +44,7 @@ pub struct ProgramState {
 pub struct Inside {
     /// While they had a seat, in nanoseconds.
     pub seated_ns: u64,
-    /// Of that, on CPUs of the seat.
+    /// The part of that on CPUs of the seat.
     pub inside_ns: u64,
     /// At all times, as sampled and as counted by the meter.
     pub sampled_ns: u64,
@@ -100,7 +100,7 @@ impl Observer {
         *self.shared.watch() = Some(watch);
     }
 
-    /// What was seen of that program.
+    /// Observations of that program.
     pub fn seen(&self) -> Option<Watch> {
         self.shared.watch().take()
     }
@@ -210,7 +210,7 @@ impl Sampler {
         }
     }
 
-    /// Has the meter count new programs, and reads it once a second.
+    /// Adds new programs to the meter, and reads it once a second.
     fn meter(&mut self, now: &BTreeMap<String, ProgramState>) {
         let visitors = now.iter().filter(|(name, _)| name.starts_with(VISITOR));
         for (_, seen) in visitors {

@@ -20,7 +20,7 @@ const RUN_MAX: Duration = Duration::from_secs(60);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// Time until programs must have ended after the end of their launcher.
 const REST_MAX: Duration = Duration::from_secs(5);
-/// What the runtimes print where a pin fails.
+/// Messages of the runtimes about a failed pin.
 const COMPLAINTS: [&str; 6] = [
     "OMP: Error",
     "libgomp:",
@@ -30,7 +30,7 @@ const COMPLAINTS: [&str; 6] = [
     "failed to set",
 ];
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Why it failed.
@@ -69,7 +69,7 @@ impl<'a> Runner<'a> {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// It cannot be started or waited for.
+    /// The program cannot be started or waited for.
     pub fn run(&self, kind: Kind, turn: usize, length: Length) -> Result<Outcome> {
         let name = format!("pinned-{turn}");
         let (words, settings) = self.programs.command(kind, turn, length);
@@ -149,7 +149,7 @@ pub fn end_descendants() -> usize {
     for &pid in &left {
         eprintln!("pinning: process {pid} did not end and is killed");
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-            // It may end on its own meanwhile.
+            // The process may end on its own meanwhile.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }

@@ -14,7 +14,7 @@ const NOTICE_MAX: Duration = Duration::from_secs(2);
 /// Depth of the process tree below a program that is searched.
 const DEPTH_MAX: usize = 8;
 
-/// What was seen of one program.
+/// Observations of one program.
 #[derive(Debug)]
 pub struct Watch {
     name: String,
@@ -23,7 +23,7 @@ pub struct Watch {
     wrong_since: Option<Instant>,
     /// The longest time of that.
     pub noticed_after: Duration,
-    /// What was wrong for longer than the daemon may take.
+    /// Violation that lasted longer than the daemon may take.
     pub failure: Option<String>,
     /// Readings in which it had pinned threads, and of these: with a seat that
     /// contains the pins, without a seat and with the reason.
@@ -52,7 +52,7 @@ impl Watch {
         &self.name
     }
 
-    /// Takes in a reading of the state; `None`: the program is not managed.
+    /// Records a reading of the state; `None`: the program is not managed.
     pub fn observe(&mut self, seen: Option<&ProgramState>) {
         let Some(seen) = seen else {
             self.wrong_since = None;

@@ -30,7 +30,7 @@ pub struct Held {
 #[derive(Debug)]
 enum How {
     Kernels,
-    /// With another base slice than this.
+    /// EEVDF with another base slice; this is the slice to restore.
     Slice {
         before: String,
     },
@@ -42,7 +42,7 @@ impl Held {
     /// Starts it.
     ///
     /// # Errors
-    /// It cannot be started; the kernel's own runs then.
+    /// The scheduler cannot be started; the kernel's own runs then.
     pub fn start(rival: &Rival, usher: &Path) -> Result<Self> {
         let how = match rival {
             Rival::Eevdf => How::Kernels,
@@ -97,7 +97,7 @@ fn kernel_state(name: &str) -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// What the kernel last wrote of a scheduler.
+/// The kernel's last message about a scheduler.
 fn last_kernel_message() -> String {
     let log = Command::new("dmesg").output();
     let log = log.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -153,7 +153,7 @@ fn begin(peer: &Peer) -> Result<Child> {
     Ok(child)
 }
 
-/// As Ctrl-C does.
+/// Interrupts the process, like Ctrl-C.
 fn end(child: &mut Child) {
     if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process(pid, Signal::INT);
@@ -172,7 +172,7 @@ pub struct Meter {
 const COUNTING: &str = "counting";
 
 impl Meter {
-    /// Begins to count.
+    /// Starts to count.
     pub fn start(usher: &Path) -> Result<Self> {
         let last = format!("echo {COUNTING} >&2; exec cat >/dev/null");
         let mut counts = Command::new(usher)
@@ -203,7 +203,7 @@ impl Meter {
         })
     }
 
-    /// What was counted since.
+    /// Stops, and returns the counts.
     pub fn finish(mut self) -> Result<Counted> {
         drop(self.counts.stdin.take());
         let output = self.counts.wait_with_output().context("counting")?;

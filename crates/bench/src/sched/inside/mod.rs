@@ -23,14 +23,14 @@ use programs::Program;
 /// The hidden command that is run in a guest.
 pub const COMMAND: &str = "sched-inside";
 
-/// What it is to do.
+/// Arguments of the program in the guest.
 #[derive(Debug, Clone, clap::Args)]
 pub struct InsideArgs {
     /// A `Plan`
     plan: String,
 }
 
-/// Goes through the plan.
+/// Runs the plan.
 pub fn run(args: &InsideArgs) -> Result<()> {
     let plan: Plan = serde_json::from_str(&args.plan).context("reading the plan")?;
     settle()?;
@@ -39,7 +39,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         ..Workloads::default()
     };
     for turn in &plan.turns {
-        // What runs under them is there before the first is measured.
+        // The load's programs start before the first measurement.
         for load in &turn.loads {
             workloads.prepare(load)?;
         }
@@ -92,7 +92,7 @@ fn settle() -> Result<()> {
             return Ok(());
         }
     }
-    // Not so quiet, but the same for all.
+    // The guest is not quiet, but equally so for all schedulers.
     Ok(())
 }
 

@@ -24,7 +24,7 @@ const STEPS_MEASURED: u64 = 2_000_000;
 /// The hidden command of a program that computes.
 pub const WORKER: &str = "sched-worker";
 
-/// What it does.
+/// Arguments of a computing program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkerArgs {
     /// Threads, each of which does all of the steps
@@ -55,7 +55,7 @@ pub fn work(args: &WorkerArgs) -> Result<()> {
 struct WorkerThreads {
     begin: Barrier,
     end: Barrier,
-    /// Of each of them; 0: no more.
+    /// Steps of each thread; 0 ends the threads.
     steps: AtomicU64,
 }
 

@@ -18,7 +18,7 @@ use crate::sched::messages::{Counted, Sample};
 
 /// The program that rests half of the time.
 const OWNER: &str = "owner";
-/// Those that do not.
+/// The programs that do not rest.
 const OTHERS: [&str; 2] = ["first", "second"];
 /// How long the guest's emulated CPUs may take to have all of them seated.
 const SEATED_WITHIN: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub const AS_GUESTS: &str = "as_guests";
 /// Runs them under the scheduler that runs, with seats that the daemon gives; these are
 /// affinity masks where it has no scheduler to give them to.
 pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
-    // That of the scheduler, which is where the daemon finds it.
+    // The scheduler's runtime folder, as the daemon finds the scheduler there.
     let runtime = std::env::var_os("USHER_RUNTIME_DIR").context("there is no runtime folder")?;
     let runtime = PathBuf::from(runtime);
     std::fs::create_dir_all(&runtime).context("making the runtime folder")?;
@@ -57,7 +57,7 @@ pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
     Ok(())
 }
 
-/// What is to be done.
+/// Settings of the load.
 #[derive(Debug, Clone, Copy)]
 pub struct Seated {
     /// Steps of each of the owner's threads in a round.
@@ -219,7 +219,7 @@ fn managed(usher: &Path, runtime: &Path) -> Result<Vec<Managed>> {
     Ok(status.programs)
 }
 
-/// What became of seats; none where no scheduler keeps them.
+/// Statistics of the seats; empty without a scheduler that supports seats.
 fn stats(usher: &Path, runtime: &Path) -> Vec<Kept> {
     let answer = query(usher, runtime, &["sched", "stats"]).unwrap_or_default();
     let stats: Stats = serde_json::from_slice(&answer).unwrap_or_default();

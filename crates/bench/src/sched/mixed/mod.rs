@@ -23,8 +23,8 @@ const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
 const PROGRAM: &str = include_str!("program.sh");
 const CROWD: &str = include_str!("Crowd.java");
 
-/// What must be on the path, and which packages have it; scripts/packages/bench.txt names them,
-/// too.
+/// Commands that must be on the path, with their packages, which are also listed in
+/// scripts/packages/bench.txt.
 const NEEDED: [(&str, &str); 4] = [
     ("make", "make"),
     ("cc", "gcc"),
@@ -38,7 +38,7 @@ const SERVERS: &str = "/usr/lib/postgresql";
 /// The programs, made ready in the folder of results.
 ///
 /// # Errors
-/// What is not installed.
+/// A program is not installed.
 pub fn load(folder: &Path) -> Result<Load> {
     let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
     if let Some((program, package)) = missing {

@@ -14,14 +14,14 @@ use crate::tasks::workload::Workload;
 /// Polls before a thread yields its CPU.
 const LOOKS: u32 = 1 << 14;
 
-/// On cache lines of its own.
+/// A counter on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded(AtomicU32);
 
 struct Frame {
     work: Workload,
-    /// By row: macroblocks done, of all frames.
+    /// Macroblocks done, of all frames, by row.
     done: Vec<Padded>,
     /// Frames begun.
     begun: Padded,

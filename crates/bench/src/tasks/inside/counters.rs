@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::tasks::workload::Workload;
 
-/// What each task still waits for.
+/// The number of unfinished predecessors of each task.
 pub struct Counters {
     work: Workload,
     pending: Vec<AtomicU32>,

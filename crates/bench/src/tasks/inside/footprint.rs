@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a registered task takes of memory, and tasks in flight by the million.
+//! Memory of a registered task, and millions of tasks in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

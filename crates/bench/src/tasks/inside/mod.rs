@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What runs in a process of its own, as every peer does: our runtime, rayon,
-//! whole orders without a runtime, and what a registered task takes of memory.
+//! Forms that run in a process of their own, as every peer does: usher-tasks, rayon, whole orders
+//! without a runtime, and the memory of a registered task.
 
 mod by_hand;
 mod counters;
@@ -17,12 +17,12 @@ use usher_tasks::{Groups, Policy};
 
 use super::workload::Workload;
 
-/// What runs the workload.
+/// The forms that run the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// Our runtime without hints; for fib, its `join`
     Usher,
-    /// As that, while each task is written down
+    /// The same, with a trace of each task
     UsherTraced,
     /// Our runtime: T is the row, S the macroblock
     UsherHints,

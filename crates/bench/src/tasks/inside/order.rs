@@ -26,12 +26,12 @@ pub fn by_stage(work: Workload) -> Vec<u32> {
         .collect()
 }
 
-/// What is ready first is run first.
+/// Runs first the task that became ready first.
 pub fn queue(work: Workload) -> Vec<u32> {
     ready_order(work, VecDeque::pop_front)
 }
 
-/// What became ready last is run first, as thread pools do.
+/// Runs first the task that became ready last, as thread pools do.
 pub fn stack(work: Workload) -> Vec<u32> {
     ready_order(work, VecDeque::pop_back)
 }
