@@ -202,7 +202,7 @@ impl RegulatorFixture {
     }
 }
 
-/// A cgroup with SCHED_IDLE weight: its processes run only on idle CPUs.
+/// A cgroup with `cpu.idle` set: its processes run only on idle CPUs.
 struct IdleGroup {
     dir: PathBuf,
     _keeper: Keeper,

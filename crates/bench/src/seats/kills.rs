@@ -278,7 +278,7 @@ impl<'a> SeatKillFixture<'a> {
 impl Drop for SeatKillFixture<'_> {
     fn drop(&mut self) {
         for child in self.launchers.iter_mut().chain([&mut self.daemon]) {
-            // The launchers have ended, or are killed here after a failure.
+            // The launchers and the daemon have ended, or are killed here after a failure.
             let _ = child.kill();
             let _ = child.wait();
         }
