@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_nothing() {
+    fn charts_without_data_have_no_points() {
         assert_eq!(lines("t", "x", &[], 0.9), "");
         assert!(slow_downs("t", &[]).starts_with("<svg"));
         assert!(times("ns", "t", &[]).starts_with("<svg"));

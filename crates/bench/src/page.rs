@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_made_of_what_was_saved() {
+    fn the_page_is_made_from_the_saved_result() {
         let folder = tempfile::tempdir().unwrap();
         let facts = machine::facts().unwrap();
         let page = machine::save(folder.path(), "T", &facts, &[part()]).unwrap();

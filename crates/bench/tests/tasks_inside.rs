@@ -96,7 +96,7 @@ fn registered_tasks_take_memory_and_all_run() {
 }
 
 #[test]
-fn what_there_is_not_is_refused() {
+fn invalid_workloads_are_rejected() {
     for words in [
         "usher 0 0 1 wavefront 2 2 2 empty",
         "usher 1 0 0 wavefront 2 2 2 empty",

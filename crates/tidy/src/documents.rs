@@ -183,7 +183,7 @@ fn resolve(from: &str, path: &str) -> String {
 mod tests {
     use super::*;
 
-    fn said(rule: crate::Rule, files: &[(&str, &str)]) -> Vec<String> {
+    fn breaches_of(rule: crate::Rule, files: &[(&str, &str)]) -> Vec<String> {
         let breaches = rule(&Tree::of(files));
         breaches.iter().map(Breach::to_string).collect()
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn the_map_shows_every_crate_and_no_other() {
         let crates = [("crates/a/Cargo.toml", ""), ("crates/b/Cargo.toml", "")];
-        let with = |map| said(check_code_map, &[(MAP, map), crates[0], crates[1]]);
+        let with = |map| breaches_of(check_code_map, &[(MAP, map), crates[0], crates[1]]);
         assert_eq!(with("`crates/a`, crates/b/src/lib.rs in crates/"), [""; 0]);
         assert_eq!(
             with("`crates/a` and crates/c."),
@@ -201,7 +201,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            said(check_code_map, &crates),
+            breaches_of(check_code_map, &crates),
             ["ARCHITECTURE.md: is missing"]
         );
     }
@@ -218,7 +218,7 @@ mod tests {
             ("Makefile", ""),
         ];
         assert_eq!(
-            said(check_links, &files),
+            breaches_of(check_links, &files),
             [
                 "docs/a.md:5: the link gone.md leads nowhere",
                 "docs/a.md:6: the link x.png leads nowhere",
@@ -233,7 +233,7 @@ mod tests {
         let make = "# notes: none\n.PHONY: ghost\nrun test: setup\n\tdeep: no\ninstall: ;\n";
         let page = "`make run` then `make install PREFIX=x` and make nonsense\n\n\
                     ```sh\n$ make test\nmake -j2 ghost\n```\n";
-        let said = said(check_links, &[("Makefile", make), ("README.md", page)]);
-        assert_eq!(said, ["README.md:5: the Makefile has no target ghost"]);
+        let found = breaches_of(check_links, &[("Makefile", make), ("README.md", page)]);
+        assert_eq!(found, ["README.md:5: the Makefile has no target ghost"]);
     }
 }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_folder_without_what_was_built() {
+    fn reads_a_folder_without_build_outputs() {
         let root = std::env::temp_dir().join(format!("usher-tidy-{}", std::process::id()));
         for (path, content) in [
             ("target/x.rs", b"fn x() {}".as_slice()),

@@ -19,8 +19,8 @@ fn the_repository_keeps_its_rules() {
         .flat_map(|(name, rule)| {
             let mut breaches = rule(&tree);
             breaches.sort();
-            let say = move |breach: Breach| format!("[{name}] {breach}");
-            breaches.into_iter().map(say)
+            let show = move |breach: Breach| format!("[{name}] {breach}");
+            breaches.into_iter().map(show)
         })
         .collect();
     assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_marked_ends_with_its_keeper_wherever_it_went() {
+    fn marked_processes_end_with_their_keeper_in_any_session() {
         let mark = format!("USHER_TEST_REAPED={}-", std::process::id());
         let keeper = reaper_of(&mark).unwrap();
         let forks = "while :; do sleep 600 & wait; done";

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_band_grows_with_what_is_held_against_it() {
+    fn the_band_grows_with_the_treatments_compared_with_it() {
         let aa = tally(BackgroundMethod::Alone, &[1.0; 5]);
         assert!(wants_more(&aa, &LIMITS, true));
         assert!(!wants_more(&aa, &LIMITS, false));

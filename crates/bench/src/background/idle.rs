@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_periods_and_the_phase_that_ends_them_are_looked_at() {
+    fn whole_periods_and_their_last_phase_are_measured() {
         assert_eq!(seconds(2_000.0, false), 11.0);
         assert_eq!(seconds(10.0, true), 4.005);
         assert_eq!(seconds(10_000.0, false), 55.0);

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_disk_is_drawn_once_and_what_was_not_measured_nowhere() {
+    fn each_disk_is_drawn_once_and_unmeasured_cells_are_not_drawn() {
         let result = |cell, tallies| CellResult {
             cell,
             tallies,

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_yields_is_charged_the_whole_phase() {
+    fn a_background_that_never_yields_is_charged_the_whole_phase() {
         assert_eq!(yielded_ms(&bins(&[(0, 2_000)]), 100.0, 600.0), 500.0);
     }
 

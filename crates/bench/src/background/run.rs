@@ -150,7 +150,7 @@ mod tests {
     use crate::bars::Bar;
 
     #[test]
-    fn what_was_measured_is_not_measured_again() -> Result<()> {
+    fn measured_cells_are_not_measured_again() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let mut part = Part::new("idle", "What is idle, used");
         part.bars = vec![Bar::at_least("of what is idle", 94.8, 90.0, "%")];

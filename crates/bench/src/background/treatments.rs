@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn background_work_has_a_session_of_its_own_unless_said() {
+    fn only_nice_same_session_shares_the_session_of_the_foreground() {
         assert_eq!(
             line(BackgroundMethod::Nice),
             "setsid nice -n 19 work --hard"

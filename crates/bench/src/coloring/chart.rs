@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_nothing() {
+    fn charts_without_data_have_no_points() {
         assert_eq!(chart(vec![]).svg(), "");
         assert_eq!(chart(vec![(0.0, 1.0)]).svg(), "", "no logarithm of 0");
     }

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_get_on_whatever_the_colours_and_threads() {
+    fn workloads_progress_with_all_colours_and_cpus() {
         for load in WorkloadKind::ALL {
             for colors in [Colors::Plain, Colors::DEFAULT] {
                 for cpus in [1, 2] {

@@ -43,7 +43,7 @@ impl LockTally {
 impl SpinLock {
     /// Does something under the lock.
     pub fn with<T>(&self, tally: &mut LockTally, work: impl FnOnce() -> T) -> T {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let mut turns = 0_u32;
         while self.0.swap(true, Acquire) {
             while self.0.load(Relaxed) {
@@ -60,7 +60,7 @@ impl SpinLock {
         tally.acquisitions += 1;
         tally.contended += u64::from(turns > 0);
         tally.held_ns += got.elapsed().as_nanos() as u64;
-        tally.waited_ns += (got - asked).as_nanos() as u64;
+        tally.waited_ns += (got - requested).as_nanos() as u64;
         done
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_in_between() {
+    fn the_lock_excludes_other_threads() {
         let (lock, count) = (SpinLock::default(), std::sync::atomic::AtomicU64::new(0));
         let add = || {
             let mut tally = LockTally::default();

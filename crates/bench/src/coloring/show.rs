@@ -17,17 +17,17 @@ use crate::bars::{Bar, Figure, Part, Table};
 /// What the coloured walk must be faster by.
 const GAIN_LEAST: f64 = 2.0;
 /// Lengths of the queue at which it must.
-const ASKED: [usize; 2] = [1024, 2400];
+const SIZES_WITH_BARS: [usize; 2] = [1024, 2400];
 /// Ours, among the variants.
 const OURS: usize = 2;
 
 /// Walks of run queues.
 pub fn walks(walks: &[Walk]) -> Part {
     let mut part = Part::new("walks", "Walks of run queues on this machine");
-    let asked = walks
+    let barred = walks
         .iter()
-        .filter(|walk| ASKED.contains(&walk.structures) && walk.threads == 1);
-    part.bars = asked
+        .filter(|walk| SIZES_WITH_BARS.contains(&walk.structures) && walk.threads == 1);
+    part.bars = barred
         .map(|walk| {
             let what = format!("{} structures, {}", walk.structures, condition(walk));
             let gain = walk.gain(OURS).map(|gain| gain.value);

@@ -156,7 +156,7 @@ fn shown(machine: &SmpMachine, results: &Results, times: u64, seeds: u64) -> Par
 fn bars(results: &Results) -> Vec<Bar> {
     let cpus = published::CPUS;
     let mut bars = Vec::new();
-    for (load, asked, paper) in [
+    for (load, bar, paper) in [
         (WorkloadKind::Chat, 60.0, published::CHAT_GAIN),
         (WorkloadKind::Web, 15.0, published::WEB_GAIN),
     ] {
@@ -171,7 +171,7 @@ fn bars(results: &Results) -> Vec<Bar> {
             "simulated {name}, {cpus} CPUs: gain, the seeds' median (paper +{paper}; seeds {:+.1} to {:+.1})",
             gain.least, gain.most
         );
-        bars.push(Bar::at_least(what, gain.median, asked, "%"));
+        bars.push(Bar::at_least(what, gain.median, bar, "%"));
     }
     bars
 }

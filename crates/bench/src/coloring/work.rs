@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_time_gets_no_turns() {
+    fn zero_operation_time_gives_no_turns() {
         assert_eq!(turns_for(0), 0);
     }
 }

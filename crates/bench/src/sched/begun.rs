@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_goes_on_asks_for_the_same() {
+    fn a_resumed_run_needs_the_same_selection() {
         let again = |words: &[&str]| {
             let words = ["usher-bench", "sched"].iter().chain(words);
             again(words.map(|&word| word.to_owned()), Path::new("out/x-sched"))

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: MIT OR Apache-2.0
-%% Everyone messages everyone: each of so many processes sends a ping to each, itself
-%% included, and answers those that it gets. Says when all are there, waits for a line,
-%% says when all have their answers, and begins anew.
+%% All-to-all messages: each of Count processes sends a ping to each, itself included, and
+%% answers the pings that it receives. Prints a line when all processes exist, waits for a
+%% line, prints a line when all have their answers, and begins anew.
 -module(big).
 -export([start/1]).
 

@@ -108,7 +108,7 @@ mod tests {
     use crate::sched::rows::tests::sample;
 
     #[test]
-    fn what_is_saved_is_switches_times_their_cost() {
+    fn gain_is_saved_switches_times_their_cost() {
         let of = |rival, count| sample(rival, spaces::NAME, 7, [count, count]);
         let mut measured = Measured {
             samples: vec![of(Rival::Eevdf, 4400), of(Rival::Usher, 400)],

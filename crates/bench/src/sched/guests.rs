@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_first_in_a_pair_is_second_in_the_next() {
+    fn the_order_in_pairs_alternates() {
         let args = args(&["--pairs", "3", "--only", "elapsed"]);
         let guests = guests(&args, vec![Rival::Fifo]);
         let load = Load::Overhead { ms: 1 };

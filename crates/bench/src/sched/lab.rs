@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_finished_is_not_asked_for_again() {
+    fn finished_samples_are_not_measured_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("one.jsonl");
         assert!(saved(&file).unwrap().is_empty());
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_failed_is_told_and_not_counted() {
+    fn a_failed_scheduler_is_reported_and_not_counted() {
         let why = "the kernel ended it".to_owned();
         let part = "cores".to_owned();
         let rival = Rival::Fifo;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_of_a_round_is_tried_in_others() {
+    fn a_load_left_out_of_a_round_is_tried_in_other_rounds() {
         let of_older = r#"{"left_out":{"part":"cores","rival":"fifo","why":"x"}}"#;
         let all: GuestMessage = serde_json::from_str(of_older).unwrap();
         let GuestMessage::LeftOut {

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_was_said() {
+    fn a_line_survives_a_round_trip() {
         let sample = Sample {
             part: "spaces".to_owned(),
             rival: Rival::EevdfSlice { ms: 8 },
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_usher_counts_beside_is_passed_over() {
+    fn other_figures_of_usher_are_ignored() {
         let line = r#"{"switches":3,"space_switches":2,"mm_changes":9,"wakeups":1,
             "latency":[0,0,0,0,0,0,4],"shared_ns":0,"needless_ns":0}"#;
         let counted: Counted = serde_json::from_str(line).unwrap();

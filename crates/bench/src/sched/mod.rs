@@ -401,7 +401,7 @@ pub mod tests {
     }
 
     #[test]
-    fn slices_are_as_told() {
+    fn slices_follow_the_options() {
         let slices = |words: &[&str]| args(words).slices();
         let quick = [4, 8].map(|ms| Rival::EevdfSlice { ms });
         assert_eq!(slices(&["--quick"]), quick);

@@ -62,8 +62,8 @@ fn program(cache: &Path, name: &str, version: &str) -> Result<PathBuf> {
         .stdin(Stdio::null())
         .output()
         .context("running cargo, which builds peers")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty());
     ensure!(
         output.status.success() && program.is_file(),
         "cargo cannot build {name} {version}: {}",
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_built_is_not_built_again() {
+    fn an_installed_peer_is_not_built_again() {
         let cache = tempfile::tempdir().unwrap();
         let bin = cache.path().join("peers/scx_x-1/bin");
         std::fs::create_dir_all(&bin).unwrap();

@@ -117,7 +117,7 @@ pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
         "{rounds} in a guest of the lab ({topology}, Linux {kernel}), in virtual time: every \
          instruction takes 1 ns, and the guest's CPUs take turns on one of the host's. Counts, \
          waits, fairness and placement are to be believed. Caches, what hardware threads cost \
-         one another and parallel capacity are not modelled: nothing here says how fast \
+         one another and parallel capacity are not modelled: this gives no indication of how fast \
          programs are on hardware."
     )
 }
@@ -158,7 +158,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_missing_meets_no_bar() {
+    fn missing_figures_meet_no_bar() {
         assert!(Bar::at_most("x", ratio(Some(1.0), Some(4.0)), 0.25, "").is_met());
         assert!(!Bar::at_most("x", ratio(Some(1.0), None), 0.25, "").is_met());
         assert_eq!(ratio(Some(1.0), Some(0.0)), None);

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slice_with_runs_as_long_as_ours_is_found() {
+    fn the_slice_with_the_nearest_run_length_is_found() {
         let slices = [2, 8].map(|ms| Rival::EevdfSlice { ms });
         let runs = |rival, run_ms, spaces, late_ms| Runs {
             rival,

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ours_no_bar_is_met() {
+    fn without_usher_no_bar_is_met() {
         let mut measured = measured();
         measured.samples.retain(|s| s.rival != Rival::Usher);
         let part = part(&measured, String::new()).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_the_median_of_differences() {
+    fn result_is_the_median_of_differences() {
         let pair = |threads_ns, processes_ns| Pair {
             threads_ns,
             processes_ns,

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_answers_takes_a_turn_for_each_byte() {
+    fn the_partner_takes_a_turn_for_each_byte() {
         let mut out = Vec::new();
         answer(&[7; 5][..], &mut out, 1000).unwrap();
         assert_eq!(out, [0; 5]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_between_threads_are_taken_and_a_partner_that_goes_is_told() {
+    fn threads_take_turns_and_a_lost_partner_is_an_error() {
         assert!(between_threads(4096, Duration::from_millis(1)).unwrap() > 0.0);
         let gone = ask(io::empty(), io::sink(), 64, Duration::ZERO).unwrap_err();
         assert_eq!(gone.to_string(), "taking turns");

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn our_program_knows_what_it_is_asked_for() {
+    fn own_contestants_have_valid_forms() {
         let all = [PLAIN, TRACED, HINTED, PAPER, BY_HAND]
             .into_iter()
             .chain(WAVEFRONT_PEERS)

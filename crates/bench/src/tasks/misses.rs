@@ -141,9 +141,9 @@ fn run_once(
         .args(["1", "0", &frames.to_string()])
         .args(FRAME_720P)
         .arg(case);
-    let (_, said) =
+    let (_, stderr) =
         rounds::outputs(&mut command).with_context(|| format!("{} under valgrind", one.label))?;
-    let order = said.lines().find_map(|line| line.strip_prefix(CHOSEN));
+    let order = stderr.lines().find_map(|line| line.strip_prefix(CHOSEN));
     let text = std::fs::read_to_string(&file).context("what cachegrind wrote")?;
     let counts = Counted::read(&text)?.all()?;
     Ok((order.map(str::to_owned), counts))

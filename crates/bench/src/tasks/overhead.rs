@@ -135,7 +135,7 @@ mod tests {
     use crate::tasks::study::tests::samples;
 
     #[test]
-    fn whoever_is_slower_than_a_peers_best_form_misses_the_bar() {
+    fn a_result_slower_than_a_peers_best_form_misses_the_bar() {
         let [tbb, flow, ..] = WAVEFRONT_PEERS;
         let samples = samples(&[
             ((PLAIN, 1), "empty", &[15.0, 16.0, 15.0]),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trace_adds_is_told_of_each_threads_time() {
+    fn trace_cost_is_measured_in_thread_time() {
         let samples = samples(&[
             ((PLAIN, 2), "empty", &[8.0, 30.0, 8.0]),
             ((TRACED, 2), "empty", &[20.0, 42.0, 21.0]),

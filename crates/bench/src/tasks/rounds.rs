@@ -143,10 +143,10 @@ pub fn output(command: &mut Command) -> Result<String> {
 pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().context("running it")?;
     let all = String::from_utf8_lossy(&output.stderr).into_owned();
-    let said = all.trim().lines().last().unwrap_or("it printed no error");
+    let last_line = all.trim().lines().last().unwrap_or("it printed no error");
     match output.status.code() {
         Some(0) => Ok((String::from_utf8(output.stdout)?, all)),
         Some(124) => bail!("it took longer than {SECONDS_MAX} s"),
-        _ => bail!("{}: {said}", output.status),
+        _ => bail!("{}: {last_line}", output.status),
     }
 }

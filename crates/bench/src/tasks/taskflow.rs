@@ -129,13 +129,13 @@ impl<'a> Apt<'a> {
 
 /// The mirror of Debian's main archive that this machine's apt is set up with.
 fn mirror() -> Result<String> {
-    let said = output(Command::new("apt-get").args([
+    let targets = output(Command::new("apt-get").args([
         "indextargets",
         "--format",
         "$(LABEL) $(COMPONENT) $(REPO_URI)",
         "Created-By: Packages",
     ]))?;
-    mirror_in(&said).context("this machine's apt has no Debian archive among its sources")
+    mirror_in(&targets).context("this machine's apt has no Debian archive among its sources")
 }
 
 fn mirror_in(targets: &str) -> Option<String> {
@@ -149,9 +149,9 @@ fn output(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("running {name}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let error = said.lines().find(|line| line.starts_with("E:"));
-    let error = error.or(said.lines().last()).unwrap_or("no reason given");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let error = stderr.lines().find(|line| line.starts_with("E:"));
+    let error = error.or(stderr.lines().last()).unwrap_or("no reason given");
     ensure!(output.status.success(), "{name}: {error}");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -124,9 +124,9 @@ fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a st
         .current_dir(folder)
         .output()
         .with_context(|| format!("there is no {compiler}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let error = said.lines().find(|line| line.contains("error"));
-    let error = error.or(said.lines().next()).unwrap_or("no reason given");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let error = stderr.lines().find(|line| line.contains("error"));
+    let error = error.or(stderr.lines().next()).unwrap_or("no reason given");
     ensure!(output.status.success(), "{compiler}: {error}");
     Ok(())
 }
@@ -153,8 +153,8 @@ mod tests {
                 let mut command = Command::new(path);
                 command.args([one.form, threads, "0", "2"]);
                 let output = command.args(workload.split(' ')).output().unwrap();
-                let said = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{}: {said}", one.label);
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {stderr}", one.label);
             }
         };
         let is_foreign = |one: &&Contestant| one.program != Program::Own;

@@ -198,7 +198,7 @@ mod tests {
 
     /// A single test, as a process has one workload.
     #[test]
-    fn whoever_skips_repeats_or_reorders_tasks_is_found_out() {
+    fn skipped_repeated_and_reordered_tasks_are_detected() {
         let words = "1 0 2 wavefront 5 4 3 empty compute:7 memory:128";
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let work = Workload::begin(&words).unwrap();

@@ -113,7 +113,7 @@ fn a_file_is_read_block_by_block() {
 }
 
 #[test]
-fn what_is_sent_is_what_arrives() {
+fn sent_data_arrives_complete() {
     for burst in [None, Some(4), Some(7)] {
         let dir = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

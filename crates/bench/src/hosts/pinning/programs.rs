@@ -151,8 +151,8 @@ impl Programs {
             .current_dir(&self.dir)
             .output()
             .with_context(|| format!("{compiler} is not installed"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let first = said.lines().next().unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let first = stderr.lines().next().unwrap_or_default();
         ensure!(output.status.success(), "{compiler} {option}: {first}");
         Ok(())
     }

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_of_the_runtime_is_a_failure_whatever_the_status() {
+    fn a_runtime_error_message_is_a_failure_with_any_status() {
         let ok = Some(ExitStatus::from_raw(0));
         assert_eq!(failure(ok, ""), None);
         assert_eq!(failure(ok, "a warning\n"), None);

@@ -121,12 +121,12 @@ fn run_usher(usher: &Path, words: &[&str]) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("running {}", usher.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let doing = words.join(" ");
     ensure!(
         output.status.success(),
         "usher {doing}: {}",
-        said.trim().lines().next_back().unwrap_or("it failed")
+        stderr.trim().lines().next_back().unwrap_or("it failed")
     );
     Ok(())
 }
@@ -191,11 +191,11 @@ impl Meter {
         if line.trim() != COUNTING {
             let _ = counts.kill();
             let _ = counts.wait();
-            let said = match line.trim() {
+            let reason = match line.trim() {
                 "" => "it does not count",
-                said => said,
+                reason => reason,
             };
-            bail!("usher sched stats: {said}");
+            bail!("usher sched stats: {reason}");
         }
         Ok(Self {
             counts,
@@ -228,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_counts_until_it_is_told() {
+    fn the_counter_counts_until_its_input_ends() {
         let meter = Meter::start(&stand_in()).unwrap();
         let counted = meter.finish().unwrap();
         assert_eq!((counted.switches, counted.needless_ns), (5, 1));
     }
 
     #[test]
-    fn what_usher_refuses_is_told() {
+    fn failures_of_usher_are_reported() {
         let why = Held::start(&Rival::Fifo, &stand_in()).unwrap_err();
         assert_eq!(why.to_string(), "usher sched start --fifo: usher: no BTF");
         let why = Meter::start(Path::new("false")).unwrap_err();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_nothing_is_told() {
+    fn output_without_counts_is_an_error() {
         assert!(counted(b"{}").is_err());
         assert!(counted(b"no").is_err());
     }

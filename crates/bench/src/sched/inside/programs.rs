@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_something_else_is_told() {
+    fn an_unexpected_answer_of_a_program_is_an_error() {
         let dies = shell("exit 3").unwrap_err().to_string();
         assert_eq!(dies, "a program wrote '' in place of 'ready'");
         let mut programs = vec![shell("echo ready; read line; echo oops").unwrap()];

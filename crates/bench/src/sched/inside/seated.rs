@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_does_not_count() {
+    fn earlier_figures_do_not_count() {
         let mut latency = [0; 24];
         latency[23] = 7;
         let before = [seat(OWNER, 5, 5, latency), seat("first", 10, 0, [0; 24])];

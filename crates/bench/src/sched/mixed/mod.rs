@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_named() {
+    fn missing_programs_are_named() {
         assert!(is_there("sh"));
         assert!(!is_there("no-such-program"));
         let servers = tempfile::tempdir().unwrap();
