@@ -262,7 +262,7 @@ fn a_deadline_thread_keeps_its_policy() {
         "{now:?}"
     );
     let why = act.demotion_gaps(ONE).join("\n");
-    assert!(why.contains("deadlines"), "{why}");
+    assert!(why.contains("deadline policy"), "{why}");
     close(act);
     assert_eq!(snapshot(&program), before);
 }
