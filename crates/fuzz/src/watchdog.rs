@@ -10,35 +10,35 @@ use crate::HANG;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The input at work, and since when.
-type AtWork = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
+type Running = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
 /// A thread that checks one target for hangs; it ends with this value.
 pub struct Watchdog {
-    at_work: AtWork,
+    running: Running,
 }
 
 /// While this value lives, its input is at work.
-pub struct Guard<'a>(&'a AtWork);
+pub struct Guard<'a>(&'a Running);
 
 impl Watchdog {
     /// Starts to watch a target, with no input at work.
     pub fn start(name: &str) -> Self {
-        let at_work = AtWork::default();
-        let (seen, name) = (Arc::downgrade(&at_work), name.to_owned());
+        let running = Running::default();
+        let (seen, name) = (Arc::downgrade(&running), name.to_owned());
         std::thread::spawn(move || {
-            while let Some(at_work) = seen.upgrade() {
-                end_if_hung(&name, &at_work);
-                drop(at_work);
+            while let Some(running) = seen.upgrade() {
+                end_if_hung(&name, &running);
+                drop(running);
                 std::thread::sleep(PAUSE);
             }
         });
-        Self { at_work }
+        Self { running }
     }
 
     /// Notes that this input is at work.
     pub fn watch(&self, input: &[u8]) -> Guard<'_> {
-        set(&self.at_work, Some((Instant::now(), input.to_vec())));
-        Guard(&self.at_work)
+        set(&self.running, Some((Instant::now(), input.to_vec())));
+        Guard(&self.running)
     }
 }
 
@@ -48,13 +48,13 @@ impl Drop for Guard<'_> {
     }
 }
 
-fn set(at_work: &AtWork, input: Option<(Instant, Vec<u8>)>) {
-    *at_work.lock().unwrap_or_else(PoisonError::into_inner) = input;
+fn set(running: &Running, input: Option<(Instant, Vec<u8>)>) {
+    *running.lock().unwrap_or_else(PoisonError::into_inner) = input;
 }
 
-fn end_if_hung(name: &str, at_work: &AtWork) {
-    let at_work = at_work.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some((since, input)) = at_work.as_ref() else {
+fn end_if_hung(name: &str, running: &Running) {
+    let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((since, input)) = running.as_ref() else {
         return;
     };
     if since.elapsed() < HANG {

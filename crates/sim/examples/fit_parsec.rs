@@ -8,7 +8,7 @@
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
 use usher_model::Topology;
-use usher_sim::fidelity::{CurveFit, PHI, Points, XEON, machine, published, speedup};
+use usher_sim::fidelity::{ModelFit, PHI, Points, XEON, machine, published, speedup};
 use usher_sim::machine::Machine;
 use usher_sim::parsec::{Model, Traits, programs};
 use usher_topology::Source;
@@ -172,7 +172,7 @@ fn solve(fit: Search<'_>) -> Traits {
 }
 
 fn show(label: &str, machine: &Machine, model: &Model, points: &Points) {
-    let fit = CurveFit::new(machine, model, points).unwrap();
+    let fit = ModelFit::new(machine, model, points).unwrap();
     print!("  {label}:");
     for (threads, want, got) in &fit.points {
         print!(" {threads}:{got:.2}/{want}");

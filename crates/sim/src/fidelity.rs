@@ -57,14 +57,14 @@ pub fn speedup(machine: &Machine, name: &str, traits: &Traits, threads: f64) -> 
 
 /// The speed-up curve of one program on one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CurveFit {
+pub struct ModelFit {
     /// Name of the program.
     pub program: String,
     /// Number of threads, published speed-up, simulated speed-up.
     pub points: Vec<(f64, f64, f64)>,
 }
 
-impl CurveFit {
+impl ModelFit {
     /// Compares a model with the published points of its program.
     pub fn new(machine: &Machine, model: &Model, points: &Points) -> Option<Self> {
         let point = |&(threads, published): &(f64, f64)| {
@@ -98,8 +98,8 @@ pub fn fits(
     machine: &Machine,
     name: &str,
     models: &[Model],
-) -> Result<Vec<CurveFit>, serde_json::Error> {
+) -> Result<Vec<ModelFit>, serde_json::Error> {
     let published = published()?;
-    let fit = |model: &Model| CurveFit::new(machine, model, published.get(&model.name)?.get(name)?);
+    let fit = |model: &Model| ModelFit::new(machine, model, published.get(&model.name)?.get(name)?);
     Ok(models.iter().filter_map(fit).collect())
 }

@@ -9,7 +9,7 @@ use usher_model::Topology;
 use usher_sim::alone::alone;
 use usher_sim::campaign::{CampaignProgram, Scheduler, measure_programs};
 use usher_sim::evaluation::SimulationSize;
-use usher_sim::fidelity::{CurveFit, PHI, XEON, fits, machine};
+use usher_sim::fidelity::{ModelFit, PHI, XEON, fits, machine};
 use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::oracle::candidates;
@@ -30,7 +30,7 @@ fn topology(spec: &str) -> Topology {
     usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap()
 }
 
-fn simulated(name: &str, spec: &str) -> Vec<CurveFit> {
+fn simulated(name: &str, spec: &str) -> Vec<ModelFit> {
     let machine = machine(name, &topology(spec)).unwrap();
     fits(&machine, name, &programs().unwrap()).unwrap()
 }

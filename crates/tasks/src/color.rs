@@ -251,8 +251,8 @@ impl Blocks {
 impl Drop for Blocks {
     fn drop(&mut self) {
         for (chunk, layout) in self.pool().chunks.drain(..) {
-            // SAFETY: asked for with that layout; those who took blocks promised to
-            // use them no longer than this lives.
+            // SAFETY: allocated with that layout; the users of the blocks promised not to
+            // use them after the end of the pool.
             unsafe { alloc::dealloc(chunk.as_ptr(), layout) };
         }
     }

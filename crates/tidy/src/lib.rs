@@ -30,7 +30,10 @@ pub use tree::{File, Tree};
 pub type Rule = fn(&Tree) -> Vec<Breach>;
 
 /// Every rule, by name.
-pub const RULES: [(&str, Rule); 10] = [
+pub const RULES: [(&str, Rule); 13] = [
+    ("prose", prose::check),
+    ("old names", names::check_old),
+    ("homonyms", names::check_homonyms),
     ("licences", licence::check),
     ("sizes", size::check),
     ("layers", layers::check),

@@ -23,11 +23,10 @@ struct Group {
     starts: fn(&[&str]) -> bool,
 }
 
-const PEOPLE: [&str; 9] = [
+const PEOPLE: [&str; 8] = [
     "who",
     "whom",
     "whoever",
-    "whose",
     "somebody",
     "someone",
     "nobody",
@@ -46,7 +45,12 @@ const SENTENCE_WORDS_MAX: usize = 35;
 /// Share of long sentences in documents.
 const LONG_SENTENCES_MAX: f64 = 0.09;
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
+    Group {
+        name: "of things",
+        limit: 0.5,
+        starts: |words| words[0] == "whose",
+    },
     Group {
         name: "tell, say, ask",
         limit: 0.8,
@@ -114,7 +118,7 @@ pub struct Line<'a> {
 /// Words for people; groups of words that an area uses too often; long sentences in documents.
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut areas: BTreeMap<String, Vec<Line<'_>>> = BTreeMap::new();
-    for file in &tree.files {
+    for file in tree.files.iter().filter(|file| !is_unfinished(file)) {
         for (area, lines) in prose_of(file) {
             areas.entry(area).or_default().extend(lines);
         }
@@ -151,6 +155,12 @@ fn prose_of(file: &File) -> Vec<(String, Vec<Line<'_>>)> {
         .into_iter()
         .filter(|(_, lines)| !lines.is_empty())
         .collect()
+}
+
+/// Whether the text of the file has not been rewritten yet: the scheduler's.
+pub fn is_unfinished(file: &File) -> bool {
+    let folders = ["crates/scx/", "crates/rules/", "crates/sim/tests/ours"];
+    folders.iter().any(|folder| file.path.starts_with(folder))
 }
 
 /// The prose of one kind in a file.
@@ -440,7 +450,7 @@ mod tests {
                 ("crates/a/src/a.rs".to_owned(), 3)
             ]
         );
-        let c = "int a; /* Alone. */\n/* A task,\n * whose queue\n * is full. */\n// somebody\n";
+        let c = "int a; /* Alone. */\n/* A task,\n * whom queue\n * is full. */\n// somebody\n";
         let lines: Vec<usize> = breaches(&[("crates/a/src/bpf/a.h", c)])
             .into_iter()
             .map(|(_, line)| line)

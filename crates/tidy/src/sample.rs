@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random sentences and files for a reading test: a reader who is new to the project reads them,
-//! and counts what has to be read twice.
+//! Random sentences and files for a reading test: a reader new to the project reads them and counts
+//! those that had to be read twice.
 
 use crate::prose::{self, Kind};
 use crate::{File, Tree};

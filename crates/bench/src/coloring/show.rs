@@ -192,7 +192,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     });
     let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
     part.notes = vec![format!(
-        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common lines read), and schedule by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about as long as on the simulated machine. This part has no bar."
+        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common lines read), and schedule by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about the time that it takes on the simulated machine. This part has no bar."
     )];
     part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
     part

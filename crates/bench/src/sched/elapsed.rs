@@ -130,8 +130,8 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     part.bars = vec![Bar::at_most(what, worst, AT_MOST, "")];
     part.notes = vec![
         format!(
-            "Pairs of runs in one guest of the lab (core:2, Linux {kernel}), under EEVDF and ours, \
-             who is first in turn; {processes} processes in each machine. The bar holds for the \
+            "Pairs of runs in one guest of the lab (core:2, Linux {kernel}), under EEVDF and Usher, \
+             which take turns in running first; {processes} processes in each machine. The bar holds for the \
              ratio; the seconds are the emulator's own and not hardware's: the guest's CPUs take \
              turns on one of the host's, where a switch costs more than a real one."
         ),

@@ -87,7 +87,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         note,
         "Two pass a byte to and fro through pipes, free to run on any CPU where there is one. \
          In virtual time a nanosecond is an instruction. A turn is a write, a wake-up, a \
-         read that waits, and a switch; what the write and the read take where nobody waits \
+         read that waits, and a switch; what the write and the read take without a waiting reader \
          is taken off."
             .to_owned(),
         "The minimal FIFO (--fifo=minimal) is the least that a sched_ext scheduler can be: a \

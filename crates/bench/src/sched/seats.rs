@@ -101,9 +101,9 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     part.bars = bars(&rows);
     part.notes = vec![
         note,
-        "A daemon with the policy 'equal' seats three programs. One, the owner, has a \
-         third as many threads as there are CPUs, works, and rests for as long; the other two have as many \
-         threads together as there are CPUs, and always work. The owner waited: the share of \
+        "A daemon with the policy 'equal' seats three programs. One, the owner, has one \
+         thread per three CPUs, works, and rests for the same time; the other two have one \
+         thread per CPU together, and always work. The owner waited: the share of \
          the time in which its threads wanted a CPU that they had none, a CPU of their own \
          being used by a guest or not. Had back: wake-ups at which a guest had to go, and when \
          the thread ran then, to the next quarter of a power of two above. Others as guests: how much of \

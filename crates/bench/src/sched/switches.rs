@@ -96,8 +96,8 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
          right after the other, in alternating order."
             .to_owned(),
         "The difference is the switch of page tables: the switch itself, and address \
-         translations and cache lines that are not there any more. Both walk through as \
-         much memory, so what does not fit into a cache misses it either way."
+         translations and cache lines that are not there any more. Both walk through \
+         equal amounts of memory, so data that exceed a cache miss it either way."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(measured)?;

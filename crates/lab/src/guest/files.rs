@@ -45,7 +45,7 @@ pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
         lay_over(dir, &Path::new(LAYERS).join(number.to_string()))?;
     }
     held.into_iter()
-        .try_for_each(|(dir, tree)| put_back(dir, &tree))
+        .try_for_each(|(dir, tree)| restore_tree(dir, &tree))
 }
 
 /// A handle of a directory, independent of later mounts above it.
@@ -57,7 +57,7 @@ fn hold(dir: &Path) -> Result<OwnedFd, Refusal> {
         .map_err(|why| Refusal::because(format!("opening {}", dir.display()), why))
 }
 
-fn put_back(dir: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
+fn restore_tree(dir: &Path, tree: &OwnedFd) -> Result<(), Refusal> {
     let doing = || format!("making {} writable", dir.display());
     if !dir.exists() {
         fs::create_dir_all(dir).map_err(|why| Refusal::because(doing(), why))?;

@@ -272,7 +272,9 @@ fn known(program: &ProgramStatus) -> String {
                             seat is not narrowed"
             .to_owned(),
         (0, _) => String::new(),
-        (n, _) => format!("; {n} of its threads busy-wait, so it gets at least as many cores"),
+        (n, _) => {
+            format!("; {n} of its threads busy-wait, so it gets that number of cores or more")
+        }
     };
     format!("{curve}; {progress}{waits}")
 }

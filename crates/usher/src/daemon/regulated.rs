@@ -20,7 +20,7 @@ pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
         (false, _) => format!("it has run for {since}"),
     };
     let of = match program.seconds < SHARE_SECONDS {
-        true => "its time so far".to_owned(),
+        true => "its time until now".to_owned(),
         false => format!("the last {SHARE_SECONDS:.0} s"),
     };
     format!(
@@ -37,7 +37,7 @@ pub fn known(status: &BackgroundStatus) -> String {
     let reason = status.state.as_ref().and_then(|one| one.reason.as_ref());
     let figures = match reason {
         Some(reason) => figures(status, reason),
-        None => "it has not been stopped: who else wants a CPU is served first".to_owned(),
+        None => "it has not been stopped: programs in the foreground get CPUs first".to_owned(),
     };
     let figures = match &status.user {
         Some(user) => format!("{figures}; most of it by {user}"),
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(
             place(&one, &eii),
             "is background work under the policy eii: it has been stopped for 250.0 ms: \
-             foreground uses disk vda; it might run for 50 % of its time so far, was stopped \
+             foreground uses disk vda; it might run for 50 % of its time until now, was stopped \
              3 times, and has 0.00 CPUs"
         );
         one.seconds = 60.0;

@@ -96,8 +96,8 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          CPUs; starting them is not counted. Beside them the sleeper of 'spaces'."
             .to_owned(),
         "Java compiles while it runs: a scheduler that has its turn later finds those programs \
-         faster, so ends and counts compare loosely. CPUs are idle at times, too, so that a run \
-         is at most as long as its figure."
+         faster, so ends and counts compare loosely. CPUs are idle at times, too, so a run \
+         is no longer than its figure."
             .to_owned(),
     ];
     Ok(part)

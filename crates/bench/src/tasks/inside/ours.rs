@@ -53,7 +53,7 @@ fn declare(work: Workload, groups: impl Fn(u32) -> Groups) -> GraphBuilder {
 fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u64> {
     let make = move || builder.clone().build(move |task| work.run(task as u32));
     let graph = make()?;
-    let mut ours = Ours {
+    let mut ours = UsherFrames {
         runtime,
         make,
         graph,
@@ -66,7 +66,7 @@ fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u
 }
 
 /// Frames by a runtime of ours.
-struct Ours<'a, B, M> {
+struct UsherFrames<'a, B, M> {
     runtime: &'a Runtime,
     make: M,
     graph: Graph<B>,
@@ -75,7 +75,7 @@ struct Ours<'a, B, M> {
     failed: Option<anyhow::Error>,
 }
 
-impl<B, M> Frames for Ours<'_, B, M>
+impl<B, M> Frames for UsherFrames<'_, B, M>
 where
     B: Fn(usize) + Sync,
     M: Fn() -> Result<Graph<B>, GraphError>,

@@ -73,8 +73,8 @@ class Depending
 	}
 
       private:
-	/* As many dependencies as there are: one more that nobody writes, the same for
-	 * all, is a list that GCC's runtime goes through for each task. */
+	/* The exact number of dependencies. A common dummy dependency without a writer
+	 * would be a list that GCC's runtime walks for each task. */
 	void spawn(uint32_t task, const char *out, const char *const *in)
 	{
 		/* clang-format off */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the peers in C++ have in common: counters of dependencies that are run by
- * hand, for runtimes that offer tasks but no graphs, or slow ones. Whoever resolves
- * the last dependency of a task has it run: by the runtime, in whatever order that
- * has, or, as the fastest programs do, the first such task itself, right away.
+ * Common code of the peers in C++: explicit counters of dependencies, for runtimes
+ * without graphs, or with slow ones. The thread that resolves the last dependency of
+ * a task submits the task to the runtime, which chooses the order, or, as the
+ * fastest programs do, runs the first such task itself at once.
  */
 #ifndef USHER_BENCH_PEER_H
 #define USHER_BENCH_PEER_H
@@ -42,7 +42,7 @@ class Counters
 	{
 		while (task != none) {
 			workload_task(task);
-			/* Nobody else touches the counter before the next frame. */
+			/* No other thread uses the counter before the next frame. */
 			pending[task].store(work.waits[task],
 					    std::memory_order_relaxed);
 			uint32_t next = none;
@@ -61,7 +61,7 @@ class Counters
 	}
 
       private:
-	/* Whoever finds 1 is the last: no need to write. */
+	/* The thread that reads 1 is the last, so it need not write. */
 	bool resolve(uint32_t task)
 	{
 		return pending[task].load(std::memory_order_acquire) == 1 ||

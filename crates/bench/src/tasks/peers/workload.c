@@ -61,7 +61,7 @@ uint32_t workload_predecessors(uint32_t task, uint32_t before[4])
 	return count;
 }
 
-/* The graph by who waits for whom, and by who is waited for. */
+/* The graph in both directions: predecessors and successors of each task. */
 static bool make_graph(void)
 {
 	uint32_t *waits = calloc(work.tasks, sizeof(*waits));

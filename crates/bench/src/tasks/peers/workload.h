@@ -32,7 +32,7 @@ struct workload {
 	uint32_t tasks;
 	/* By task: how many others it waits for. */
 	const uint32_t *waits;
-	/* Who waits for task t: successors[first[t]] .. successors[first[t + 1] - 1]. */
+	/* The tasks that wait for task t: successors[first[t]] .. successors[first[t + 1] - 1]. */
 	const uint32_t *first;
 	const uint32_t *successors;
 };

@@ -68,13 +68,13 @@ enum Since {
 
 /// Counts of Usher's scheduler since its start.
 #[derive(Debug)]
-struct Ours {
+struct SchedSample {
     maps: MapIds,
     tally: Tally,
     seats: Vec<Seat>,
 }
 
-impl Ours {
+impl SchedSample {
     fn read(dir: &Path) -> anyhow::Result<Self> {
         let running = record::of_running(dir)?;
         record::refuse_minimal(&running)?;
@@ -127,7 +127,7 @@ fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
 }
 
 fn until_now(dir: &Path) -> anyhow::Result<Answer> {
-    let ours = Ours::read(dir).map_err(|error| {
+    let ours = SchedSample::read(dir).map_err(|error| {
         anyhow!("{error:#}; 'usher sched stats -- CMD' works with any scheduler")
     })?;
     let answer = Answer {
@@ -143,7 +143,7 @@ fn until_now(dir: &Path) -> anyhow::Result<Answer> {
 }
 
 impl Answer {
-    fn with(self, ours: Ours, since: Since) -> Self {
+    fn with(self, ours: SchedSample, since: Since) -> Self {
         Self {
             ours: Some(ours.tally),
             ours_since: Some(since),
@@ -160,7 +160,7 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
     let mut samples = Vec::new();
     let exit = run_between(command, |counter| {
         // If Usher's scheduler is just starting or ending, its counts are left out.
-        samples.push((Instant::now(), counter.read()?, Ours::read(dir).ok()));
+        samples.push((Instant::now(), counter.read()?, SchedSample::read(dir).ok()));
         Ok(())
     })?;
     let [(began, before, ours_before), (ended, after, ours)] =
@@ -355,8 +355,8 @@ mod tests {
         assert_eq!(actual, ["0 ms", "7.0 µs", "999.0 µs", "1.5 ms", "12.0 s"]);
     }
 
-    fn ours(seats: u32, switches: u64) -> Ours {
-        Ours {
+    fn ours(seats: u32, switches: u64) -> SchedSample {
+        SchedSample {
             maps: MapIds {
                 seats,
                 ..MapIds::default()
