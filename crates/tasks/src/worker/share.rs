@@ -29,7 +29,7 @@ use crate::sync::Ordering;
 
 /// Pause after a steal. If tasks take nanoseconds, stolen tasks are soon done, and each steal costs
 /// both workers the time of tens of tasks. If tasks take longer, the pause does not matter.
-const STEAL_BACKOFF: Duration = Duration::from_micros(2);
+pub(super) const STEAL_BACKOFF: Duration = Duration::from_micros(2);
 
 impl Worker<'_> {
     /// Makes a registered task ready, in the overflow slot, where other workers see it at once: the
