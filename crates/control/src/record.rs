@@ -42,7 +42,7 @@ pub enum RecordError {
     Malformed {
         /// Line number, from 1.
         line: usize,
-        /// What was expected.
+        /// The expected content.
         what: &'static str,
         /// The parser's error.
         source: serde_json::Error,

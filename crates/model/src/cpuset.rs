@@ -208,7 +208,7 @@ impl TryFrom<String> for CpuSet {
 pub struct ParseCpuSetError {
     /// The list as given.
     pub list: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 

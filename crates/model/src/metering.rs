@@ -152,7 +152,7 @@ pub struct BlockedProcess {
 }
 
 /// Idle CPUs, as a timer in the kernel sees them every few milliseconds. While a background program
-/// waits for a CPU, CPUs that run only background work of other users count as idle too.
+/// waits for a CPU, CPUs that run only other background work count as idle too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleCpus {
     /// Time since which at least one CPU has been idle, not always the same; `None`: all CPUs are
@@ -160,8 +160,8 @@ pub struct IdleCpus {
     pub since_ns: Option<u64>,
     /// Least number of idle CPUs during that time.
     pub cpus: u32,
-    /// Time since which no CPU has run anything but background work, of any user; `None`: some CPU
-    /// runs foreground work.
+    /// Time since which no CPU has run anything but background work, including background work that
+    /// this Usher does not manage; `None`: some CPU runs foreground work.
     #[serde(default)]
     pub background_only_since_ns: Option<u64>,
 }

@@ -102,7 +102,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// PolicyRole of a policy in the comparison.
+/// Role of a policy in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyRole {
@@ -121,7 +121,7 @@ pub struct PolicyResult {
     pub name: String,
     /// Label in reports.
     pub label: String,
-    /// PolicyRole in the comparison.
+    /// Role in the comparison.
     pub role: PolicyRole,
     /// One result per round, in order.
     pub rounds: Vec<RoundResult>,
@@ -144,7 +144,7 @@ pub struct RoundResult {
     /// Notes of the policy, by seconds since the start of the round.
     #[serde(default)]
     pub notes: Vec<(f64, String)>,
-    /// Whether the policy did not manage the programs during the whole round.
+    /// Whether the policy left the programs to the kernel for the whole round.
     #[serde(default)]
     pub abstained: bool,
     /// Reason for the abstention.

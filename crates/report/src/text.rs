@@ -20,7 +20,7 @@ fn minus(number: &str) -> String {
     number.replace('-', "\u{2212}")
 }
 
-/// A number with as few decimals as necessary: `12`, `1.5`.
+/// A number with as few decimals as necessary, at most `decimals_max`: `12`, `1.5`.
 pub fn short(value: f64, decimals_max: usize) -> String {
     let long = number(value, decimals_max);
     match long.contains('.') && !long.contains('e') {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A round as a trace for <https://ui.perfetto.dev> or `chrome://tracing`.
 //!
-//! Chrome's JSON trace event format: a program is a process, each of its CPUs a thread, a span a
-//! complete event (`X`), a note of the policy a global instant (`i`), and the numbers of owned and
-//! borrowed cores are counters (`C`). Times are microseconds since the start of the round.
+//! The format is Chrome's JSON trace event format. Times are microseconds since the start of the
+//! round.
+//!
+//! - A program is a process, and each of its CPUs a thread.
+//! - A span is a complete event (`X`).
+//! - A note of the policy is a global instant (`i`).
+//! - The numbers of owned and borrowed cores are counters (`C`).
 
 mod cpus;
 

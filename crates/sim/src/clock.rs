@@ -3,7 +3,7 @@
 //!
 //! A tournament tree: the leaves are CPUs, and every inner node holds the earlier of its two
 //! children. Changing a CPU's time costs the height of the tree; reading the earliest event is
-//! O(1). Equal times are ordered by CPU index, thus the order of events does not depend on the
+//! O(1). Equal times are ordered by CPU index, so the order of events does not depend on the
 //! history of changes.
 
 /// Time of a CPU without an event.

@@ -4,7 +4,7 @@
 //!
 //! There are two kinds of events. A CPU event marks the end of the current thread's step or slice;
 //! the next CPU event comes from a tournament tree (module `clock`). All other events are timers.
-//! Between two events of a CPU its thread works at a constant rate, thus the engine needs no work
+//! Between two events of a CPU its thread works at a constant rate, so the engine needs no work
 //! in between.
 
 use std::cmp::Reverse;
@@ -71,7 +71,7 @@ pub struct Engine {
     pub(crate) machine: Machine,
     pub(crate) kernel: Kernel,
     pub(crate) cpus: Vec<CpuState>,
-    /// Under Usher's scheduler.
+    /// The instance of Usher's scheduler; `None` under other kernels.
     pub(crate) usher: Option<UsherSched>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) jobs: Vec<Job>,

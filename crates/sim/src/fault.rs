@@ -4,8 +4,8 @@
 //! Three causes could make a simulation hang; each has a limit:
 //!
 //! - Steps that take no virtual time: their number per instant is limited.
-//! - Deadlock of a program's threads: checked every virtual second. Programs do
-//!   not wait for other programs, thus each is checked alone.
+//! - Deadlock of a program's threads: checked every virtual second. Programs do not wait for other
+//!   programs, so each is checked alone.
 //! - Too many events: limited by `Engine::limit_events`.
 
 use crate::engine::Engine;
@@ -42,7 +42,7 @@ pub enum Fault {
     ZeroTimeLoop {
         /// Name of the program.
         program: String,
-        /// ThreadKind of the thread that ran last.
+        /// Index of the role of the thread that ran last.
         role: usize,
         /// Its step.
         step: usize,

@@ -4,6 +4,7 @@
 //! The model follows Linux's fair scheduler. Each CPU has a queue.
 //!
 //! 1. A woken thread goes to its last CPU if that is idle, else to an idle CPU of the same domain.
+//!    A kernel with SMT awareness prefers CPUs of idle cores.
 //! 2. Without such a CPU it goes to the waker's CPU, or to an idle CPU near it, if the waker's CPU
 //!    is allowed and has less load; else it queues on its last CPU.
 //! 3. A new thread goes to the least loaded CPU of the machine.

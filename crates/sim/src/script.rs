@@ -109,7 +109,7 @@ pub struct Memory {
     pub private_bytes: f64,
     /// Relative increase of traffic and stall time when none of the data fits the cache.
     pub sensitivity: f64,
-    /// Whether one thread touches all memory first, thus all of it lies on that thread's node;
+    /// Whether one thread touches all memory first, so that all of it is on that thread's node;
     /// otherwise each thread touches its own.
     pub one_node: bool,
     /// Throughput of two threads on one core, relative to one thread.

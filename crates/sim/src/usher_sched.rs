@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines under Usher's own scheduler: the C source of its BPF programs decides, in an
-//! instance of its host build ([`HostSched`]).
+//! Simulated machines under Usher's own scheduler. All decisions come from the C source of its BPF
+//! programs, which is compiled for the host ([`HostSched`]).
 //!
-//! This module maps the engine's threads to the instance's tasks and its events to what the
-//! kernel does: wake, sleep, schedule, tick. It decides nothing itself. After each event the
-//! CPUs that the scheduler has kicked schedule, until none is left ([`Engine::follow`]).
+//! This module maps the engine's threads to the tasks of a [`HostSched`], and the engine's events
+//! to the kernel's calls: wake, sleep, schedule, tick. It decides nothing itself. After each event
+//! every CPU that the scheduler has kicked calls the scheduler, until no kick is left
+//! ([`Engine::follow`]).
 //!
-//! A thread that waits counts as in the queue of its domain's first CPU, in whichever of the
-//! scheduler's queues it is. Seats are left out, as the loop's are affinities here, and so
-//! are weights.
+//! The engine counts a waiting thread in the queue of its domain's first CPU, whichever of the
+//! scheduler's queues holds it. Not modelled: soft seats, because the control loop's seats are
+//! affinities here, and weights.
 //!
-//! While no thread waits, the ends of slices have no events: each slice is followed by
-//! another one. A CPU catches up on them ([`Engine::end_slices`]) before its thread stops or
-//! others begin to wait.
+//! While no thread waits, a slice simply follows the last one, so the ends of slices have no
+//! events. A CPU accounts for the slices that have passed ([`Engine::end_slices`]) before its
+//! thread stops or others begin to wait.
 
 use usher_rules::sched::{HostSched, Settings, Task, TaskId};
 use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
@@ -27,9 +28,9 @@ use crate::machine::{Machine, Mask};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SchedEntity {
     task: Option<TaskId>,
-    /// It has been enqueued before.
+    /// Whether the thread was enqueued before.
     has_begun: bool,
-    /// It has slept since it last ran.
+    /// Whether the thread has slept since it last ran.
     pub slept: bool,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct UsherSched {
 }
 
 impl UsherSched {
-    /// The scheduler on an idle machine.
+    /// Creates the scheduler of an idle machine.
     pub fn new(machine: &Machine, kernel: &Kernel, seed: u64) -> Self {
         let settings = Settings {
             slice_ns: kernel.slice_ns,
@@ -60,7 +61,7 @@ impl UsherSched {
     }
 }
 
-/// Where each CPU lies.
+/// The position of each CPU in the caches and NUMA nodes, for the scheduler.
 fn places(machine: &Machine) -> Vec<Place> {
     let cpus = machine.places.iter().enumerate();
     let place = |(at, cpu): (usize, &crate::machine::Place)| {
@@ -106,7 +107,7 @@ impl Engine {
         self.machine.places[cpu].domain
     }
 
-    /// The CPU in whose queue a thread counts that waits in a CPU's domain.
+    /// The CPU with the queue in which the engine counts threads that wait in the domain of `cpu`.
     fn line(&self, cpu: usize) -> usize {
         self.machine.domains[self.domain(cpu)][0]
     }
@@ -118,7 +119,7 @@ impl Engine {
         Some(&mut usher.host)
     }
 
-    /// Creates the tasks of a new program's threads, where its parent runs.
+    /// Creates the tasks of a new program's threads on the CPU of its parent.
     pub(crate) fn create_tasks(&mut self, program: usize) {
         let any = mix(self.seed, self.threads_created, program as u64) % self.cpus.len() as u64;
         let parent = self.waker.unwrap_or(any as usize);
@@ -146,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// A thread has ended.
+    /// Removes the task of a thread that has ended.
     pub(crate) fn end_task(&mut self, thread: ThreadId) {
         if let Some(task) = self.threads[thread].entity.task.take()
             && let Some(host) = self.host()
@@ -189,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Slices end from now on, as a thread waits.
+    /// Schedules the ends of all slices, after a first thread began to wait.
     fn arm_all(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.account(cpu);
@@ -204,14 +205,14 @@ impl Engine {
         self.queued(self.threads[thread].program, 1);
     }
 
-    /// Lets each CPU schedule that the scheduler has kicked.
+    /// Calls the scheduler on each CPU that it has kicked, until no kick is left.
     fn follow(&mut self) {
         while let Some(cpu) = self.host().and_then(|host| host.next_resched()) {
             self.schedule(cpu);
         }
     }
 
-    /// A CPU schedules, and those that it kicks.
+    /// Calls the scheduler on a CPU, then on the CPUs that it kicks.
     pub(crate) fn schedule_usher(&mut self, cpu: usize) {
         self.schedule(cpu);
         self.follow();
@@ -273,7 +274,7 @@ impl Engine {
         self.cpus[cpu].slice_end_ns = last_ns + slice_ns;
     }
 
-    /// A thread leaves its CPU, or its queue, and does not go on by itself.
+    /// Removes a thread from its CPU or its queue; it stays off until it is made ready again.
     pub(crate) fn leave_usher(&mut self, thread: ThreadId) {
         if let RunState::Running(cpu) = self.threads[thread].run_state
             && self.waiting == 0
@@ -287,7 +288,7 @@ impl Engine {
         }
     }
 
-    /// The clock ticks on all CPUs. Without an idle CPU a tick changes nothing.
+    /// Ticks the clock of all busy CPUs. Without an idle CPU a tick changes nothing.
     pub(crate) fn tick_usher(&mut self) {
         if !self.host().is_some_and(|host| host.any_idle()) {
             return;
@@ -302,7 +303,7 @@ impl Engine {
         self.follow();
     }
 
-    /// Threads of a program may run on other CPUs from now on.
+    /// Passes a program's changed affinities to the scheduler.
     pub(crate) fn apply_masks_usher(&mut self, program: usize) {
         let waiting = self.waiting;
         for thread in self.jobs[program].threads.clone() {
@@ -325,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// Tells the scheduler which CPUs are on line.
+    /// Passes the set of online CPUs to the scheduler.
     pub(crate) fn set_online_usher(&mut self) {
         for cpu in 0..self.cpus.len() {
             let online = self.cpus[cpu].online;
@@ -337,7 +338,7 @@ impl Engine {
 }
 
 impl Kernel {
-    /// Whether Usher's scheduler decides.
+    /// Returns whether this kernel runs Usher's scheduler.
     pub(crate) fn is_usher(&self) -> bool {
         self.order == QueueOrder::Usher
     }

@@ -24,7 +24,7 @@ pub struct Measurement {
     pub name: String,
     /// Time in seconds since 1970; the store reads no clock.
     pub at_s: i64,
-    /// MeasuredPoint rates.
+    /// The measured rates.
     pub points: Vec<MeasuredPoint>,
     /// Threads that busy-wait; `None`: not measured in this run.
     pub spinners: Option<u32>,

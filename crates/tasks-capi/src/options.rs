@@ -56,7 +56,9 @@ impl Options {
     /// # Errors
     /// If the size is invalid, or if a field is set that this version does not know.
     ///
-    /// # Safety If the first field is a valid size, `from` is readable for this size.
+    /// # Safety
+    /// `from` is null, or its first field is readable. If that field is a valid size, `from` is
+    /// readable for this size.
     pub unsafe fn read(from: *const Self) -> Result<Self, Failure> {
         if from.is_null() {
             return Ok(Self::default_options());

@@ -154,7 +154,7 @@ impl Coloring {
     }
 }
 
-/// Blocks with coloured headers, allocated in chunks and kept until the end.
+/// Blocks with coloured headers, allocated in chunks that are kept until this value is dropped.
 #[derive(Debug)]
 pub struct Blocks {
     coloring: Coloring,
@@ -187,8 +187,8 @@ impl Blocks {
         self.coloring
     }
 
-    /// Takes a free block and returns a pointer to its header. The content of the block is
-    /// undefined.
+    /// Takes a free block and returns a pointer to its header. The block is not cleared: it is
+    /// uninitialised, or has the content of its last use.
     ///
     /// # Errors
     /// If the system has no memory.
@@ -202,7 +202,7 @@ impl Blocks {
             bytes: self.coloring.block_bytes,
         })?;
         let shift = self.coloring.shift(base.as_ptr().addr());
-        // SAFETY: a header lies in its block, as `Coloring::new` made sure.
+        // SAFETY: the header is inside the block, as `Coloring::new` has checked.
         Ok(unsafe { base.add(shift) })
     }
 
@@ -212,7 +212,7 @@ impl Blocks {
     /// The block came from [`Self::take`] of this value and is not used after that.
     pub unsafe fn give_back(&self, inside: NonNull<u8>) {
         let offset = inside.as_ptr().addr() & (self.coloring.block_bytes - 1);
-        // SAFETY: the base lies in the same block.
+        // SAFETY: the base is in the same block.
         let base = unsafe { inside.sub(offset) };
         self.pool().free.push(base);
     }
@@ -235,11 +235,11 @@ impl Blocks {
         let more = pool.blocks + count - pool.free.len();
         pool.free.try_reserve(more).map_err(|_| none)?;
         pool.chunks.try_reserve(1).map_err(|_| none)?;
-        // SAFETY: a block has one byte at least.
+        // SAFETY: the size is not 0, as a block has at least one byte.
         let chunk = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(none)?;
         pool.chunks.push((chunk, layout));
         pool.blocks += count;
-        // SAFETY: these lie in the chunk.
+        // SAFETY: these blocks are inside the chunk.
         let blocks = (0..count)
             .rev()
             .map(|at| unsafe { chunk.add(at * block_bytes) });
@@ -251,8 +251,8 @@ impl Blocks {
 impl Drop for Blocks {
     fn drop(&mut self) {
         for (chunk, layout) in self.pool().chunks.drain(..) {
-            // SAFETY: allocated with that layout; the users of the blocks promised not to
-            // use them after the end of the pool.
+            // SAFETY: allocated with this layout. Blocks are handed out as raw pointers, which are
+            // valid only while this value lives.
             unsafe { alloc::dealloc(chunk.as_ptr(), layout) };
         }
     }
@@ -320,20 +320,20 @@ mod tests {
             assert_eq!(coloring.header(header.addr().get()), header.addr().get());
         }
         let first = taken[0];
-        // SAFETY: taken above, and used no more.
+        // SAFETY: taken above, and not used after that.
         unsafe { blocks.give_back(first) };
         assert_eq!(blocks.take().unwrap(), first);
     }
 
     #[test]
     fn releasing_blocks_allocates_nothing() {
-        // Four blocks a chunk.
+        // Four blocks per chunk.
         let blocks = Blocks::new(Coloring::new(CHUNK_BYTES / 4, 64, 4).unwrap());
         let taken: Vec<NonNull<u8>> = (0..41).map(|_| blocks.take().unwrap()).collect();
         let room = blocks.pool().free.capacity();
         assert!(room >= 44, "{room}");
         for block in taken {
-            // SAFETY: taken above, and used no more.
+            // SAFETY: taken above, and not used after that.
             unsafe { blocks.give_back(block) };
         }
         assert_eq!((blocks.free(), blocks.pool().free.capacity()), (44, room));

@@ -43,9 +43,11 @@ impl Count {
 
 /// The total time for which a thread has slept, including a sleep in progress.
 ///
-/// One word, so that a reader gets a consistent value. Awake: twice the time slept. SleepTime: one
-/// more than twice (the time slept before, minus the time at which this sleep began). Adding twice
-/// the current time then gives the total; the lowest bit marks sleep.
+/// One word, so that a reader gets a consistent value. The lowest bit is set during sleep.
+///
+/// - Awake: twice the time slept.
+/// - Asleep: one more than twice (the time slept before, minus the time at which this sleep began).
+///   Adding twice the current time gives twice the total, and the lowest bit.
 #[derive(Debug, Default)]
 pub(crate) struct SleepTime(AtomicU64);
 

@@ -58,7 +58,7 @@ pub enum GraphError {
     NoSuchTask {
         /// The number that was given.
         task: usize,
-        /// How many tasks the graph has.
+        /// Number of tasks of the graph.
         count: usize,
     },
     /// The graph has more tasks or dependencies than can be numbered.
@@ -85,7 +85,7 @@ pub enum TaskError {
     ResolvedTooOften {
         /// The token.
         token: u64,
-        /// How often it was resolved.
+        /// Number of resolutions.
         times: u32,
         /// The count given at registration.
         count: u32,
@@ -97,9 +97,9 @@ pub enum TaskError {
         token: u64,
         /// The groups given.
         groups: Groups,
-        /// How many temporal groups there are, 0 included.
+        /// Number of temporal groups, 0 included.
         t_groups: u32,
-        /// How many spatial groups there are, 0 included.
+        /// Number of spatial groups, 0 included.
         s_groups: u32,
     },
     /// There is no memory for the task.
@@ -188,9 +188,9 @@ pub enum RunError {
         task: usize,
         /// Its groups.
         groups: Groups,
-        /// How many temporal groups there are, 0 included.
+        /// Number of temporal groups, 0 included.
         t_groups: u32,
-        /// How many spatial groups there are, 0 included.
+        /// Number of spatial groups, 0 included.
         s_groups: u32,
     },
     /// A task runs the graph on a runtime with tasks that wait for its own. Nothing was run.

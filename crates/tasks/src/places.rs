@@ -9,9 +9,9 @@
 //! Workers are not bound if there is only one LLC, or if there are more workers than CPUs.
 //!
 //! A program may have several runtimes. Cores intended for the workers of one runtime count as
-//! taken when the next one is placed, which begins with the LLC that has most cores left. A runtime
-//! may use the CPUs allowed for the thread that creates it. If that thread is itself a bound
-//! worker, the CPUs allowed before it was bound count.
+//! taken when the next one is placed. It begins with an LLC without taken cores if there is one. A
+//! runtime may use the CPUs allowed for the thread that creates it. If that thread is itself a
+//! bound worker, the CPUs allowed before it was bound count.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -240,9 +240,9 @@ fn free_cores(llc: &Llc, taken: &[CpuSet]) -> usize {
     llc.cores.saturating_sub(there.count())
 }
 
-/// Returns the LLCs in the order in which they are filled. The first is that of `home`, or the LLC
-/// with most free cores if that of `home` is full. The LLCs of the same package follow, then the
-/// rest.
+/// Returns the LLCs in the order in which they are filled. The first is that of `home`. If another
+/// runtime has taken cores of it, the first is the LLC with most free cores instead, and LLCs
+/// without taken cores have priority. The LLCs of the same package follow, then the rest.
 fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
     let count = llcs.len();
     let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));

@@ -363,10 +363,12 @@ impl Runtime {
     /// turn.
     ///
     /// A call from a task of this runtime runs on its worker. A call from another thread runs as a
-    /// task, and the thread waits. The functions run one after the other under policies other than
-    /// [`Policy::Usher`]. They also do so, in the calling thread, in a process forked from the
-    /// creator of the runtime, and if a task of another runtime calls while tasks of this runtime
-    /// wait for that runtime.
+    /// task, and the thread waits. The functions run one after the other in these cases:
+    ///
+    /// - under policies other than [`Policy::Usher`];
+    /// - in the calling thread, in a process forked from the creator of the runtime;
+    /// - in the calling thread, if a task of another runtime calls while tasks of this runtime wait
+    ///   for that runtime.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -437,8 +439,10 @@ impl Runtime {
     /// ```
     ///
     /// # Errors
-    /// If the token is in use, if it was already resolved more than `count` times, if the groups
-    /// are outside the limits of the policy, or if there is no memory for the task.
+    /// - The token is in use.
+    /// - The token was already resolved more than `count` times.
+    /// - The groups are outside the limits of the policy.
+    /// - There is no memory for the task.
     pub fn register(
         &self,
         token: u64,
@@ -602,7 +606,7 @@ impl fmt::Debug for Handle {
 /// Returns the worker of that runtime that the calling thread is, if any.
 fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
     let (of, worker) = CURRENT_WORKER.get();
-    // SAFETY: a worker lives as long as its thread runs, which this is.
+    // SAFETY: a worker lives as long as its thread runs, and this is its thread.
     (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
 }
 

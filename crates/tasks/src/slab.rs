@@ -80,12 +80,12 @@ impl<T> Slab<T> {
     pub fn insert(&mut self, blocks: &Blocks, value: T) -> Result<NonNull<T>, ColorError> {
         if self.partial.is_null() {
             let header = Self::make(blocks)?;
-            // SAFETY: made just now.
+            // SAFETY: the block was created above and is not in the list.
             unsafe { self.link(header) };
         }
         let header = self.partial;
-        // SAFETY: blocks in the list have a free slot, and are ours alone. A slot is a
-        // value's size, and lies in its block.
+        // SAFETY: blocks in the list have a free slot and belong to this slab alone. A slot has the
+        // size of a value and is inside its block.
         unsafe {
             let slot = match (*header).free {
                 free if free.is_null() => {
@@ -171,7 +171,7 @@ impl<T> Slab<T> {
     /// # Safety
     /// A header of a block of this slab that is not in the list.
     unsafe fn link(&mut self, header: *mut Header) {
-        // SAFETY: the caller's promise; what is in the list is ours, too.
+        // SAFETY: the caller's promise; the headers in the list also belong to this slab.
         unsafe {
             (*header).previous = ptr::null_mut();
             (*header).next = mem::replace(&mut self.partial, header);
@@ -223,7 +223,7 @@ mod tests {
                     held.push((at, number as u64));
                 } else {
                     let (at, number) = held.swap_remove(which % held.len());
-                    // SAFETY: put in above, and forgotten by us now.
+                    // SAFETY: inserted above, and not used after that.
                     prop_assert_eq!(unsafe { slab.remove(&blocks, at) }, [number; 9]);
                 }
             }
@@ -253,7 +253,7 @@ mod tests {
                 in_use.len()
             );
             for at in values {
-                // SAFETY: put in above, and forgotten by us now.
+                // SAFETY: inserted above, and not used after that.
                 unsafe { slab.remove(&blocks, at) };
             }
         }

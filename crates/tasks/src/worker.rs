@@ -31,8 +31,8 @@ const SPINS: u32 = 200;
 /// [`share::STEAL_BACKOFF`].
 const SPINS_BUSY: u32 = 50;
 /// Limit of nested waits on a worker's stack during which the worker runs any task it finds. In a
-/// deeper wait it runs only the tasks of that wait, so that the stack holds no more further waits
-/// than the program itself nests.
+/// deeper wait it runs only the tasks of that wait, so that from there on the program's own nesting
+/// bounds the stack.
 const NESTED_WAITS_MAX: usize = 16;
 /// Stack bytes per nested wait. A smaller stack lowers the limit of nested waits.
 const STACK_BYTES_PER_WAIT: usize = 128 << 10;

@@ -107,7 +107,7 @@ impl fmt::Display for Source {
 /// planning on this machine, restrict it with [`Topology::restrict`] to
 /// [`usable_cpus`](crate::usable_cpus).
 ///
-/// Foreign input is parsed in a child process, thus no input can crash this one.
+/// Foreign input is parsed in a child process, so no input can crash this one.
 ///
 /// # Errors
 /// One line with the source and the reason.

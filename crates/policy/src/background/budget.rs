@@ -58,7 +58,7 @@ impl DelayBudget {
         }
     }
 
-    /// Present level; negative after an underestimated misprediction.
+    /// Present level; negative if charges exceeded the budget.
     pub fn level_ns(&self) -> f64 {
         self.level_ns
     }

@@ -22,16 +22,17 @@
 //!
 //! *Stop.* Background work stops when
 //!
-//! 1. the budget is empty, or
+//! 1. the budget is negative, or
 //! 2. the waits are out of proportion: more than the refill, and more than a quarter of the CPU
 //!    time that background work got for them, or
 //! 3. a run-queue imbalance is reported (module `imbalance`); this stops it at once.
 //!
 //! *Continue.* Background work continues when the budget is half full and half a CPU was idle over
-//! a window. Where a kernel timer watches for idle CPUs, one CPU that was idle for the minimum
-//! length of a window is enough. A foreground that leaves no CPU idle is not disturbed. Where the
-//! foreground has used no CPU for `DEBT_CLEAR_NS`, a negative budget is set to 0. Otherwise the
-//! refill of 1 % would keep background work stopped for seconds although no foreground work runs.
+//! a window. While no foreground work is on the CPUs, a budget that is not negative suffices. Where
+//! a kernel timer watches for idle CPUs, one CPU that was idle for the minimum length of a window
+//! is enough. A foreground that leaves no CPU idle is not disturbed. Where the foreground has used
+//! no CPU for `DEBT_CLEAR_NS`, a negative budget is set to 0. Otherwise the refill of 1 % would
+//! keep background work stopped for seconds although no foreground work runs.
 //!
 //! *Result.* Where the kernel separates the two well, waits stay below the refill and background
 //! work is never stopped. Elsewhere background work gets the share that the budget permits, in
@@ -64,10 +65,11 @@ pub const USED_CPUS_MIN: f64 = 0.02;
 const MAX_DEBT_NS: f64 = 100e6;
 /// Time in which the weight of the base waits fades to zero.
 const BASE_NS: f64 = 5e9;
-/// Time without foreground work on the CPUs after which a debt is cleared. It is shorter than the
-/// 100 ms within which background work must continue. It is long enough that each return of the
-/// foreground, which costs the waits of one sampling interval, is at least this far apart from the
-/// last.
+/// Time without foreground work on the CPUs after which a debt is cleared.
+///
+/// Upper limit: the 100 ms within which background work must continue. Lower limit: each return of
+/// the foreground costs the waits of one sampling interval, and this time bounds how often a
+/// foreground can return with a cleared debt.
 const DEBT_CLEAR_NS: u64 = 60_000_000;
 
 /// CPU figures at one reading.
@@ -95,7 +97,8 @@ pub struct CpuWindow {
     pub idle: f64,
 }
 
-/// Budget level required to continue background work.
+/// Budget level required to continue background work; `is_alone`: no foreground work is on the
+/// CPUs.
 fn needed_ns(is_alone: bool) -> f64 {
     if is_alone { 0.0 } else { CAP_NS / 2.0 }
 }

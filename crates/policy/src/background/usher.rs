@@ -8,7 +8,7 @@
 //! when it was stopped.
 //!
 //! *Sampling*. A foreground request to a device that background work uses sends a notification,
-//! after which the meter is sampled within a millisecond. Without notifications samples are
+//! after which the meter is sampled within a millisecond. While there are none, samples are
 //! [`CALM_NS`] apart. For the CPUs there are notifications where a kernel timer can watch them.
 //! Elsewhere samples are closer while background work runs on the CPUs and little CPU time is idle.
 //! While a program is stopped, a sample is due when its resources may open, and ten times per

@@ -10,9 +10,9 @@ use crate::Policy;
 
 /// Time between two reconsiderations.
 const PERIOD_NS: u64 = 200_000_000;
-/// A program whose efficiency is above this may get more; the paper's `high_eff`. Below the paper's
-/// `target_eff` it must give up a domain.
+/// Efficiency above which a program may get more; the paper's `high_eff`.
 const HIGH: f64 = 0.9;
+/// Efficiency below which a program must give up a domain; the paper's `target_eff`.
 const TARGET: f64 = 0.7;
 
 /// Performance-driven processor allocation, in units of whole domains.

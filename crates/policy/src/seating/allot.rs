@@ -2,9 +2,12 @@
 //! Allocation of units to candidates: exact, by dynamic programming over the remaining supply.
 //!
 //! `least[i][s]` is the least sum of prices of candidates `i..` when the remaining units per class
-//! are the vector `s`. A candidate's cost depends on its own units alone, so the recurrence
-//! `least[i][s] = min over options c <= s of price_i(c) + least[i+1][s - c]` is exact for curves of
-//! any shape, where the paper's greedy gains would stop at the first plateau. For equal domains
+//! are the vector `s`:
+//!
+//! `least[i][s] = min over options c <= s of price_i(c) + least[i+1][s - c]`
+//!
+//! A candidate's cost depends on its own units alone, so this recurrence is exact for curves of any
+//! shape. The paper's greedy gains would stop at the first plateau. For equal domains
 //! there is one class and the cost is n * D^2 / 2 steps. With several classes the states multiply,
 //! so [`work`] computes the cost in advance and the caller falls back to `relax`.
 //!

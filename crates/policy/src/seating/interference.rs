@@ -13,7 +13,8 @@ use usher_model::Topology;
 
 use super::candidate::SeatCandidate;
 
-/// Interference per cache size that does not fit, in the whole numbers of a score.
+/// Factor from interference to the whole numbers of a score. Interference of 1 means that the
+/// programs together exceed the cache by its whole size.
 const SCALE: f64 = 1e9;
 
 /// Interference between each two candidates.

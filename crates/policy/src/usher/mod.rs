@@ -73,7 +73,7 @@ pub const KEEP_MARGIN: f64 = 0.03;
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
 /// Number of failed actions on a program after which no seats are planned, until no action has
-/// failed for `FAILURE_MEMORY_NS`.
+/// failed for `FORGIVEN_NS`.
 const FAILURES_MAX: u32 = 5;
 const FORGIVEN_NS: u64 = 60_000_000_000;
 /// Interval between samples while programs share.

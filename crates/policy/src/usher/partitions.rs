@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! More programs than cores: a few programs per core instead of all programs on all cores.
 //!
-//! The planner leaves such programs on one shared set. But a program that loses much of a second
-//! core to waiting (barriers, spinning, a memory bus) wastes less on a single core, where its
+//! The planner leaves such programs on one shared set. But some programs lose much of a second core
+//! to waiting (barriers, spinning, a memory bus). On a single core they waste less, because their
 //! threads do not wait for threads on other cores. Each core therefore becomes a *partition* that a
 //! few programs share in time. With `m` programs in a partition, each has the predicted `NTT = m *
 //! alone-best / rate on that core`.

@@ -6,8 +6,8 @@ use usher_model::Plan;
 use super::MARGIN;
 use crate::seating::Request;
 
-/// Upper limit of the error margin where both alternatives were tried: the curves then determine
-/// only the weight of each program.
+/// Upper limit of the error margin if both alternatives were tried. Errors of the curves matter
+/// less then: the curves determine only how much each program's rate counts.
 const COMPARED_MARGIN_MAX: f64 = 0.02;
 /// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
 const ERROR_MARGIN_MAX: f64 = 0.10;

@@ -21,9 +21,9 @@
 //! - among at most [`PROGRAMS_MAX`] programs, so that no program is stopped for more than a few
 //!   hundred milliseconds.
 //!
-//! If the holder is much less busy than it was alone for `IDLE_SAMPLES` successive samples (while
-//! it starts, writes results, or sleeps), the next program in order runs beside it until the holder
-//! is busy again.
+//! A holder may be idle for a while, when it starts, writes results, or sleeps. If it is much less
+//! busy than alone for `IDLE_SAMPLES` successive samples, the next program in order runs beside it
+//! until the holder is busy again.
 
 use std::collections::VecDeque;
 

@@ -3,7 +3,7 @@
 //!
 //! Programs have the colours of Okabe and Ito, which are distinguishable with any colour vision,
 //! then darker (on dark pages lighter) variants. A key letter accompanies the colour wherever there
-//! is room, thus colour is not the only distinction. The colours of policies also differ in
+//! is room, so colour is not the only distinction. The colours of policies also differ in
 //! lightness.
 
 use maud::{Markup, html};

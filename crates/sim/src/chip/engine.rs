@@ -190,7 +190,7 @@ impl ChipMachine {
         }
         let line = chip.caches.l2_line_bytes.max(1) as u64;
         let shared_end = shared.next_multiple_of(line);
-        // One more line per core, thus the cores' private memories start in different sets.
+        // One more line per core, so the cores' private memories start in different sets.
         let private_step = private.next_multiple_of(line) + line;
         let bytes = shared_end + private_step * chip.cores as u64;
         let memory = Memory::new(&chip.caches, chip.cores, bytes, chip.timing, chip.mode)?;

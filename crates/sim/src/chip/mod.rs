@@ -5,9 +5,10 @@
 //! module models both. The dispatchers are those of `usher-tasks`, the caches those of
 //! `usher-cache`. Tasks are graphs with memory accesses ([`TaskGraph`]), either generated from the
 //! structure of an H.264 decoder ([`h264`]) or recorded from a real program
-//! ([`TaskGraph::from_json`]). [`ChipMachine`] runs them either with constant miss penalties, as the
-//! paper's simulator, or with queues at the shared cache and memory, as on its board. Parameters
-//! that the paper does not give are in [`FittedParameters`]: one set for all cells and both modes.
+//! ([`TaskGraph::from_json`]). [`ChipMachine`] runs them in one of two modes: with constant miss
+//! penalties, as the paper's simulator, or with queues at the shared cache and memory, as on its
+//! board. Parameters that the paper does not give are in [`FittedParameters`]: one set for all
+//! cells and both modes.
 //!
 //! All results of this module are simulated; only the figures in `published` were measured, by the
 //! paper.

@@ -25,7 +25,7 @@ pub struct TableCell {
 pub struct Figures {
     /// Pictures per second.
     pub fps: f64,
-    /// WeightedMean cycles of a task.
+    /// Mean cycles of a task.
     pub cycles_a_task: f64,
     /// First-level misses over 128 pictures; `None` if the printed figure is garbled.
     pub l1_misses: Option<f64>,
@@ -80,9 +80,9 @@ fn parse(line: &str) -> Option<(TableCell, Pattern, Figures)> {
 pub struct Table3Column {
     /// Cycles of the frame.
     pub cycles: f64,
-    /// WeightedMean cycles of a task.
+    /// Mean cycles of a task.
     pub cycles_a_task: f64,
-    /// WeightedMean cycles of scheduling a task.
+    /// Mean cycles of scheduling a task.
     pub scheduling_a_task: f64,
     /// Share of the cores' time spent in tasks.
     pub busy: f64,

@@ -131,7 +131,7 @@ pub struct CellComparison {
     pub cell: TableCell,
     /// The pattern.
     pub pattern: Pattern,
-    /// Table3Column figures.
+    /// Simulated figures.
     pub simulated: Figures,
     /// Published figures.
     pub published: Option<Figures>,
@@ -191,7 +191,7 @@ pub struct Ratio {
     pub cell: TableCell,
     /// The pattern that is divided by FCFS.
     pub pattern: Pattern,
-    /// Table3Column ratio.
+    /// Simulated ratio.
     pub simulated: f64,
     /// Published ratio.
     pub published: f64,
@@ -238,7 +238,7 @@ pub struct Peak {
     pub l2_kb: usize,
     /// The pattern.
     pub pattern: Pattern,
-    /// Table3Column number of cores.
+    /// Simulated number of cores.
     pub simulated: usize,
     /// Published number of cores.
     pub published: usize,

@@ -27,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// WeightedMean cycles of a task, from its first access to the end of its last.
+    /// Mean cycles of a task, from its first access to the end of its last.
     pub fn cycles_a_task(&self) -> f64 {
         (self.compute + self.stalled) as f64 / self.tasks.max(1) as f64
     }
@@ -56,7 +56,7 @@ impl Tally {
     }
 }
 
-/// TaskPosition and time of a task's execution.
+/// Core and time of one execution of a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TaskExecution {
     /// The core, from 0.

@@ -274,8 +274,8 @@ pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Wak
     WakeupResult { added: true, cpu }
 }
 
-/// `reschedule_idle()`: the CPU of the last run if it is idle, any idle CPU, or the CPU with the task
-/// that it exceeds most in goodness, by more than 1.
+/// The CPU for a woken task, as `reschedule_idle()` selects it: the CPU of its last run if that is
+/// idle, else any idle CPU, else the CPU whose task it exceeds most in goodness, by more than 1.
 fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Option<usize> {
     let last = s.read(task, Field::Processor) as usize;
     let idle = |cpu: usize| running.get(cpu).is_some_and(Option::is_none);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coherent second-level caches of a machine with several CPUs.
 //!
-//! Each CPU has its own cache. A write invalidates the line in all other caches, thus their next
+//! Each CPU has its own cache. A write invalidates the line in all other caches, so their next
 //! access misses. Repeated accesses of a CPU to its last line hit the first level and cost nothing
 //! here. The first level is not modelled further: between two walks a task accesses more than its
 //! 16 KB.

@@ -2,10 +2,10 @@
 //! Simulation of paper 3a: a Linux 2.4 scheduler on 1 to 8 CPUs of 2001, with task structures at
 //! the start of 8 KB-aligned blocks, or coloured.
 //!
-//! All results are simulated: the machine and the work are models ([`machine::SmpMachine`], with the
-//! source of each figure). The scheduler's decisions ([`kernel`]) and the workloads ([`workload`])
-//! are code that also runs on the host (`usher-bench coloring`). The caches are those of
-//! `usher-cache`, the colours those of `usher-tasks`.
+//! All results are simulated: the machine and the work are models ([`machine::SmpMachine`], with
+//! the source of each figure). The scheduler's decisions ([`kernel`]) and the workloads
+//! ([`workload`]) are code that also runs on the host (`usher-bench coloring`). The caches are
+//! those of `usher-cache`, the colours those of `usher-tasks`.
 
 pub mod engine;
 pub mod kernel;

@@ -36,7 +36,7 @@ pub struct TaskStructures {
 const HEAD: u32 = 1;
 
 impl TaskStructures {
-    /// Places all data in random blocks. Task numbers are random too, thus the order of creation is
+    /// Places all data in random blocks. Task numbers are random too, so the order of creation is
     /// independent of addresses.
     pub fn new(
         machine: &SmpMachine,

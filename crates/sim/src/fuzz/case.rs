@@ -16,7 +16,7 @@ use crate::queue_order::QueueOrder;
 use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 use crate::world::PlannedArrival;
 
-/// The machines of the test cases, as one-line descriptions. They are fixed, thus a seed gives the
+/// The machines of the test cases, as one-line descriptions. They are fixed, so a seed gives the
 /// same case on every host. Some cases omit some CPUs, which makes domains unequal.
 pub const MACHINES: [&str; 6] = [
     "package:1 core:2 pu:1",

@@ -16,16 +16,16 @@ const STOPPED_NS_MAX: u64 = 1_500_000_000;
 /// Maximum time that `casas` may stop all other programs for the trial of a new one: eight steps of
 /// 0.3 s, abandoned after twice that time. Several new programs follow one another.
 const TRIAL_NS_MAX: u64 = 4_800_000_000;
-/// Period in which a program with permanent demand must receive CPU time...
+/// Period in which a program with permanent demand must receive [`STARVED_SHARE`] of one CPU.
 const STARVED_NS: u64 = 2_000_000_000;
-/// ...namely this share of one CPU. Seven programs on one CPU get a seventh each, four that
-/// alternate get a quarter.
+/// Share of one CPU below which a program counts as starved. It is far below a fair share: seven
+/// programs on one CPU get a seventh each, four that alternate get a quarter.
 const STARVED_SHARE: f64 = 0.01;
 
 /// Check state of one program.
 #[derive(Debug, Clone, Default)]
 struct ProgramCheck {
-    /// The last seat change failed, thus the program's seat is not known.
+    /// Whether the last seat change failed, so the program's seat is not known.
     seat_unknown: bool,
     stopped_since_ns: Option<u64>,
     /// Start of permanent demand for CPU time, and the CPU time used at that moment.

@@ -9,10 +9,12 @@ use crate::world::{PlannedArrival, SimWorld};
 
 /// Limit for the kernel, which balances its queues every 4 ms and whenever a CPU becomes idle.
 const KERNEL_NS_MAX: u64 = 40_000_000;
-/// Limit for lending an idle seat: 100 ms to the next observation in a quiet system, two ticks of 8
-/// ms that reveal waiting and idle programs, two more for a borrower that was content until now,
-/// and at most 40 ms during which an owner lends nothing after reclaiming its cores. The sum is at
-/// most 172 ms.
+/// Limit for lending an idle seat, above the sum of these times, which is at most 172 ms:
+///
+/// - 100 ms to the next observation in a quiet system;
+/// - two ticks of 8 ms that reveal waiting and idle programs;
+/// - two more ticks for a borrower that did not wait until now;
+/// - at most 40 ms during which an owner lends nothing after reclaiming its cores.
 const LENDING_NS_MAX: u64 = 200_000_000;
 
 /// A program that waits for this share of an interval counts as waiting throughout.

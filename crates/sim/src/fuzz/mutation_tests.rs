@@ -218,7 +218,7 @@ fn detects_action_on_departed_program() {
     assert_contains(&what, "after its departure was reported");
 }
 
-// FaultyWorld worlds.
+// Worlds with a deliberate fault.
 
 fn finished(case: &Case, spoil: impl FnOnce(&mut FaultyWorld)) -> String {
     let mut world = FaultyWorld::new(case);

@@ -5,7 +5,7 @@
 //!    measured alone on increasing numbers of cores. Its best time is the unit of its NTT, and the
 //!    curve corresponds to the content of a profile store.
 //! 2. Each [`Trial`] is one run of one scheduler. The programs and the times of their arrivals
-//!    depend only on the seed and the round, thus they are the same for all schedulers of a round.
+//!    depend only on the seed and the round, so they are the same for all schedulers of a round.
 
 mod alone;
 mod arrivals;
@@ -31,7 +31,7 @@ use crate::mix::MixEntry;
 use crate::record::Recording;
 use crate::world::{SimWorld, StopCondition};
 
-/// Reason why a mix unsupported be simulated.
+/// Reason why a mix cannot be simulated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TrialError {
     /// A program is invalid on this machine.
@@ -62,10 +62,10 @@ pub enum TrialError {
         /// The reason.
         reason: String,
     },
-    /// A run unsupported continue.
+    /// A run cannot continue.
     #[error("{doing}: {fault}")]
     Fault {
-        /// Which run.
+        /// The activity that failed, for the message.
         doing: String,
         /// The reason.
         fault: Fault,

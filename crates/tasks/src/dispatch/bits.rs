@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BitSets of small numbers as bitmaps in one allocation, which may fail.
+//! Sets of small numbers as bitmaps in one allocation, which may fail.
 
 use std::collections::TryReserveError;
 

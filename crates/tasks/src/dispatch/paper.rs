@@ -2,7 +2,7 @@
 //! The dispatcher of paper 5, section 4.2.
 //!
 //! Ready tasks are kept in a matrix of queues, T x S. Each spatial group has at most one owner, and
-//! at most one temporal group is active. With T' for the active group, a worker gets a task
+//! at most one temporal group is active, called T'. A worker gets a task
 //!
 //! 1. of T' and a spatial group that the worker owns; else
 //! 2. of T' and S0, the tasks without a spatial group; else

@@ -412,7 +412,7 @@ mod tests {
         let tasks = [('a', 1), ('b', 1), ('c', 1), ('d', 2), ('e', 2)];
         ready(&mut order, 0, &tasks.map(|(name, t)| (name, t, 0)));
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Published are e and d, which are served last, then c.
+        // Worker 0 has published e and d, which are served last, then c.
         assert_eq!(names(&mut order, 1), "edc");
         assert_eq!(names(&mut order, 0), "b");
     }
@@ -433,7 +433,7 @@ mod tests {
         // No task stays queued behind a.
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!(order.next(2).unwrap().item, 'b');
-        // Nor behind d, although the first slot is full.
+        // No task stays queued behind d either, although the first slot is full.
         ready(&mut order, 0, &[('d', 1, 0), ('e', 1, 0)]);
         assert_eq!(order.next(0).unwrap().item, 'd');
         ready(&mut order, 0, &[('f', 1, 0), ('g', 1, 0)]);

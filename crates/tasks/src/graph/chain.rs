@@ -5,10 +5,14 @@
 //! task. A cell holds the number of the running task: after a panic it identifies the task, and the
 //! chain continues behind it.
 //!
-//! A worker does not access the graph after it has resolved the last successor of its task and
-//! holds no next task, or, for a task without successors, after it has counted the task as ended:
-//! the graph may have been freed. For this reason no function here takes a reference to the graph
-//! as an argument, because such a reference would have to stay valid until the function returns.
+//! The graph may be freed as soon as the last of its tasks has been resolved. A worker that holds
+//! none of its tasks must not access it. The last access of a worker is therefore one of these:
+//!
+//! - it resolves the last successor of its task, and none is left for it to run next;
+//! - it counts a task without successors as ended.
+//!
+//! No function here takes a reference to the graph as an argument, because such a reference would
+//! have to stay valid until the function returns.
 
 use std::cell::Cell;
 use std::mem;

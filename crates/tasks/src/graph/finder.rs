@@ -152,7 +152,7 @@ impl Finder {
 
 /// Returns the groups that express a rank.
 pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
-    // Group 0 means none. There are 255 bands, one per separate queue.
+    // Group 0 means none, which leaves 255 of the 256 queues: one band each.
     let bands = T_QUEUES as u64 - 1;
     Groups::new(
         1 + (u64::from(rank) * bands / tasks.max(1) as u64) as u32,
@@ -160,7 +160,7 @@ pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
     )
 }
 
-/// Which order a graph's tasks prefer and why, for the number of workers of the last run.
+/// The order that a graph's tasks prefer and the reason, for the number of workers of the last run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Whether the tasks have groups, which determine the order.

@@ -72,7 +72,8 @@ impl<B> Inner<B> {
 
 /// Tasks that can be run any number of times.
 pub struct Graph<B> {
-    /// Not in a `Box`, as its pointer must be unique: the jobs of the graph point here too.
+    /// The graph itself. Not in a `Box`, whose pointer must be unique: the jobs of the graph also
+    /// point here.
     inner: Arc<Inner<B>>,
     /// Finds an order, for tasks without groups.
     finder: Option<Finder>,

@@ -31,8 +31,8 @@ pub(super) trait Counter: Sized {
 
     fn reset(&mut self, full: Self::Full);
 
-    /// Resolves one dependency and returns whether it was the last. With `SINGLE_WORKER`, no other thread
-    /// uses the counter.
+    /// Resolves one dependency and returns whether it was the last. With `SINGLE_WORKER`, no other
+    /// thread uses the counter.
     fn decrement<const SINGLE_WORKER: bool>(&self) -> bool;
 }
 

@@ -8,8 +8,8 @@
 //!    cache.
 //! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
 //! 4. Forked tasks run before all others, as another task waits for them.
-//! 5. Given to other workers is the task that has waited longest, of the group that is served last.
-//!    The oldest fork, which is the largest, is given away first.
+//! 5. Other workers get the task that has waited longest, of the group that is served last. The
+//!    oldest fork, which is the largest, is given away first.
 //!
 //! Nothing here is shared between threads.
 

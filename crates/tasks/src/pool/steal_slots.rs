@@ -126,8 +126,8 @@ impl StealSlots {
         outcome
     }
 
-    /// As [`Self::steal`], but starts with the slot filled last: the owner publishes the tasks
-    /// first that it needs last.
+    /// As [`Self::steal`], but starts with the slot filled last. For the owner, which publishes
+    /// last what it needs first.
     pub fn reclaim(&self) -> Option<Chain> {
         self.slots.iter().rev().find_map(take)
     }
@@ -141,8 +141,8 @@ pub(crate) struct TakenOut {
     pub republished: bool,
 }
 
-/// Publishes where the owner has taken something before. A thief that is about to swap finds either
-/// null or this chain.
+/// Publishes a chain in a slot that the owner has emptied itself. A thief that is about to swap
+/// finds either null or this chain.
 fn republish(slot: &AtomicPtr<Job>, chain: Chain) {
     slot.swap(chain.into_raw(), Ordering::Release);
 }

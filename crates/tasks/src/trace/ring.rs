@@ -4,10 +4,10 @@
 //!
 //! Span `n` is stored at `n` modulo the number of slots. The worker remembers the next slot instead
 //! of dividing. It writes the words of the span, and then publishes the number of spans written,
-//! with a release. A reader copies the spans between two reads of that number, and discards those
-//! that the worker may have begun to overwrite meanwhile, which ends with the span after the second
-//! read. No thread waits. Each word is an atomic, so reading a partly written span is not a data
-//! race, and such spans are discarded.
+//! with a release. A reader reads that number, copies the spans and reads the number again. It
+//! discards the spans that the worker may have overwritten meanwhile, including the slot of the
+//! next span, which may be partly written. No thread waits. Each word is an atomic, so reading a
+//! partly written span is not a data race.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 

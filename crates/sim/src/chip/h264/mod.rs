@@ -15,9 +15,10 @@
 //!   reconstruction.
 //! - Between macroblocks: deblocking changes pixels that the reconstruction of the row below reads,
 //!   and depends on that of the lower right neighbour.
-//! - A row continues only if the reconstruction of the row above is [`FittedParameters::lead`] tasks ahead.
-//! - A task that fills a buffer waits until the row's buffer of [`FittedParameters::slots`] tasks before has
-//!   been used.
+//! - A row continues only if the reconstruction of the row above is [`FittedParameters::lead`]
+//!   tasks ahead.
+//! - A task that fills a buffer waits until that buffer has been read. The task that filled it is
+//!   [`FittedParameters::slots`] tasks before in the same row.
 //! - A frame starts when the previous frame has ended.
 //!
 //! **Memory accesses** of a stage per macroblock: its code, once from end to end; tables shared by
