@@ -9,7 +9,6 @@
 //! With `HOLD_OUT=1` the search starts from round values chosen without the tables and uses four of
 //! Table 2's seven curves. The other three, among them the headline's, and Table 3 are printed
 //! separately as predictions of the model.
-//! and Table 3 are shown apart, as what the model predicts.
 
 #![allow(clippy::unwrap_used)]
 

@@ -87,7 +87,7 @@ impl RuntimeHandle {
     }
 
     /// Returns the runtime if it is alive. It stays alive while the caller is one of its tasks or
-    /// holds the gate open.
+    /// holds the gate shared.
     ///
     /// # Errors
     /// If it has ended.

@@ -4,7 +4,6 @@
 //! The machine waits after each call, so nothing is ready or running at the next one. Calls by
 //! tasks themselves are only predicted with one worker: a task has then ended before any task
 //! begins that it makes ready.
-//! it has ended before any that it makes ready begins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
