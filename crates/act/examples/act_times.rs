@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures the time that actions take here, with and without cgroups: `cargo run --release -p
-//! usher-act --example act_times [ROUNDS [PAUSE_MS]]`. A pause between rounds lets the RCU grace
-//! period of the kernel's cgroup lock count, as it does when programs arrive rarely.
+//! usher-act --example act_times [ROUNDS [PAUSE_MS]]`. After a pause between rounds, the first move
+//! into a cgroup includes an RCU grace period, as it does when programs arrive rarely.
 
 use std::collections::BTreeMap;
 use std::error::Error;

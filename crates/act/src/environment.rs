@@ -189,7 +189,7 @@ pub(crate) struct Instance {
     pub owner: ProcessId,
 }
 
-/// Returns the instances that have a process in their cgroups, from the path of its cgroup:
+/// Returns the instances that made a cgroup on this path, by the names of its directories:
 /// `usher-PID-START`, `usher-PID-START.PROGRAM`, `usher-PID-START-PROGRAM.scope`.
 pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = Instance> {
     place.iter().filter_map(|part| {

@@ -2,10 +2,11 @@
 //! Changes of the machine: Usher restricts, stops, continues and demotes whole process trees. Each
 //! change has its undo in a journal.
 //!
-//! This is the only crate that changes the machine. An [`Actuator`] acts for one Usher process: it
-//! admits programs ([`Actuator::prepare`], [`Actuator::admit`]), acts on them ([`Actuator::act`])
-//! and releases them ([`Actuator::depart`]). Each change is written to its journal first, so that
-//! its [`keeper`], or the next Usher to start ([`undo_stale`]), can undo it if the process dies.
+//! Besides `scx`, this is the only crate that changes the machine. An [`Actuator`] acts for one
+//! Usher process: it admits programs ([`Actuator::prepare`], [`Actuator::admit`]), acts on them
+//! ([`Actuator::act`]) and releases them ([`Actuator::depart`]). Each change is written to its
+//! journal first, so that its [`keeper`], or the next Usher to start ([`undo_stale`]), can undo it
+//! if the process dies.
 //! `src/journal/README.md` describes the protocol.
 //!
 //! A seat is an affinity mask of every thread. Attached programs stay in their cgroup; launched

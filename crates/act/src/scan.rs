@@ -56,20 +56,19 @@ const LISTINGS_MAX: usize = 32;
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Pause between two steps of a blocking scan.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// A scan is complete after this number of steps and this time without a change, although threads
-/// end before their visit.
+/// Number of steps, and time, without a change after which a scan is complete although threads end
+/// before their visit.
 const STEPS_MAX: u32 = 12;
 const QUIET: Duration = Duration::from_millis(500);
 /// Longest time between two full steps of a scan that changes threads.
 const FULL_EVERY: Duration = Duration::from_millis(100);
 /// Upper limit of the time for which a thread that waits in the kernel keeps a scan going.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// CPU time in nanoseconds after which a thread has finished the `clone` that it
-/// was in.
+/// CPU time in nanoseconds after which a thread has finished the `clone` that it was in.
 const CLONE_NS: u64 = 5_000_000;
-/// Time after a change for which each step visits new threads for [`VISIT_QUIET`]. The constant below is
-/// the CPU time of these visits in later steps.
+/// Time after a change in which each step visits new threads for [`VISIT_QUIET`].
 const VISIT_AFTER_CHANGE: Duration = Duration::from_millis(100);
+/// Replaces [`VISIT_QUIET`] in steps after [`VISIT_AFTER_CHANGE`].
 const HOT_LATER: Duration = Duration::from_micros(100);
 /// CPU time that the light steps of a scan may use at once.
 const GRANT: Duration = Duration::from_millis(3);

@@ -101,7 +101,7 @@ fn the_autogroup_of_a_session_begun_meanwhile_is_lowered_too() {
     unsafe { libc::kill(other, libc::SIGKILL) };
 }
 
-/// Returns whether a process is_session_leader a session.
+/// Returns whether a process leads a session.
 fn is_session_leader(pid: i32) -> bool {
     let pid = rustix::process::Pid::from_raw(pid);
     rustix::process::getsid(pid).ok() == pid

@@ -180,7 +180,8 @@ impl PerfCounters {
         self.counters.len()
     }
 
-    /// The sum since the start, in instructions or nanoseconds; scaled if the event was multiplexed.
+    /// The sum since the start, in instructions or nanoseconds; scaled if the event was
+    /// multiplexed.
     pub fn read(&mut self) -> f64 {
         let scaled = |counter: &mut Counter| {
             let read = counter.read_count_and_time().ok()?;

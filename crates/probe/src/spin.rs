@@ -6,7 +6,7 @@
 //!
 //! * *Yielding.* `sched_yield` with another thread in the queue counts as an involuntary
 //!   switch. The kernel itself preempts a thread at most once per tick, and for wake-ups.
-//!   MeasuredPoint on a busy machine, involuntary switches per second of CPU time: sysbench's
+//!   Measured on a busy machine, involuntary switches per second of CPU time: sysbench's
 //!   yielding locks 300,000 to 370,000, twice as many as voluntary switches; povray 340 to 490;
 //!   LAMMPS 320 to 490; pigz and the `cat` that feeds it 900 to 20,000, but they block on their
 //!   pipe five to fifty times as often.

@@ -266,9 +266,9 @@ impl Actuator {
     }
 
     /// Admits the whole tree rooted at a process, or completes a [`Self::prepare`]d program. A tree
-    /// that was not prepared stays in its cgroup: [`ProcessTree::cgroup`] is that cgroup if it holds no
-    /// other processes, and `None` otherwise. A prepared program that can get no cgroup of its own
-    /// stays too ([`Self::no_cgroup_reason`]). `work` matters only for a prepared program.
+    /// that was not prepared stays in its cgroup: [`ProcessTree::cgroup`] is that cgroup if it
+    /// holds no other processes, and `None` otherwise. A prepared program that can get no cgroup of
+    /// its own stays too ([`Self::no_cgroup_reason`]). `work` matters only for a prepared program.
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its ancestors; a process

@@ -24,8 +24,7 @@ use crate::scan::{self, Pace, Scan};
 use crate::{autogroup, cgroups};
 use dirs::move_back;
 
-/// Pause between two attempts to empty a directory of processes that are
-/// about to die.
+/// Pause between two attempts to empty a directory of processes that are about to die.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Upper limits of the time that a release may take.

@@ -314,7 +314,7 @@ pub fn threads(pid: i32) -> Vec<i32> {
     tasks.filter_map(number).collect()
 }
 
-/// Returns the sched_values of all threads of a program, by number.
+/// Returns the scheduling values of all threads of a program, by thread number.
 pub fn sched_values(program: &Program) -> BTreeMap<i32, SchedValues> {
     let threads = program.processes().into_iter().flat_map(threads);
     threads.filter_map(|tid| Some((tid, rank(tid)?))).collect()
@@ -326,7 +326,7 @@ pub fn autogroup(pid: i32) -> Option<i32> {
     text.trim().rsplit_once(' ')?.1.parse().ok()
 }
 
-/// State, masks, cgroups, sched_values of the threads, nice value of the autogroup.
+/// State, masks, cgroups, scheduling values of the threads, nice value of the autogroup.
 pub type Snapshot = (
     bool,
     BTreeSet<String>,

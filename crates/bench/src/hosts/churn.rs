@@ -49,7 +49,7 @@ pub struct ChurnArgs {
     pub chains_by: Option<std::path::PathBuf>,
 }
 
-/// How a program was taken in.
+/// How a program was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Home {
@@ -64,7 +64,7 @@ pub enum Home {
 pub struct Row {
     /// What the chains consist of.
     pub link: Link,
-    /// How the programs were taken in.
+    /// How the programs were admitted.
     pub home: Home,
     /// How long each link lives.
     pub life_us: u64,

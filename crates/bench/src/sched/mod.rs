@@ -6,8 +6,8 @@
 //! - `rival`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
 //!   downloaded;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `lab`: guests, and the lines that they return; `messages`: the format of those lines and of the
-//!   plan; `pace`: progress; `begun`: resuming;
+//! - `lab`: guests, and the lines that they return; `messages`: the format of those lines and of
+//!   the plan; `pace`: progress; `begun`: resuming;
 //! - `inside`: the program in the guest;
 //! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`:
 //!   the parts, from measurements to tables, figures and bars; `rows`, `runs`: code that they

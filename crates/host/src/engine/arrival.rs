@@ -55,7 +55,7 @@ struct ProcessInfo {
 }
 
 impl ArrivingProgram {
-    /// Inspects a process; `held`: it waits before its `exec`.
+    /// Inspects a process for the user `asking`; `held`: it waits before its `exec`.
     ///
     /// The check of the owner comes first. Everything after it opens files, with the rights of
     /// the process.

@@ -166,7 +166,7 @@ impl ManagedProgram {
     }
 
     /// Whether it uses enough CPU to disturb a neighbour. A new program is assumed to; a
-    /// background program never does, as it gives way.
+    /// background program never does, because it yields.
     pub fn is_busy(&self, at_ns: u64) -> bool {
         let age_ns = at_ns.saturating_sub(self.arrived_ns);
         let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);

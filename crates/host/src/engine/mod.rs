@@ -2,8 +2,8 @@
 //! The control loop on the real machine.
 //!
 //! An [`Engine`] owns the actuator (with its journal and keeper), one probe per program and
-//! the profile store, and runs [`usher_control::ControlLoop`] on a thread of its own. All other code
-//! (the daemon's connections, `usher mix`, `usher profile`) sends requests through an
+//! the profile store, and runs [`usher_control::ControlLoop`] on a thread of its own. All other
+//! code (the daemon's connections, `usher mix`, `usher profile`) sends requests through an
 //! [`EngineHandle`]. A request wakes the loop at once.
 //!
 //! The request to manage a program is answered when the policy has decided about it and its

@@ -22,7 +22,7 @@ struct counted {
  * the first visit to such a thread; there is nothing to add then.
  *
  * Two visitors may race for the first visit. The first one sets the base. The
- * atomic exchange config the base before `known` on every CPU.
+ * atomic exchange orders the base before `known` on every CPU.
  */
 static _Bool start_counting(struct counted *counted, _Bool is_older,
 			    __u64 run_ns, __u64 wait_ns)

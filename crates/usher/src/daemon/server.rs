@@ -7,8 +7,8 @@
 //!
 //! - No read or write waits.
 //! - A connection buffers at most one message of bounded size.
-//! - Only the part of a reply that the peer accepts is written. Until then nothing more is read
-//!   from it.
+//! - A write stops when the peer accepts no more bytes. Until the whole reply is written, nothing
+//!   is read from the peer.
 //! - A peer that leaves a message half sent, or a reply half read, for too long is disconnected.
 //! - Each user has a quota of connections and of bytes, and some connections and threads are kept
 //!   for root. A request over a quota is rejected with an error that names the quota

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The launcher's wait for a managed program: forwards signals and replaces a dead daemon.
 //!
-//! When the daemon dies, its changes to the program are undone: by its keeper, or by this process if
-//! the keeper is dead too. The launcher then searches for a daemon at rising intervals and registers
-//! the program again.
+//! When the daemon dies, its changes to the program are undone: by its keeper, or by this process
+//! if the keeper is dead too. The launcher then searches for a daemon at rising intervals and
+//! registers the program again.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};

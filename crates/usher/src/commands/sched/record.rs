@@ -42,7 +42,7 @@ pub struct SchedulerRecord {
     /// What could not be done at the last change, and why.
     #[serde(default)]
     pub undone: Option<String>,
-    /// The change that last switched seats on or off.
+    /// Number of the change that last switched seats on or off; 0 if there was none.
     #[serde(default)]
     pub seats_since: u32,
     /// The kernel's ids of its maps.
