@@ -90,7 +90,7 @@ pub struct Part {
     pub title: String,
     /// The measured figures with their limits.
     pub bars: Vec<Bar>,
-    /// How it was measured and what to know, one paragraph each.
+    /// The method and remarks, one paragraph each.
     pub notes: Vec<String>,
     /// Tables beyond that of the bars.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -52,7 +52,7 @@ pub fn words(first: Shape, last: Shape, file: &Path) -> [String; 7] {
     ]
 }
 
-/// What was counted, of a run or of a function.
+/// Counts of a run or of a function.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Instructions.

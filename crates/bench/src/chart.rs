@@ -19,7 +19,7 @@ pub struct Bar {
     pub class: String,
     /// Name in the legend.
     pub name: String,
-    /// Where it ends.
+    /// The bar's length.
     pub value: f64,
     /// Its interval.
     pub interval: Option<(f64, f64)>,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sim`: how true the simulator is, what the policies come to in
-//! it, and how fast it is.
+//! `usher bench sim`: accuracy and speed of the simulator, and results of the policies in it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +95,7 @@ fn simulation_size(stride: u32) -> SimulationSize {
     }
 }
 
-/// How far `value` is from `paper`, in per cent.
+/// The deviation of `value` from `paper`, in per cent.
 fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
     let what = format!("{what}: {value:.3}, paper {paper}");
     Bar::at_most(what, 100.0 * (value / paper - 1.0).abs(), limit, "% off")
@@ -362,7 +361,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
     Ok(part)
 }
 
-/// How far class figures move when repetitions have half the work.
+/// The change of class figures when repetitions have half the work.
 fn halving(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("halving", "Half the work a repetition");
     let setup = Setup::new(programs()?);

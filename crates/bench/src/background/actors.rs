@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct Timed {
     /// Seconds from start to end.
     pub seconds: f64,
-    /// It was ended because that became too long.
+    /// Whether it was stopped because it exceeded the limit.
     pub cut: bool,
 }
 

@@ -33,28 +33,28 @@ pub struct Shares {
 /// A window, and what ran in it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// What the generators used.
+    /// Resource that the generators used.
     pub resource: Resource,
     /// The foreground's usage degree, where it ran.
     pub fg_usage: Option<f64>,
     /// The background's.
     pub bg_usage: f64,
-    /// How many.
+    /// Number of background generators.
     pub bg_count: u32,
-    /// What was seen.
+    /// The measured shares.
     pub shares: Shares,
 }
 
 /// A setting to run the generators at.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// What the generators use.
+    /// Resource that the generators use.
     pub resource: Resource,
     /// The foreground's usage degree, where it runs.
     pub fg_usage: Option<f64>,
     /// The background's.
     pub bg_usage: f64,
-    /// How many.
+    /// Number of background generators.
     pub bg_count: u32,
 }
 
@@ -188,7 +188,7 @@ pub struct Best {
     pub share: f64,
     /// Of the CPU.
     pub cpu: f64,
-    /// How often they are right.
+    /// Share of windows that the pair is right about.
     pub accuracy: f64,
 }
 
@@ -201,7 +201,7 @@ pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// What `usher` is given.
+/// The thresholds as a file for `usher`.
 pub fn thresholds_toml(
     cpu: Option<f64>,
     disk: Option<Best>,

@@ -30,9 +30,9 @@ pub struct Limits {
 
 /// Measures cells.
 pub struct Bench<'a> {
-    /// What stands.
+    /// The set-up.
     pub fixture: &'a mut BackgroundFixture,
-    /// What treatments need.
+    /// Daemon, cgroup and folder of the treatments.
     pub regulator: &'a mut RegulatorFixture,
     /// Limits.
     pub limits: Limits,

@@ -4,7 +4,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What runs, in foreground or background.
+/// A program that runs in foreground or background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Task {
@@ -160,13 +160,13 @@ impl Group {
 /// One cell of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Where it is shown.
+    /// Group of the page in which it is shown.
     pub group: Group,
     /// Foreground.
     pub fg: Task,
     /// Background.
     pub bg: Task,
-    /// How many of it.
+    /// Number of background programs.
     pub bg_count: u32,
     /// On which disk, where one is used.
     pub place: Option<DiskSetup>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tasks stand on, set up when first used.
+//! Disks, networks and file trees of the tasks, set up on first use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ done
 for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
 "#;
 
-/// How large everything is.
+/// Sizes of the experiments.
 #[derive(Debug, Clone)]
 pub struct Size {
     /// Seconds that a foreground alone should take, where that can be chosen.
@@ -41,9 +41,9 @@ pub struct Size {
     pub allow_disk_scheduler: bool,
 }
 
-/// What stands set up.
+/// The set-up of the experiments.
 pub struct BackgroundFixture {
-    /// How large everything is.
+    /// Sizes of the experiments.
     pub size: Size,
     /// Zero of all bins.
     pub epoch_ns: u64,

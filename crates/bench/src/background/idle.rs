@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How much of what a half-loaded foreground leaves idle the background gets,
-//! and what the foreground loses by it, over periods.
+//! The share of idle time that the background uses beside a foreground that is active half of the
+//! time, and the foreground's loss, for several period lengths.
 
 use anyhow::Result;
 use clap::ValueEnum as _;

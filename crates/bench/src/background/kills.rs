@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SIGKILL while the background is frozen, and fork storms.
 //!
-//! A round of killing runs a small tree under `usher bg` beside a foreground
-//! that computes on every CPU, waits until the whole tree is frozen, kills
-//! what regulates it (the daemon, or `usher bg` itself) and the foreground,
-//! and gives the rest a second: every process of the tree must then run, with
-//! the priorities and cgroups that it had without Usher, or be managed by a
-//! daemon that answers. A storm runs shells that fork as fast as they can,
-//! frozen and thawed many times; no process may be outside the tree's cgroup,
-//! and none may be frozen once the foreground is gone.
+//! A round of kills:
+//!
+//! 1. It runs a small process tree under `usher bg` beside a foreground that computes on every CPU.
+//! 2. It waits until the whole tree is frozen.
+//! 3. It kills the regulator (the daemon, or `usher bg` itself) and the foreground.
+//! 4. One second later every process of the tree must run with the priorities and cgroups that it
+//!    had without Usher, or be managed by a daemon that answers.
+//!
+//! A storm runs shells that fork at full speed and are frozen and thawed many times. No process may
+//! be outside the tree's cgroup, and none may be frozen after the foreground has ended.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +30,7 @@ const FREEZES: Duration = Duration::from_secs(20);
 const TREE: &str = "sh -c 'while :; do :; done' & while :; do :; done";
 const STORM: &str = "for i in 1 2 3 4; do (while :; do (sleep 0.02 &) ; setsid sh -c 'sleep 0.01 &' ; done) & done; wait";
 
-/// Where cgroup v2 is mounted.
+/// The mount point of cgroup v2.
 fn unified() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
     let line = mounts
@@ -238,7 +240,7 @@ fn kill(pid: i32) {
     }
 }
 
-/// What the rounds found.
+/// Results of the rounds.
 #[derive(Debug, Default, serde::Serialize)]
 struct Tally {
     held: usize,

@@ -98,7 +98,7 @@ fn links(metering: &Metering) -> Vec<Resource> {
     })
 }
 
-/// What foreground or background has used, each once.
+/// The resources that foreground or background has used, each once.
 fn used(metering: &Metering, devices: impl Fn(&Usage) -> Vec<Resource>) -> Vec<Resource> {
     let usages = metering.background.values().chain([&metering.foreground]);
     let all: BTreeSet<Resource> = usages.flat_map(devices).collect();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the foreground's first request to the background's last, and from the
-//! foreground's end to the background's full speed.
+//! Reaction times: from the foreground's first request to the background's last request, and from
+//! the foreground's end to the background's full speed.
 //!
-//! The last is that before the first silence of [`SILENCE_MS`]: a policy that
-//! gives the background a part of the time is not held to all of the phase,
-//! but must have yielded. Without a silence the whole phase counts.
+//! The background's last request is the last one before its first silence of [`SILENCE_MS`]. A
+//! policy that later gives the background a part of the phase has still yielded once. Without a
+//! silence the whole phase counts.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -38,7 +38,7 @@ struct Times {
     control_ms: Vec<f64>,
 }
 
-/// How long the background went on after `from_ms`, at most to `to_ms`.
+/// Time for which the background continued after `from_ms`, at most to `to_ms`.
 pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let (first, last) = (from_ms as usize, to_ms as usize);
     let mut last_busy = None;
@@ -53,14 +53,14 @@ pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     to_ms - from_ms
 }
 
-/// How long until the background did anything again.
+/// Time until the background worked again.
 pub fn went_on_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let mut ahead = (from_ms as usize)..(to_ms as usize);
     let first = ahead.find(|&bin| bins.get(bin).is_some_and(|&n| n > 0));
     first.map_or(to_ms - from_ms, |bin| (bin as f64 - from_ms).max(0.0))
 }
 
-/// How long until the background was at `rate` (units a millisecond) again.
+/// Time until the background reached `rate` (units per millisecond) again.
 pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
     let mut at = from_ms;
     while at + WINDOW_MS <= to_ms {

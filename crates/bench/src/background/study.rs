@@ -4,7 +4,7 @@
 //! A pair is the foreground alone and beside the background under one
 //! treatment, one right after the other. The slow-down is the median of the
 //! pairs' ratios with its bootstrap interval (`usher_report::stats`); the
-//! cell's band is what pairs of foreground alone differ by.
+//! cell's band is the same for pairs of two runs of the foreground alone.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Band, Estimate, Statistic};
@@ -16,10 +16,10 @@ use super::treatments::BackgroundMethod;
 const SEED: u64 = 1;
 /// Wider intervals are not resolved.
 pub const WIDTH_MAX: f64 = 0.03;
-/// What the foreground may lose beyond the band.
+/// Largest permitted slow-down of the foreground beyond the band.
 pub const SLOWER_MAX: f64 = 0.03;
 
-/// What the background did while the foreground ran.
+/// Work and resource use of the background while the foreground ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     /// Units of its own counters a second.
@@ -43,7 +43,7 @@ pub struct Pair {
     pub cut: bool,
     /// Which came first.
     pub alone_first: bool,
-    /// What the background did.
+    /// Work of the background.
     pub done: Done,
 }
 
@@ -101,12 +101,12 @@ pub struct CellResult {
     pub cell: Cell,
     /// By treatment; [`BackgroundMethod::Alone`] holds the A/A pairs.
     pub tallies: Vec<Tally>,
-    /// What to know about it.
+    /// Remarks about it.
     pub notes: Vec<String>,
 }
 
 impl CellResult {
-    /// What the foreground alone differs by from itself.
+    /// The noise: the interval of the ratios of two runs of the foreground alone.
     pub fn band(&self) -> Option<Band> {
         let alone = self.of(BackgroundMethod::Alone)?;
         let pairs: Vec<_> = alone

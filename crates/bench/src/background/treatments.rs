@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How background work may be run: all that a user could pick.
+//! The ways in which a user could run background work.
 
 use std::path::{Path, PathBuf};
 

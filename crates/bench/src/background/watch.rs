@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A foreground that is active in phases, and what the background did in each
-//! millisecond: behind reaction times and shares of idle time.
+//! A foreground that is active in phases, and the work of the background in each millisecond: the
+//! data for reaction times and shares of idle time.
 //!
-//! What counts is the work, not the freeze: of the network the bytes that
-//! arrived at the far end, of the disk each request (past the page cache) when
-//! it was issued, of the CPU each 20 microseconds of computing.
+//! Work is counted, not the time without a freeze: for the network the bytes that arrived at the
+//! far end, for the disk each request (past the page cache) when it was issued, for the CPU each
+//! 20 microseconds of computing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::jobs::{Job, Load};
 use super::load::{Phase, read_bins, read_counter, read_phases};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 
-/// What foreground and background both want.
+/// The resource that foreground and background share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
@@ -61,10 +61,10 @@ pub struct HalfLoad {
     pub seconds: f64,
 }
 
-/// What was seen.
+/// The observations of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    /// When the foreground was active, in milliseconds since the first bin.
+    /// Active phases of the foreground, in milliseconds since the first bin.
     pub phases: Vec<(f64, f64)>,
     /// Units the foreground did.
     pub fg_units: u64,
@@ -93,11 +93,11 @@ pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
 /// Runs a background for `lead` and then beside the foreground, or alone for the same time if
 /// there is no foreground.
 pub struct Watcher<'a> {
-    /// What stands.
+    /// The set-up.
     pub fixture: &'a mut BackgroundFixture,
-    /// What treatments need.
+    /// Daemon, cgroup and folder of the treatments.
     pub regulator: &'a mut RegulatorFixture,
-    /// Before the foreground starts.
+    /// Time before the foreground starts.
     pub lead: Duration,
 }
 

@@ -22,14 +22,14 @@ pub struct Line {
     pub compared: bool,
 }
 
-/// What a figure shows.
+/// Content of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
     /// Title, for screen readers.
     pub title: String,
-    /// What is to the right.
+    /// Label of the x axis.
     pub x: &'static str,
-    /// What is upwards.
+    /// Label of the y axis.
     pub y: &'static str,
     /// Whether x is logarithmic.
     pub logarithmic: bool,

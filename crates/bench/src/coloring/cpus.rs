@@ -18,7 +18,7 @@ use super::work::{Own, Work};
 /// Period of the timer tick.
 const TICK_NS: u64 = 10_000_000;
 
-/// When a run ends.
+/// End condition of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Until {
     /// After these two times; only the second counts.
@@ -76,7 +76,7 @@ impl Tally {
     }
 }
 
-/// What all CPUs share.
+/// State that all CPUs share.
 struct Machine<'a> {
     workload: &'a dyn Workload,
     view: View<'a>,
@@ -141,7 +141,7 @@ struct Cpu<'a> {
     to_wake: Vec<usize>,
     next_tick_ns: u64,
     work: Work,
-    /// When what counts began.
+    /// Start of the counted part.
     counts_from_ns: u64,
     tally: Tally,
 }

@@ -61,14 +61,14 @@ fn shape_of(dir: &Path) -> Result<Shape> {
     })
 }
 
-/// What cachegrind counted of a run.
+/// Cachegrind's counts of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grind {
     /// Which workload.
     pub load: String,
-    /// Where structures stood.
+    /// Placement of the structures.
     pub colors: String,
-    /// What the run itself counted.
+    /// The run's own counts.
     pub tally: Tally,
     /// Of the walk.
     pub walk: Misses,

@@ -15,7 +15,7 @@ const TURNS: u32 = 2_000;
 #[repr(align(128))]
 pub struct SpinLock(AtomicBool);
 
-/// What a thread had of it.
+/// A thread's use of the lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LockTally {
     /// Times that it was taken.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench coloring`: paper 3a. What it costs that the hot fields of many
-//! structures fall into the same cache sets, and what colouring them saves.
+//! `usher bench coloring`: paper 3a. The cost of hot fields of many structures in the same cache
+//! sets, and the gain from colouring.
 
 pub mod chart;
 mod cpus;

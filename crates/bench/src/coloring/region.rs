@@ -24,7 +24,7 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Word of the head: in the first block, which has no task, on a line of its own.
 const HEAD: u32 = 16;
 
-/// What pages a region is made of.
+/// The kind of pages of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
@@ -123,8 +123,7 @@ impl Region {
         self.bytes
     }
 
-    /// Where structures of these colours stand, one a block, in the order of the
-    /// blocks.
+    /// Positions of structures with these colours, one per block, in the order of the blocks.
     pub fn places(&self, structures: usize, colors: Colors) -> Result<Vec<u32>> {
         let place = colors.placer()?;
         let first = self.words.addr().get();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was measured on this machine, as tables, figures and bars.
+//! Measurements on this machine as tables, figures and bars.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::region::Pages;
 use super::walks::{VARIANTS, Walk};
 use crate::bars::{Bar, Figure, Part, Table};
 
-/// What the coloured walk must be faster by.
+/// Bar: time of the plain walk at least, as a multiple of the coloured walk's.
 const GAIN_LEAST: f64 = 2.0;
 /// Lengths of the queue at which it must.
 const SIZES_WITH_BARS: [usize; 2] = [1024, 2400];

@@ -11,8 +11,8 @@ use usher_sim::coloring::{Setting, SimulationResult, gain_percent, published, si
 use super::chart::{Chart, Line};
 use crate::bars::{Bar, Figure, Part, Table};
 
-/// What stands for the kernel's structures: as they were, with our colours, with
-/// the paper's number of colours, and with the remainder alone.
+/// Placements of the kernel's structures: plain, with Usher's colours, with the paper's number of
+/// colours, and with the remainder alone.
 const VARIANTS: [Colors; 4] = [
     Colors::Plain,
     Colors::DEFAULT,
@@ -36,7 +36,7 @@ impl Point {
     }
 }
 
-/// What the seeds gave.
+/// Median and range of the results of the seeds.
 #[derive(Debug, Clone, Copy)]
 struct Spread {
     median: f64,

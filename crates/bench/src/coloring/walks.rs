@@ -48,7 +48,7 @@ pub struct Walk {
 pub struct Timed {
     /// Time per structure visited: CPU time with one thread, wall time with several.
     pub ns_a_visit: f64,
-    /// What the threads had of the lock, in all spells.
+    /// The threads' use of the lock, in all spells.
     pub lock: LockTally,
 }
 

@@ -17,7 +17,7 @@ const COMMON_LINES: usize = 48;
 /// Common words, 128 KiB.
 const COMMON_WORDS: usize = 16 << 10;
 
-/// What belongs to a task.
+/// Memory of a task.
 #[derive(Debug)]
 pub struct Own(Box<[AtomicU64]>);
 

@@ -14,7 +14,7 @@ const STREAM_BYTES: usize = 32 << 20;
 /// Bytes that it streams through in one step: about 1 ms at 8 GB/s.
 const BYTES_PER_STEP: usize = 8 << 20;
 
-/// How the threads of a program depend on one another.
+/// The dependence of a program's threads on one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Threads compute independently: progress grows with every CPU.

@@ -37,8 +37,8 @@ pub const PROGRAM: &str = "hosts-chains";
 const SLOT_BYTES: usize = 16;
 /// Enough for a link; the default of 2 MiB would make each thread slower.
 const STACK_BYTES: usize = 64 * 1024;
-/// How long a chain of processes goes on before it starts again at the program's
-/// first process, which has the seat of the day.
+/// Interval at which a chain of processes starts again at the program's first process, which has
+/// the present seat.
 const PROCESS_CHAIN: Duration = Duration::from_millis(100);
 /// Between two attempts to start a link at a limit on processes.
 const RETRY: Duration = Duration::from_millis(1);
@@ -113,7 +113,7 @@ pub fn run(args: &ChainsArgs) -> Result<()> {
     match unsafe { libc::fork() } {
         0 => run_program(args),
         child if child > 0 => {
-            // Where children are reaped by the kernel, this waits for all of them.
+            // If the kernel reaps the children, this waits for all of them.
             while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
             Ok(())
         }

@@ -20,7 +20,7 @@ use super::cycle::KIND;
 use crate::bars::{Bar, Part, Table};
 use crate::processes::end_within;
 
-/// How long each link of a chain lives, in microseconds.
+/// Lifetimes of the links of a chain, in microseconds.
 const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
 /// A thread never leaves its process; processes are also tried without a cgroup
 /// that lists them.
@@ -49,7 +49,7 @@ pub struct ChurnArgs {
     pub chains_by: Option<std::path::PathBuf>,
 }
 
-/// How a program was admitted.
+/// The way in which a program was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Home {
@@ -62,11 +62,11 @@ pub enum Home {
 /// The result of one kind of chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// What the chains consist of.
+    /// Kind of the links.
     pub link: Link,
-    /// How the programs were admitted.
+    /// The way in which the programs were admitted.
     pub home: Home,
-    /// How long each link lives.
+    /// Lifetime of a link.
     pub life_us: u64,
     /// Releases that were made.
     pub releases: usize,
@@ -243,7 +243,7 @@ pub fn name(value: impl ValueEnum) -> String {
 /// Checks that `--chains-by` names a file.
 ///
 /// # Errors
-/// It does not.
+/// It is not a file.
 pub fn check(args: &ChurnArgs) -> Result<()> {
     let Some(path) = &args.chains_by else {
         return Ok(());

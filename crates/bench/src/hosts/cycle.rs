@@ -23,18 +23,18 @@ pub const KIND: &str = "hosts-churn-kind";
 const GRACE: Duration = Duration::from_secs(1);
 /// Between two steps of the scans, as in the daemon.
 const STEP: Duration = Duration::from_millis(20);
-/// How long each seat is held: process chains begin anew meanwhile.
+/// Time for which each seat is kept; process chains start again meanwhile.
 const HOLD: Duration = Duration::from_millis(150);
 /// Between two calls that catch up with new threads, as in the daemon.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Chains of a program.
 const CHAINS: usize = 10;
-/// Links that are counted in each chain: the first may have been in the middle
-/// of its birth when the second was over.
+/// Links that are counted in each chain: the first one may have been half created when the second
+/// of waiting ended.
 const LINKS_COUNTED: u64 = 2;
-/// A chain that bears no such links in this time stands still.
+/// A chain without such links in this time is stalled.
 const STALLED: Duration = Duration::from_secs(5);
-/// How long the last programs may take to end.
+/// Time limit for the end of the last programs.
 const END_MAX: Duration = Duration::from_secs(10);
 
 /// Options of the command.

@@ -19,7 +19,7 @@ use crate::processes::{runs, terminate, wait_for};
 
 /// The environment variable that marks all processes of a fixture.
 const MARK: &str = "USHER_BENCH_KILLS";
-/// How long any step may take on a loaded machine.
+/// Time limit of a step on a loaded machine.
 const STEP_MAX: Duration = Duration::from_secs(30);
 /// An ordinary user.
 const USER: &str = "1000";
@@ -285,7 +285,7 @@ impl Drop for KillFixture {
     }
 }
 
-/// How commands of a fixture are made.
+/// Common settings of a fixture's commands.
 struct Base<'a> {
     dir: &'a Path,
     mark: &'a str,

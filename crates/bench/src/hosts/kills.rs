@@ -29,7 +29,7 @@ use super::kill_fixture::{self, KillFixture, kill, signal};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::{runs, state_of, wait_for};
 
-/// How long undoing is watched before the round fails.
+/// Time limit of the undo before the round fails.
 const WATCH_MAX: Duration = Duration::from_secs(10);
 const KINDS: [Kind; 4] = [Kind::Daemon, Kind::Keeper, Kind::Both, Kind::Launcher];
 

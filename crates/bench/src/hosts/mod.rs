@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench hosts`: what management may do to programs, on this host.
+//! `usher bench hosts`: the effects of management on programs, on this host.
 
 mod attributes;
 mod chains;

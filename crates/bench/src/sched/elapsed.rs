@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `elapsed`: when Erlang's virtual machines have ended in the emulator's own time,
-//! under the kernel's scheduler and ours in turn (paper 4).
+//! Part `elapsed`: end times of Erlang's virtual machines in the emulator's own time, under the
+//! kernel's scheduler and Usher's in turn (paper 4).
 
 use anyhow::Result;
 use usher_report::stats;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `erlang`: several virtual machines of Erlang, in each of which everyone
-//! messages everyone (paper 4).
+//! Part `erlang`: several virtual machines of Erlang; all processes of a machine message each other
+//! (paper 4).
 
 use std::path::Path;
 
@@ -66,7 +66,7 @@ impl Row {
         }
     }
 
-    /// How long a thread runs until another does.
+    /// Mean time that a thread runs until the next thread does.
     fn run_ms(&self) -> Option<f64> {
         runs::mean_ms(self.last_s, self.switches)
     }

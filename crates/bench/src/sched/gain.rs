@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `gain`: what fewer switches between address spaces should save a machine, from
-//! how many there are in the guest and what each costs here.
+//! Part `gain`: the expected saving by fewer switches between address spaces, from their number in
+//! the guest and their cost on this machine.
 
 use anyhow::Result;
 use usher_report::text;
@@ -13,7 +13,7 @@ use crate::bars::{Part, Table};
 const NAME: &str = "gain";
 const TITLE: &str = "What fewer switches between address spaces should save";
 
-/// How often address spaces are switched a second of a CPU.
+/// Address-space switches per second of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Rate {
     /// Under the load of this part.

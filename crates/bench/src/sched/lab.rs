@@ -43,7 +43,7 @@ pub struct Machine {
     pub cpus_off: &'static str,
     /// Additional kernel parameters.
     pub append: &'static str,
-    /// How time passes.
+    /// The guest's clock.
     pub clock: Clock,
 }
 
@@ -249,7 +249,7 @@ impl Lab {
     }
 }
 
-/// How a guest ended that was not done.
+/// The end of a guest that did not complete its plan, as text.
 fn ended(end: &End) -> String {
     match end {
         End::Exited { status } => format!("was not done: what ran there ended with {status}"),

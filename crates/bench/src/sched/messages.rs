@@ -36,14 +36,14 @@ pub struct Turn {
 pub enum Load {
     /// Programs with equal arithmetic beside a thread that mostly sleeps.
     Spaces {
-        /// How many programs.
+        /// Number of programs.
         programs: usize,
         /// Threads of each program.
         threads: usize,
         /// Work of each thread: its time in milliseconds if it runs alone.
         work_ms: u64,
     },
-    /// Erlang's virtual machines, in each of which everyone messages everyone.
+    /// Erlang's virtual machines; all processes of a machine message each other.
     Erlang {
         /// Virtual machines of Erlang; all processes of a machine message each other.
         vms: Vec<usize>,
@@ -63,16 +63,16 @@ pub enum Load {
     },
     /// Two short loops and two long loops.
     Cores {
-        /// How often.
+        /// Number of repetitions.
         times: usize,
-        /// How long a short one takes alone.
+        /// Time of a short loop alone.
         short_ms: u64,
-        /// How long a long one takes.
+        /// Time of a long loop alone.
         long_ms: u64,
     },
     /// Three programs with seats, one of which rests half of the time.
     Seats {
-        /// How often it works, and rests.
+        /// Number of times that it works and rests.
         rounds: usize,
         /// Work of each owner thread per round: its time in microseconds if it runs alone.
         work_us: u64,
@@ -99,7 +99,7 @@ impl Load {
         }
     }
 
-    /// How many programs run at once, one number after the other: a sample each.
+    /// Numbers of programs that run at once, in order; each gives a sample.
     pub fn numbers(&self) -> Vec<usize> {
         match self {
             Self::Spaces { programs, .. } => vec![*programs],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `overhead`: what a switch takes, in instructions of a guest with one CPU.
+//! Part `overhead`: the cost of a switch in instructions, in a guest with one CPU.
 
 use anyhow::Result;
 

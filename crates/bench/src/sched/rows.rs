@@ -42,8 +42,8 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
     Some((ends(f64::min)?, ends(f64::max)?))
 }
 
-/// How much later than EEVDF a scheduler may wake a thread that mostly sleeps: of the waits
-/// that 99 % stay below.
+/// Bar: 99th percentile of the wake-up latency of a thread that mostly sleeps, as a multiple of
+/// EEVDF's.
 pub const LATE_AT_MOST: f64 = 1.1;
 
 /// Delays of the sleeping thread's wake-ups in all of these samples: median, 99 %, maximum.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parts as a terminal shows them: notes no wider than it is.
+//! Display of parts on a terminal, with notes wrapped to its width.
 
 use std::io;
 

@@ -58,7 +58,7 @@ impl Row {
         }
     }
 
-    /// How long a thread runs until another does.
+    /// Mean time that a thread runs until the next thread does.
     fn run_ms(&self) -> Option<f64> {
         runs::mean_ms(self.last_s, self.switches)
     }

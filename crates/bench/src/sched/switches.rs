@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `switches`: what a switch to another address space costs on this machine
-//! (paper 4).
+//! Part `switches`: the cost of a switch to another address space on this machine (paper 4).
 
 use std::time::Duration;
 

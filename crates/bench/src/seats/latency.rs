@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a program waits before it sits, with 100 others managed.
+//! Time until a program has its seat, beside 100 other managed programs.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long a plan takes, and whether it is the best.
+//! Duration of planning, and whether the plan is optimal.
 
 use std::time::Instant;
 
@@ -107,7 +107,7 @@ fn random_curve(cores: u32, rng: &mut oorandom::Rand64) -> Result<Curve> {
     Ok(Curve::from_rates(&points.collect())?)
 }
 
-/// How many random plans are not the best of all allocations of domains.
+/// Number of random plans that are not the best of all allocations of domains.
 fn not_optimal(rng: &mut oorandom::Rand64) -> Result<usize> {
     let mut wrong = 0;
     for _ in 0..RANDOM_CASES {

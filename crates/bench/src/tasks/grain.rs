@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How short tasks may be: the minimum effective task granularity, METG(50 %), of
-//! Slaughter et al., "Task Bench: a parameterized benchmark for evaluating parallel
-//! runtime performance" (SC 2020): the task length from which on half of what the
-//! threads could do is done.
+//! The minimum effective task granularity, METG(50 %), of Slaughter et al., "Task Bench: a
+//! parameterized benchmark for evaluating parallel runtime performance" (SC 2020): the least task
+//! length at which the threads reach half of their possible throughput.
 
 use serde_json::json;
 use usher_report::text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that wait for memory: what the order is worth.
+//! Tasks that wait for memory: the gain from the order.
 
 use serde_json::json;
 

@@ -171,7 +171,7 @@ impl TasksArgs {
         (1..=cpus.min(2) as u32).collect()
     }
 
-    /// How much of a part is measured.
+    /// Amount of measuring for a part.
     fn extent(&self, which: Which) -> Extent {
         let (ms, frames) = match which {
             Which::Grain => (30, 5),

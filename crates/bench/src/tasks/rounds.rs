@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rounds: each contestant once in each, in a process of its own, so that whatever
-//! the machine's neighbours do meets all of them alike, and no memory layout, warm
-//! or cold, is one contestant's for good.
+//! Rounds: each round runs every contestant once, in a process of its own. Load of other programs
+//! therefore affects all contestants equally, and no contestant keeps one memory layout.
 
 use std::process::Command;
 
@@ -11,10 +10,10 @@ use super::contestants::Contestant;
 use super::study::{Sample, Samples};
 use super::toolchain::Programs;
 
-/// A process that takes longer hangs.
+/// A process that takes longer counts as hung.
 const SECONDS_MAX: u32 = 300;
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Debug, Clone)]
 pub struct Extent {
     pub rounds: u32,

@@ -80,7 +80,7 @@ impl Samples {
         samples.next().map(|sample| sample.median_ns)
     }
 
-    /// How many rounds there were.
+    /// Number of rounds.
     pub fn rounds(&self) -> u32 {
         let rounds = self.all.iter().map(|sample| sample.round + 1);
         rounds.max().unwrap_or(0)

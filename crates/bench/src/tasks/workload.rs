@@ -45,7 +45,7 @@ pub trait Frames {
     }
 }
 
-/// All frames alike.
+/// Runs all frames in the same way.
 struct Alike<F>(F);
 
 impl<F: FnMut() -> u64> Frames for Alike<F> {

@@ -30,7 +30,7 @@ pub enum Duty {
     Timed {
         /// Length of a period.
         period_ns: u64,
-        /// How long it is active.
+        /// Length of the active part.
         on_ns: u64,
     },
     /// Active until `burst` units are done, then at rest for a fixed time, as an interactive
@@ -38,11 +38,11 @@ pub enum Duty {
     Counted {
         /// Units in an active phase.
         burst: u64,
-        /// How long each rest is.
+        /// Length of each rest.
         rest_ns: u64,
-        /// What had been done as this phase began.
+        /// Units done at the start of this phase.
         before: u64,
-        /// Since the start, when the rest ends that there is.
+        /// End of the present rest, since the start.
         rests_until_ns: u64,
     },
 }
@@ -63,7 +63,7 @@ impl Duty {
         }
     }
 
-    /// What to do at this time since the start, with `done` units done.
+    /// The action at this time since the start, after `done` units.
     pub fn at(&mut self, since_start_ns: u64, done: u64) -> Now {
         match self {
             Self::Timed { period_ns, on_ns } => {
@@ -92,12 +92,12 @@ impl Duty {
     }
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     /// Units of work done.
     pub work: u64,
-    /// How long that took.
+    /// Duration of that work.
     pub seconds: f64,
 }
 

@@ -104,7 +104,7 @@ impl Network {
         inside(&self.near).into_iter().chain(words).collect()
     }
 
-    /// Where the discarding server listens.
+    /// Address of the discarding server.
     pub fn sink(&self) -> String {
         format!("{FAR}:{SINK_PORT}")
     }

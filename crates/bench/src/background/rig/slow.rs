@@ -36,7 +36,7 @@ pub struct SlowArgs {
     pub faster: f64,
 }
 
-/// How long requests take.
+/// Model of the duration of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     bytes: u64,

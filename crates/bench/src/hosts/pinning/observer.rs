@@ -35,7 +35,7 @@ pub struct ProgramState {
     pub pid: i32,
     /// Its seat; empty: none.
     pub seat: CpuSet,
-    /// Where it pinned its threads, as the daemon reports.
+    /// CPUs to which it pinned its threads, as the daemon reports.
     pub pinned_to: Option<CpuSet>,
 }
 

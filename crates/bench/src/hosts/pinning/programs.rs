@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that pin their threads, and what of them this machine lacks.
+//! The programs that pin their threads, and those that this machine lacks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use usher_model::CpuSet;
 
-/// How a program pins its threads.
+/// The means by which a program pins its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// GNU OpenMP with `OMP_PROC_BIND`.
@@ -59,7 +59,7 @@ pub struct Programs {
     cpus: Vec<u32>,
 }
 
-/// How long a program waits before it makes its threads, and then works.
+/// Time before a program creates its threads, and its working time.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
     pub wait_s: f64,

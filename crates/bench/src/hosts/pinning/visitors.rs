@@ -30,7 +30,7 @@ pub struct Visitors {
     thread: JoinHandle<Visits>,
 }
 
-/// How many came, and what became of them.
+/// Number of programs that ran, and their failures.
 #[derive(Debug, Clone, Default)]
 pub struct Visits {
     pub count: usize,

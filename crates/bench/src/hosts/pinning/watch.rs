@@ -8,8 +8,8 @@ use usher_model::CpuSet;
 
 use super::observer::{ProgramState, numbers};
 
-/// How long the daemon may take to notice a pin: a second, and the time that a loaded
-/// machine needs for that and for the observer's readings.
+/// Time limit until the daemon notices a pin: one second, and the time that a loaded machine needs
+/// for that and for the observer's readings.
 const NOTICE_MAX: Duration = Duration::from_secs(2);
 /// Depth of the process tree below a program that is searched.
 const DEPTH_MAX: usize = 8;

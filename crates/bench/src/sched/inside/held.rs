@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scheduler that runs while something is measured, and the counter of what it does.
+//! A scheduler that runs during a measurement, and the counter of its actions.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use crate::sched::rival::{Peer, Rival};
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
-/// How long a peer may take to begin: the kernel checks its programs first.
+/// Time limit for the start of a peer: the kernel verifies its programs first.
 const BEGINS_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -221,8 +221,8 @@ fn counted(answer: &[u8]) -> Result<Counted> {
 mod tests {
     use super::*;
 
-    /// It counts, and starts nothing. It lies here as no program can be run that another
-    /// thread's child may still have open for writing.
+    /// A script that counts and starts nothing. It is part of the sources, because a program cannot
+    /// be executed while another thread's child has it open for writing.
     fn stand_in() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sched/inside/stand-in.sh")
     }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 const READY: &str = "ready";
 const DONE: &str = "done";
-/// How long the thread sleeps that mostly does, and computes then.
+/// Sleep and work of the thread that mostly sleeps.
 const NAP: Duration = Duration::from_millis(5);
 const AWAKE_MS: f64 = 0.3;
 /// Steps by which this machine's speed is measured.
@@ -105,7 +105,7 @@ fn compute(steps: u64) {
     black_box(word);
 }
 
-/// How many steps a millisecond are computed here by one alone.
+/// Steps per millisecond of one thread alone on this machine.
 pub fn steps_a_ms() -> f64 {
     compute(STEPS_MEASURED / 10);
     let begun = Instant::now();

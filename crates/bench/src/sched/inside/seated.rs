@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with seats, one of which is idle half of the time: whether others use its
-//! CPUs meanwhile, and what it loses by that.
+//! Programs with seats, one of which is idle half of the time: the use of its CPUs by others
+//! meanwhile, and the time that it loses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,22 @@ use crate::sched::messages::{Counted, Sample};
 const OWNER: &str = "owner";
 /// The programs that do not rest.
 const OTHERS: [&str; 2] = ["first", "second"];
-/// How long the guest's emulated CPUs may take to have all of them seated.
+/// Time limit until all of them are seated on the guest's emulated CPUs.
 const SEATED_WITHIN: Duration = Duration::from_secs(60);
 /// The policy that gives each program the same number of cores, whatever it does.
 const POLICY: [&str; 2] = ["--policy", "equal"];
 
-/// Names of figures: how many CPUs are the owner's.
+/// Names of figures: the number of CPUs of the owner.
 pub const OWN_CPUS: &str = "own_cpus";
 /// The share of all CPUs that were at work.
 pub const USED: &str = "used";
 /// The share of the time in which the owner's threads wanted to run that they waited.
 pub const LOST: &str = "lost";
-/// How often the owner had a CPU back.
+/// Number of CPUs that the owner reclaimed.
 pub const RETURNS: &str = "returns";
-/// Within which time 99 % of these had happened.
+/// Time within which 99 % of these were reclaimed.
 pub const BACK_MS: &str = "back_ms";
-/// The share of its time on a CPU that the others spent on CPUs that are not theirs.
+/// The share of the others' CPU time that was on CPUs outside their seats.
 pub const AS_GUESTS: &str = "as_guests";
 
 /// Runs them under the scheduler that runs, with seats that the daemon gives; these are
@@ -226,7 +226,7 @@ fn stats(usher: &Path, runtime: &Path) -> Vec<Kept> {
     stats.seats
 }
 
-/// How long the threads of a process have run, and waited to run, in nanoseconds.
+/// Run time and wait time of the threads of a process, in nanoseconds.
 fn schedstat(pid: i32) -> Result<[f64; 2]> {
     let folder = format!("/proc/{pid}/task");
     let tasks = std::fs::read_dir(&folder).with_context(|| format!("reading {folder}"))?;

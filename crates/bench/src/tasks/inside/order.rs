@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whole orders of the wavefront, run by a loop: what a runtime could reach that
-//! costs nothing.
+//! Whole orders of the wavefront, run by a loop: the bound for a runtime without overhead.
 
 use std::collections::VecDeque;
 
