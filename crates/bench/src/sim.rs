@@ -30,7 +30,7 @@ pub struct SimArgs {
     /// Run every N-th of the 210 mixes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     stride: u32,
-    /// Run every N-th mix at the ends of the parameter parameters' ranges
+    /// Run every N-th mix at the ends of the parameters' ranges
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     ranges_stride: u32,
     /// Seeds of the fuzzer

@@ -142,7 +142,7 @@ fn sched_ext(roots: &Roots) -> Capability {
         (Err(_), _) => "not in this kernel".to_owned(),
     };
     let uses = [
-        "seats can be kept soft_seats by Usher's own scheduler",
+        "seats can be kept softly by Usher's own scheduler",
         "seats are kept by affinity masks",
     ];
     capability("sched_ext", dir.exists() && btf, found, uses)

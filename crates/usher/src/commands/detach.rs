@@ -10,7 +10,7 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
-/// Releases managed programs; they keep running, and may use every CPU again
+/// Releases managed programs; they keep running, with their former affinity
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
