@@ -4,7 +4,7 @@
 use crate::c;
 
 /// An LLC looks at one of the others so often.
-pub const LOOK_EVERY_NS: u64 = 50_000_000;
+pub const BALANCE_PERIOD_NS: u64 = 50_000_000;
 
 /// `struct load`: how many wait in an LLC, and for how many CPUs.
 #[repr(C)]
@@ -44,13 +44,13 @@ pub fn other_llc(here: usize, llcs: usize, drawn: u32) -> usize {
 
 /// Whether a CPU looks at another LLC now, for all of its own, which looks again when
 /// `look_at_ns` says.
-pub fn begins_look(now_ns: u64, look_at_ns: &mut u64) -> bool {
+pub fn begins_balance(now_ns: u64, balance_at_ns: &mut u64) -> bool {
     // SAFETY: the number is the caller's, and nobody else's meanwhile.
-    unsafe { c::rules_begins_look(now_ns, look_at_ns) }
+    unsafe { c::rules_begins_balance(now_ns, balance_at_ns) }
 }
 
 /// One was taken: when both LLCs look again.
-pub fn end_look(surplus: Surplus, now_ns: u64, here_at_ns: &mut u64, there_at_ns: &mut u64) {
+pub fn end_balance(surplus: Surplus, now_ns: u64, here_at_ns: &mut u64, there_at_ns: &mut u64) {
     // SAFETY: the numbers are the caller's, and nobody else's meanwhile.
-    unsafe { c::rules_end_look(surplus as u32, now_ns, here_at_ns, there_at_ns) }
+    unsafe { c::rules_end_balance(surplus as u32, now_ns, here_at_ns, there_at_ns) }
 }

@@ -6,68 +6,85 @@
 
 use crate::balance::Load;
 use crate::share::Pace;
-use crate::when::{Moment, Passed, SPACES, Space};
-use crate::where_to::{CpuWords, Outlook, Place};
+use crate::when::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, PickCtx};
+use crate::where_to::{CpuWords, IdleScanCtx, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
 
 unsafe extern "C" {
     pub(crate) fn rules_choose_cpu(
         smt: bool,
-        sees: *const Outlook,
+        scan: *const IdleScanCtx,
         last: u32,
         here: *const Place,
     ) -> i32;
     pub(crate) fn rules_choose_best(
         smt: bool,
-        sees: *const Outlook,
+        scan: *const IdleScanCtx,
         last: u32,
         here: *const Place,
     ) -> i32;
-    pub(crate) fn rules_choose_core(sees: *const Outlook, last: u32, here: *const Place) -> i32;
-    pub(crate) fn rules_is_left_to_guests(core: *const CpuWords, sees: *const Outlook) -> bool;
-    pub(crate) fn rules_find_home(
-        home: *mut CpuWords,
+    pub(crate) fn rules_choose_core(scan: *const IdleScanCtx, last: u32, here: *const Place)
+    -> i32;
+    pub(crate) fn rules_only_borrowers_run(core: *const CpuWords, scan: *const IdleScanCtx)
+    -> bool;
+    pub(crate) fn rules_find_preferred(
+        preferred: *mut CpuWords,
         allowed: *const CpuWords,
         seat: *const CpuWords,
     ) -> bool;
 
-    pub(crate) fn rules_who_is_next(
-        is: *mut Moment,
-        spaces: *const [Space; SPACES],
-        passed: *const Passed,
+    pub(crate) fn rules_pick_next(
+        ctx: *mut PickCtx,
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        head_skip: *const HeadSkip,
         queue: *mut u32,
     ) -> u32;
-    pub(crate) safe fn rules_has_passed(taken: u64, first: u64) -> bool;
-    pub(crate) fn rules_pass_by(passed: *mut Passed, at: u32, least: u64);
-    pub(crate) fn rules_face(passed: *mut Passed, at: u32);
-    pub(crate) fn rules_meet(passed: *mut Passed, at: u32, vtime: u64);
-    pub(crate) fn rules_hindmost(spaces: *const [Space; SPACES], passed: *const Passed) -> u32;
-    pub(crate) safe fn rules_sharers(mm: u64, seat: u64, version: u32, only: u32) -> u64;
-    pub(crate) fn rules_space_of(spaces: *const [Space; SPACES], of: u64) -> u32;
-    pub(crate) fn rules_join_space(space: *mut Space, of: u64, seat: u64, version: u32, vtime: u64);
-    pub(crate) fn rules_is_seated(space: *const Space, version: u32) -> bool;
-    pub(crate) fn rules_leave_space(space: *mut Space, vtime: u64);
+    pub(crate) safe fn rules_has_unrunnable_head(taken: u64, first: u64) -> bool;
+    pub(crate) fn rules_mark_head_unrunnable(head_skip: *mut HeadSkip, at: u32, min_vtime: u64);
+    pub(crate) fn rules_clear_head_unrunnable(head_skip: *mut HeadSkip, at: u32);
+    pub(crate) fn rules_lower_min(head_skip: *mut HeadSkip, at: u32, vtime: u64);
+    pub(crate) fn rules_min_vtime_queue(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        head_skip: *const HeadSkip,
+    ) -> u32;
+    pub(crate) safe fn rules_queue_key(mm: u64, seat: u64, version: u32, pinned_cpu: u32) -> u64;
+    pub(crate) fn rules_mm_queue_of(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        key: u64,
+    ) -> u32;
+    pub(crate) fn rules_join_mm_queue(
+        queue: *mut MmQueue,
+        key: u64,
+        seat: u64,
+        version: u32,
+        vtime: u64,
+    );
+    pub(crate) fn rules_is_seated(queue: *const MmQueue, version: u32) -> bool;
+    pub(crate) fn rules_leave_mm_queue(queue: *mut MmQueue, vtime: u64);
     pub(crate) fn rules_first_of_seat(
-        spaces: *const [Space; SPACES],
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
         seat: u64,
         least: *mut u64,
     ) -> bool;
     pub(crate) fn rules_place_at(
-        spaces: *const [Space; SPACES],
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
         clock: u64,
         seat: u64,
         vtime: u64,
-        ahead_ns: u64,
+        max_lag_ns: u64,
     ) -> u64;
-    pub(crate) fn rules_average_of(spaces: *const [Space; SPACES], clock: u64) -> u64;
+    pub(crate) fn rules_average_of(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        clock: u64,
+    ) -> u64;
 
-    pub(crate) fn rules_rest(pace: *mut Pace);
+    pub(crate) fn rules_reset_pace(pace: *mut Pace);
     pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64);
     pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64) -> u64;
 
-    pub(crate) fn rules_begins_look(now_ns: u64, look_at_ns: *mut u64) -> bool;
-    pub(crate) fn rules_end_look(
+    pub(crate) fn rules_begins_balance(now_ns: u64, balance_at_ns: *mut u64) -> bool;
+    pub(crate) fn rules_end_balance(
         surplus: u32,
         now_ns: u64,
         here_at_ns: *mut u64,
@@ -78,7 +95,7 @@ unsafe extern "C" {
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
-    pub(crate) safe fn rules_wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64;
+    pub(crate) safe fn rules_clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
     pub(crate) safe fn rules_surplus_of(
         there: Load,
@@ -87,10 +104,10 @@ unsafe extern "C" {
         in_node: bool,
     ) -> u32;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
-    pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool;
+    pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
-    pub(crate) safe fn rules_alone_at(vtime: u64, clock: u64) -> u64;
-    pub(crate) safe fn rules_ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64;
+    pub(crate) safe fn rules_clamp_to_clock(vtime: u64, clock: u64) -> u64;
+    pub(crate) safe fn rules_max_lag(max_lag_ns: u64, slice_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_slot_of(value: u64) -> u32;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
 
@@ -125,10 +142,10 @@ mod tests {
     const NUMBERS: [usize; 49] = [
         CPUS_MAX,
         LLCS_MAX,
-        SPACES,
+        MM_QUEUES_PER_LLC,
         share::WEIGHT_NORMAL as usize,
         share::SHORT_BURST_NS as usize,
-        balance::LOOK_EVERY_NS as usize,
+        balance::BALANCE_PERIOD_NS as usize,
         Surplus::None as usize,
         Surplus::One as usize,
         Surplus::Many as usize,
@@ -140,33 +157,33 @@ mod tests {
         offset_of!(Place, core),
         offset_of!(Place, near),
         offset_of!(Place, node),
-        size_of::<Outlook>(),
-        offset_of!(Outlook, idle),
-        offset_of!(Outlook, cores),
-        offset_of!(Outlook, allowed),
-        offset_of!(Outlook, home),
-        offset_of!(Outlook, guests),
-        size_of::<Space>(),
-        offset_of!(Space, least),
-        offset_of!(Space, seat),
-        offset_of!(Space, waiting),
-        offset_of!(Space, version),
-        size_of::<Moment>(),
-        offset_of!(Moment, turn_ns),
-        offset_of!(Moment, lead_ns),
-        offset_of!(Moment, now_ns),
-        offset_of!(Moment, has_prev),
-        offset_of!(Moment, aggregate),
-        offset_of!(Moment, prev_vtime),
-        offset_of!(Moment, own),
-        offset_of!(Moment, not),
-        offset_of!(Moment, passes),
-        offset_of!(Moment, hindmost),
-        offset_of!(Moment, hindmost_at),
-        offset_of!(Moment, least),
-        offset_of!(Moment, cpu),
-        size_of::<Passed>(),
-        offset_of!(Passed, least),
+        size_of::<IdleScanCtx>(),
+        offset_of!(IdleScanCtx, idle),
+        offset_of!(IdleScanCtx, cores),
+        offset_of!(IdleScanCtx, allowed),
+        offset_of!(IdleScanCtx, preferred),
+        offset_of!(IdleScanCtx, borrowers),
+        size_of::<MmQueue>(),
+        offset_of!(MmQueue, min_vtime),
+        offset_of!(MmQueue, seat),
+        offset_of!(MmQueue, waiting),
+        offset_of!(MmQueue, version),
+        size_of::<PickCtx>(),
+        offset_of!(PickCtx, turn_ns),
+        offset_of!(PickCtx, max_lag_ns),
+        offset_of!(PickCtx, now_ns),
+        offset_of!(PickCtx, has_prev),
+        offset_of!(PickCtx, aggregate),
+        offset_of!(PickCtx, prev_vtime),
+        offset_of!(PickCtx, own),
+        offset_of!(PickCtx, excluded),
+        offset_of!(PickCtx, skipped),
+        offset_of!(PickCtx, min_vtime_queue),
+        offset_of!(PickCtx, min_vtime),
+        offset_of!(PickCtx, min_vtime_with_prev),
+        offset_of!(PickCtx, cpu),
+        size_of::<HeadSkip>(),
+        offset_of!(HeadSkip, min_vtime),
         size_of::<Pace>(),
         offset_of!(Pace, at_ns),
         size_of::<Load>(),

@@ -5,91 +5,94 @@
 #include "bpf/levels.h"
 #include "bpf/rules.h"
 
-__s32 rules_choose_cpu(_Bool smt, const struct outlook *sees, __u32 last,
+__s32 rules_choose_cpu(_Bool smt, const struct idle_scan_ctx *scan, __u32 last,
 		       const struct place *here)
 {
-	return choose_cpu(smt, sees, last, here);
+	return choose_cpu(smt, scan, last, here);
 }
 
-__s32 rules_choose_best(_Bool smt, const struct outlook *sees, __u32 last,
+__s32 rules_choose_best(_Bool smt, const struct idle_scan_ctx *scan, __u32 last,
 			const struct place *here)
 {
-	return choose_best(smt, sees, last, here);
+	return choose_best(smt, scan, last, here);
 }
 
-__s32 rules_choose_core(const struct outlook *sees, __u32 last,
+__s32 rules_choose_core(const struct idle_scan_ctx *scan, __u32 last,
 			const struct place *here)
 {
-	return choose_core_of(sees, last, here);
+	return choose_core_of(scan, last, here);
 }
 
-_Bool rules_is_left_to_guests(const struct cpu_set *core,
-			      const struct outlook *sees)
+_Bool rules_only_borrowers_run(const struct cpu_set *core,
+			       const struct idle_scan_ctx *scan)
 {
-	return is_left_to_guests(core, sees);
+	return only_borrowers_run(core, scan);
 }
 
-_Bool rules_find_home(struct cpu_set *home, const struct cpu_set *allowed,
-		      const struct cpu_set *seat)
+_Bool rules_find_preferred(struct cpu_set *preferred,
+			   const struct cpu_set *allowed,
+			   const struct cpu_set *seat)
 {
-	return find_home(home, allowed, seat);
+	return find_preferred(preferred, allowed, seat);
 }
 
-__u32 rules_who_is_next(struct moment *is, const struct space *spaces,
-			const struct passed *passed, __u32 *queue)
+__u32 rules_pick_next(struct pick_ctx *ctx, const struct mm_queue *mm_queues,
+		      const struct head_skip *head_skip, __u32 *queue)
 {
-	return who_is_next(is, spaces, passed, queue);
+	return pick_next(ctx, mm_queues, head_skip, queue);
 }
 
-_Bool rules_has_passed(__u64 taken, __u64 first)
+_Bool rules_has_unrunnable_head(__u64 taken, __u64 first)
 {
-	return has_passed(taken, first);
+	return has_unrunnable_head(taken, first);
 }
 
-void rules_pass_by(struct passed *passed, __u32 at, __u64 least)
+void rules_mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
+				__u64 least)
 {
-	pass_by(passed, at, least);
+	mark_head_unrunnable(head_skip, at, least);
 }
 
-void rules_face(struct passed *passed, __u32 at)
+void rules_clear_head_unrunnable(struct head_skip *head_skip, __u32 at)
 {
-	face(passed, at);
+	clear_head_unrunnable(head_skip, at);
 }
 
-void rules_meet(struct passed *passed, __u32 at, __u64 vtime)
+void rules_lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 {
-	meet(passed, at, vtime);
+	lower_min(head_skip, at, vtime);
 }
 
-__u32 rules_hindmost(const struct space *spaces, const struct passed *passed)
+__u32 rules_min_vtime_queue(const struct mm_queue *mm_queues,
+			    const struct head_skip *head_skip)
 {
-	return hindmost(spaces, passed, passed->queues, 0);
+	return min_vtime_queue(mm_queues, head_skip, head_skip->queues, 0);
 }
 
-__u64 rules_sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
+__u64 rules_queue_key(__u64 mm, __u64 seat, __u32 version, __u32 pinned_cpu)
 {
-	return sharers(mm, seat, version, only);
+	return queue_key(mm, seat, version, pinned_cpu);
 }
 
-__u32 rules_space_of(const struct space *spaces, __u64 of)
+__u32 rules_mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 {
-	return space_of(spaces, of);
+	return mm_queue_of(mm_queues, key);
 }
 
-void rules_join_space(struct space *space, __u64 of, __u64 seat, __u32 version,
-		      __u64 vtime)
+void rules_join_mm_queue(struct mm_queue *mm_queue, __u64 key, __u64 seat,
+			 __u32 version, __u64 vtime)
 {
-	join_space(space, of, seat, version, vtime);
+	join_mm_queue(mm_queue, key, seat, version, vtime);
 }
 
-_Bool rules_is_seated(const struct space *space, __u32 version)
+_Bool rules_is_seated(const struct mm_queue *mm_queue, __u32 version)
 {
-	return is_seated(space, version);
+	return is_seated(mm_queue, version);
 }
 
-void rules_leave_space(struct space *space, __u64 vtime)
+void rules_leave_mm_queue(struct mm_queue *mm_queue, __u64 vtime)
 {
-	leave_space(space, vtime);
+	leave_mm_queue(mm_queue, vtime);
 }
 
 __u32 rules_within_group(__u32 percent, __u32 weight)
@@ -107,20 +110,21 @@ __u64 rules_virtual_ns(__u64 ran_ns, __u64 weight)
 	return virtual_ns(ran_ns, weight);
 }
 
-__u64 rules_wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
+__u64 rules_clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
-	return wake_at(vtime, clock, slice_ns);
+	return clamp_sleeper(vtime, clock, slice_ns);
 }
 
-__u64 rules_place_at(const struct space *spaces, __u64 clock, __u64 seat,
-		     __u64 vtime, __u64 ahead_ns)
+__u64 rules_place_at(const struct mm_queue *mm_queues, __u64 clock, __u64 seat,
+		     __u64 vtime, __u64 max_lag_ns)
 {
-	return place_at(spaces, clock, seat, vtime, ahead_ns);
+	return place_at(mm_queues, clock, seat, vtime, max_lag_ns);
 }
 
-_Bool rules_first_of_seat(const struct space *spaces, __u64 seat, __u64 *least)
+_Bool rules_first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
+			  __u64 *least)
 {
-	return first_of_seat(spaces, seat, least);
+	return first_of_seat(mm_queues, seat, least);
 }
 
 _Bool rules_is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
@@ -133,19 +137,19 @@ __u64 rules_burst_after(__u64 average_ns, __u64 burst_ns)
 	return burst_after(average_ns, burst_ns);
 }
 
-__u64 rules_alone_at(__u64 vtime, __u64 clock)
+__u64 rules_clamp_to_clock(__u64 vtime, __u64 clock)
 {
-	return alone_at(vtime, clock);
+	return clamp_to_clock(vtime, clock);
 }
 
-__u64 rules_ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
+__u64 rules_max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 {
-	return ahead_at_most(lead_ns, slice_ns, weight);
+	return max_lag(max_lag_ns, slice_ns, weight);
 }
 
-void rules_rest(struct pace *pace)
+void rules_reset_pace(struct pace *pace)
 {
-	rest(pace);
+	reset_pace(pace);
 }
 
 void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
@@ -158,9 +162,9 @@ __u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 	return at_pace(pace, clock, vtime);
 }
 
-__u64 rules_average_of(const struct space *spaces, __u64 clock)
+__u64 rules_average_of(const struct mm_queue *mm_queues, __u64 clock)
 {
-	return average_of(spaces, clock);
+	return average_of(mm_queues, clock);
 }
 
 __u32 rules_slot_of(__u64 value)
@@ -179,15 +183,15 @@ __u32 rules_surplus_of(struct load there, struct load here, _Bool last_sleeps,
 	return surplus_of(there, here, last_sleeps, in_node);
 }
 
-_Bool rules_begins_look(__u64 now_ns, __u64 *look_at_ns)
+_Bool rules_begins_balance(__u64 now_ns, __u64 *balance_at_ns)
 {
-	return begins_look(now_ns, look_at_ns);
+	return begins_balance(now_ns, balance_at_ns);
 }
 
-void rules_end_look(__u32 surplus, __u64 now_ns, __u64 *here_at_ns,
-		    __u64 *there_at_ns)
+void rules_end_balance(__u32 surplus, __u64 now_ns, __u64 *here_at_ns,
+		       __u64 *there_at_ns)
 {
-	end_look(surplus, now_ns, here_at_ns, there_at_ns);
+	end_balance(surplus, now_ns, here_at_ns, there_at_ns);
 }
 
 __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
@@ -195,9 +199,9 @@ __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
 	return other_llc(here, llcs, drawn);
 }
 
-_Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
+_Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
-	return is_late(served_ns, now_ns, lead_ns);
+	return is_late(served_ns, now_ns, max_lag_ns);
 }
 
 __u64 levels_key_at(__u64 array, __u32 level, __u64 arrival)
@@ -266,10 +270,10 @@ _Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
 const __u64 rules_numbers[] = {
 	CPUS_MAX,
 	LLCS_MAX,
-	SPACES,
+	MM_QUEUES_PER_LLC,
 	WEIGHT_NORMAL,
 	SHORT_BURST_NS,
-	LOOK_EVERY_NS,
+	BALANCE_PERIOD_NS,
 	SURPLUS_NONE,
 	SURPLUS_ONE,
 	SURPLUS_MANY,
@@ -281,33 +285,33 @@ const __u64 rules_numbers[] = {
 	offsetof(struct place, core),
 	offsetof(struct place, near),
 	offsetof(struct place, node),
-	sizeof(struct outlook),
-	offsetof(struct outlook, idle),
-	offsetof(struct outlook, cores),
-	offsetof(struct outlook, allowed),
-	offsetof(struct outlook, home),
-	offsetof(struct outlook, guests),
-	sizeof(struct space),
-	offsetof(struct space, least),
-	offsetof(struct space, seat),
-	offsetof(struct space, waiting),
-	offsetof(struct space, version),
-	sizeof(struct moment),
-	offsetof(struct moment, turn.turn_ns),
-	offsetof(struct moment, turn.lead_ns),
-	offsetof(struct moment, now_ns),
-	offsetof(struct moment, has_prev),
-	offsetof(struct moment, aggregate),
-	offsetof(struct moment, prev_vtime),
-	offsetof(struct moment, own),
-	offsetof(struct moment, not ),
-	offsetof(struct moment, passes),
-	offsetof(struct moment, hindmost),
-	offsetof(struct moment, hindmost_at),
-	offsetof(struct moment, least),
-	offsetof(struct moment, cpu),
-	sizeof(struct passed),
-	offsetof(struct passed, least),
+	sizeof(struct idle_scan_ctx),
+	offsetof(struct idle_scan_ctx, idle),
+	offsetof(struct idle_scan_ctx, cores),
+	offsetof(struct idle_scan_ctx, allowed),
+	offsetof(struct idle_scan_ctx, preferred),
+	offsetof(struct idle_scan_ctx, borrowers),
+	sizeof(struct mm_queue),
+	offsetof(struct mm_queue, min_vtime),
+	offsetof(struct mm_queue, seat),
+	offsetof(struct mm_queue, waiting),
+	offsetof(struct mm_queue, version),
+	sizeof(struct pick_ctx),
+	offsetof(struct pick_ctx, turn.turn_ns),
+	offsetof(struct pick_ctx, turn.max_lag_ns),
+	offsetof(struct pick_ctx, now_ns),
+	offsetof(struct pick_ctx, has_prev),
+	offsetof(struct pick_ctx, aggregate),
+	offsetof(struct pick_ctx, prev_vtime),
+	offsetof(struct pick_ctx, own),
+	offsetof(struct pick_ctx, excluded),
+	offsetof(struct pick_ctx, skipped),
+	offsetof(struct pick_ctx, min_vtime_queue),
+	offsetof(struct pick_ctx, min_vtime),
+	offsetof(struct pick_ctx, min_vtime_with_prev),
+	offsetof(struct pick_ctx, cpu),
+	sizeof(struct head_skip),
+	offsetof(struct head_skip, min_vtime),
 	sizeof(struct pace),
 	offsetof(struct pace, at_ns),
 	sizeof(struct load),

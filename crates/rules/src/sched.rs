@@ -32,7 +32,7 @@ pub struct Settings {
     /// Longest turn of an address space.
     pub turn_ns: u64,
     /// Largest lag, in virtual time.
-    pub lead_ns: u64,
+    pub max_lag_ns: u64,
     /// 1: idle cores come before idle hardware threads of busy cores.
     pub smt: u32,
     /// 1: threads of an address space run one after another.
@@ -48,7 +48,7 @@ impl Default for Settings {
         Self {
             slice_ns: 3_000_000,
             turn_ns: 24_000_000,
-            lead_ns: 24_000_000,
+            max_lag_ns: 24_000_000,
             smt: 1,
             aggregate: 1,
             llcs: 1,

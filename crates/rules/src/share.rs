@@ -40,18 +40,18 @@ pub fn earlier(a: u64, b: u64) -> u64 {
 }
 
 /// Where whoever slept goes on.
-pub fn wake_at(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
-    c::rules_wake_at(vtime, clock, slice_ns)
+pub fn clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
+    c::rules_clamp_sleeper(vtime, clock, slice_ns)
 }
 
 /// Where a thread goes on that nobody had to wait for.
-pub fn alone_at(vtime: u64, clock: u64) -> u64 {
-    c::rules_alone_at(vtime, clock)
+pub fn clamp_to_clock(vtime: u64, clock: u64) -> u64 {
+    c::rules_clamp_to_clock(vtime, clock)
 }
 
 /// How far a thread of this weight gets ahead of whoever waits.
-pub fn ahead_at_most(lead_ns: u64, slice_ns: u64, weight: u64) -> u64 {
-    c::rules_ahead_at_most(lead_ns, slice_ns, weight)
+pub fn max_lag(max_lag_ns: u64, slice_ns: u64, weight: u64) -> u64 {
+    c::rules_max_lag(max_lag_ns, slice_ns, weight)
 }
 
 /// Whether a thread with bursts like this is not made to wait for anybody's turn to end.
@@ -65,8 +65,8 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
 }
 
 /// Whether a CPU has served nobody but urgent threads for too long.
-pub fn is_late(served_ns: u64, now_ns: u64, lead_ns: u64) -> bool {
-    c::rules_is_late(served_ns, now_ns, lead_ns)
+pub fn is_late(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
+    c::rules_is_late(served_ns, now_ns, max_lag_ns)
 }
 
 /// `struct pace`: how slowly virtual time passes on a CPU at most.
@@ -89,8 +89,8 @@ impl Pace {
     }
 
     /// Nobody waits for the CPU, whose clock may stand still.
-    pub fn rest(&mut self) {
+    pub fn reset(&mut self) {
         // SAFETY: as above.
-        unsafe { c::rules_rest(self) };
+        unsafe { c::rules_reset_pace(self) };
     }
 }

@@ -52,7 +52,7 @@ pub struct Place {
 /// `struct outlook`: what a choice is made from.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct IdleScanCtx {
     /// Idle CPUs.
     pub idle: CpuWords,
     /// Those whose cores are idle with all their threads.
@@ -60,13 +60,13 @@ pub struct Outlook {
     /// Where the thread may run.
     pub allowed: CpuWords,
     /// Where it is at home; all of those, if it has no seat.
-    pub home: CpuWords,
+    pub preferred: CpuWords,
     /// CPUs that run guests.
-    pub guests: CpuWords,
+    pub borrowers: CpuWords,
     /// Nothing to the choice: the scheduler's own list of what is still to be looked at.
-    pub left: CpuWords,
+    pub remaining: CpuWords,
     /// Nothing to the choice: nodes that the scheduler has not looked at.
-    pub unseen: u64,
+    pub unread_nodes: u64,
 }
 
 fn found(cpu: i32) -> Option<u32> {
@@ -74,33 +74,33 @@ fn found(cpu: i32) -> Option<u32> {
 }
 
 /// The CPU for a thread that last ran on `last`, which lies `here`; `None`: it has to wait.
-pub fn choose_cpu(smt: bool, sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+pub fn choose_cpu(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: both are laid out as the header has them, and only read.
-    found(unsafe { c::rules_choose_cpu(smt, sees, last, here) })
+    found(unsafe { c::rules_choose_cpu(smt, scan, last, here) })
 }
 
 /// The same where none could be better, whatever is not in sight.
-pub fn choose_best(smt: bool, sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+pub fn choose_best(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: both are laid out as the header has them, and only read.
-    found(unsafe { c::rules_choose_best(smt, sees, last, here) })
+    found(unsafe { c::rules_choose_best(smt, scan, last, here) })
 }
 
 /// The same, of idle cores alone.
-pub fn choose_core(sees: &Outlook, last: u32, here: &Place) -> Option<u32> {
+pub fn choose_core(scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: both are laid out as the header has them, and only read.
-    found(unsafe { c::rules_choose_core(sees, last, here) })
+    found(unsafe { c::rules_choose_core(scan, last, here) })
 }
 
 /// Whether nobody works on this core but guests.
-pub fn is_left_to_guests(core: &CpuWords, sees: &Outlook) -> bool {
+pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
     // SAFETY: both are laid out as the header has them, and only read.
-    unsafe { c::rules_is_left_to_guests(core, sees) }
+    unsafe { c::rules_only_borrowers_run(core, scan) }
 }
 
 /// Where a thread with that seat is at home; `None`: it may run nowhere there.
-pub fn find_home(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
-    let mut home = [0; CPU_WORDS];
+pub fn find_preferred(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
+    let mut preferred = [0; CPU_WORDS];
     // SAFETY: sets as the header has them; the first is written, and this function's.
-    let any = unsafe { c::rules_find_home(&mut home, allowed, seat) };
-    any.then_some(home)
+    let any = unsafe { c::rules_find_preferred(&mut preferred, allowed, seat) };
+    any.then_some(preferred)
 }

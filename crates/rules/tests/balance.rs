@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! When one LLC takes from another.
 
-use usher_rules::balance::{self, LOOK_EVERY_NS, Load, Surplus};
+use usher_rules::balance::{self, BALANCE_PERIOD_NS, Load, Surplus};
 
 /// Of LLCs of any size: whoever is taken from another node would not be taken back; within
 /// one, whoever waits where more do for each CPU goes round.
@@ -70,19 +70,25 @@ fn an_llc_looks_at_all_others() {
 #[test]
 fn whoever_is_one_too_many_stays_for_as_long_as_any() {
     let (mut here_ns, mut there_ns) = (0, 0);
-    assert!(balance::begins_look(7, &mut here_ns));
-    assert!(!balance::begins_look(8, &mut here_ns), "one looks for all");
-    balance::end_look(Surplus::One, 7, &mut here_ns, &mut there_ns);
-    for at_ns in [8, 6 + LOOK_EVERY_NS] {
-        assert!(!balance::begins_look(at_ns, &mut here_ns));
-        assert!(!balance::begins_look(at_ns, &mut there_ns), "taken back");
+    assert!(balance::begins_balance(7, &mut here_ns));
+    assert!(
+        !balance::begins_balance(8, &mut here_ns),
+        "one looks for all"
+    );
+    balance::end_balance(Surplus::One, 7, &mut here_ns, &mut there_ns);
+    for at_ns in [8, 6 + BALANCE_PERIOD_NS] {
+        assert!(!balance::begins_balance(at_ns, &mut here_ns));
+        assert!(!balance::begins_balance(at_ns, &mut there_ns), "taken back");
     }
-    let due_ns = 7 + LOOK_EVERY_NS;
-    assert!(balance::begins_look(due_ns, &mut there_ns));
-    assert!(balance::begins_look(due_ns, &mut here_ns));
+    let due_ns = 7 + BALANCE_PERIOD_NS;
+    assert!(balance::begins_balance(due_ns, &mut there_ns));
+    assert!(balance::begins_balance(due_ns, &mut here_ns));
     let before_ns = there_ns;
-    balance::end_look(Surplus::Many, due_ns, &mut here_ns, &mut there_ns);
-    assert!(balance::begins_look(due_ns, &mut here_ns), "there are more");
+    balance::end_balance(Surplus::Many, due_ns, &mut here_ns, &mut there_ns);
+    assert!(
+        balance::begins_balance(due_ns, &mut here_ns),
+        "there are more"
+    );
     assert_eq!(there_ns, before_ns);
 }
 
@@ -90,7 +96,7 @@ fn whoever_is_one_too_many_stays_for_as_long_as_any() {
 #[test]
 fn looks_go_on_when_the_clock_begins_anew() {
     let mut at_ns = u64::MAX - 3;
-    assert!(!balance::begins_look(u64::MAX - 4, &mut at_ns));
-    assert!(balance::begins_look(2, &mut at_ns));
-    assert_eq!(at_ns, 2 + LOOK_EVERY_NS);
+    assert!(!balance::begins_balance(u64::MAX - 4, &mut at_ns));
+    assert!(balance::begins_balance(2, &mut at_ns));
+    assert_eq!(at_ns, 2 + BALANCE_PERIOD_NS);
 }

@@ -24,17 +24,15 @@ fn order(aggregate: bool) -> (String, usize) {
     let mut program = Program::new(9 << 8, 1);
     (program.runs_ns, program.bursts) = (MS, 1);
     world.start(program);
-    for space in [1, 2, 1, 1, 2] {
-        let mut program = Program::new(space << 8, 1);
+    for mm in [1, 2, 1, 1, 2] {
+        let mut program = Program::new(mm << 8, 1);
         (program.runs_ns, program.bursts) = (SETTINGS.slice_ns, 1);
         world.start(program);
     }
     world.run(100 * MS);
     let ran = &world.began[1..];
-    let space = |&thread: &usize| world.threads[thread].program.mm;
-    let switches = ran
-        .windows(2)
-        .filter(|pair| space(&pair[0]) != space(&pair[1]));
+    let mm = |&thread: &usize| world.threads[thread].program.mm;
+    let switches = ran.windows(2).filter(|pair| mm(&pair[0]) != mm(&pair[1]));
     (
         ran.iter()
             .map(|&thread| ".ABCDE".as_bytes()[thread] as char)
@@ -64,22 +62,22 @@ proptest! {
         mut threads in threads(),
         aggregate: bool,
         turn_slices in 1..12_u64,
-        lead_slices in 0..12_u64,
+        lag_slices in 0..12_u64,
     ) {
         let slice_ns = SETTINGS.slice_ns;
         let settings = Settings {
             turn_ns: turn_slices * slice_ns,
-            lead_ns: lead_slices * slice_ns,
+            max_lag_ns: lag_slices * slice_ns,
             ..settings(aggregate)
         };
-        let bound = share::ahead_at_most(settings.lead_ns, slice_ns, 100);
+        let bound = share::max_lag(settings.max_lag_ns, slice_ns, 100);
         let mut world = World::new(1, settings);
         let begun_ns = world.now_ns;
         threads.sort_by_key(|&(_, at_ns)| at_ns);
         let count = threads.len() as u64;
-        for (space, at_ns) in threads {
+        for (mm, at_ns) in threads {
             while world.step(begun_ns + at_ns) {}
-            world.start(Program::new(space << 8, 1));
+            world.start(Program::new(mm << 8, 1));
         }
         for _ in 0..600 {
             world.step(u64::MAX);

@@ -8,7 +8,7 @@ use std::mem;
 
 use proptest::prelude::*;
 use usher_rules::levels::{self, LEVEL};
-use usher_rules::when::{Comer, Hall, Moment, Next, Passed, SPACES};
+use usher_rules::when::{HeadSkip, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter, Next, PickCtx};
 
 const LEVELS: usize = 140;
 
@@ -122,7 +122,7 @@ impl Scheduler for Lists {
 /// The keys, in the queues of an LLC.
 struct Keys {
     cure: bool,
-    hall: Hall,
+    llc_rq: LlcRunQueue,
     queues: Vec<Vec<(Thread, u64)>>,
     arrivals: u64,
     running: Option<(Thread, u64)>,
@@ -131,14 +131,14 @@ struct Keys {
 
 impl Keys {
     fn new(cure: bool, clock: u64) -> Self {
-        let mut hall = Hall::default();
+        let mut llc_rq = LlcRunQueue::default();
         // No further than half of all numbers at once.
-        hall.advance(clock / 2);
-        hall.advance(clock);
+        llc_rq.advance(clock / 2);
+        llc_rq.advance(clock);
         Self {
             cure,
-            hall,
-            queues: vec![Vec::new(); SPACES],
+            llc_rq,
+            queues: vec![Vec::new(); MM_QUEUES_PER_LLC],
             arrivals: 0,
             running: None,
             mm: 0,
@@ -155,12 +155,12 @@ impl Keys {
             true => thread.mm,
             false => 0,
         };
-        let comer = Comer {
+        let waiter = NewWaiter {
             mm,
             vtime: key,
-            ..Comer::default()
+            ..NewWaiter::default()
         };
-        let queue = &mut self.queues[self.hall.join(&comer)];
+        let queue = &mut self.queues[self.llc_rq.join(&waiter)];
         let behind = queue.partition_point(|(_, other)| (other.wrapping_sub(key) as i64) <= 0);
         queue.insert(behind, (thread, key));
     }
@@ -168,13 +168,13 @@ impl Keys {
     fn leave(&mut self, at: usize) -> (Thread, u64) {
         let (thread, key) = self.queues[at].remove(0);
         let first = self.queues[at].first().map_or(key, |(_, first)| *first);
-        self.hall.leave(at, first);
+        self.llc_rq.leave(at, first);
         (thread, key)
     }
 
     fn begin(&mut self, (thread, key): (Thread, u64)) {
         if self.queues.iter().all(Vec::is_empty) {
-            self.hall.advance(key);
+            self.llc_rq.advance(key);
         }
         self.mm = thread.mm;
         self.running = Some((thread, key));
@@ -183,27 +183,27 @@ impl Keys {
     /// What the CPU asks with that thread still on it.
     fn next(&mut self, prev: Option<(Thread, u64)>) {
         let own = match self.cure {
-            true => self.hall.queue_of(self.mm),
-            false => SPACES,
+            true => self.llc_rq.queue_of(self.mm),
+            false => MM_QUEUES_PER_LLC,
         };
-        let mut moment = Moment {
+        let mut ctx = PickCtx {
             turn_ns: u64::MAX,
-            lead_ns: LEVEL,
+            max_lag_ns: LEVEL,
             now_ns: 1,
             has_prev: u32::from(prev.is_some()),
             aggregate: u32::from(self.cure),
             prev_vtime: prev.map_or(0, |(_, key)| key),
             own: own as u32,
-            ..Moment::default()
+            ..PickCtx::default()
         };
-        let next = self.hall.ask(&mut moment, &Passed::default());
+        let next = self.llc_rq.pick_next(&mut ctx, &HeadSkip::default());
         self.running = None;
         match next {
             Next::Same => prev.into_iter().for_each(|(thread, key)| {
-                self.hall.advance(key);
+                self.llc_rq.advance(key);
                 self.begin((thread, key));
             }),
-            Next::Nobody => {}
+            Next::NoneWaiting => {}
             Next::Queue(at) => {
                 let next = self.leave(at);
                 prev.into_iter().for_each(|prev| self.join(prev));
@@ -216,14 +216,14 @@ impl Keys {
 impl Scheduler for Keys {
     fn wake(&mut self, thread: Thread) {
         let arrival = self.arrive();
-        let key = levels::key_at(self.hall.clock(), thread.level, arrival);
+        let key = levels::key_at(self.llc_rq.clock(), thread.level, arrival);
         let Some((running, its)) = self.running else {
             return self.begin((thread, key));
         };
         self.join((thread, key));
         let same = thread.mm == running.mm;
         let preempts = levels::has_better_level(key, its, same, self.cure);
-        let its = levels::key_preempted(its, self.hall.clock());
+        let its = levels::key_preempted(its, self.llc_rq.clock());
         if preempts {
             self.next(Some((running, its)));
         }
@@ -235,8 +235,8 @@ impl Scheduler for Keys {
         };
         let arrival = self.arrive();
         let key = match interactive {
-            true => levels::key_at(self.hall.clock(), level, arrival),
-            false => levels::key_expired(key, self.hall.clock(), level, arrival),
+            true => levels::key_at(self.llc_rq.clock(), level, arrival),
+            false => levels::key_expired(key, self.llc_rq.clock(), level, arrival),
         };
         self.next(Some((Thread { level, ..thread }, key)));
     }
@@ -326,8 +326,8 @@ proptest! {
 /// A, C and D share an address space; each runs once.
 fn example(scheduler: &mut dyn Scheduler) -> (String, usize) {
     let threads = "ABCDE".chars().zip([1, 2, 1, 1, 2]);
-    for ((name, space), level) in threads.zip([120, 121, 121, 121, 122]) {
-        let mm = space << 20;
+    for ((name, program), level) in threads.zip([120, 121, 121, 121, 122]) {
+        let mm = program << 20;
         scheduler.wake(Thread { name, mm, level });
     }
     let mut ran: Vec<Thread> = Vec::new();

@@ -84,7 +84,7 @@ fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
         let (sleepers, loops): (Vec<_>, Vec<_>) = all.partition(is_sleeper);
         let sleepers_ns = sleepers.into_iter().map(wait).max();
         let loops_ns = loops.into_iter().map(wait).max();
-        let each = many.div_ceil(cpus as u64 / 2) * (SETTINGS.lead_ns + 2 * SETTINGS.slice_ns);
+        let each = many.div_ceil(cpus as u64 / 2) * (SETTINGS.max_lag_ns + 2 * SETTINGS.slice_ns);
         let waits = format!("{few}, {many} on {cpus}: {sleepers_ns:?}, {loops_ns:?} to {each}");
         assert!(
             sleepers_ns <= loops_ns && sleepers_ns <= Some(each),

@@ -7,7 +7,7 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn time_alone_is_not_owed() {
-    let alone = |vtime| share::alone_at(vtime, 100 * MS);
+    let alone = |vtime| share::clamp_to_clock(vtime, 100 * MS);
     assert_eq!(
         [alone(97 * MS), alone(100 * MS), alone(9000 * MS)],
         [97 * MS, 100 * MS, 100 * MS]
@@ -26,7 +26,7 @@ fn weight_slows_virtual_time() {
 
 #[test]
 fn whoever_slept_is_owed_a_slice_and_no_more() {
-    let wake = |vtime| share::wake_at(vtime, 100 * MS, 3 * MS);
+    let wake = |vtime| share::clamp_sleeper(vtime, 100 * MS, 3 * MS);
     assert_eq!(
         [wake(0), wake(98 * MS), wake(105 * MS)],
         [97 * MS, 98 * MS, 105 * MS]
@@ -56,7 +56,7 @@ fn weights_of_cgroups_multiply_that_of_a_thread() {
         [weight(100, 0), weight(100, 300), weight(36, 50)],
         [100, 300, 18]
     );
-    assert_eq!(weight(1, 1), 1, "nobody's time stands still");
+    assert_eq!(weight(1, 1), 1, "virtual time always advances");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
-use usher_rules::where_to::{self, CpuWords, Outlook, Place, words_of};
+use usher_rules::where_to::{self, CpuWords, IdleScanCtx, Place, words_of};
 use usher_topology::Source;
 
 const MACHINES: [&str; 5] = [
@@ -41,21 +41,21 @@ fn around(machine: &Topology, cpu: u32) -> Around {
 }
 
 /// What a thread that wakes finds.
-struct Scene {
+struct WakeupCase {
     idle: CpuSet,
     allowed: CpuSet,
-    home: CpuSet,
-    guests: CpuSet,
+    preferred: CpuSet,
+    borrowers: CpuSet,
 }
 
-impl Scene {
+impl WakeupCase {
     /// Of a thread without a seat.
     fn new(idle: CpuSet, allowed: CpuSet) -> Self {
         Self {
             idle,
-            home: allowed.clone(),
+            preferred: allowed.clone(),
             allowed,
-            guests: CpuSet::new(),
+            borrowers: CpuSet::new(),
         }
     }
 
@@ -67,14 +67,14 @@ impl Scene {
 }
 
 /// What the scheduler has looked at where it knows which of these CPUs are idle.
-fn outlook(machine: &Topology, scene: &Scene, seen: &CpuSet) -> Outlook {
-    Outlook {
-        idle: words_of(&scene.idle.and(seen)),
-        cores: words_of(&scene.whole_cores(machine).and(seen)),
-        allowed: words_of(&scene.allowed),
-        home: words_of(&scene.home),
-        guests: words_of(&scene.guests),
-        ..Outlook::default()
+fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx {
+    IdleScanCtx {
+        idle: words_of(&case.idle.and(seen)),
+        cores: words_of(&case.whole_cores(machine).and(seen)),
+        allowed: words_of(&case.allowed),
+        preferred: words_of(&case.preferred),
+        borrowers: words_of(&case.borrowers),
+        ..IdleScanCtx::default()
     }
 }
 
@@ -88,39 +88,39 @@ fn place(around: &Around) -> Place {
     }
 }
 
-fn chosen(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
-    let sees = outlook(machine, scene, &machine.all_cpus());
-    where_to::choose_cpu(smt, &sees, last, &place(&around(machine, last)))
+fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
+    let scan = scan_ctx(machine, case, &machine.all_cpus());
+    where_to::choose_cpu(smt, &scan, last, &place(&around(machine, last)))
 }
 
 /// The same by what is known of one node.
-fn chosen_on_node(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
+fn chosen_on_node(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let around = around(machine, last);
-    let sees = outlook(machine, scene, &around.node);
-    where_to::choose_best(smt, &sees, last, &place(&around))
+    let scan = scan_ctx(machine, case, &around.node);
+    where_to::choose_best(smt, &scan, last, &place(&around))
 }
 
 /// Of idle cores alone.
-fn chosen_core(machine: &Topology, scene: &Scene, last: u32) -> Option<u32> {
-    let sees = outlook(machine, scene, &machine.all_cpus());
-    where_to::choose_core(&sees, last, &place(&around(machine, last)))
+fn chosen_core(machine: &Topology, case: &WakeupCase, last: u32) -> Option<u32> {
+    let scan = scan_ctx(machine, case, &machine.all_cpus());
+    where_to::choose_core(&scan, last, &place(&around(machine, last)))
 }
 
 /// Every CPU that could be had, ranked: at home on an idle core, in a guest's
 /// place, as a guest on an idle core, at home beside somebody; then the nearest.
-fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> {
+fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let whole = match smt {
-        true => scene.whole_cores(machine),
-        false => scene.idle.clone(),
+        true => case.whole_cores(machine),
+        false => case.idle.clone(),
     };
     let rank = |cpu: u32| {
-        let at_home = scene.home.contains(cpu);
-        let kind = match scene.idle.contains(cpu) {
-            true if whole.contains(cpu) && at_home => 0,
+        let is_preferred = case.preferred.contains(cpu);
+        let kind = match case.idle.contains(cpu) {
+            true if whole.contains(cpu) && is_preferred => 0,
             true if whole.contains(cpu) => 2,
-            true if at_home => 3,
-            false if scene.guests.contains(cpu) && at_home => 1,
+            true if is_preferred => 3,
+            false if case.borrowers.contains(cpu) && is_preferred => 1,
             _ => return None,
         };
         let distance = match cpu {
@@ -131,7 +131,7 @@ fn best(machine: &Topology, smt: bool, scene: &Scene, last: u32) -> Option<u32> 
         };
         Some((kind, distance, cpu))
     };
-    let ranks = scene.allowed.iter().filter_map(rank);
+    let ranks = case.allowed.iter().filter_map(rank);
     ranks.min().map(|(_, _, cpu)| cpu)
 }
 
@@ -155,26 +155,26 @@ proptest! {
         anywhere: bool,
         seat: u128,
         seated: bool,
-        guests: u128,
+        borrowers: u128,
         last: u32,
     ) {
         let machine = machine(at);
         let last = last % machine.cpus.len() as u32;
         let idle = subset(&machine, idle);
         let allowed = subset(&machine, if anywhere { u128::MAX } else { some });
-        let guests = subset(&machine, guests).minus(&idle);
+        let borrowers = subset(&machine, borrowers).minus(&idle);
         let seat = if seated { subset(&machine, seat) } else { machine.all_cpus() };
-        let home = where_to::find_home(&words_of(&allowed), &words_of(&seat));
-        let home = home.map(|words| cpus_of(&words));
+        let preferred = where_to::find_preferred(&words_of(&allowed), &words_of(&seat));
+        let preferred = preferred.map(|words| cpus_of(&words));
         let both = allowed.and(&seat);
-        prop_assert_eq!(&home, &(!both.is_empty()).then_some(both));
-        let home = home.unwrap_or_else(|| allowed.clone());
-        let scene = Scene { idle, allowed, home, guests };
-        let due = best(&machine, smt, &scene, last);
-        prop_assert_eq!(chosen(&machine, smt, &scene, last), due);
-        let on_node = chosen_on_node(&machine, smt, &scene, last);
+        prop_assert_eq!(&preferred, &(!both.is_empty()).then_some(both));
+        let preferred = preferred.unwrap_or_else(|| allowed.clone());
+        let case = WakeupCase { idle, allowed, preferred, borrowers };
+        let due = best(&machine, smt, &case, last);
+        prop_assert_eq!(chosen(&machine, smt, &case, last), due);
+        let on_node = chosen_on_node(&machine, smt, &case, last);
         prop_assert!(on_node.is_none() || on_node == due, "{:?} on the node", on_node);
-        let cores = Scene { idle: scene.whole_cores(&machine), guests: CpuSet::new(), ..scene };
+        let cores = WakeupCase { idle: case.whole_cores(&machine), borrowers: CpuSet::new(), ..case };
         prop_assert_eq!(chosen_core(&machine, &cores, last), best(&machine, true, &cores, last));
     }
 
@@ -182,17 +182,17 @@ proptest! {
     fn a_core_is_left_to_guests_where_nobody_else_works(
         at in 0..MACHINES.len(),
         idle: u128,
-        guests: u128,
+        borrowers: u128,
         core: usize,
     ) {
         let machine = machine(at);
         let idle = subset(&machine, idle);
-        let guests = subset(&machine, guests).minus(&idle);
+        let borrowers = subset(&machine, borrowers).minus(&idle);
         let core = &machine.cores[core % machine.cores.len()].cpus;
-        let alone = core.iter().all(|cpu| idle.contains(cpu) || guests.contains(cpu));
-        let scene = Scene { guests, ..Scene::new(idle, machine.all_cpus()) };
-        let sees = outlook(&machine, &scene, &machine.all_cpus());
-        prop_assert_eq!(where_to::is_left_to_guests(&words_of(core), &sees), alone);
+        let alone = core.iter().all(|cpu| idle.contains(cpu) || borrowers.contains(cpu));
+        let case = WakeupCase { borrowers, ..WakeupCase::new(idle, machine.all_cpus()) };
+        let scan = scan_ctx(&machine, &case, &machine.all_cpus());
+        prop_assert_eq!(where_to::only_borrowers_run(&words_of(core), &scan), alone);
     }
 }
 
@@ -201,10 +201,10 @@ fn an_idle_core_comes_before_the_cpu_last_used() {
     let machine = machine(1);
     let all = machine.all_cpus();
     let idle = all.minus(&CpuSet::single(1));
-    let anywhere = Scene::new(idle.clone(), all);
+    let anywhere = WakeupCase::new(idle.clone(), all);
     assert_eq!(chosen(&machine, true, &anywhere, 0), Some(2));
     assert_eq!(chosen(&machine, false, &anywhere, 0), Some(0));
-    let on_one_core = Scene::new(idle, CpuSet::range(0, 1));
+    let on_one_core = WakeupCase::new(idle, CpuSet::range(0, 1));
     assert_eq!(chosen(&machine, true, &on_one_core, 0), Some(0));
 }
 
@@ -214,29 +214,29 @@ fn an_idle_core_comes_before_the_cpu_last_used() {
 fn a_guest_gives_way_to_whoever_is_at_home() {
     let machine = machine(1);
     let all = machine.all_cpus();
-    let scene = |idle: CpuSet, guests: CpuSet| Scene {
+    let case = |idle: CpuSet, borrowers: CpuSet| WakeupCase {
         idle,
         allowed: all.clone(),
-        home: CpuSet::range(0, 3),
-        guests,
+        preferred: CpuSet::range(0, 3),
+        borrowers,
     };
-    let guest = CpuSet::single(2);
+    let borrower = CpuSet::single(2);
     let idle = CpuSet::range(4, 7);
     // Before it would be a guest itself.
     assert_eq!(
-        chosen(&machine, true, &scene(idle.clone(), guest.clone()), 0),
+        chosen(&machine, true, &case(idle.clone(), borrower.clone()), 0),
         Some(2)
     );
     assert_eq!(
-        chosen(&machine, true, &scene(idle.clone(), CpuSet::new()), 0),
+        chosen(&machine, true, &case(idle.clone(), CpuSet::new()), 0),
         Some(4)
     );
     // Nobody else's core is shared.
     let half = CpuSet::single(5);
-    assert_eq!(chosen(&machine, true, &scene(half, CpuSet::new()), 0), None);
+    assert_eq!(chosen(&machine, true, &case(half, CpuSet::new()), 0), None);
     let beside = CpuSet::single(1);
     assert_eq!(
-        chosen(&machine, true, &scene(beside, CpuSet::new()), 0),
+        chosen(&machine, true, &case(beside, CpuSet::new()), 0),
         Some(1)
     );
 }

@@ -106,13 +106,13 @@ impl Kernel {
 }
 
 /// Each time one scheduler has ended and another begun; more is no coincidence.
-const LOOKS: u32 = 3;
+const READS_MAX: u32 = 3;
 
 /// By what the kernel says in the file of a name.
 fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State, ScxError> {
-    let mut looks = LOOKS;
+    let mut reads_left = READS_MAX;
     loop {
-        looks -= 1;
+        reads_left -= 1;
         let state = read("state")?;
         match state.as_str() {
             "disabled" => return Ok(State::Disabled),
@@ -122,7 +122,7 @@ fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State
         match read("root/ops") {
             Ok(name) => return Ok(State::Enabled { name }),
             // It has ended meanwhile, which the state tells.
-            Err(error) if looks > 0 && is_gone(&error) => {}
+            Err(error) if reads_left > 0 && is_gone(&error) => {}
             Err(error) => return Err(error),
         }
     }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::levels::LEVEL;
-use usher_rules::when::SPACES;
+use usher_rules::when::MM_QUEUES_PER_LLC;
 
 const MS: u64 = 1_000_000;
 
@@ -17,7 +17,7 @@ pub struct Settings {
     /// How long threads of one address space may follow one another.
     pub turn_ns: u64,
     /// How far they may get ahead of whoever waits, in virtual time.
-    pub lead_ns: u64,
+    pub max_lag_ns: u64,
     /// Idle physical cores first, and no two on a core beside an idle one.
     pub smt: bool,
     /// Threads of one address space one after another.
@@ -45,7 +45,7 @@ impl Default for Settings {
         Self {
             slice_ns: 3 * MS,
             turn_ns: 24 * MS,
-            lead_ns: 24 * MS,
+            max_lag_ns: 24 * MS,
             smt: true,
             aggregate: true,
             fifo: false,
@@ -62,7 +62,7 @@ impl Settings {
     pub fn of_linux_26(aggregate: bool) -> Self {
         Self {
             turn_ns: u64::MAX,
-            lead_ns: LEVEL,
+            max_lag_ns: LEVEL,
             smt: false,
             aggregate,
             o1: true,
@@ -88,7 +88,7 @@ impl Settings {
 
     /// `struct settings`.
     pub(crate) fn bytes(&self, llcs: u32) -> Vec<u8> {
-        let long = [self.slice_ns, self.turn_ns, self.lead_ns];
+        let long = [self.slice_ns, self.turn_ns, self.max_lag_ns];
         let flags = [self.smt, self.aggregate];
         let words = flags.map(u32::from).into_iter().chain([llcs, 0]);
         let mut bytes: Vec<u8> = long.iter().flat_map(|value| value.to_ne_bytes()).collect();
@@ -306,7 +306,7 @@ pub struct ThreadState {
     /// How long it runs before it sleeps, on average, as of when it last woke.
     pub burst_average_ns: u64,
     /// How far ahead of the others it was when it last ran or woke, in virtual time.
-    pub ahead_ns: i64,
+    pub lag_ns: i64,
     /// The cgroup that gives it a seat.
     pub seat: Option<u64>,
     /// It may run on none of its seat's CPUs, so that it has none.
@@ -318,7 +318,7 @@ pub struct ThreadState {
 /// `QUEUES`, `QUEUES_EACH` and `URGENT` of state.h.
 pub(crate) const QUEUES: u32 = 0x1000;
 pub(crate) const QUEUES_EACH: u32 = 64;
-pub(crate) const URGENT: u32 = SPACES as u32;
+pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
 impl ThreadState {
     pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 8 * 8;
@@ -342,7 +342,7 @@ impl ThreadState {
             waits,
             urgent,
             burst_average_ns: long[3],
-            ahead_ns: long[4] as i64,
+            lag_ns: long[4] as i64,
             seat: (cgroup != 0).then_some(cgroup),
             kept_from_seat: cgroup != 0 && seat == 0,
             // Not weighed yet: it has not run.

@@ -163,7 +163,7 @@ impl Scheduler {
     }
 
     /// Readable when it has ended by itself.
-    pub fn bell(&self) -> RawFd {
+    pub fn notify_fd(&self) -> RawFd {
         self.ended.epoll_fd().as_raw_fd()
     }
 

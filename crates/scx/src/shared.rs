@@ -122,7 +122,7 @@ fn settings_are_told_by_their_names() {
         let settings = Settings {
             slice_ns: 5,
             turn_ns: 6,
-            lead_ns: 7,
+            max_lag_ns: 7,
             smt: of("smt") == 1,
             aggregate: of("aggregate") == 1,
             fifo: of("fifo") == 1,
@@ -133,7 +133,7 @@ fn settings_are_told_by_their_names() {
         let number = |name: &str| match name {
             "slice_ns" => 5,
             "turn_ns" => 6,
-            "lead_ns" => 7,
+            "max_lag_ns" => 7,
             "llcs" => 8,
             "nodes" => 9,
             "cpu_words" => 10,
@@ -161,7 +161,7 @@ fn threads_are_read_by_their_fields_names() {
         let with = |name, number| thread(others, &[(name, number)]);
         assert_eq!(with("cpu", 300).cpu, 300);
         assert_eq!(with("burst_average_ns", 1 << 40).burst_average_ns, 1 << 40);
-        assert_eq!(with("ahead_ns", (-7_i64) as u64).ahead_ns, -7);
+        assert_eq!(with("lag_ns", (-7_i64) as u64).lag_ns, -7);
         assert_eq!(with("group_weight", 50).group_weight, 50);
         assert_eq!(with("group_weight", 0).group_weight, 100);
         assert!(with("urgent", 1).urgent && !with("urgent", 0).urgent);
@@ -214,7 +214,7 @@ fn queues_have_the_programs_numbers() {
     is("QUEUES", &format!("{QUEUES:#x}"));
     is("QUEUES_EACH", &QUEUES_EACH.to_string());
     // Which usher-rules holds against its header.
-    is("URGENT", "SPACES");
+    is("URGENT", "MM_QUEUES_PER_LLC");
 }
 
 #[test]

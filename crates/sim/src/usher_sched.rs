@@ -48,7 +48,7 @@ impl UsherSched {
         let settings = Settings {
             slice_ns: kernel.slice_ns,
             turn_ns: kernel.turn_ns,
-            lead_ns: kernel.max_lag_ns,
+            max_lag_ns: kernel.max_lag_ns,
             smt: kernel.smt_aware.into(),
             aggregate: kernel.aggregate.into(),
             llcs: machine.domains.len() as u32,

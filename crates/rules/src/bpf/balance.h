@@ -44,14 +44,14 @@ static inline enum surplus surplus_of(struct load there, struct load here,
 
 /* An LLC looks at one of the others so often: time for two turns of the usual length,
  * after which it is another thread's to wait. */
-#define LOOK_EVERY_NS 50000000ULL
+#define BALANCE_PERIOD_NS 50000000ULL
 
 /* Whether a CPU looks now, for all of its LLC. */
-static inline _Bool begins_look(__u64 now_ns, __u64 *look_at_ns)
+static inline _Bool begins_balance(__u64 now_ns, __u64 *balance_at_ns)
 {
-	if (is_before(now_ns, *look_at_ns))
+	if (is_before(now_ns, *balance_at_ns))
 		return 0;
-	*look_at_ns = now_ns + LOOK_EVERY_NS;
+	*balance_at_ns = now_ns + BALANCE_PERIOD_NS;
 	return 1;
 }
 
@@ -60,13 +60,13 @@ static inline _Bool begins_look(__u64 now_ns, __u64 *look_at_ns)
  * this: whoever it was would be taken back at once, and be here for a shorter time than
  * there, again and again. Where there were more, the next CPU that asks looks again.
  */
-static inline void end_look(enum surplus surplus, __u64 now_ns,
-			    __u64 *here_at_ns, __u64 *there_at_ns)
+static inline void end_balance(enum surplus surplus, __u64 now_ns,
+			       __u64 *here_at_ns, __u64 *there_at_ns)
 {
 	if (surplus == SURPLUS_MANY)
 		*here_at_ns = now_ns;
 	else
-		*there_at_ns = now_ns + LOOK_EVERY_NS;
+		*there_at_ns = now_ns + BALANCE_PERIOD_NS;
 }
 
 /* One of the other LLCs, each as likely as any; this one if there is no other. */

@@ -66,85 +66,87 @@ static inline __s32 nearest_of(const struct cpu_set *some,
 }
 
 /* The sets that a choice is made from. */
-struct outlook {
+struct idle_scan_ctx {
 	struct cpu_set idle;
 	/* CPUs of cores that are idle with all their threads. */
 	struct cpu_set cores;
 	struct cpu_set allowed;
 	/* Those of them where the thread is at home; all, if it has no seat. */
-	struct cpu_set home;
+	struct cpu_set preferred;
 	/* CPUs that run threads which are not at home there. */
-	struct cpu_set guests;
+	struct cpu_set borrowers;
 	/* Idle ones that have not been looked at yet. */
-	struct cpu_set left;
+	struct cpu_set remaining;
 	/* Nodes, by number, whose CPUs are not in `idle` and `cores` yet. */
-	__u64 unseen;
+	__u64 unread_nodes;
 };
 
 /*
  * An idle CPU at home, than which none is better: where it lies in the node of `last`,
  * what other nodes have does not matter.
  */
-static inline __s32 choose_best(_Bool smt, const struct outlook *sees,
+static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
 {
-	return nearest_of(smt ? &sees->cores : &sees->idle, &sees->home, last,
-			  here);
+	return nearest_of(smt ? &scan->cores : &scan->idle, &scan->preferred,
+			  last, here);
 }
 
 /*
  * At home first, and there before a guest; then as a guest of cores that are
  * idle, so that nobody's core is shared with one; at last beside a thread at home.
  */
-static inline __s32 choose_cpu(_Bool smt, const struct outlook *sees,
+static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 			       __u32 last, const struct place *here)
 {
-	const struct cpu_set *best = smt ? &sees->cores : &sees->idle;
-	__s32 cpu = choose_best(smt, sees, last, here);
+	const struct cpu_set *best = smt ? &scan->cores : &scan->idle;
+	__s32 cpu = choose_best(smt, scan, last, here);
 
 	if (cpu < 0)
-		cpu = nearest_of(&sees->guests, &sees->home, last, here);
+		cpu = nearest_of(&scan->borrowers, &scan->preferred, last,
+				 here);
 	if (cpu < 0)
-		cpu = nearest_of(best, &sees->allowed, last, here);
+		cpu = nearest_of(best, &scan->allowed, last, here);
 	if (cpu < 0)
-		cpu = nearest_of(&sees->idle, &sees->home, last, here);
+		cpu = nearest_of(&scan->idle, &scan->preferred, last, here);
 	return cpu;
 }
 
 /* Nobody works on this core but guests. */
-static inline _Bool is_left_to_guests(const struct cpu_set *core,
-				      const struct outlook *sees)
+static inline _Bool only_borrowers_run(const struct cpu_set *core,
+				       const struct idle_scan_ctx *scan)
 {
 	__u64 others = 0;
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++)
-		others |= core->words[word] &
-			  ~(sees->idle.words[word] | sees->guests.words[word]);
+		others |= core->words[word] & ~(scan->idle.words[word] |
+						scan->borrowers.words[word]);
 	return !others;
 }
 
 /* As choose_cpu, of idle cores alone. */
-static inline __s32 choose_core_of(const struct outlook *sees, __u32 last,
+static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 				   const struct place *here)
 {
-	__s32 cpu = choose_best(1, sees, last, here);
+	__s32 cpu = choose_best(1, scan, last, here);
 
 	return cpu >= 0 ? cpu
-			: nearest_of(&sees->cores, &sees->allowed, last, here);
+			: nearest_of(&scan->cores, &scan->allowed, last, here);
 }
 
 /* Where a thread with this seat is at home; false: it may run nowhere there. */
-static inline _Bool find_home(struct cpu_set *home,
-			      const struct cpu_set *allowed,
-			      const struct cpu_set *seat)
+static inline _Bool find_preferred(struct cpu_set *preferred,
+				   const struct cpu_set *allowed,
+				   const struct cpu_set *seat)
 {
 	__u64 any = 0;
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++) {
-		home->words[word] = allowed->words[word] & seat->words[word];
-		any |= home->words[word];
+		preferred->words[word] =
+			allowed->words[word] & seat->words[word];
+		any |= preferred->words[word];
 	}
 	return any != 0;
 }

@@ -17,7 +17,7 @@ typedef __u32 __wsum;
 #define CPU_WORDS (CPUS_MAX / 64)
 #define LLCS_MAX 64
 /* Run queues in an LLC. More address spaces than these share some. */
-#define SPACES 32
+#define MM_QUEUES_PER_LLC 32
 /* Latencies in nanoseconds, four slots to a power of two. */
 #define LATENCY_SLOTS 256
 

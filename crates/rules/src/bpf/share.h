@@ -46,7 +46,7 @@ static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 }
 
 /* Whoever slept is not owed more than a slice. */
-static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
+static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
 	__u64 least = clock - slice_ns;
 
@@ -55,21 +55,22 @@ static inline __u64 wake_at(__u64 vtime, __u64 clock, __u64 slice_ns)
 
 /* However light a thread is, it owes no more virtual time than this for what it ran
  * beyond the lead: one of nice -20 takes seconds to make up for it. */
-#define OWED_MOST_NS 100000000ULL
+#define MAX_WEIGHTED_LAG_NS 100000000ULL
 
 /* How far a thread of this weight gets ahead of whoever waits: a slice runs on as the
  * lead is reached, and the next thread of the address space has begun one by then, too. */
-static inline __u64 ahead_at_most(__u64 lead_ns, __u64 slice_ns, __u64 weight)
+static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 {
 	__u64 beyond = virtual_ns(2 * slice_ns, weight);
 
-	return lead_ns + (beyond < OWED_MOST_NS ? beyond : OWED_MOST_NS);
+	return max_lag_ns +
+	       (beyond < MAX_WEIGHTED_LAG_NS ? beyond : MAX_WEIGHTED_LAG_NS);
 }
 
 /* Nor does anybody owe those that wait already more than that. */
-static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
+static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 {
-	__u64 most = least + ahead_ns;
+	__u64 most = least + max_lag_ns;
 
 	return is_before(most, vtime) ? most : vtime;
 }
@@ -79,7 +80,7 @@ static inline __u64 join_at(__u64 vtime, __u64 least, __u64 ahead_ns)
  * real time: beside heavy threads it would stand still nearly, and whoever is ahead of them
  * wait until the kernel finds that it starves.
  */
-#define SLOWEST 32
+#define SLOWDOWN_MAX 32
 
 struct pace {
 	/* Where the CPU's clock would be by now, had it never been slower. */
@@ -89,7 +90,7 @@ struct pace {
 };
 
 /* Nobody waits for the CPU. */
-static inline void rest(struct pace *pace)
+static inline void reset_pace(struct pace *pace)
 {
 	pace->at_ns = 0;
 }
@@ -99,7 +100,7 @@ static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 {
 	__u64 then_ns = pace->at_ns;
 	__u64 passed_ns = since(then_ns, now_ns);
-	__u64 least = pace->least + passed_ns / SLOWEST;
+	__u64 least = pace->least + passed_ns / SLOWDOWN_MAX;
 
 	pace->least = then_ns && is_before(clock, least) ? least : clock;
 	pace->at_ns = then_ns + passed_ns;
@@ -108,14 +109,14 @@ static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 /* Whoever is further behind than the lightest ever get ahead counts as there. */
 static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 {
-	__u64 least = pace->least - OWED_MOST_NS;
+	__u64 least = pace->least - MAX_WEIGHTED_LAG_NS;
 
 	return is_before(clock, pace->least) && is_before(vtime, least) ? least
 									: vtime;
 }
 
 /* Time in which nobody waits costs nobody anything, and is not owed to anybody. */
-static inline __u64 alone_at(__u64 vtime, __u64 clock)
+static inline __u64 clamp_to_clock(__u64 vtime, __u64 clock)
 {
 	return is_before(clock, vtime) ? clock : vtime;
 }
@@ -142,9 +143,9 @@ static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 }
 
 /* A CPU has served nobody but urgent threads for so long: others are next. */
-static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 lead_ns)
+static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
-	return since(served_ns, now_ns) > lead_ns;
+	return since(served_ns, now_ns) > max_lag_ns;
 }
 
 #endif

@@ -21,7 +21,7 @@
 struct turn {
 	__u64 began_ns;
 	__u64 turn_ns;
-	__u64 lead_ns;
+	__u64 max_lag_ns;
 };
 
 /*
@@ -32,7 +32,7 @@ static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 			    __u64 other)
 {
 	return since(turn->began_ns, now_ns) < turn->turn_ns &&
-	       !is_before(other + turn->lead_ns, own);
+	       !is_before(other + turn->max_lag_ns, own);
 }
 
 /*
@@ -47,11 +47,11 @@ static inline _Bool ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
 }
 
 /* A queue: the threads of an address space that wait in an LLC. */
-struct space {
+struct mm_queue {
 	/* Whose it is, by sharers(); whose it was last, if it is empty. */
-	__u64 of;
+	__u64 key;
 	/* Virtual time of the first that waits. */
-	__u64 least;
+	__u64 min_vtime;
 	/* The seat of those that wait, as of that version of all seats; 0: none, or
 	 * several, or of several versions. */
 	__u64 seat;
@@ -65,131 +65,135 @@ struct space {
  * So those who waited before seats changed have a queue of their own, which empties; and
  * no CPU judges a queue by a first thread that it cannot have.
  */
-static inline __u64 sharers(__u64 mm, __u64 seat, __u32 version, __u32 only)
+static inline __u64 queue_key(__u64 mm, __u64 seat, __u32 version,
+			      __u32 pinned_cpu)
 {
 	if (seat)
 		mm ^= (seat << 32 | version) * 0x9e3779b97f4a7c15ULL;
-	return only ? mm ^ only * 0xc2b2ae3d27d4eb4fULL : mm;
+	return pinned_cpu ? mm ^ pinned_cpu * 0xc2b2ae3d27d4eb4fULL : mm;
 }
 
 /* A thread is about to wait here. */
-static inline void join_space(struct space *space, __u64 of, __u64 seat,
-			      __u32 version, __u64 vtime)
+static inline void join_mm_queue(struct mm_queue *mm_queue, __u64 key,
+				 __u64 seat, __u32 version, __u64 vtime)
 {
-	if (!space->waiting) {
-		space->of = of;
-		space->seat = seat;
-		space->version = version;
-	} else if (space->seat != seat || space->version != version) {
-		space->seat = 0;
+	if (!mm_queue->waiting) {
+		mm_queue->key = key;
+		mm_queue->seat = seat;
+		mm_queue->version = version;
+	} else if (mm_queue->seat != seat || mm_queue->version != version) {
+		mm_queue->seat = 0;
 	}
-	if (!space->waiting || is_before(vtime, space->least))
-		space->least = vtime;
-	__sync_fetch_and_add(&space->waiting, 1);
+	if (!mm_queue->waiting || is_before(vtime, mm_queue->min_vtime))
+		mm_queue->min_vtime = vtime;
+	__sync_fetch_and_add(&mm_queue->waiting, 1);
 }
 
 /*
  * Whether those that wait in a queue have that seat, as of now: where another was given
  * since, some are at home elsewhere, and nobody may pass them by.
  */
-static inline _Bool is_seated(const struct space *space, __u32 version)
+static inline _Bool is_seated(const struct mm_queue *mm_queue, __u32 version)
 {
-	return space->waiting && space->seat && space->version == version;
+	return mm_queue->waiting && mm_queue->seat &&
+	       mm_queue->version == version;
 }
 
 /* One has left; `first` is now the virtual time of the first. */
-static inline void leave_space(struct space *space, __u64 first)
+static inline void leave_mm_queue(struct mm_queue *mm_queue, __u64 first)
 {
-	space->least = first;
-	__sync_fetch_and_sub(&space->waiting, 1);
+	mm_queue->min_vtime = first;
+	__sync_fetch_and_sub(&mm_queue->waiting, 1);
 }
 
 /* Which of the queues is these sharers' from now on. */
-static inline __u32 space_of(const struct space *spaces, __u64 of)
+static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 {
-	__u32 home = (of >> 6 ^ of >> 13 ^ of >> 21) % SPACES;
-	__u32 vacant = SPACES;
+	__u32 first = (key >> 6 ^ key >> 13 ^ key >> 21) % MM_QUEUES_PER_LLC;
+	__u32 vacant = MM_QUEUES_PER_LLC;
 	__u32 step;
 
 	for (step = 0; step < 8; step++) {
-		__u32 at = (home + step) % SPACES;
+		__u32 at = (first + step) % MM_QUEUES_PER_LLC;
 
-		if (spaces[at].of == of)
+		if (mm_queues[at].key == key)
 			return at;
-		if (vacant == SPACES && !spaces[at].waiting)
+		if (vacant == MM_QUEUES_PER_LLC && !mm_queues[at].waiting)
 			vacant = at;
 	}
-	return vacant < SPACES ? vacant : home;
+	return vacant < MM_QUEUES_PER_LLC ? vacant : first;
 }
 
 /* What a CPU knows of queues whose first it cannot run, and passes by. */
-struct passed {
+struct head_skip {
 	/* Which, by bit. */
 	__u32 queues;
 	__u32 unused;
 	/* Virtual time of the first of each that it can run. */
-	__u64 least[SPACES];
+	__u64 min_vtime[MM_QUEUES_PER_LLC];
 };
 
 /* Whether a CPU that took a thread at `taken` has passed somebody by, as `first` is now the
  * first of that queue. */
-static inline _Bool has_passed(__u64 taken, __u64 first)
+static inline _Bool has_unrunnable_head(__u64 taken, __u64 first)
 {
 	return is_before(first, taken);
 }
 
 /* It has, and this is where the next is that it can run. */
-static inline void pass_by(struct passed *passed, __u32 at, __u64 least)
+static inline void mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
+					__u64 min_vtime)
 {
-	passed->queues |= 1U << at % SPACES;
-	passed->least[at % SPACES] = least;
+	head_skip->queues |= 1U << at % MM_QUEUES_PER_LLC;
+	head_skip->min_vtime[at % MM_QUEUES_PER_LLC] = min_vtime;
 }
 
 /* It has not: the first of that queue is one that it can run. */
-static inline void face(struct passed *passed, __u32 at)
+static inline void clear_head_unrunnable(struct head_skip *head_skip, __u32 at)
 {
-	passed->queues &= ~(1U << at % SPACES);
+	head_skip->queues &= ~(1U << at % MM_QUEUES_PER_LLC);
 }
 
 /* A thread that it can run comes to wait there. */
-static inline void meet(struct passed *passed, __u32 at, __u64 vtime)
+static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 {
-	at %= SPACES;
-	if (passed->queues >> at & 1)
-		passed->least[at] = earlier(passed->least[at], vtime);
+	at %= MM_QUEUES_PER_LLC;
+	if (head_skip->queues >> at & 1)
+		head_skip->min_vtime[at] =
+			earlier(head_skip->min_vtime[at], vtime);
 }
 
 /* Virtual time of the first thread in a queue that the CPU can run, as far as it knows.
  * `passes`: queues whose very first it cannot. */
-static inline __u64 least_of(const struct space *spaces,
-			     const struct passed *passed, __u32 passes,
-			     __u32 at)
+static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
+				 const struct head_skip *head_skip,
+				 __u32 skipped, __u32 at)
 {
 	__u64 least;
 
-	at %= SPACES;
-	least = spaces[at].least;
-	if (passes >> at & 1)
-		least = later(least, passed->least[at]);
+	at %= MM_QUEUES_PER_LLC;
+	least = mm_queues[at].min_vtime;
+	if (skipped >> at & 1)
+		least = later(least, head_skip->min_vtime[at]);
 	return least;
 }
 
 /* The queue that is furthest behind for such a CPU, but for those in `not`; SPACES if none. */
-static inline __u32 hindmost(const struct space *spaces,
-			     const struct passed *passed, __u32 passes,
-			     __u32 not )
+static inline __u32 min_vtime_queue(const struct mm_queue *mm_queues,
+				    const struct head_skip *head_skip,
+				    __u32 skipped, __u32 excluded)
 {
-	__u32 found = SPACES;
+	__u32 found = MM_QUEUES_PER_LLC;
 	__u64 least = 0;
 	__u32 at;
 
-	for (at = 0; at < SPACES; at++) {
+	for (at = 0; at < MM_QUEUES_PER_LLC; at++) {
 		__u64 here;
 
-		if (!spaces[at].waiting || not >> at & 1)
+		if (!mm_queues[at].waiting || excluded >> at & 1)
 			continue;
-		here = least_of(spaces, passed, passes, at);
-		if (found == SPACES || is_before(here, least)) {
+		here = min_vtime_of(mm_queues, head_skip, skipped, at);
+		if (found == MM_QUEUES_PER_LLC || is_before(here, least)) {
 			found = UNKNOWN(at);
 			least = here;
 		}
@@ -202,16 +206,17 @@ static inline __u32 hindmost(const struct space *spaces,
  * Whoever was furthest behind is no measure while one turn follows another: its time
  * stands still until its own comes.
  */
-static inline __u64 average_of(const struct space *spaces, __u64 clock)
+static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 {
 	__u64 ahead = 0;
 	__u64 waiting = 0;
 	__u32 at;
 
 	/* Without a branch: the verifier would follow each of them. */
-	for (at = 0; at < SPACES; at++) {
-		waiting += spaces[at].waiting;
-		ahead += (spaces[at].least - clock) * spaces[at].waiting;
+	for (at = 0; at < MM_QUEUES_PER_LLC; at++) {
+		waiting += mm_queues[at].waiting;
+		ahead += (mm_queues[at].min_vtime - clock) *
+			 mm_queues[at].waiting;
 	}
 	if (!waiting || (__s64)ahead < 0)
 		return clock;
@@ -219,17 +224,17 @@ static inline __u64 average_of(const struct space *spaces, __u64 clock)
 }
 
 /* The first of those that wait with this seat. */
-static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
+static inline _Bool first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
 				  __u64 *least)
 {
 	_Bool found = 0;
 	__u32 at;
 
-	for (at = 0; at < SPACES; at++) {
-		if (!spaces[at].waiting || spaces[at].seat != seat)
+	for (at = 0; at < MM_QUEUES_PER_LLC; at++) {
+		if (!mm_queues[at].waiting || mm_queues[at].seat != seat)
 			continue;
-		if (!found || is_before(spaces[at].least, *least))
-			*least = spaces[at].least;
+		if (!found || is_before(mm_queues[at].min_vtime, *least))
+			*least = mm_queues[at].min_vtime;
 		found = 1;
 	}
 	return found;
@@ -239,14 +244,14 @@ static inline _Bool first_of_seat(const struct space *spaces, __u64 seat,
  * Where a thread is put that comes to wait: no further ahead of the first of its seat than
  * anybody gets; nor of the clock, which those may be behind that wait for a crowded CPU.
  */
-static inline __u64 place_at(const struct space *spaces, __u64 clock,
-			     __u64 seat, __u64 vtime, __u64 ahead_ns)
+static inline __u64 place_at(const struct mm_queue *mm_queues, __u64 clock,
+			     __u64 seat, __u64 vtime, __u64 max_lag_ns)
 {
 	__u64 least = clock;
 
-	if (first_of_seat(spaces, seat, &least) && is_before(least, clock))
+	if (first_of_seat(mm_queues, seat, &least) && is_before(least, clock))
 		least = clock;
-	return join_at(vtime, least, ahead_ns);
+	return clamp_waiter(vtime, least, max_lag_ns);
 }
 
 enum next {
@@ -257,7 +262,7 @@ enum next {
 };
 
 /* What a CPU knows when it asks who is next. */
-struct moment {
+struct pick_ctx {
 	struct turn turn;
 	__u64 now_ns;
 	/* The thread that has just used up its slice; none if it sleeps. */
@@ -267,15 +272,15 @@ struct moment {
 	/* The queue of the address space whose turn it is; SPACES if none. */
 	__u32 own;
 	/* Queues that held nobody who may run here. */
-	__u32 not ;
+	__u32 excluded;
 	/* Queues whose first it passes by, by bit; none, where it asks another LLC. */
-	__u32 passes;
+	__u32 skipped;
 	/* Answered: the queue that is furthest behind; SPACES if none. */
-	__u32 hindmost;
+	__u32 min_vtime_queue;
 	/* Answered: where the first of that queue is. */
-	__u64 hindmost_at;
+	__u64 min_vtime;
 	/* Answered: where whoever is furthest behind of all is, if anybody waits. */
-	__u64 least;
+	__u64 min_vtime_with_prev;
 	/* Whose `passed` is meant, in the scheduler. */
 	__u32 cpu;
 	__u32 unused;
@@ -285,37 +290,41 @@ struct moment {
  * Who is next. `queue` is the queue to take from, where that is the answer;
  * SPACES with NEXT_QUEUE: nobody waits.
  */
-static inline enum next who_is_next(struct moment *is,
-				    const struct space *spaces,
-				    const struct passed *passed, __u32 *queue)
+static inline enum next pick_next(struct pick_ctx *ctx,
+				  const struct mm_queue *mm_queues,
+				  const struct head_skip *head_skip,
+				  __u32 *queue)
 {
-	__u32 other = hindmost(spaces, passed, is->passes, is->not );
-	_Bool own_waits = is->own < SPACES && !(is->not >> is->own & 1) &&
-			  spaces[is->own % SPACES].waiting;
-	__u64 own = is->prev_vtime;
-	_Bool prev_first = is->has_prev;
+	__u32 other = min_vtime_queue(mm_queues, head_skip, ctx->skipped,
+				      ctx->excluded);
+	_Bool own_waits = ctx->own < MM_QUEUES_PER_LLC &&
+			  !(ctx->excluded >> ctx->own & 1) &&
+			  mm_queues[ctx->own % MM_QUEUES_PER_LLC].waiting;
+	__u64 own = ctx->prev_vtime;
+	_Bool prev_first = ctx->has_prev;
 	__u64 least;
 
-	*queue = is->hindmost = other;
-	if (other == SPACES)
-		return is->has_prev ? NEXT_SAME : NEXT_QUEUE;
-	is->least = is->hindmost_at =
-		least_of(spaces, passed, is->passes, other);
-	if (is->has_prev)
-		is->least = earlier(is->least, is->prev_vtime);
-	least = least_of(spaces, passed, is->passes, is->own);
-	if (own_waits && (!is->has_prev || is_before(least, own))) {
+	*queue = ctx->min_vtime_queue = other;
+	if (other == MM_QUEUES_PER_LLC)
+		return ctx->has_prev ? NEXT_SAME : NEXT_QUEUE;
+	ctx->min_vtime_with_prev = ctx->min_vtime =
+		min_vtime_of(mm_queues, head_skip, ctx->skipped, other);
+	if (ctx->has_prev)
+		ctx->min_vtime_with_prev =
+			earlier(ctx->min_vtime_with_prev, ctx->prev_vtime);
+	least = min_vtime_of(mm_queues, head_skip, ctx->skipped, ctx->own);
+	if (own_waits && (!ctx->has_prev || is_before(least, own))) {
 		own = least;
 		prev_first = 0;
 	}
-	if (is->aggregate && (own_waits || is->has_prev) &&
-	    goes_on(&is->turn, is->now_ns, own, is->hindmost_at)) {
+	if (ctx->aggregate && (own_waits || ctx->has_prev) &&
+	    goes_on(&ctx->turn, ctx->now_ns, own, ctx->min_vtime)) {
 		if (prev_first)
 			return NEXT_SAME;
-		*queue = is->own;
+		*queue = ctx->own;
 		return NEXT_QUEUE;
 	}
-	if (is->has_prev && is_before(is->prev_vtime, is->hindmost_at))
+	if (ctx->has_prev && is_before(ctx->prev_vtime, ctx->min_vtime))
 		return NEXT_SAME;
 	return NEXT_QUEUE;
 }

@@ -404,13 +404,13 @@ void host_read_task(const struct instance *host, __u32 id,
 void host_read_llc(struct instance *host, __u32 llc,
 		   struct host_llc_state *state)
 {
-	const struct hall *hall;
+	const struct llc_rq *llc_rq;
 
 	enter(host, 0);
-	hall = hall_of(llc);
-	state->clock = hall->clock;
-	state->waiting = hall->waiting;
-	state->urgent = hall->urgent;
+	llc_rq = llc_rq_of(llc);
+	state->clock = llc_rq->clock;
+	state->waiting = llc_rq->waiting;
+	state->urgent = llc_rq->urgent;
 }
 
 void host_read_tally(struct instance *host, struct tally *sum)

@@ -62,10 +62,10 @@ static __thread struct instance *instance;
 #define g_tallies (instance->g_tallies)
 #define g_seating (instance->g_seating)
 #define g_cpu_states (instance->g_cpu_states)
-#define g_halls (instance->g_halls)
-#define g_outlooks (instance->g_outlooks)
-#define g_idlers (instance->g_idlers)
-#define g_guests (instance->g_guests)
+#define g_llc_rqs (instance->g_llc_rqs)
+#define g_scan_ctxs (instance->g_scan_ctxs)
+#define g_idle_cpus (instance->g_idle_cpus)
+#define g_borrowers (instance->g_borrowers)
 #define g_added_by_bpf (instance->g_added_by_bpf)
 
 #endif

@@ -12,7 +12,7 @@ pub const MS: u64 = 1_000_000;
 pub const SETTINGS: Settings = Settings {
     slice_ns: 3 * MS,
     turn_ns: 24 * MS,
-    lead_ns: 24 * MS,
+    max_lag_ns: 24 * MS,
     smt: 1,
     aggregate: 1,
     llcs: 1,

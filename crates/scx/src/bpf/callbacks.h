@@ -11,7 +11,7 @@
 OP(usher_select_cpu)
 __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 {
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 	struct thread *thread = thread_of(p);
 	__s32 cpu;
 
@@ -20,13 +20,13 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 	if (g_order.o1)
 		give_key(thread, p->static_prio, now_ns());
 	else
-		come_back(p, thread, 1);
-	cpu = claim(p, thread, prev, wants->smt && !g_order.fifo, 0);
+		account_run(p, thread, 1);
+	cpu = claim(p, thread, prev, settings->smt && !g_order.fifo, 0);
 	if (cpu < 0)
 		return prev;
 	if (!g_order.o1)
-		follow_sleep(thread, wants);
-	insert(p, DSQ_LOCAL, slice_of(thread, wants), or_preempt(thread));
+		clamp_sleeper_vtime(thread, settings);
+	insert(p, DSQ_LOCAL, slice_of(thread, settings), preempt_flag(thread));
 	return cpu;
 }
 
@@ -34,7 +34,7 @@ OP(usher_enqueue)
 void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 {
 	__u32 cpu = cpu_of(p);
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 	struct thread *thread = thread_of(p);
 
 	if (!thread) {
@@ -42,52 +42,53 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		return;
 	}
 	if (!g_order.o1)
-		come_back(p, thread, flags & ENQ_WAKEUP);
-	if (stays_here(p)) {
+		account_run(p, thread, flags & ENQ_WAKEUP);
+	if (is_pinned_kthread(p)) {
 		/* What the CPU itself wants done, and somebody waits for. */
 		if (flags & ENQ_WAKEUP && !g_order.o1 && !g_order.fifo)
-			follow_sleep(thread, wants);
+			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
-		insert(p, DSQ_LOCAL, wants->slice_ns,
+		insert(p, DSQ_LOCAL, settings->slice_ns,
 		       g_order.fifo ? flags : flags | ENQ_PREEMPT);
 		return;
 	}
 	if (g_order.fifo) {
 		thread->why = WHY_FIFO;
-		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO, wants->slice_ns,
-		       flags);
+		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO,
+		       settings->slice_ns, flags);
 		return;
 	}
 	if (g_order.o1) {
-		enqueue_by_level(p, thread, cpu, wants, flags);
+		enqueue_by_level(p, thread, cpu, settings, flags);
 		return;
 	}
 	leave_queue(thread);
 	if (flags & ENQ_WAKEUP)
-		wake(p, thread, cpu, wants);
+		wake(p, thread, cpu, settings);
 	else if (!thread->counted_ns)
 		thread->urgent = 1;
-	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
+	if (!(flags & ENQ_WAKEUP) &&
+	    move_to_idle_cpu(p, thread, cpu, flags, settings))
 		return;
 	if (flags & ENQ_LAST) {
 		thread->why = WHY_ALONE;
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags);
+		insert(p, DSQ_LOCAL, settings->slice_ns, flags);
 		return;
 	}
-	come_to_wait(p, thread, cpu, wants, flags);
+	enqueue_wait(p, thread, cpu, settings, flags);
 }
 
 OP(usher_dispatch)
 void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 {
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 
 	if (prev && !(prev->scx.flags & TASK_QUEUED))
 		prev = 0;
 	if (!g_order.fifo)
-		dispatch(cpu, prev, wants);
+		dispatch(cpu, prev, settings);
 	else if (!take(FIFO) && prev)
-		prolong(prev, cpu, now_ns(), wants);
+		continue_prev(prev, cpu, now_ns(), settings);
 }
 
 static inline void note_space(struct cpu_state *state, __u64 mm)
@@ -108,7 +109,7 @@ static inline void note_turn(struct cpu_state *state, struct thread *thread,
 	state->served_ns = now;
 	if (!mm)
 		return;
-	state->turn_of = sharers_of(thread, mm, &g_settings);
+	state->turn_key = queue_key_of(thread, mm, &g_settings);
 	if (ends_turn(state->turn_mm, state->turn_queue, mm, queue))
 		state->turn_began_ns = now;
 	state->turn_mm = mm;
@@ -117,11 +118,11 @@ static inline void note_turn(struct cpu_state *state, struct thread *thread,
 
 static inline void note_place(struct thread *thread, __u32 llc)
 {
-	struct hall *hall = hall_of(llc);
+	struct llc_rq *llc_rq = llc_rq_of(llc);
 
 	follow_clock(thread, llc);
-	if (!all_waiting(hall))
-		thread->vtime = alone_at(thread->vtime, hall->clock);
+	if (!all_waiting(llc_rq))
+		thread->vtime = clamp_to_clock(thread->vtime, llc_rq->clock);
 }
 
 OP(usher_running)
@@ -136,12 +137,12 @@ void BPF_PROG(usher_running, struct task_struct *p)
 
 	if (!thread)
 		return;
-	mm = space_number(p, thread);
+	mm = mm_id(p, thread);
 	queue = thread->queue;
 	if (queue != NO_QUEUE && state->why)
 		thread->why = state->why;
 	state->why = WHY_UNKNOWN;
-	come_from(queue, thread, cpu, state, here->llc);
+	dequeue_account(queue, thread, cpu, state, here->llc);
 	thread->cpu = cpu;
 	if (g_order.o1)
 		begin_by_level(thread, cpu, now_ns());
@@ -152,7 +153,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	if (!thread->urgent)
 		note_turn(state, thread, mm, queue);
 	state->movable = is_movable(p);
-	state->urgent = thread->urgent || stays_here(p);
+	state->urgent = thread->urgent || is_pinned_kthread(p);
 	note_allowed(state, p);
 }
 
@@ -160,16 +161,16 @@ void BPF_PROG(usher_running, struct task_struct *p)
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
 {
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 	struct thread *thread = thread_of(p);
 	__u32 cpu = cpu_of(p);
 
-	note_in(&g_idlers, cpu, 0);
-	find_idlers(cpu);
+	note_in(&g_idle_cpus, cpu, 0);
+	find_unreported_idle(cpu);
 	if (!thread || g_order.fifo)
 		return;
 	follow_seats(p, thread, cpu);
-	if (wants->smt && wants_out(p, cpu))
+	if (settings->smt && should_migrate_to_idle_core(p, cpu))
 		set_slice(p, 0);
 }
 
@@ -187,31 +188,31 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
  * Who came to wait after this CPU had looked, and before it counted as idle, has found
  * nobody to rouse. The kernel does not tell of going idle a second time.
  */
-static inline void look_again(__u32 cpu, const struct hall *hall)
+static inline void kick_if_waiting(__u32 cpu, const struct llc_rq *llc_rq)
 {
-	if (all_waiting(hall))
+	if (all_waiting(llc_rq))
 		scx_bpf_kick_cpu(cpu, 0);
 }
 
 OP(usher_update_idle)
 void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 {
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 	struct cpu_state *state = state_of(cpu);
-	struct hall *hall = hall_of(place_of(cpu)->llc);
+	struct llc_rq *llc_rq = llc_rq_of(place_of(cpu)->llc);
 
-	note_in(&g_idlers, cpu, idle);
-	note_guest(cpu, 0);
+	note_in(&g_idle_cpus, cpu, idle);
+	note_borrower(cpu, 0);
 	if (g_order.fifo)
 		return;
 	state->idle = idle;
 	if (!idle) {
-		catch_up(state, hall);
+		catch_up(state, llc_rq);
 		return;
 	}
-	look_again(cpu, hall);
-	if (wants->smt)
-		invite(cpu);
+	kick_if_waiting(cpu, llc_rq);
+	if (settings->smt)
+		smt_pull(cpu);
 }
 
 OP(usher_enable)
@@ -219,19 +220,19 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 {
 	struct thread *thread = thread_of(p);
 	struct place *here = place_of(cpu_of(p));
-	struct hall *hall = hall_of(here->llc);
+	struct llc_rq *llc_rq = llc_rq_of(here->llc);
 
 	if (!thread)
 		return;
 	/* A child begins where its parent is, or it could leave a debt behind by forking. */
 	follow_clock(thread, here->llc);
-	if (is_before(thread->vtime, hall->clock))
-		thread->vtime = hall->clock;
+	if (is_before(thread->vtime, llc_rq->clock))
+		thread->vtime = llc_rq->clock;
 	thread->counted_ns = p->se.sum_exec_runtime;
 	thread->burst_ns = thread->urgent = 0;
 	thread->queue = NO_QUEUE;
-	thread->stands.has_key = 0;
-	thread->stands.slept_at_ns = 0;
+	thread->o1.has_key = 0;
+	thread->o1.slept_at_ns = 0;
 }
 
 /*
@@ -289,15 +290,15 @@ static inline void note_cpus(void)
 
 		if (!place->known)
 			continue;
-		hall_of(place->llc)->cpus++;
-		note_in(&g_idlers, cpu, 1);
+		llc_rq_of(place->llc)->cpus++;
+		note_in(&g_idle_cpus, cpu, 1);
 	}
 }
 
 OP_SLEEPABLE(usher_init)
 __s32 BPF_PROG(usher_init)
 {
-	const struct settings *wants = &g_settings;
+	const struct settings *settings = &g_settings;
 	int llc, at;
 	__s32 failed;
 
@@ -307,9 +308,9 @@ __s32 BPF_PROG(usher_init)
 		return failed;
 	bpf_for(llc, 0, LLCS_MAX)
 	{
-		if ((__u32)llc >= wants->llcs)
+		if ((__u32)llc >= settings->llcs)
 			break;
-		bpf_for(at, 0, SPACES + 1)
+		bpf_for(at, 0, MM_QUEUES_PER_LLC + 1)
 		{
 			failed = scx_bpf_create_dsq(queue_at(llc, at), -1);
 			if (failed)

@@ -36,9 +36,9 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 }
 
 /* For who asks where it is among the others. */
-static inline void note_pace(struct thread *thread)
+static inline void note_lag(struct thread *thread)
 {
-	thread->ahead_ns = thread->vtime - hall_of(thread->llc)->clock;
+	thread->lag_ns = thread->vtime - llc_rq_of(thread->llc)->clock;
 }
 
 /* It sleeps, or has slept since it ran. */

@@ -10,29 +10,30 @@
 #include "when.h"
 
 /* A line, with these numbers in it. */
-#define TELL(text, ...) \
+#define DUMP_LINE(text, ...) \
 	do { \
 		static char format[] = text; \
 		__u64 data[] = {__VA_ARGS__}; \
 		scx_bpf_dump_bstr(format, data, sizeof(data)); \
 	} while (0)
 
-__noinline int dump_hall(__u32 llc)
+__noinline int dump_llc_rq(__u32 llc)
 {
-	struct hall *hall = hall_of(llc);
+	struct llc_rq *llc_rq = llc_rq_of(llc);
 	int at;
 
-	TELL("LLC %llu: %llu wait, %llu urgent", llc, hall->waiting,
-	     hall->urgent);
-	TELL("  clock %llu", hall->clock);
-	bpf_for(at, 0, SPACES)
+	DUMP_LINE("LLC %llu: %llu wait, %llu urgent", llc, llc_rq->waiting,
+		  llc_rq->urgent);
+	DUMP_LINE("  clock %llu", llc_rq->clock);
+	bpf_for(at, 0, MM_QUEUES_PER_LLC)
 	{
-		struct space *space = &hall->spaces[at % SPACES];
+		struct mm_queue *mm_queue =
+			&llc_rq->mm_queues[at % MM_QUEUES_PER_LLC];
 
-		if (space->waiting)
-			TELL("  queue 0x%llx: %llu from %llu on, of %llx",
-			     queue_at(llc, at), space->waiting, space->least,
-			     space->of);
+		if (mm_queue->waiting)
+			DUMP_LINE("  queue 0x%llx: %llu from %llu on, of %llx",
+				  queue_at(llc, at), mm_queue->waiting,
+				  mm_queue->min_vtime, mm_queue->key);
 	}
 	return 0;
 }
@@ -41,14 +42,14 @@ __noinline int dump_cpu(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
-	TELL("CPU %llu: at work %llu, idle %llu, urgent %llu", cpu,
-	     is_at_work(cpu), state->idle, state->urgent);
-	TELL("  clock %llu, at least %llu at %llu ns", state->clock,
-	     state->pace.least, state->pace.at_ns);
-	TELL("  others served at %llu ns, passes by the first of 0x%llx",
-	     state->served_ns, state->passed.queues);
-	TELL("  turn of %llx from 0x%llx since %llu ns", state->turn_of,
-	     state->turn_queue, state->turn_began_ns);
+	DUMP_LINE("CPU %llu: at work %llu, idle %llu, urgent %llu", cpu,
+		  is_busy(cpu), state->idle, state->urgent);
+	DUMP_LINE("  clock %llu, at least %llu at %llu ns", state->clock,
+		  state->pace.least, state->pace.at_ns);
+	DUMP_LINE("  others served at %llu ns, passes by the first of 0x%llx",
+		  state->served_ns, state->head_skip.queues);
+	DUMP_LINE("  turn of %llx from 0x%llx since %llu ns", state->turn_key,
+		  state->turn_queue, state->turn_began_ns);
 	return 0;
 }
 
@@ -62,7 +63,7 @@ void BPF_PROG(usher_dump, struct scx_dump_ctx *into)
 	{
 		if ((__u32)at >= g_settings.llcs)
 			break;
-		dump_hall(at);
+		dump_llc_rq(at);
 	}
 	bpf_for(at, 0, (int)cpus) dump_cpu(at);
 }

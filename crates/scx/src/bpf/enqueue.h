@@ -9,40 +9,41 @@
 
 #include "o1.h"
 
-static inline _Bool stays_here(struct task_struct *p)
+static inline _Bool is_pinned_kthread(struct task_struct *p)
 {
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
 }
 
 /* Verified once: the average over the queues of an LLC. */
-__noinline __u64 ask_average(__u32 llc)
+__noinline __u64 average_in_llc(__u32 llc)
 {
-	struct hall *hall = hall_of(llc);
+	struct llc_rq *llc_rq = llc_rq_of(llc);
 
-	return average_of(hall->spaces, hall->clock);
+	return average_of(llc_rq->mm_queues, llc_rq->clock);
 }
 
 /* It is charged for what it has run; preempted in a short burst it is still in a hurry. */
-ALWAYS void come_back(struct task_struct *p, struct thread *thread,
-		      _Bool has_slept)
+ALWAYS void account_run(struct task_struct *p, struct thread *thread,
+			_Bool has_slept)
 {
 	charge(p, thread);
 	if (has_slept) {
 		end_burst(thread);
 		return;
 	}
-	note_pace(thread);
+	note_lag(thread);
 	if (thread->burst_ns >= SHORT_BURST_NS)
 		thread->urgent = 0;
 }
 
 /* A thread that has slept, and need not wait: what it is owed. */
-static inline void follow_sleep(struct thread *thread,
-				const struct settings *wants)
+static inline void clamp_sleeper_vtime(struct thread *thread,
+				       const struct settings *settings)
 {
-	thread->vtime = wake_at(thread->vtime, hall_of(thread->llc)->clock,
-				wants->slice_ns);
-	note_pace(thread);
+	thread->vtime =
+		clamp_sleeper(thread->vtime, llc_rq_of(thread->llc)->clock,
+			      settings->slice_ns);
+	note_lag(thread);
 }
 
 /*
@@ -50,69 +51,71 @@ static inline void follow_sleep(struct thread *thread,
  * the others as anybody gets in a turn.
  */
 static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
-			const struct settings *wants)
+			const struct settings *settings)
 {
-	struct hall *hall = hall_of(thread->llc);
-	__u64 ahead =
-		ahead_at_most(wants->lead_ns, wants->slice_ns, WEIGHT_NORMAL);
+	struct llc_rq *llc_rq = llc_rq_of(thread->llc);
+	__u64 ahead = max_lag(settings->max_lag_ns, settings->slice_ns,
+			      WEIGHT_NORMAL);
 	__u64 clock;
 
-	clock = clock_for(p, thread, cpu, thread->llc, hall);
-	thread->vtime = wake_at(thread->vtime, clock, wants->slice_ns);
-	note_pace(thread);
+	clock = clock_for(p, thread, cpu, thread->llc, llc_rq);
+	thread->vtime = clamp_sleeper(thread->vtime, clock, settings->slice_ns);
+	note_lag(thread);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
 	/* Who is further behind than the LLC's clock tells stands still while others have
 	 * their turns, so the average decides. Asked seldom, as it takes long. */
-	if (!thread->urgent && clock == hall->clock &&
+	if (!thread->urgent && clock == llc_rq->clock &&
 	    thread->burst_average_ns < SHORT_BURST_NS)
 		thread->urgent = is_before(thread->vtime,
-					   ask_average(thread->llc) + ahead);
+					   average_in_llc(thread->llc) + ahead);
 }
 
 /* Of one that may run nowhere else the kernel does not ask where it is to run: a guest
  * gives way to it here. */
-static inline _Bool take_back(struct task_struct *p, struct thread *thread,
-			      __u32 cpu)
+static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
+				__u32 cpu)
 {
-	struct outlook *sees;
+	struct idle_scan_ctx *scan;
 
-	if (!has_guest(cpu) || is_movable(p))
+	if (!has_borrower(cpu) || is_movable(p))
 		return 0;
-	sees = outlook();
-	return look_around(sees, p, thread, cpu) && has_cpu(&sees->home, cpu) &&
-	       claim_from_guest(thread, cpu);
+	scan = scan_ctx();
+	return fill_scan_ctx(scan, p, thread, cpu) &&
+	       has_cpu(&scan->preferred, cpu) &&
+	       claim_from_borrower(thread, cpu);
 }
 
 /* A guest that has to go does not wait for the end of its slice. */
-static inline __u64 or_preempt(const struct thread *thread)
+static inline __u64 preempt_flag(const struct thread *thread)
 {
 	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
 }
 
 static inline __u64 slice_of(const struct thread *thread,
-			     const struct settings *wants)
+			     const struct settings *settings)
 {
-	return g_order.o1 ? thread->stands.slice_left_ns : wants->slice_ns;
+	return g_order.o1 ? thread->o1.slice_left_ns : settings->slice_ns;
 }
 
 /* Off to an idle CPU: of an idle core, where it would keep the one it has. For one that does
  * not wake; who wakes was asked where to run already. */
-static inline _Bool move_over(struct task_struct *p, struct thread *thread,
-			      __u32 cpu, __u64 flags,
-			      const struct settings *wants)
+static inline _Bool move_to_idle_cpu(struct task_struct *p,
+				     struct thread *thread, __u32 cpu,
+				     __u64 flags,
+				     const struct settings *settings)
 {
 	_Bool is_last = flags & ENQ_LAST;
 	__s32 to;
 
-	if (!is_movable(p) || (is_last && !wants->smt))
+	if (!is_movable(p) || (is_last && !settings->smt))
 		return 0;
-	to = claim(p, thread, cpu, wants->smt, is_last);
+	to = claim(p, thread, cpu, settings->smt, is_last);
 	if (to < 0)
 		return 0;
 	COUNT(moved);
-	insert(p, DSQ_LOCAL_ON | to, slice_of(thread, wants),
-	       flags | or_preempt(thread));
+	insert(p, DSQ_LOCAL_ON | to, slice_of(thread, settings),
+	       flags | preempt_flag(thread));
 	scx_bpf_kick_cpu(to, KICK_IDLE);
 	return 1;
 }
@@ -120,13 +123,13 @@ static inline _Bool move_over(struct task_struct *p, struct thread *thread,
 /* An idle CPU at home, of whatever node. */
 __noinline int find_idle(__u32 cpu)
 {
-	struct outlook *sees = outlook();
+	struct idle_scan_ctx *scan = scan_ctx();
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	idle = nearest_of(&sees->idle, &sees->home, cpu, here);
-	if (idle < 0 && sees->unseen && see_far())
-		idle = nearest_of(&sees->idle, &sees->home, cpu, here);
+	idle = nearest_of(&scan->idle, &scan->preferred, cpu, here);
+	if (idle < 0 && scan->unread_nodes && read_other_nodes())
+		idle = nearest_of(&scan->idle, &scan->preferred, cpu, here);
 	return idle;
 }
 
@@ -135,73 +138,76 @@ __noinline int find_idle(__u32 cpu)
  * there too early, and would sleep on. One that may run nowhere else waits for a CPU
  * that is at work: that will look.
  */
-static inline void rouse_nearest(struct task_struct *p, struct thread *thread,
-				 __u32 cpu)
+static inline void kick_nearest_idle(struct task_struct *p,
+				     struct thread *thread, __u32 cpu)
 {
-	struct outlook *sees = outlook();
+	struct idle_scan_ctx *scan = scan_ctx();
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	if (is_at_work(cpu) && !is_movable(p))
+	if (is_busy(cpu) && !is_movable(p))
 		return;
-	idle = look_around(sees, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
+	idle = fill_scan_ctx(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
 		/* The kernel may be about to mark it. */
-		read_set(&sees->allowed, p->cpus_ptr);
-		look_home(sees, p, thread);
-		idle = nearest_of(&g_idlers, &sees->home, cpu, here);
+		read_set(&scan->allowed, p->cpus_ptr);
+		read_preferred(scan, p, thread);
+		idle = nearest_of(&g_idle_cpus, &scan->preferred, cpu, here);
 	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
 
 /* Whether any is idle takes no call to see. */
-ALWAYS void rouse(struct task_struct *p, struct thread *thread, __u32 cpu)
+ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 {
 	if (any_idle())
-		rouse_nearest(p, thread, cpu);
+		kick_nearest_idle(p, thread, cpu);
 }
 
 static inline void enqueue_by_level(struct task_struct *p,
 				    struct thread *thread, __u32 cpu,
-				    const struct settings *wants, __u64 flags)
+				    const struct settings *settings,
+				    __u64 flags)
 {
 	struct place *here = place_of(cpu);
 
 	leave_queue(thread);
 	give_key(thread, p->static_prio, now_ns());
-	if (!(flags & ENQ_WAKEUP) && move_over(p, thread, cpu, flags, wants))
+	if (!(flags & ENQ_WAKEUP) &&
+	    move_to_idle_cpu(p, thread, cpu, flags, settings))
 		return;
 	if (flags & ENQ_LAST) {
 		thread->why = WHY_ALONE;
-		insert(p, DSQ_LOCAL, slice_of(thread, wants), flags);
+		insert(p, DSQ_LOCAL, slice_of(thread, settings), flags);
 		return;
 	}
-	join_by_level(p, thread, here->llc, wants, flags);
+	join_by_level(p, thread, here->llc, settings, flags);
 	if (flags & ENQ_WAKEUP)
-		preempt_by_level(p, thread, cpu, wants);
-	rouse(p, thread, cpu);
+		preempt_by_level(p, thread, cpu, settings);
+	kick_idle(p, thread, cpu);
 }
 
 /* Unless a guest gives way. */
-ALWAYS void come_to_wait(struct task_struct *p, struct thread *thread,
-			 __u32 cpu, const struct settings *wants, __u64 flags)
+ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
+			 __u32 cpu, const struct settings *settings,
+			 __u64 flags)
 {
 	struct cpu_state *state = state_of(cpu);
 	struct place *here = place_of(cpu);
 
-	if (flags & ENQ_WAKEUP && take_back(p, thread, cpu)) {
-		insert(p, DSQ_LOCAL, wants->slice_ns, flags | ENQ_PREEMPT);
+	if (flags & ENQ_WAKEUP && reclaim_cpu(p, thread, cpu)) {
+		insert(p, DSQ_LOCAL, settings->slice_ns, flags | ENQ_PREEMPT);
 		return;
 	}
-	join_queue(p, thread, cpu, waits_in(p, thread, cpu, here->llc), wants,
-		   flags);
-	if (flags & ENQ_WAKEUP && thread->urgent && is_at_work(cpu) &&
-	    !state->urgent && is_home(thread->seat, cpu)) {
+	join_queue(p, thread, cpu, llc_to_wait_in(p, thread, cpu, here->llc),
+		   settings, flags);
+	if (flags & ENQ_WAKEUP && thread->urgent && is_busy(cpu) &&
+	    !state->urgent && is_preferred(thread->seat, cpu)) {
 		COUNT(preempted);
 		scx_bpf_kick_cpu(cpu, KICK_PREEMPT);
 	}
-	rouse(p, thread, cpu);
+	kick_idle(p, thread, cpu);
 }
 
 #endif

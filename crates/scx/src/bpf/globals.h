@@ -15,20 +15,20 @@ struct cpu_tally g_tallies[CPUS_MAX] SEC(".data.tallies");
 struct seating g_seating SEC(".data.seating");
 
 struct cpu_state g_cpu_states[CPUS_MAX];
-struct hall g_halls[LLCS_MAX];
+struct llc_rq g_llc_rqs[LLCS_MAX];
 
 /* Scratch space of the CPU that runs a callback; no callback interrupts another. */
-struct outlook g_outlooks[CPUS_MAX];
+struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 
 /*
  * Idle CPUs, as the kernel reports them in update_idle; at first all CPUs. The kernel keeps
  * a set of its own, from which threads are given CPUs. Reading that set is expensive, so it
  * is read only when this set is not empty. Kernels update theirs before this one or after.
  */
-struct cpu_set g_idlers __attribute__((aligned(64)));
+struct cpu_set g_idle_cpus __attribute__((aligned(64)));
 
 /* CPUs that run guests, or ran one before the real-time thread that they run now. */
-struct cpu_set g_guests __attribute__((aligned(64)));
+struct cpu_set g_borrowers __attribute__((aligned(64)));
 
 /* What a callback itself adds to the current thread's migration_disabled. */
 __u32 g_added_by_bpf;

@@ -63,14 +63,14 @@ static inline void leave_seat(struct thread *thread)
 }
 
 /* Where the thread is at home, of where it may run. */
-static inline void look_home(struct outlook *sees, struct task_struct *p,
-			     struct thread *thread)
+static inline void read_preferred(struct idle_scan_ctx *scan,
+				  struct task_struct *p, struct thread *thread)
 {
 	__u64 version = seats_version();
 	__u64 has = 0;
 	struct seat *seat;
 
-	sees->home = sees->allowed;
+	scan->preferred = scan->allowed;
 	if (is_stale(thread, version)) {
 		thread->cgroup = version ? find_seat(p) : 0;
 		thread->seat_version = version;
@@ -78,16 +78,17 @@ static inline void look_home(struct outlook *sees, struct task_struct *p,
 	}
 	seat = thread->cgroup ? bpf_map_lookup_elem(&seats, &thread->cgroup)
 			      : 0;
-	if (seat && find_home(&sees->home, &sees->allowed, &seat->cpus))
+	if (seat &&
+	    find_preferred(&scan->preferred, &scan->allowed, &seat->cpus))
 		has = thread->cgroup;
 	else if (seat)
-		sees->home = sees->allowed;
+		scan->preferred = scan->allowed;
 	/* While it waits it has the seat with which it came. */
 	if (thread->queue == NO_QUEUE)
 		thread->seat = has;
 }
 
-static inline _Bool is_home(__u64 cgroup, __u32 cpu)
+static inline _Bool is_preferred(__u64 cgroup, __u32 cpu)
 {
 	struct seat *seat;
 
@@ -97,49 +98,51 @@ static inline _Bool is_home(__u64 cgroup, __u32 cpu)
 	return !seat || has_cpu(&seat->cpus, cpu);
 }
 
-static inline _Bool has_guest(__u32 cpu)
+static inline _Bool has_borrower(__u32 cpu)
 {
-	return has_cpu(&g_guests, cpu);
+	return has_cpu(&g_borrowers, cpu);
 }
 
 /* What runs on this CPU is a guest there, or is not. */
-static inline void note_guest(__u32 cpu, _Bool is_guest)
+static inline void note_borrower(__u32 cpu, _Bool is_borrower)
 {
-	note_in(&g_guests, cpu, is_guest);
+	note_in(&g_borrowers, cpu, is_borrower);
 }
 
 /* Of several that want a guest's CPU back, one has it. */
-static inline _Bool evict(__u32 cpu)
+static inline _Bool preempt_borrower(__u32 cpu)
 {
 	__u64 bit = 1ULL << cpu % 64;
 
-	return __sync_fetch_and_and(&g_guests.words[cpu / 64 % CPU_WORDS],
+	return __sync_fetch_and_and(&g_borrowers.words[cpu / 64 % CPU_WORDS],
 				    ~bit) &
 	       bit;
 }
 
 /* Verified once. */
-__noinline __u32 find_strangers(__u32 llc, __u32 cpu)
+__noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 {
-	struct hall *hall = hall_of(llc);
+	struct llc_rq *llc_rq = llc_rq_of(llc);
 	__u64 version = seats_version();
 	__u32 found = 0;
 	int at;
 
-	bpf_for(at, 0, SPACES)
+	bpf_for(at, 0, MM_QUEUES_PER_LLC)
 	{
-		struct space *space = &hall->spaces[at % SPACES];
+		struct mm_queue *mm_queue =
+			&llc_rq->mm_queues[at % MM_QUEUES_PER_LLC];
 
-		if (is_seated(space, version) && !is_home(space->seat, cpu))
-			found |= 1U << at % SPACES;
+		if (is_seated(mm_queue, version) &&
+		    !is_preferred(mm_queue->seat, cpu))
+			found |= 1U << at % MM_QUEUES_PER_LLC;
 	}
 	return found;
 }
 
 /* The queues of an LLC in which only guests of this CPU wait. */
-static inline __u32 strangers(__u32 llc, __u32 cpu)
+static inline __u32 remote_queues(__u32 llc, __u32 cpu)
 {
-	return seats_version() ? find_strangers(llc, cpu) : 0;
+	return seats_version() ? find_remote_queues(llc, cpu) : 0;
 }
 
 static inline struct seat_tally *tally_of(struct thread *thread)
@@ -154,7 +157,7 @@ static inline void note_arrival(struct thread *thread, __u32 cpu)
 {
 	struct seat_tally *tally;
 
-	note_guest(cpu, !is_home(thread->seat, cpu));
+	note_borrower(cpu, !is_preferred(thread->seat, cpu));
 	if (!thread->returning_ns)
 		return;
 	tally = tally_of(thread);
@@ -172,7 +175,7 @@ static inline void note_use(struct thread *thread, __u32 cpu, __u64 ran)
 
 	if (!tally)
 		return;
-	if (is_home(thread->seat, cpu))
+	if (is_preferred(thread->seat, cpu))
 		tally->home_ns += ran;
 	else
 		tally->guest_ns += ran;

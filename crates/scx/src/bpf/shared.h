@@ -23,7 +23,7 @@ struct settings {
 	/* How long the threads of one address space may follow one another. */
 	__u64 turn_ns;
 	/* How far, in virtual time, they may get ahead of whoever waits. */
-	__u64 lead_ns;
+	__u64 max_lag_ns;
 	__u32 smt;
 	__u32 aggregate;
 	__u32 llcs;
@@ -90,7 +90,7 @@ enum why {
 };
 
 /* What a thread has among the levels of Linux 2.6; its key is its virtual time. */
-struct standing {
+struct o1_entity {
 	/* Of its slice, while it does not run. */
 	__u64 slice_left_ns;
 	/* When its slice ends, while it runs. */
@@ -111,7 +111,7 @@ struct thread {
 	__u64 burst_ns;
 	__u64 burst_average_ns;
 	/* How far ahead of the others it was when it last ran or woke, in virtual time. */
-	__s64 ahead_ns;
+	__s64 lag_ns;
 	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
 	__u64 cgroup;
 	__u64 seat_version;
@@ -129,13 +129,13 @@ struct thread {
 	__u32 llc;
 	/* What its cgroups make of its weight, in per cent. */
 	__u32 group_weight;
-	struct standing stands;
+	struct o1_entity o1;
 	/* When that was last looked up. */
 	__u64 weighed_at_ticks;
 	/* Its address space, as of when it was last asked for. */
 	__u64 mm;
 	/* The only CPU that it may run on, as of when it came to wait, and 1; 0: others, too. */
-	__u32 only;
+	__u32 pinned_cpu;
 	__u32 unused;
 };
 

@@ -23,7 +23,7 @@ struct cpu_state {
 	/* Whose turn it is; an urgent thread of another's comes in between. */
 	__u64 turn_mm;
 	/* Those who share that turn, and the queue that the last of them came from. */
-	__u64 turn_of;
+	__u64 turn_key;
 	__u32 turn_queue;
 	__u32 unused;
 	__u64 turn_began_ns;
@@ -35,7 +35,7 @@ struct cpu_state {
 	__u64 clock;
 	struct pace pace;
 	/* Of the LLC's queues. */
-	struct passed passed;
+	struct head_skip head_skip;
 	/* The key of what runs, where levels decide. */
 	__u64 key;
 	/* Where the kernel has the CPUs that it may run on, as long as it runs. */
@@ -51,8 +51,8 @@ struct arrays {
 };
 
 /* The queues of an LLC. */
-struct hall {
-	struct space spaces[SPACES];
+struct llc_rq {
+	struct mm_queue mm_queues[MM_QUEUES_PER_LLC];
 	/* The virtual time of whoever waits and is furthest behind, at its latest; it
 	 * stands still while nobody waits. Other halls' are ahead or behind. */
 	__u64 clock;
@@ -63,7 +63,7 @@ struct hall {
 	__u32 cpus;
 	__u32 unused;
 	/* When one of them is to look at another LLC. */
-	__u64 look_at_ns;
+	__u64 balance_at_ns;
 	struct arrays arrays;
 };
 
@@ -74,14 +74,14 @@ struct hall {
 #include "instance.h"
 #endif
 
-static inline __u32 all_waiting(const struct hall *hall)
+static inline __u32 all_waiting(const struct llc_rq *llc_rq)
 {
-	return hall->waiting + hall->urgent;
+	return llc_rq->waiting + llc_rq->urgent;
 }
 
-static inline struct load load_of(const struct hall *hall)
+static inline struct load load_of(const struct llc_rq *llc_rq)
 {
-	struct load load = {all_waiting(hall), hall->cpus};
+	struct load load = {all_waiting(llc_rq), llc_rq->cpus};
 
 	return load;
 }
@@ -107,7 +107,7 @@ ALWAYS _Bool any_idle(void)
 
 	for (word = 0; word < CPU_WORDS; word++)
 		if (word < words)
-			any |= g_idlers.words[word];
+			any |= g_idle_cpus.words[word];
 	return any != 0;
 }
 
@@ -115,9 +115,9 @@ ALWAYS _Bool any_idle(void)
  * As far as the kernel has said. What runs may be a real-time thread, and what is known of
  * the CPU tell of ours that ran before.
  */
-static inline _Bool is_at_work(__u32 cpu)
+static inline _Bool is_busy(__u32 cpu)
 {
-	return !has_cpu(&g_idlers, cpu);
+	return !has_cpu(&g_idle_cpus, cpu);
 }
 
 /* Whether a CPU is in a set from now on; most of them are as they were. */
@@ -131,15 +131,15 @@ static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 		remove_from(set, cpu);
 }
 
-static inline struct outlook *outlook(void)
+static inline struct idle_scan_ctx *scan_ctx(void)
 {
-	return &g_outlooks[bpf_get_smp_processor_id() % CPUS_MAX];
+	return &g_scan_ctxs[bpf_get_smp_processor_id() % CPUS_MAX];
 }
 
 /* Queues are numbered by LLC, then by address space; behind those, the queue
  * of urgent threads. */
 #define QUEUES_EACH 64
-#define URGENT SPACES
+#define URGENT MM_QUEUES_PER_LLC
 #define QUEUES 0x1000
 #define NO_QUEUE 0
 #define FIFO (QUEUES - 1)
@@ -153,28 +153,30 @@ static inline struct cpu_state *state_of(__u32 cpu)
 	return &g_cpu_states[cpu % CPUS_MAX];
 }
 
-static inline struct hall *hall_of(__u32 llc)
+static inline struct llc_rq *llc_rq_of(__u32 llc)
 {
-	return &g_halls[llc % LLCS_MAX];
+	return &g_llc_rqs[llc % LLCS_MAX];
 }
 
-static inline void advance_clock(struct hall *hall, __u64 vtime)
+static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
 {
-	if (is_before(hall->clock, vtime))
-		hall->clock = vtime;
+	if (is_before(llc_rq->clock, vtime))
+		llc_rq->clock = vtime;
 }
 
 /* Nobody waits for this CPU: it is behind the others no more. */
-static inline void catch_up(struct cpu_state *state, const struct hall *hall)
+static inline void catch_up(struct cpu_state *state,
+			    const struct llc_rq *llc_rq)
 {
-	state->clock = later(state->clock, hall->clock);
-	rest(&state->pace);
+	state->clock = later(state->clock, llc_rq->clock);
+	reset_pace(&state->pace);
 }
 
 static inline __u64 clock_of(const struct cpu_state *state,
-			     const struct hall *hall)
+			     const struct llc_rq *llc_rq)
 {
-	return state->idle ? hall->clock : earlier(state->clock, hall->clock);
+	return state->idle ? llc_rq->clock
+			   : earlier(state->clock, llc_rq->clock);
 }
 
 /* A thread's virtual time is by the clock of an LLC, from now on of this one. */
@@ -182,7 +184,7 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 {
 	if (thread->llc == llc)
 		return;
-	thread->vtime += hall_of(llc)->clock - hall_of(thread->llc)->clock;
+	thread->vtime += llc_rq_of(llc)->clock - llc_rq_of(thread->llc)->clock;
 	thread->llc = llc;
 }
 
@@ -191,7 +193,7 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
  * whose words are no pointers to the verifier, this takes fifty instructions less than a
  * BPF_CORE_READ.
  */
-static inline __u64 space_number(struct task_struct *p, struct thread *thread)
+static inline __u64 mm_id(struct task_struct *p, struct thread *thread)
 {
 	*(struct mm_struct *volatile *)&thread->mm = p->mm;
 	return *(volatile __u64 *)&thread->mm;

@@ -159,7 +159,7 @@ pub fn runs_many_threads_and_ends() {
     assert_eq!(world.json(&["sched", "start"]), None, "beside another");
     let set = ["sched", "set", "--turn-ms", "8", "--max-lag-ms", "4"];
     let settings = &world.json(&set).unwrap()["settings"];
-    let ns = (&settings["turn_ns"], &settings["lead_ns"]);
+    let ns = (&settings["turn_ns"], &settings["max_lag_ns"]);
     assert_eq!(ns, (&8_000_000.into(), &4_000_000.into()));
     counts_while_a_command_runs(&world);
     serves_a_crowd(&world, running);

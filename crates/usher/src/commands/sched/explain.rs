@@ -242,7 +242,7 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         place(sched, thread.state, &answer.settings),
         reason(sched, thread.state, answer),
         match has_pace(thread.state, sched, &answer.settings) {
-            true => format!("{:+.1} ms", sched.ahead_ns as f64 / 1e6),
+            true => format!("{:+.1} ms", sched.lag_ns as f64 / 1e6),
             false => "-".to_owned(),
         },
         match sched.burst_average_ns {
@@ -341,7 +341,7 @@ mod tests {
             waits,
             urgent: false,
             burst_average_ns: 2_000_000,
-            ahead_ns: -1_500_000,
+            lag_ns: -1_500_000,
             seat: Some(9),
             kept_from_seat: false,
             group_weight: 250,

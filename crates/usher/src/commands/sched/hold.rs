@@ -210,7 +210,7 @@ fn signal_stream(signals: &[i32]) -> anyhow::Result<UnixStream> {
 /// signal to end arrived.
 fn wait(scheduler: &Scheduler, signals: [&UnixStream; 2]) -> anyhow::Result<bool> {
     // SAFETY: the descriptor belongs to the scheduler, which outlives this borrow.
-    let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.bell()) };
+    let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.notify_fd()) };
     let mut fds = [
         PollFd::new(signals[0], PollFlags::IN),
         PollFd::new(signals[1], PollFlags::IN),

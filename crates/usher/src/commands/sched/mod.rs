@@ -112,7 +112,7 @@ fn turn_warning(given: [Option<u64>; 2], settings: &Settings) -> Option<&'static
         return None;
     }
     Some(
-        match max_lag_ms.is_none() && settings.lead_ns == settings.turn_ns {
+        match max_lag_ms.is_none() && settings.max_lag_ns == settings.turn_ns {
             true => "turns need --aggregate on: --turn-ms only sets the maximum lag",
             false => "turns need --aggregate on: --turn-ms has no effect until then",
         },
@@ -136,9 +136,9 @@ fn described(settings: &Settings) -> String {
     }
     let on = |on: bool| if on { "on" } else { "off" };
     let ms = |ns: u64| ns / 1_000_000;
-    let lag = match settings.lead_ns == settings.turn_ns {
+    let lag = match settings.max_lag_ns == settings.turn_ns {
         true => String::new(),
-        false => format!(", lag at most {} ms", ms(settings.lead_ns)),
+        false => format!(", lag at most {} ms", ms(settings.max_lag_ns)),
     };
     let turns = match settings.aggregate {
         true => format!("on ({} ms{lag})", ms(settings.turn_ns)),
@@ -160,7 +160,7 @@ mod tests {
         let mut settings = Settings::default();
         let all = "idle cores first on, address spaces in turns on (24 ms), seats on";
         assert_eq!(described(&settings), all);
-        settings.lead_ns /= 2;
+        settings.max_lag_ns /= 2;
         settings.seats = false;
         let some = "address spaces in turns on (24 ms, lag at most 12 ms), seats off";
         assert!(described(&settings).ends_with(some));
@@ -175,7 +175,10 @@ mod tests {
             aggregate: false,
             ..on
         };
-        let apart = Settings { lead_ns: 1, ..off };
+        let apart = Settings {
+            max_lag_ns: 1,
+            ..off
+        };
         assert_eq!(turn_warning([Some(8), None], &on), None);
         assert_eq!(turn_warning([None, Some(8)], &off), None);
         let comes = |given, settings| turn_warning(given, settings)?.split_once(": ");

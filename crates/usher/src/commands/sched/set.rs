@@ -61,16 +61,16 @@ impl Args {
     fn changed(&self, now: Settings) -> Settings {
         let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
         let turn_ns = ns(self.turn_ms).unwrap_or(now.turn_ns);
-        let lead_ns = match now.lead_ns == now.turn_ns {
+        let max_lag_ns = match now.max_lag_ns == now.turn_ns {
             true => turn_ns,
-            false => now.lead_ns,
+            false => now.max_lag_ns,
         };
         Settings {
             smt: self.smt.map_or(now.smt, Switch::is_on),
             aggregate: self.aggregate.map_or(now.aggregate, Switch::is_on),
             seats: self.seats.map_or(now.seats, Switch::is_on),
             turn_ns,
-            lead_ns: ns(self.max_lag_ms).unwrap_or(lead_ns),
+            max_lag_ns: ns(self.max_lag_ms).unwrap_or(max_lag_ns),
             ..now
         }
     }
@@ -199,13 +199,13 @@ mod tests {
                 ..Args::NONE
             }
             .changed(now);
-            (changed.turn_ns / 1_000_000, changed.lead_ns / 1_000_000)
+            (changed.turn_ns / 1_000_000, changed.max_lag_ns / 1_000_000)
         };
         let now = Settings::default();
         assert_eq!(ms(Some(7), None, now), (7, 7));
         assert_eq!(ms(None, Some(3), now), (24, 3));
         let apart = Settings {
-            lead_ns: 5_000_000,
+            max_lag_ns: 5_000_000,
             ..now
         };
         assert_eq!(ms(Some(7), None, apart), (7, 5));

@@ -91,7 +91,7 @@ impl Args {
             fifo,
             minimal: self.fifo == Some(Fifo::Minimal),
             turn_ns,
-            lead_ns: ns(self.max_lag_ms).unwrap_or(turn_ns),
+            max_lag_ns: ns(self.max_lag_ms).unwrap_or(turn_ns),
             ..Settings::default()
         }
     }
@@ -310,7 +310,10 @@ mod tests {
     fn the_max_lag_is_one_turn_by_default() {
         let ms = |words: &str| {
             let settings = settings(words).ok()?;
-            Some((settings.turn_ns / 1_000_000, settings.lead_ns / 1_000_000))
+            Some((
+                settings.turn_ns / 1_000_000,
+                settings.max_lag_ns / 1_000_000,
+            ))
         };
         assert_eq!(ms("--turn-ms 200"), Some((200, 200)));
         assert_eq!(ms("--turn-ms 8 --max-lag-ms 4"), Some((8, 4)));
