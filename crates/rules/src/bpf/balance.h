@@ -1,32 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * When a CPU whose LLC has threads of its own takes one from another LLC: a busy one, too,
- * now and then.
+ * Load balancing between LLCs: when a CPU takes a thread from another LLC although its own LLC has
+ * threads. An idle CPU does not need this rule.
  */
 #ifndef USHER_RULES_BALANCE_H
 #define USHER_RULES_BALANCE_H
 
 #include "numbers.h"
 
-/* How many wait in an LLC, and for how many CPUs. */
+/* Number of waiting threads in an LLC, and number of its CPUs. */
 struct load {
 	__u32 waiting;
 	__u32 cpus;
 };
 
 enum surplus {
-	/* Nobody is taken. */
+	/* No thread is taken. */
 	SURPLUS_NONE,
-	/* Whoever is one too many for equal numbers goes round. */
+	/*
+	 * The other LLC has one thread too many for equal load. That thread rotates between the
+	 * LLCs.
+	 */
 	SURPLUS_ONE,
-	/* With one thread less as many wait there for each CPU as with one more here. */
+	/*
+	 * After the migration of one thread, the other LLC still has at least as many waiting
+	 * threads per CPU.
+	 */
 	SURPLUS_MANY,
 };
 
 /*
- * How many more wait in another LLC than here. One too many counts within a node alone,
- * where memory is as near. Where the last thread sleeps, one that waits here would run:
- * others are compared with who waits then.
+ * Compares the load of another LLC with that of this one. SURPLUS_ONE applies only within a node,
+ * where memory is equally near. If the last thread of this CPU sleeps, one waiting thread is about
+ * to run, and the comparison leaves it out.
  */
 static inline enum surplus surplus_of(struct load there, struct load here,
 				      _Bool last_sleeps, _Bool in_node)
@@ -42,11 +48,13 @@ static inline enum surplus surplus_of(struct load there, struct load here,
 	return SURPLUS_NONE;
 }
 
-/* An LLC looks at one of the others so often: time for two turns of the usual length,
- * after which it is another thread's to wait. */
+/*
+ * Time between two checks of another LLC: two turns of the default length. After that, another
+ * thread should be the one that waits.
+ */
 #define BALANCE_PERIOD_NS 50000000ULL
 
-/* Whether a CPU looks now, for all of its LLC. */
+/* Returns whether this CPU checks another LLC now, on behalf of its own LLC. */
 static inline _Bool begins_balance(__u64 now_ns, __u64 *balance_at_ns)
 {
 	if (is_before(now_ns, *balance_at_ns))
@@ -56,9 +64,9 @@ static inline _Bool begins_balance(__u64 now_ns, __u64 *balance_at_ns)
 }
 
 /*
- * One was taken. Where there was one too many, the other LLC does not look for as long as
- * this: whoever it was would be taken back at once, and be here for a shorter time than
- * there, again and again. Where there were more, the next CPU that asks looks again.
+ * Sets the next checks after a migration. After SURPLUS_ONE, the other LLC pauses for one period:
+ * it would otherwise take the thread back at once, and the thread would spend less time here than
+ * there. After SURPLUS_MANY, the next CPU checks again immediately.
  */
 static inline void end_balance(enum surplus surplus, __u64 now_ns,
 			       __u64 *here_at_ns, __u64 *there_at_ns)
@@ -69,7 +77,9 @@ static inline void end_balance(enum surplus surplus, __u64 now_ns,
 		*there_at_ns = now_ns + BALANCE_PERIOD_NS;
 }
 
-/* One of the other LLCs, each as likely as any; this one if there is no other. */
+/*
+ * Returns one of the other LLCs, uniformly by the random number `drawn`; `here` if there is none.
+ */
 static inline __u32 other_llc(__u32 here, __u32 llcs, __u32 drawn)
 {
 	if (llcs < 2)

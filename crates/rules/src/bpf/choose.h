@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Where (3b, the paper on SMT). A CPU whose core is wholly idle is better than
- * any that shares its core, and better than the CPU that the thread last ran on;
- * among equals the nearest: the last one itself, the same LLC, the same node.
+ * Selection of a CPU for a thread that wakes (paper 3b, SMT; paper 1, seats)
  *
- * Whose CPU (1, the paper on seats). Where programs have seats, a thread's own CPUs
- * come first; there it takes the place of a guest at once. It is a guest itself
- * on cores that are idle, or that only guests work on.
+ * An idle core is better than an idle CPU of a busy core, even if the latter is the CPU that the
+ * thread last used. Among equals the nearest wins: the last CPU, then the same LLC, then the same
+ * node.
+ *
+ * If programs have seats, the preferred CPUs of a thread come first: those of its program's seat.
+ * There it preempts a borrower at once. On other CPUs the thread is a borrower itself. It borrows
+ * only idle cores, and cores that run borrowers only.
  */
 #ifndef USHER_RULES_CHOOSE_H
 #define USHER_RULES_CHOOSE_H
@@ -15,7 +17,7 @@
 
 #define NOWHERE (-1)
 
-/* The first CPU that is in all three sets; the third may be all there is. */
+/* Returns the first CPU that is in all three sets. `within` may be 0: no restriction. */
 static inline __s32 first_of(const struct cpu_set *some,
 			     const struct cpu_set *allowed,
 			     const struct cpu_set *within)
@@ -48,7 +50,7 @@ static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
 	return set->words[cpu / 64 % CPU_WORDS] >> cpu % 64 & 1;
 }
 
-/* The nearest CPU to `last`, which lies at `here`, that is in both sets. */
+/* Returns the CPU of both sets that is nearest to `last`. `here` is the place of `last`. */
 static inline __s32 nearest_of(const struct cpu_set *some,
 			       const struct cpu_set *allowed, __u32 last,
 			       const struct place *here)
@@ -65,25 +67,25 @@ static inline __s32 nearest_of(const struct cpu_set *some,
 	return cpu;
 }
 
-/* The sets that a choice is made from. */
+/* Scratch CPU sets for the selection of an idle CPU. */
 struct idle_scan_ctx {
 	struct cpu_set idle;
-	/* CPUs of cores that are idle with all their threads. */
+	/* CPUs of cores whose hardware threads are all idle. */
 	struct cpu_set cores;
 	struct cpu_set allowed;
-	/* Those of them where the thread is at home; all, if it has no seat. */
+	/* Allowed CPUs in the seat of the thread; without a seat, all allowed CPUs. */
 	struct cpu_set preferred;
-	/* CPUs that run threads which are not at home there. */
+	/* CPUs that run borrowers. */
 	struct cpu_set borrowers;
-	/* Idle ones that have not been looked at yet. */
+	/* Idle CPUs that the scan has not examined yet. */
 	struct cpu_set remaining;
-	/* Nodes, by number, whose CPUs are not in `idle` and `cores` yet. */
+	/* Bitmask of nodes whose CPUs are missing in `idle` and `cores`. */
 	__u64 unread_nodes;
 };
 
 /*
- * An idle CPU at home, than which none is better: where it lies in the node of `last`,
- * what other nodes have does not matter.
+ * Returns a preferred CPU of the best kind. If it lies in the node of `last`, other nodes need not
+ * be read.
  */
 static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
@@ -93,8 +95,9 @@ static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 }
 
 /*
- * At home first, and there before a guest; then as a guest of cores that are
- * idle, so that nobody's core is shared with one; at last beside a thread at home.
+ * Returns a CPU, in this order: an idle preferred core; a preferred CPU that runs a borrower; an
+ * idle core elsewhere; an idle preferred CPU of a busy core. A borrower never shares a core with a
+ * thread in its seat.
  */
 static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 			       __u32 last, const struct place *here)
@@ -112,7 +115,7 @@ static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Nobody works on this core but guests. */
+/* Returns whether the core runs borrowers only. */
 static inline _Bool only_borrowers_run(const struct cpu_set *core,
 				       const struct idle_scan_ctx *scan)
 {
@@ -125,7 +128,7 @@ static inline _Bool only_borrowers_run(const struct cpu_set *core,
 	return !others;
 }
 
-/* As choose_cpu, of idle cores alone. */
+/* Same as choose_cpu(), but idle cores only. */
 static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 				   const struct place *here)
 {
@@ -135,7 +138,7 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 			: nearest_of(&scan->cores, &scan->allowed, last, here);
 }
 
-/* Where a thread with this seat is at home; false: it may run nowhere there. */
+/* Computes the preferred CPUs. False: the thread may run on no CPU of its seat. */
 static inline _Bool find_preferred(struct cpu_set *preferred,
 				   const struct cpu_set *allowed,
 				   const struct cpu_set *seat)

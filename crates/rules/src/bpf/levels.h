@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The order of Linux 2.6's O(1) scheduler, and paper 4's cure of it, as keys for
- * the queues of turns.h: who has the least is next.
+ * Order of the O(1) scheduler of Linux 2.6, and its correction from paper 4
  *
- * 140 levels, of which 0 is the best; a nice value gives one of the last forty,
- * and sleep moves it by five at most. Two arrays have a list for each level. A
- * slice belongs to the nice value; who has used it up goes to the end of a list
- * of the expired array, but for the interactive ones, which stay in the active
- * one unless somebody has waited for long. When the active array is empty, the
- * two swap.
+ * For comparison only. The order is expressed as keys for the queues of turns.h: the lowest key is
+ * next.
  *
- * A key is the number of an array, a level and the number of an arrival, from
- * the highest bits to the lowest. The expired array has the next number, so that
- * its keys are the least by themselves when the active one is empty. Whoever is
- * preempted keeps its key, as it kept its place in the list.
+ * 1. The O(1) scheduler
+ * ---------------------
+ * There are 140 levels; 0 is the best. A nice value maps to one of the last forty, and sleep shifts
+ * it by five levels at most. Two arrays, active and expired, hold a list for each level. The length
+ * of a slice depends on the nice value. A thread that has used up its slice goes to the end of a
+ * list of the expired array. An interactive thread stays in the active array, unless an expired
+ * thread has waited for too long. When the active array is empty, the arrays swap.
  *
- * The cure has a list for each address space, and those of the one that runs are
- * one level better: LEVEL is the lead that who_is_next gives them, and their turn
- * has no end.
+ * 2. Keys
+ * -------
+ * A key consists of the number of an array, a level and an arrival number, from the highest bits to
+ * the lowest. The expired array has the next number. Its keys therefore become the lowest ones when
+ * the active array is empty. A preempted thread keeps its key, as it kept its place in the list.
+ *
+ * 3. Correction of paper 4
+ * ------------------------
+ * Each address space has lists of its own, and the levels of the one that runs are better by one:
+ * LEVEL is the max_lag_ns given to pick_next(). Turns have no time limit.
  */
 #ifndef USHER_RULES_LEVELS_H
 #define USHER_RULES_LEVELS_H
@@ -25,27 +30,29 @@
 #include "turns.h"
 
 #define LEVELS 140
-/* Levels of nice -20, 0 and 19; those before are of real-time threads. */
+/* Levels of nice -20, 0 and 19. Lower levels are those of real-time threads. */
 #define LEVEL_FIRST 100
 #define LEVEL_NORMAL 120
 #define LEVEL_LAST 139
 
-/* What a level weighs in a key, and what an array does. */
+/* Unit of a level in a key, and of an array. */
 #define LEVEL (1ULL << 40)
 #define ARRAY (1ULL << 48)
 
-/* In ns. */
 #define MSEC 1000000ULL
 #define SLICE_LEAST_NS (5 * MSEC)
 #define SLICE_NORMAL_NS (100 * MSEC)
-/* Less than this is no slice any more: Linux 2.6 counted ticks. */
+/* A rest of a slice below this counts as 0. Linux 2.6 counted ticks. */
 #define SLICE_OVER_NS MSEC
 
 #define BONUS_MOST 10
-/* So much sleep is remembered, and so long may the expired wait for each other. */
+/*
+ * Upper limit of the sleep average. Also the time for which expired threads wait, per waiting
+ * thread.
+ */
 #define SLEEP_MOST_NS (SLICE_NORMAL_NS * BONUS_MOST)
 
-/* In the array of that key. */
+/* Composes a key in the array of the key `array`. */
 static inline __u64 key_at(__u64 array, __u32 level, __u64 arrival)
 {
 	return (array & ~(ARRAY - 1)) + level * LEVEL + (arrival & (LEVEL - 1));
@@ -62,8 +69,8 @@ static inline _Bool is_earlier_array(__u64 key, __u64 than)
 }
 
 /*
- * After a slice. The array behind that in which the thread had it, for others
- * may have swapped them while it ran.
+ * Returns the key after a slice: in the array behind the one in which the slice began, because the
+ * arrays may have been swapped since.
  */
 static inline __u64 key_expired(__u64 key, __u64 active, __u32 level,
 				__u64 arrival)
@@ -74,7 +81,10 @@ static inline __u64 key_expired(__u64 key, __u64 active, __u32 level,
 		      arrival);
 }
 
-/* Before the end of its slice: its place, if that array is there still. */
+/*
+ * Returns the key of a thread preempted before the end of its slice: unchanged, or the same place
+ * in the active array if its own array is gone.
+ */
 static inline __u64 key_preempted(__u64 key, __u64 active)
 {
 	return is_earlier_array(key, active)
@@ -82,7 +92,7 @@ static inline __u64 key_preempted(__u64 key, __u64 active)
 		       : key;
 }
 
-/* Between two pairs of arrays: as the last that came, in the same of both. */
+/* Converts a key between the arrays of two LLCs: same kind of array, last arrival. */
 static inline __u64 key_elsewhere(__u64 key, __u64 active_there,
 				  __u64 active_here, __u64 arrival)
 {
@@ -100,7 +110,7 @@ static inline __u32 in_levels(__s32 level)
 				    : level;
 }
 
-/* By nice value: 800 ms, 100 ms, 5 ms for -20, 0, 19. */
+/* Slice by nice value: 800 ms, 100 ms, 5 ms for -20, 0, 19. */
 static inline __u64 slice_of_level(__s32 nice_level)
 {
 	__u32 level = in_levels(nice_level);
@@ -111,7 +121,7 @@ static inline __u64 slice_of_level(__s32 nice_level)
 	return slice < SLICE_LEAST_NS ? SLICE_LEAST_NS : slice;
 }
 
-/* 0 to 10, of which 5 moves nobody. */
+/* Returns the bonus, 0 to 10. A bonus of 5 does not shift the level. */
 static inline __u32 bonus_of(__u64 sleep_average_ns)
 {
 	__u64 bonus = sleep_average_ns * BONUS_MOST / SLEEP_MOST_NS;
@@ -125,7 +135,10 @@ static inline __u32 level_of(__s32 nice_level, __u64 sleep_average_ns)
 			 (__s32)bonus_of(sleep_average_ns));
 }
 
-/* How much better than its nice value an interactive thread has to be. */
+/*
+ * Returns the number of levels by which a thread must be better than its nice value to be
+ * interactive.
+ */
 static inline __s32 levels_due(__s32 nice_level)
 {
 	__u32 nth = in_levels(nice_level) - LEVEL_FIRST;
@@ -140,7 +153,7 @@ static inline _Bool is_interactive(__s32 nice_level, __u64 sleep_average_ns)
 	       (__s32)in_levels(nice_level) - levels_due(nice_level);
 }
 
-/* One long sleep makes nobody more than just interactive. */
+/* Returns the sleep average after a sleep. One long sleep makes a thread barely interactive. */
 static inline __u64 average_after_sleep(__u64 average_ns, __u64 slept_ns,
 					__s32 nice_level)
 {
@@ -156,13 +169,13 @@ static inline __u64 average_after_sleep(__u64 average_ns, __u64 slept_ns,
 	return average_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : average_ns;
 }
 
-/* A child begins with nearly as much. */
+/* Returns the sleep average of a child. */
 static inline __u64 average_of_child(__u64 average_ns)
 {
 	return average_ns * 95 / 100;
 }
 
-/* What was gained by much sleep goes slowly. */
+/* Returns the sleep average after running. The higher the average, the slower it falls. */
 static inline __u64 average_after_run(__u64 average_ns, __u64 ran_ns)
 {
 	__u32 bonus = bonus_of(average_ns);
@@ -173,10 +186,16 @@ static inline __u64 average_after_run(__u64 average_ns, __u64 ran_ns)
 	return ran_ns < average_ns ? average_ns - ran_ns : 0;
 }
 
-/* Linux 2.6 had no such end; the kernel of today ends whoever starves a thread. */
+/*
+ * Upper limit for the number of waiting threads that is counted. Linux 2.6 had none. The kernel
+ * ends a sched_ext scheduler that starves a thread.
+ */
 #define STARVING_MOST 10
 
-/* The first of the expired has waited for too long: nobody stays before them. */
+/*
+ * Returns whether the first expired thread has waited for too long. Then interactive threads expire
+ * as well.
+ */
 static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 {
 	if (waiting > STARVING_MOST)
@@ -184,7 +203,7 @@ static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 	return since(since_ns, now_ns) > SLEEP_MOST_NS * waiting;
 }
 
-/* Whether a thread that wakes has the CPU of one that runs. */
+/* Returns whether a thread that wakes preempts the running one. */
 static inline _Bool has_better_level(__u64 key, __u64 running, _Bool same_space,
 				     _Bool aggregate)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Integers, words of bits and moments: what the other rules reckon with. */
+/* Arithmetic on integers, bit words and timestamps. */
 #ifndef USHER_RULES_NUMBERS_H
 #define USHER_RULES_NUMBERS_H
 
 #include "sets.h"
 
 /*
- * The one line in which the programs differ from what tests and the simulator run. The
- * verifier follows each number that it knows apart from all others. This is always 0,
- * which it cannot know, as the word is not constant: a sum with it may be any number, and
- * paths that differ in that number alone are one.
+ * The only line in which the BPF programs differ from what the tests and the simulator run. The
+ * verifier follows each known number separately. `zero` is always 0, but not constant to the
+ * verifier. A sum with it may be any number, so that paths that differ only in that number are
+ * merged.
  */
 #ifdef __bpf__
 static volatile __u32 zero;
@@ -18,7 +18,7 @@ static volatile __u32 zero;
 #define UNKNOWN(number) (number)
 #endif
 
-/* In an order that survives overflow. */
+/* Wrap-safe comparison. */
 static inline _Bool is_before(__u64 a, __u64 b)
 {
 	return (__s64)(a - b) < 0;
@@ -34,13 +34,13 @@ static inline __u64 later(__u64 a, __u64 b)
 	return is_before(a, b) ? b : a;
 }
 
-/* The time that has passed: none, where another CPU's clock was ahead of this one's. */
+/* Returns the elapsed time; 0 if the clock of another CPU was ahead of this one. */
 static inline __u64 since(__u64 then_ns, __u64 now_ns)
 {
 	return is_before(then_ns, now_ns) ? now_ns - then_ns : 0;
 }
 
-/* Without a branch: the verifier would follow each of them. */
+/* Branch-free, because the verifier would follow every path. */
 static inline __u32 bits_in(__u64 word)
 {
 	word -= word >> 1 & 0x5555555555555555ULL;
@@ -55,7 +55,7 @@ static inline __s32 lowest_bit(__u64 bits)
 	return bits_in((bits & -bits) - 1);
 }
 
-/* The binary logarithm, rounded down; 0 of 0. */
+/* Binary logarithm, rounded down; 0 for 0. */
 static inline __u32 log2_of(__u64 value)
 {
 	value |= 1;
@@ -68,7 +68,10 @@ static inline __u32 log2_of(__u64 value)
 	return bits_in(value) - 1;
 }
 
-/* Four to a power of two: the logarithm, and the two bits below the first. */
+/*
+ * Returns the histogram slot, four per power of two: the logarithm and the two bits below the
+ * leading one.
+ */
 static inline __u32 slot_of(__u64 value)
 {
 	__u32 power = log2_of(value);

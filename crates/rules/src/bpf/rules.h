@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What decides, in integers alone: the scheduler's programs include it (crates/scx),
- * and src/rules.c compiles it for tests and for the simulator.
+ * Decisions of the scheduler, in integer arithmetic
  *
- *   choose.h   where a thread runs, and whose CPU that is (papers 3b and 1)
- *   share.h    what each thread is due
- *   turns.h    who is next, address space by address space (paper 4)
- *   balance.h  when one LLC takes from another
- *   numbers.h  what these reckon with
+ * The BPF programs (crates/scx) include these headers, and src/rules.c compiles them for tests and
+ * the simulator.
+ *
+ *   choose.h   selection of a CPU (papers 3b and 1)
+ *   share.h    shares of the CPU
+ *   turns.h    selection of the next thread (paper 4)
+ *   balance.h  load balancing between LLCs
+ *   numbers.h  integer arithmetic
  */
 #ifndef USHER_RULES_RULES_H
 #define USHER_RULES_RULES_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* CPUs and where they lie, and how much the tables hold: what the rules are about. */
+/* CPU sets, the place of each CPU, and the sizes of the tables. */
 #ifndef USHER_RULES_SETS_H
 #define USHER_RULES_SETS_H
 
@@ -16,23 +16,23 @@ typedef __u32 __wsum;
 #define CPUS_MAX 512
 #define CPU_WORDS (CPUS_MAX / 64)
 #define LLCS_MAX 64
-/* Run queues in an LLC. More address spaces than these share some. */
+/* Run queues per LLC. With more address spaces than this, some share a queue. */
 #define MM_QUEUES_PER_LLC 32
-/* Latencies in nanoseconds, four slots to a power of two. */
+/* Histogram slots of latencies in nanoseconds, four per power of two. */
 #define LATENCY_SLOTS 256
 
 struct cpu_set {
 	__u64 words[CPU_WORDS];
 };
 
-/* Where a CPU lies. */
+/* Place of a CPU in the topology. */
 struct place {
 	__u32 known;
 	__u32 llc;
-	/* The kernel's number of its node. */
+	/* Number of its node in the kernel. */
 	__u32 node_number;
 	__u32 unused;
-	/* LLCs of its node, by number. */
+	/* Bitmask of the LLCs of its node. */
 	__u64 node_llcs;
 	struct cpu_set core;
 	struct cpu_set near;

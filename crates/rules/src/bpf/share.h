@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * How much of a CPU a thread has had, as virtual time, which passes the faster the less it
- * weighs; what sleep, a long wait and heavy neighbours make of that; and who is in a hurry.
+ * Shares of the CPU, as virtual time
+ *
+ * Virtual time (vtime) is CPU time over weight. This file holds its limits after sleep, after long
+ * waits and beside heavy threads, and the condition under which a thread is urgent.
  */
 #ifndef USHER_RULES_SHARE_H
 #define USHER_RULES_SHARE_H
@@ -10,14 +12,16 @@
 
 /* scx.weight of nice 0. */
 #define WEIGHT_NORMAL 100
-/* Threads that sleep after less than this are waited for by somebody: a third of a
- * slice, so that who mostly sleeps stays among them where others slow it down. */
+/*
+ * A thread with shorter bursts probably serves a thread or user that waits for it. A third of a
+ * slice leaves room for a thread that mostly sleeps and is slowed down by its neighbours.
+ */
 #define SHORT_BURST_NS 1000000ULL
 
-/* The largest product of the weights of cgroups in one another, in per cent. */
+/* Upper limit for the product of the weights of nested cgroups, in per cent. */
 #define GROUP_WEIGHT_MAX 1000000U
 
-/* What a cgroup makes of the weight of those in it; 0: it says nothing. */
+/* Applies the weight of one cgroup. `weight` 0: the cgroup has none. */
 static inline __u32 within_group(__u32 percent, __u32 weight)
 {
 	__u64 product = (__u64)percent * (weight ? weight : WEIGHT_NORMAL) /
@@ -28,16 +32,16 @@ static inline __u32 within_group(__u32 percent, __u32 weight)
 	return product ? product : 1;
 }
 
-/* A thread's weight with that of its cgroups. */
+/* Applies the weight of the cgroups, in per cent, to that of the thread. */
 static inline __u64 weight_in(__u64 weight, __u32 percent)
 {
-	/* Most are in groups that change nothing, and a division takes long. */
+	/* Fast path: most cgroups have the default weight, and a division is slow. */
 	if (percent && percent != 100)
 		weight = weight * percent / 100;
 	return weight ? weight : 1;
 }
 
-/* Virtual time that running so long takes. */
+/* Converts CPU time to virtual time. */
 static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 {
 	if (weight == WEIGHT_NORMAL)
@@ -45,7 +49,7 @@ static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 	return ran_ns * WEIGHT_NORMAL / (weight ? weight : 1);
 }
 
-/* Whoever slept is not owed more than a slice. */
+/* Limits the credit of a thread that slept to one slice. */
 static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 {
 	__u64 least = clock - slice_ns;
@@ -53,12 +57,16 @@ static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 	return is_before(vtime, least) ? least : vtime;
 }
 
-/* However light a thread is, it owes no more virtual time than this for what it ran
- * beyond the lead: one of nice -20 takes seconds to make up for it. */
+/*
+ * Upper limit of the vtime by which a thread exceeds max_lag_ns, however low its weight. Beside a
+ * thread of nice -20, even this takes seconds to make up for.
+ */
 #define MAX_WEIGHTED_LAG_NS 100000000ULL
 
-/* How far a thread of this weight gets ahead of whoever waits: a slice runs on as the
- * lead is reached, and the next thread of the address space has begun one by then, too. */
+/*
+ * Returns the largest lag of a thread of this weight. The slice that reaches max_lag_ns runs to its
+ * end, and the next thread of the address space may have begun a slice by then as well.
+ */
 static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 {
 	__u64 beyond = virtual_ns(2 * slice_ns, weight);
@@ -67,7 +75,7 @@ static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 	       (beyond < MAX_WEIGHTED_LAG_NS ? beyond : MAX_WEIGHTED_LAG_NS);
 }
 
-/* Nor does anybody owe those that wait already more than that. */
+/* Limits the lag of a new waiter behind those that wait already. */
 static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 {
 	__u64 most = least + max_lag_ns;
@@ -76,26 +84,26 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 }
 
 /*
- * On each CPU virtual time passes, while somebody waits, at most so many times slower than
- * real time: beside heavy threads it would stand still nearly, and whoever is ahead of them
- * wait until the kernel finds that it starves.
+ * While threads wait for a CPU, its virtual time advances at least at 1/32 of real time. Beside
+ * heavy threads it would almost stand still. A thread with a positive lag would then wait until the
+ * kernel's watchdog reports a stall.
  */
 #define SLOWDOWN_MAX 32
 
 struct pace {
-	/* Where the CPU's clock would be by now, had it never been slower. */
+	/* Lower limit of the CPU's clock: where it would be had it never been slower. */
 	__u64 least;
-	/* When that was worked out; 0: nobody has waited since. */
+	/* Time at which `least` was computed; 0: no thread has waited since. */
 	__u64 at_ns;
 };
 
-/* Nobody waits for the CPU. */
+/* Restarts the limit, as no thread waits for the CPU. */
 static inline void reset_pace(struct pace *pace)
 {
 	pace->at_ns = 0;
 }
 
-/* Asked whenever somebody comes to wait, and wherever the thread that runs may go on. */
+/* Advances the limit. Called on each enqueue, and before the running thread may continue. */
 static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 {
 	__u64 then_ns = pace->at_ns;
@@ -106,7 +114,7 @@ static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
 	pace->at_ns = then_ns + passed_ns;
 }
 
-/* Whoever is further behind than the lightest ever get ahead counts as there. */
+/* Raises a vtime that is further behind the limit than the lightest thread ever gets ahead. */
 static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 {
 	__u64 least = pace->least - MAX_WEIGHTED_LAG_NS;
@@ -115,15 +123,15 @@ static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
 									: vtime;
 }
 
-/* Time in which nobody waits costs nobody anything, and is not owed to anybody. */
+/* CPU time that delays no other thread is not charged: caps the vtime at the clock. */
 static inline __u64 clamp_to_clock(__u64 vtime, __u64 clock)
 {
 	return is_before(clock, vtime) ? clock : vtime;
 }
 
 /*
- * Wakes for a moment, and is not ahead of its share: it is not made to wait for
- * anybody's turn to end.
+ * Returns whether a thread is urgent: its bursts are short and it has not exceeded its share. An
+ * urgent thread does not wait for the end of a turn.
  */
 static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
@@ -131,9 +139,9 @@ static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 }
 
 /*
- * The average length of a burst after one more. Who has begun to wake for moments
- * is soon believed, as the first bursts of every program are long; one long burst,
- * in which others had the CPU, does not undo it.
+ * Returns the average burst length after one more burst. The average falls fast, because the first
+ * bursts of every program are long. It rises slowly, because one long burst on a shared CPU says
+ * little.
  */
 static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 {
@@ -142,7 +150,7 @@ static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 	return (7 * average_ns + burst_ns) / 8;
 }
 
-/* A CPU has served nobody but urgent threads for so long: others are next. */
+/* Returns whether a CPU has served only urgent threads for too long. */
 static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
 	return since(served_ns, now_ns) > max_lag_ns;

@@ -1,17 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * When (4, the paper on aggregation). Threads of one address space wait in a
- * queue of their own, ordered by virtual time. The address space that has the
- * CPU goes on while its turn lasts *and* while it is not further ahead in
- * virtual time than `lead` of whoever waits elsewhere; then the queue whose
- * first thread is furthest behind has its turn. Hence the bound: a thread that
- * waits is passed by any other until that one is `lead` ahead and its last slice
- * is over, and no further. With n threads of equal weight on a CPU, the wait is
- * at most (n - 1) (lead + 2 slices), which is lead / slice + 2 times the
- * (n - 1) slices of strict rotation. Where threads may run on some CPUs of several, or more
- * address spaces than there are queues share some, a queue's first may be one that the
- * CPU cannot run. It is passed by, and the CPU goes by the first that it can run: else
- * those of a queue whose first waits for a crowded CPU would be next for ever on all others.
+ * Selection of the next thread of a CPU (paper 4, aggregation)
+ * ============================================================
+ *
+ * 1. Problem
+ * ----------
+ * A switch between threads of different address spaces costs more than one within an address space.
+ * Strict rotation by virtual time (vtime: CPU time over weight) switches the address space after
+ * almost every slice.
+ *
+ * 2. Idea
+ * -------
+ * Threads of one address space run one after another. Their turn ends after `turn_ns`, or when
+ * their vtime is more than `max_lag_ns` ahead of the lowest vtime in the other queues.
+ *
+ * 3. Data structures
+ * ------------------
+ * - `struct mm_queue`: one per address space and LLC, ordered by vtime. With more address spaces
+ *   than `MM_QUEUES_PER_LLC`, some share a queue.
+ * - `struct head_skip`: one per CPU. It records the queues whose head may not run on this CPU, and
+ *   the vtime of the first entry that may.
+ * - `struct pick_ctx`: arguments and results of one selection.
+ *
+ * 4. Steps
+ * --------
+ * 1. Find the queue with the minimum vtime among all queues that are not excluded.
+ * 2. If the turn of the current address space still lasts, run its next thread.
+ * 3. Otherwise run the thread with the minimum vtime: the head of that queue, or the previous
+ *    thread if its vtime is lower.
+ *
+ * 5. Bound
+ * --------
+ * While a thread waits, any other thread runs at most until it is `max_lag_ns` ahead of it and its
+ * last slice is over. With n threads of equal weight on a CPU, the wait in virtual time is at most
+ * (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns / slice + 2 times the (n - 1) slices of strict
+ * rotation. In time the wait is up to twice that bound, because the other threads may first be as
+ * far behind as they later get ahead.
+ *
+ * 6. Known limits
+ * ---------------
+ * - The head of a queue may be pinned to another CPU. The CPU then uses the first entry that it can
+ *   run, as far as it knows. Without this, a queue whose head waits for a crowded CPU would stay
+ *   the next one on all other CPUs for ever.
+ * - Threads of address spaces that share a queue also share a turn.
  */
 #ifndef USHER_RULES_TURNS_H
 #define USHER_RULES_TURNS_H
@@ -25,8 +56,8 @@ struct turn {
 };
 
 /*
- * The address space whose next thread is at `own` goes on, though another's is
- * at `other`.
+ * Returns whether the turn goes on. `own` is the vtime of the next thread of the address space that
+ * runs, `other` the minimum vtime of the other queues.
  */
 static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 			    __u64 other)
@@ -36,9 +67,9 @@ static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
 }
 
 /*
- * Whether a turn ends as this address space runs, come from that queue (0: from none).
- * Those that share a queue share the turn: each would begin another one after the other,
- * and none would end.
+ * Returns whether a new turn begins when address space `mm` starts to run from `queue` (0: from no
+ * queue). Address spaces that share a queue share the turn. Otherwise each of them would begin a
+ * new turn in succession, and no turn would end.
  */
 static inline _Bool ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
 			      __u32 queue)
@@ -46,24 +77,26 @@ static inline _Bool ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
 	return mm != turn_mm && (!queue || queue != turn_queue);
 }
 
-/* A queue: the threads of an address space that wait in an LLC. */
+/* Run queue of one address space in one LLC. */
 struct mm_queue {
-	/* Whose it is, by sharers(); whose it was last, if it is empty. */
+	/* queue_key() of its threads; of an empty queue, the last one. */
 	__u64 key;
-	/* Virtual time of the first that waits. */
+	/* Virtual time of the head. */
 	__u64 min_vtime;
-	/* The seat of those that wait, as of that version of all seats; 0: none, or
-	 * several, or of several versions. */
+	/*
+	 * Seat that all waiting threads have, as of `version`. 0: no seat, different seats, or
+	 * different versions.
+	 */
 	__u64 seat;
 	__u32 waiting;
 	__u32 version;
 };
 
 /*
- * Who shares a queue: the threads of an address space that have a seat as of one version
- * of all seats, and may run on the same CPU alone, which is counted from 1, or on others.
- * So those who waited before seats changed have a queue of their own, which empties; and
- * no CPU judges a queue by a first thread that it cannot have.
+ * Returns the key by which threads share a queue: the address space, the seat and its version, and
+ * the CPU to which the thread is pinned (counted from 1, 0: not pinned). After a change of the
+ * seats, new waiters get another queue, and the old queue drains. Pinned threads get a queue of
+ * their own, so that the head of a queue is runnable on the CPUs that serve it.
  */
 static inline __u64 queue_key(__u64 mm, __u64 seat, __u32 version,
 			      __u32 pinned_cpu)
@@ -73,7 +106,7 @@ static inline __u64 queue_key(__u64 mm, __u64 seat, __u32 version,
 	return pinned_cpu ? mm ^ pinned_cpu * 0xc2b2ae3d27d4eb4fULL : mm;
 }
 
-/* A thread is about to wait here. */
+/* Counts a thread in, before it is inserted. */
 static inline void join_mm_queue(struct mm_queue *mm_queue, __u64 key,
 				 __u64 seat, __u32 version, __u64 vtime)
 {
@@ -90,8 +123,9 @@ static inline void join_mm_queue(struct mm_queue *mm_queue, __u64 key,
 }
 
 /*
- * Whether those that wait in a queue have that seat, as of now: where another was given
- * since, some are at home elsewhere, and nobody may pass them by.
+ * Returns whether all threads of a queue have one seat, of the current version. After a change of
+ * the seats some of these threads may prefer other CPUs, so that the queue must not be excluded
+ * anywhere.
  */
 static inline _Bool is_seated(const struct mm_queue *mm_queue, __u32 version)
 {
@@ -99,14 +133,14 @@ static inline _Bool is_seated(const struct mm_queue *mm_queue, __u32 version)
 	       mm_queue->version == version;
 }
 
-/* One has left; `first` is now the virtual time of the first. */
+/* Counts a thread out. `first` is the vtime of the new head. */
 static inline void leave_mm_queue(struct mm_queue *mm_queue, __u64 first)
 {
 	mm_queue->min_vtime = first;
 	__sync_fetch_and_sub(&mm_queue->waiting, 1);
 }
 
-/* Which of the queues is these sharers' from now on. */
+/* Returns the queue for a key: the one in use for it, else an empty one, else a shared one. */
 static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 {
 	__u32 first = (key >> 6 ^ key >> 13 ^ key >> 21) % MM_QUEUES_PER_LLC;
@@ -124,23 +158,25 @@ static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 	return vacant < MM_QUEUES_PER_LLC ? vacant : first;
 }
 
-/* What a CPU knows of queues whose first it cannot run, and passes by. */
+/* Queues whose head may not run on this CPU. */
 struct head_skip {
-	/* Which, by bit. */
+	/* Bitmask of these queues. */
 	__u32 queues;
 	__u32 unused;
-	/* Virtual time of the first of each that it can run. */
+	/* Per queue, the vtime of the first entry that may run on this CPU. */
 	__u64 min_vtime[MM_QUEUES_PER_LLC];
 };
 
-/* Whether a CPU that took a thread at `taken` has passed somebody by, as `first` is now the
- * first of that queue. */
+/*
+ * Returns whether the CPU skipped the head when it took a thread with vtime `taken`. `first` is the
+ * vtime of the head afterwards.
+ */
 static inline _Bool has_unrunnable_head(__u64 taken, __u64 first)
 {
 	return is_before(first, taken);
 }
 
-/* It has, and this is where the next is that it can run. */
+/* Records that the head may not run on this CPU. `min_vtime`: that of the first runnable entry. */
 static inline void mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
 					__u64 min_vtime)
 {
@@ -148,13 +184,13 @@ static inline void mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
 	head_skip->min_vtime[at % MM_QUEUES_PER_LLC] = min_vtime;
 }
 
-/* It has not: the first of that queue is one that it can run. */
+/* Records that the head may run on this CPU. */
 static inline void clear_head_unrunnable(struct head_skip *head_skip, __u32 at)
 {
 	head_skip->queues &= ~(1U << at % MM_QUEUES_PER_LLC);
 }
 
-/* A thread that it can run comes to wait there. */
+/* Records a new waiter that may run on this CPU. */
 static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 {
 	at %= MM_QUEUES_PER_LLC;
@@ -163,8 +199,10 @@ static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 			earlier(head_skip->min_vtime[at], vtime);
 }
 
-/* Virtual time of the first thread in a queue that the CPU can run, as far as it knows.
- * `passes`: queues whose very first it cannot. */
+/*
+ * Returns the vtime of the first entry that may run on the CPU, as far as the CPU knows. `skipped`:
+ * bitmask of queues whose head may not.
+ */
 static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
 				 const struct head_skip *head_skip,
 				 __u32 skipped, __u32 at)
@@ -178,7 +216,10 @@ static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
 	return least;
 }
 
-/* The queue that is furthest behind for such a CPU, but for those in `not`; SPACES if none. */
+/*
+ * Returns the queue with the minimum vtime for this CPU, without those in `excluded`.
+ * MM_QUEUES_PER_LLC: all are empty.
+ */
 static inline __u32 min_vtime_queue(const struct mm_queue *mm_queues,
 				    const struct head_skip *head_skip,
 				    __u32 skipped, __u32 excluded)
@@ -202,9 +243,9 @@ static inline __u32 min_vtime_queue(const struct mm_queue *mm_queues,
 }
 
 /*
- * Where those that wait are on average, by the first of each queue; not behind the clock.
- * Whoever was furthest behind is no measure while one turn follows another: its time
- * stands still until its own comes.
+ * Returns the average vtime of the waiting threads, computed from the heads, and at least the
+ * clock. The minimum vtime is no measure of progress: it stands still until the turn of its queue
+ * comes.
  */
 static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 {
@@ -212,7 +253,7 @@ static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 	__u64 waiting = 0;
 	__u32 at;
 
-	/* Without a branch: the verifier would follow each of them. */
+	/* Branch-free, because the verifier would follow every path. */
 	for (at = 0; at < MM_QUEUES_PER_LLC; at++) {
 		waiting += mm_queues[at].waiting;
 		ahead += (mm_queues[at].min_vtime - clock) *
@@ -223,7 +264,7 @@ static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 	return clock + ahead / waiting;
 }
 
-/* The first of those that wait with this seat. */
+/* Finds the minimum vtime of the waiting threads that have this seat. */
 static inline _Bool first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
 				  __u64 *least)
 {
@@ -241,8 +282,9 @@ static inline _Bool first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
 }
 
 /*
- * Where a thread is put that comes to wait: no further ahead of the first of its seat than
- * anybody gets; nor of the clock, which those may be behind that wait for a crowded CPU.
+ * Returns the vtime of a new waiter: at most `max_lag_ns` ahead of the first thread of its seat.
+ * The clock is the lower limit of that reference, because threads that wait for a crowded CPU may
+ * be far behind the clock.
  */
 static inline __u64 place_at(const struct mm_queue *mm_queues, __u64 clock,
 			     __u64 seat, __u64 vtime, __u64 max_lag_ns)
@@ -255,40 +297,40 @@ static inline __u64 place_at(const struct mm_queue *mm_queues, __u64 clock,
 }
 
 enum next {
-	/* Let the thread that runs run on. */
+	/* The previous thread continues. */
 	NEXT_SAME,
-	/* Take the first of the queue. */
+	/* The head of a queue runs. */
 	NEXT_QUEUE,
 };
 
-/* What a CPU knows when it asks who is next. */
+/* Arguments and results of one selection. */
 struct pick_ctx {
 	struct turn turn;
 	__u64 now_ns;
-	/* The thread that has just used up its slice; none if it sleeps. */
+	/* 1: the previous thread is runnable and has used up its slice. 0: it sleeps. */
 	__u32 has_prev;
 	__u32 aggregate;
 	__u64 prev_vtime;
-	/* The queue of the address space whose turn it is; SPACES if none. */
+	/* Queue of the address space that has the turn; MM_QUEUES_PER_LLC: none. */
 	__u32 own;
-	/* Queues that held nobody who may run here. */
+	/* Bitmask of queues without a thread that may run here. */
 	__u32 excluded;
-	/* Queues whose first it passes by, by bit; none, where it asks another LLC. */
+	/* Bitmask of queues whose head may not run here; 0 for a foreign LLC. */
 	__u32 skipped;
-	/* Answered: the queue that is furthest behind; SPACES if none. */
+	/* Result: the queue with the minimum vtime; MM_QUEUES_PER_LLC: all are empty. */
 	__u32 min_vtime_queue;
-	/* Answered: where the first of that queue is. */
+	/* Result: the minimum vtime of that queue. */
 	__u64 min_vtime;
-	/* Answered: where whoever is furthest behind of all is, if anybody waits. */
+	/* Result: the minimum vtime including the previous thread; valid if a thread waits. */
 	__u64 min_vtime_with_prev;
-	/* Whose `passed` is meant, in the scheduler. */
+	/* In the scheduler, the CPU whose `head_skip` applies. */
 	__u32 cpu;
 	__u32 unused;
 };
 
 /*
- * Who is next. `queue` is the queue to take from, where that is the answer;
- * SPACES with NEXT_QUEUE: nobody waits.
+ * Selects the next thread. With NEXT_QUEUE, `queue` is the queue to take from; MM_QUEUES_PER_LLC:
+ * no thread waits.
  */
 static inline enum next pick_next(struct pick_ctx *ctx,
 				  const struct mm_queue *mm_queues,
