@@ -1,15 +1,54 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * A CPU asks for its next thread: urgent ones; now and then one of an LLC that has more to
- * do; its own LLC's queues by turns; where nobody waits there, other LLCs; then guests.
- * Whoever ran until now may run on, and what it ran is charged or forgiven.
+ * Selection of a thread for a CPU that needs one
+ * ==============================================
+ *
+ * 1. Problem
+ * ----------
+ * The kernel calls `dispatch` when the slice of the running thread has ended or when the thread
+ * sleeps. The CPU has to weigh urgent threads, the turn of the current address space, the load of
+ * other LLCs, and seats.
+ *
+ * 2. Idea
+ * -------
+ * Candidates are tried in a fixed order. The previous thread, if still runnable, competes by its
+ * vtime and is never put into a queue for the comparison. While it is the only candidate, its CPU
+ * time costs no other thread anything and is not charged.
+ *
+ * 3. Data structures
+ * ------------------
+ * - `struct pick_ctx`: arguments and results of the selection in one LLC.
+ * - `struct llc_rq`, `struct cpu_state`: see state.h.
+ *
+ * 4. Steps
+ * --------
+ * 1. Take an urgent thread of this LLC; see take_urgent() for the exception.
+ * 2. At most once per BALANCE_PERIOD_NS and LLC, take a thread from another LLC with more load
+ *    (balance_llcs()).
+ * 3. Take the next thread of this LLC, or let the previous thread continue (next_turn()). Queues of
+ *    programs that do not prefer this CPU are excluded.
+ * 4. If no thread can be taken and the previous thread is not a borrower, it continues.
+ * 5. Steal a thread that prefers this CPU from another LLC.
+ * 6. If no thread runs in its seat on this core, run borrowers (run_borrowers()). Otherwise the
+ *    previous thread continues.
+ *
+ * 5. Bound
+ * --------
+ * Each step visits each queue, or each LLC, at most once. Urgent threads delay other threads by at
+ * most max_lag_ns.
+ *
+ * 6. Known limits
+ * ---------------
+ * - Balancing compares numbers of waiting threads, not their weights, with one LLC selected at
+ *   random.
+ * - Fair shares hold within an LLC; across LLCs only the number of threads per CPU is balanced.
  */
 #ifndef USHER_SCX_DISPATCH_H
 #define USHER_SCX_DISPATCH_H
 
 #include "o1.h"
 
-/* Has the thread run on, as any other would; but not on half a core beside an idle one. */
+/* Gives the thread another slice, unless it shares a core while another core is idle. */
 static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
 				const struct settings *settings)
 {
@@ -24,8 +63,7 @@ static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
 	set_slice(prev, settings->slice_ns);
 }
 
-/* What it has run until now is no part of what it will be charged for; nor is it owed
- * anything by whoever comes later. */
+/* Does not charge the CPU time until now, and clamps the thread's credit as after a sleep. */
 static inline void reset_vtime(struct task_struct *prev, __u32 cpu,
 			       const struct settings *settings)
 {
@@ -44,7 +82,7 @@ static inline void reset_vtime(struct task_struct *prev, __u32 cpu,
 		thread->why = WHY_ALONE;
 }
 
-/* It is charged for what it has run while others waited, whatever it is forgiven later. */
+/* Charges the CPU time until now, as other threads waited. */
 static inline void charge_prev(struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
@@ -55,7 +93,7 @@ static inline void charge_prev(struct task_struct *prev)
 	note_lag(thread);
 }
 
-/* Lets a thread run on, as nobody waits who may run here. */
+/* Lets the previous thread continue, as no waiting thread may run here. */
 static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 				 const struct settings *settings)
 {
@@ -65,7 +103,7 @@ static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 	refill_slice(prev, cpu, now, settings);
 }
 
-/* A turn of the CPU's LLC; whether the CPU has something to run now. */
+/* Selects in the CPU's own LLC. Returns whether the CPU has a thread to run. */
 static inline _Bool next_turn(struct pick_ctx *ctx, struct task_struct *prev,
 			      __u32 cpu, __u32 llc,
 			      const struct settings *settings)
@@ -100,8 +138,8 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 }
 
 /*
- * Another LLC is looked at now and then, as it may have more to do. Where nobody goes on or
- * waits here all are looked at anyway.
+ * Checks another LLC from time to time, as its load may be higher. Without a runnable or waiting
+ * thread here, all LLCs are checked anyway (steal()).
  */
 static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
 				 struct llc_rq *llc_rq,
@@ -132,7 +170,7 @@ static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
 	return 1;
 }
 
-/* There may be more guests than this CPU takes in: an idle one of its core looks, too. */
+/* Kicks an idle CPU of the same core, as there may be more borrowers than this CPU can run. */
 static inline void kick_idle_sibling(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -147,7 +185,7 @@ static inline void kick_idle_sibling(__u32 cpu)
 		scx_bpf_kick_cpu(sibling, KICK_IDLE);
 }
 
-/* Nobody who is at home here wants the CPU: anybody may have it. */
+/* Lets any thread run, as no thread needs this core as its seat. */
 static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 				 struct pick_ctx *ctx,
 				 const struct settings *settings)
@@ -163,7 +201,7 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx->now_ns, settings);
 }
 
-/* Somebody waits who is not urgent, or there is nobody. */
+/* Serves a CPU, except in the fast path in which only urgent threads wait. */
 static __attribute__((noinline)) void
 take_turns(__u32 cpu, struct task_struct *prev, const struct settings *settings)
 {

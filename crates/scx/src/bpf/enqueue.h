@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * A thread comes to run: what its sleep is worth, and which way it goes. That is to an
- * idle CPU, to one that a guest has to give back, or into a queue, whence a CPU that
- * fell asleep too early is called.
+ * Enqueueing a thread
+ *
+ * The thread is charged, its credit for sleep is clamped, and it goes to an idle CPU, to the CPU of
+ * a borrower, or into a queue. In the last case an idle CPU is kicked: it may have become idle too
+ * early to see the thread.
  */
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H
@@ -14,7 +16,7 @@ static inline _Bool is_pinned_kthread(struct task_struct *p)
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
 }
 
-/* Verified once: the average over the queues of an LLC. */
+/* Average vtime of the waiting threads. Not inlined, so that the verifier checks it once. */
 __noinline __u64 average_in_llc(__u32 llc)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -22,7 +24,7 @@ __noinline __u64 average_in_llc(__u32 llc)
 	return average_of(llc_rq->mm_queues, llc_rq->clock);
 }
 
-/* It is charged for what it has run; preempted in a short burst it is still in a hurry. */
+/* Charges the last run. A thread that was preempted in a short burst stays urgent. */
 ALWAYS void account_run(struct task_struct *p, struct thread *thread,
 			_Bool has_slept)
 {
@@ -36,7 +38,7 @@ ALWAYS void account_run(struct task_struct *p, struct thread *thread,
 		thread->urgent = 0;
 }
 
-/* A thread that has slept, and need not wait: what it is owed. */
+/* Limits the credit of a thread that slept and starts without a wait. */
 static inline void clamp_sleeper_vtime(struct thread *thread,
 				       const struct settings *settings)
 {
@@ -47,8 +49,8 @@ static inline void clamp_sleeper_vtime(struct thread *thread,
 }
 
 /*
- * The same of one that may have to, and whether it is urgent. It may be as far ahead of
- * the others as anybody gets in a turn.
+ * Limits the credit of a thread that slept and may have to wait, and decides whether it is urgent.
+ * Its lag may be as large as that of a thread in a turn.
  */
 static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 			const struct settings *settings)
@@ -63,16 +65,20 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 	note_lag(thread);
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
-	/* Who is further behind than the LLC's clock tells stands still while others have
-	 * their turns, so the average decides. Asked seldom, as it takes long. */
+	/*
+	 * A thread further behind than the LLC's clock indicates stands still while others have
+	 * their turns. The average vtime decides then. It is expensive and seldom needed.
+	 */
 	if (!thread->urgent && clock == llc_rq->clock &&
 	    thread->burst_average_ns < SHORT_BURST_NS)
 		thread->urgent = is_before(thread->vtime,
 					   average_in_llc(thread->llc) + ahead);
 }
 
-/* Of one that may run nowhere else the kernel does not ask where it is to run: a guest
- * gives way to it here. */
+/*
+ * Preempts a borrower on the only CPU of a pinned thread, for which the kernel does not call
+ * select_cpu.
+ */
 static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
 {
@@ -86,7 +92,7 @@ static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
 	       claim_from_borrower(thread, cpu);
 }
 
-/* A guest that has to go does not wait for the end of its slice. */
+/* A borrower is preempted before its slice ends. */
 static inline __u64 preempt_flag(const struct thread *thread)
 {
 	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
@@ -98,8 +104,10 @@ static inline __u64 slice_of(const struct thread *thread,
 	return g_order.o1 ? thread->o1.slice_left_ns : settings->slice_ns;
 }
 
-/* Off to an idle CPU: of an idle core, where it would keep the one it has. For one that does
- * not wake; who wakes was asked where to run already. */
+/*
+ * Moves a thread that did not just wake to an idle CPU. If it could also continue on its CPU, only
+ * an idle core is worth the move. A thread that wakes has passed select_cpu already.
+ */
 static inline _Bool move_to_idle_cpu(struct task_struct *p,
 				     struct thread *thread, __u32 cpu,
 				     __u64 flags,
@@ -120,7 +128,7 @@ static inline _Bool move_to_idle_cpu(struct task_struct *p,
 	return 1;
 }
 
-/* An idle CPU at home, of whatever node. */
+/* Returns an idle preferred CPU of any node. */
 __noinline int find_idle(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -134,9 +142,9 @@ __noinline int find_idle(__u32 cpu)
 }
 
 /*
- * A CPU that fell idle while the thread was being put into its queue has looked
- * there too early, and would sleep on. One that may run nowhere else waits for a CPU
- * that is at work: that will look.
+ * Kicks an idle CPU. A CPU that became idle while the thread was being inserted has examined the
+ * queue too early and would stay idle. A pinned thread whose CPU is busy needs no kick: that CPU
+ * will dispatch.
  */
 static inline void kick_nearest_idle(struct task_struct *p,
 				     struct thread *thread, __u32 cpu)
@@ -149,7 +157,7 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		return;
 	idle = fill_scan_ctx(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
-		/* The kernel may be about to mark it. */
+		/* The kernel may be about to mark the CPU as idle. */
 		read_set(&scan->allowed, p->cpus_ptr);
 		read_preferred(scan, p, thread);
 		idle = nearest_of(&g_idle_cpus, &scan->preferred, cpu, here);
@@ -158,7 +166,7 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
 
-/* Whether any is idle takes no call to see. */
+/* Fast path: needs no call if no CPU is idle. */
 ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 {
 	if (any_idle())
@@ -188,7 +196,7 @@ static inline void enqueue_by_level(struct task_struct *p,
 	kick_idle(p, thread, cpu);
 }
 
-/* Unless a guest gives way. */
+/* Puts a thread into a queue, unless it preempts a borrower. */
 ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u32 cpu, const struct settings *settings,
 			 __u64 flags)

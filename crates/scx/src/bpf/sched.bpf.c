@@ -1,34 +1,73 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Usher's scheduler: the kernel's callbacks, in the order of a thread's life.
+ * Usher's scheduler for sched_ext
+ * ===============================
  *
- *   enqueue.h   a thread comes to run
- *   dispatch.h  a CPU asks for its next thread
- *   seats.h     whose CPU: programs' own ones, softly kept (paper 1)
- *   charge.h    what a thread has run, and what that costs it
- *   where.h     on which CPU: idle physical cores first (paper 3b)
- *   when.h      who is next: address spaces in turns (paper 4)
- *   o1.h        the same as in Linux 2.6, to compare with
- *   rules.h     the arithmetic of these, without a kernel
- *   levels.h    the arithmetic of o1.h
- *   state.h     what is known of the machine, of threads and queues
- *   dump.h      what the kernel's dump tells of our queues
- *   ending.h    what is told when the kernel ends it
- *   kernel.h    the kernel, as far as we use it
+ * 1. Problem
+ * ----------
+ * The kernel's scheduler neither groups threads by address space nor keeps programs on CPUs of
+ * their own while it uses idle CPUs of others. Switches between address spaces cost cache and TLB
+ * contents. Two threads on one core slow each other down while another core is idle.
  *
- * A thread that wakes goes straight to an idle CPU, if there is one, or to one
- * that a guest has to give back. Otherwise it waits in its LLC: among urgent ones if
- * it only wakes for a moment, else in the queue of its address space. Virtual time (CPU
- * time over weight) orders each queue and all of them. A CPU that has used up a slice
- * asks who is next; one that finds nobody in its LLC asks the others.
+ * 2. Idea
+ * -------
+ * - CPU selection: a thread that wakes goes straight to an idle CPU, of an idle core if there is
+ *   one (paper 3b).
+ * - Selection of the next thread: threads of one address space run one after another, within a
+ *   bound on lag (paper 4).
+ * - Seats: user space gives a program preferred CPUs. Other programs borrow them while they are
+ *   idle, and are preempted when the owner wakes (paper 1).
  *
- * When a CPU comes or goes, the kernel ends us and user space begins us anew, for
- * there is no callback for it here. A CPU that goes is not asked for its next
- * thread any more and yet waits until it has none, so that threads that may run
- * nowhere else must not be in our queues.
+ * 3. Data structures
+ * ------------------
+ * - `struct llc_rq`, per LLC: a queue for each address space (`struct mm_queue`), ordered by
+ *   virtual time (vtime: CPU time over weight), and a FIFO queue for urgent threads. A clock holds
+ *   the minimum vtime.
+ * - `struct cpu_state`, per CPU: the current turn, the CPU's own clock, and what other CPUs need to
+ *   know about it.
+ * - `struct thread`, per thread: vtime, lag, average burst, seat.
+ * - `struct settings`: written by user space, read at every decision.
  *
- * Per-CPU kernel threads never wait in a queue. If anything is wrong, the
- * kernel takes all threads back to its own scheduler and calls `exit`.
+ * 4. Steps, in the order of a thread's life
+ * ----------------------------------------
+ * 1. `select_cpu`: charge the last run, clamp the credit for sleep, and claim an idle CPU or the
+ *    CPU of a borrower.
+ * 2. `enqueue`: if there is no such CPU, wait in the LLC. A thread with short bursts is urgent and
+ *    waits in the urgent queue; other threads wait in the queue of their address space.
+ * 3. `dispatch`: a CPU without a runnable thread takes an urgent thread, then continues the turn or
+ *    begins a new one, then takes threads of other LLCs.
+ * 4. `running`: account for the departure from the queue and begin a turn.
+ * 5. `tick`: move a thread from a shared core to an idle one if no kick did so.
+ * 6. `update_idle`: an idle core pulls a thread from a core that runs two.
+ *
+ * 5. Files
+ * --------
+ *   callbacks.h  the callbacks of sched_ext
+ *   enqueue.h    enqueueing, and the decision to wait
+ *   dispatch.h   selection on a CPU that needs a thread
+ *   seats.h      preferred CPUs and borrowers (paper 1)
+ *   charge.h     accounting of CPU time
+ *   where.h      selection of a CPU: idle cores first (paper 3b)
+ *   when.h       run queues of address spaces (paper 4)
+ *   o1.h         order of Linux 2.6, for comparison
+ *   rules.h      arithmetic of these, without a kernel
+ *   levels.h     arithmetic of o1.h
+ *   state.h      state of CPUs, threads and queues
+ *   dump.h       contribution to the kernel's dump
+ *   ending.h     report of the reason when the kernel ends the scheduler
+ *   kernel.h     declarations of the kernel
+ *
+ * 6. Bound
+ * --------
+ * turns.h states the bound on the wait of a thread. The kernel ends the scheduler if a thread waits
+ * for `timeout_ms`, and takes all threads back to its own scheduler.
+ *
+ * 7. Known limits
+ * ---------------
+ * - There is no callback for CPU hotplug. The kernel ends the scheduler, and user space starts a
+ *   new one. A CPU that goes off line no longer dispatches, yet the kernel waits until it has no
+ *   thread. Threads that may run nowhere else must therefore not wait in the scheduler's queues.
+ * - Per-CPU kernel threads never wait in a queue; they go to their CPU directly.
  */
 #include "callbacks.h"
 #include "dump.h"
@@ -39,7 +78,7 @@ char LICENSE[] SEC("license") = "GPL";
 SEC(".struct_ops.link")
 struct sched_ext_ops usher = {
 	.flags = OPS_FLAGS,
-	/* The most that the kernel allows: many that wait for one CPU do so for long. */
+	/* Maximum that the kernel permits: with many threads on one CPU, waits are long. */
 	.timeout_ms = 30000,
 	.exit_dump_len = DUMP_BYTES,
 	.select_cpu = (void *)usher_select_cpu,

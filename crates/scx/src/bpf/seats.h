@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Whose CPU: the seats of programs (paper 1), kept softly.
+ * Soft seats: preferred CPUs of programs (paper 1)
  *
- * User space says which CPUs a program has, and names it by its cgroup. On these
- * its threads are at home, and run before all that are not. Elsewhere they are
- * guests: on cores that are idle, until somebody who is at home there wakes, who
- * then has the CPU at once. A thread without a seat is at home everywhere, and so
- * is one that may not run where its program has its seat.
+ * User space gives a program, identified by its cgroup, a set of CPUs. These are the preferred CPUs
+ * of its threads, on which they run before all other threads. On other CPUs they are borrowers:
+ * they run on idle cores until a thread that prefers such a CPU wakes, which preempts them at once.
+ * A thread without a seat prefers all CPUs. The same holds for a thread that may run on no CPU of
+ * its program's seat.
  */
 #ifndef USHER_SCX_SEATS_H
 #define USHER_SCX_SEATS_H
 
 #include "state.h"
 
-/* A cgroup of a program's may have others below it. */
+/* Upper limit of nested cgroups below that of a program. */
 #define CGROUPS_DEEP 16
-/* Whoever gave a seat may have died, and the thread be let go since: it looks
- * again after so long. */
+/*
+ * Time after which a thread reads its seat again, as the process that gave the seat may have died
+ * and the thread may have been moved to another cgroup.
+ */
 #define SEAT_LASTS_NS 1000000000ULL
 
 static inline __u64 seats_version(void)
@@ -55,14 +57,14 @@ static inline _Bool is_stale(const struct thread *thread, __u64 version)
 		since(thread->seat_found_ns, now_ns()) > SEAT_LASTS_NS);
 }
 
-/* Nobody has one any more. */
+/* There are no seats any more. */
 static inline void leave_seat(struct thread *thread)
 {
 	thread->seat = thread->cgroup = 0;
 	thread->seat_version = 0;
 }
 
-/* Where the thread is at home, of where it may run. */
+/* Determines the preferred CPUs among the allowed ones. */
 static inline void read_preferred(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread)
 {
@@ -83,7 +85,7 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 		has = thread->cgroup;
 	else if (seat)
 		scan->preferred = scan->allowed;
-	/* While it waits it has the seat with which it came. */
+	/* A waiting thread keeps the seat with which it was enqueued. */
 	if (thread->queue == NO_QUEUE)
 		thread->seat = has;
 }
@@ -103,13 +105,13 @@ static inline _Bool has_borrower(__u32 cpu)
 	return has_cpu(&g_borrowers, cpu);
 }
 
-/* What runs on this CPU is a guest there, or is not. */
+/* Records whether the CPU runs a borrower. */
 static inline void note_borrower(__u32 cpu, _Bool is_borrower)
 {
 	note_in(&g_borrowers, cpu, is_borrower);
 }
 
-/* Of several that want a guest's CPU back, one has it. */
+/* Claims the CPU of a borrower. Of several claimants, one succeeds. */
 static inline _Bool preempt_borrower(__u32 cpu)
 {
 	__u64 bit = 1ULL << cpu % 64;
@@ -119,7 +121,7 @@ static inline _Bool preempt_borrower(__u32 cpu)
 	       bit;
 }
 
-/* Verified once. */
+/* Not inlined, so that the verifier checks it once. */
 __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -139,7 +141,7 @@ __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 	return found;
 }
 
-/* The queues of an LLC in which only guests of this CPU wait. */
+/* Returns the queues of an LLC whose threads would be borrowers on this CPU. */
 static inline __u32 remote_queues(__u32 llc, __u32 cpu)
 {
 	return seats_version() ? find_remote_queues(llc, cpu) : 0;
@@ -152,7 +154,7 @@ static inline struct seat_tally *tally_of(struct thread *thread)
 	return bpf_map_lookup_elem(&seat_tallies, &thread->seat);
 }
 
-/* A thread begins to run, maybe on a CPU that was had back for it. */
+/* Records that a thread starts to run, and the latency if the CPU was reclaimed for it. */
 static inline void note_arrival(struct thread *thread, __u32 cpu)
 {
 	struct seat_tally *tally;

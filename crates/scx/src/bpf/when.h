@@ -1,11 +1,46 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Who is next on a CPU: the queues of address spaces (paper 4).
+ * Run queues of address spaces (paper 4)
+ * ======================================
  *
- * How many wait in each queue is counted here and not asked of the kernel: a
- * thread counts from before it is put into the queue until after it has left,
- * so that a queue that counts as empty is empty. The virtual time of its first
- * is known to within a race of two CPUs, until the next thread leaves.
+ * 1. Problem
+ * ----------
+ * pick_next() (turns.h) needs the number of waiting threads and the minimum vtime of each queue.
+ * The kernel's dispatch queues (DSQ) provide them only at the cost of a walk, and several CPUs use
+ * the queues of an LLC at the same time.
+ *
+ * 2. Idea
+ * -------
+ * The scheduler counts itself. A thread is counted from before its insertion until after its
+ * removal, so that a queue with count 0 is empty. The minimum vtime of a queue may be stale after a
+ * race of two CPUs, until the next thread leaves that queue.
+ *
+ * 3. Data structures
+ * ------------------
+ * - DSQ `QUEUES + llc * QUEUES_EACH + at`: queue `at` of an LLC, ordered by vtime; `at` = URGENT:
+ *   its urgent queue, FIFO.
+ * - `struct llc_rq`: counts, minimum vtimes and the clock of these queues.
+ * - `struct head_skip`, per CPU: queues whose head may not run on this CPU.
+ *
+ * 4. Steps
+ * --------
+ * 1. join_queue(): convert the vtime to the clock of the LLC, clamp it, count the thread, insert it
+ *    into its DSQ.
+ * 2. take_next(): select a queue and move its first runnable thread to this CPU. A queue without
+ *    such a thread is excluded, and the selection repeats.
+ * 3. dequeue_account(), when the thread runs: count it out, and record whether it was the head.
+ * 4. steal(): take threads of other LLCs if none waits in this one.
+ *
+ * 5. Bound
+ * --------
+ * A selection tries each queue at most once: MM_QUEUES_PER_LLC attempts. A search in a queue
+ * examines STEPS_MAX entries. turns.h states the bound on waits.
+ *
+ * 6. Known limits
+ * ---------------
+ * - If none of the first STEPS_MAX entries may run on a CPU, the CPU uses the vtime of the thread
+ *   that it took last.
+ * - Address spaces that share a queue also share its turn.
  */
 #ifndef USHER_SCX_WHEN_H
 #define USHER_SCX_WHEN_H
@@ -17,11 +52,13 @@ static inline __u64 queue_at(__u32 llc, __u32 at)
 	return QUEUES + llc * QUEUES_EACH + at;
 }
 
-/* A walk ends after so many. */
+/* Upper limit of a search in a queue. */
 #define STEPS_MAX 64
 
-/* Virtual time of the first in the queue that may run on that CPU; `none` if none of so many
- * may. A function of its own, as the walk needs room on the stack. */
+/*
+ * Returns the vtime of the first entry that may run on the CPU; `none` if there is none among the
+ * first STEPS_MAX. Not inlined, because the iterator needs room on the stack.
+ */
 __noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
 {
 	struct bpf_iter_scx_dsq it;
@@ -44,8 +81,10 @@ __noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
 	return none;
 }
 
-/* A thread waits no more. Where the first of its queue is now; or itself, where nobody else
- * waited there, and where it was urgent. */
+/*
+ * Counts a thread out of its queue. Returns the vtime of the new head; the thread's own vtime if
+ * the queue is empty or the thread was urgent.
+ */
 static inline __u64 leave_queue(struct thread *thread)
 {
 	__u32 queue = thread->queue;
@@ -68,7 +107,10 @@ static inline __u64 leave_queue(struct thread *thread)
 	return first;
 }
 
-/* A thread that waited in that queue runs on a CPU of this LLC. */
+/*
+ * Accounts for a thread that leaves its queue and runs on a CPU of this LLC. If the thread was not
+ * the head, the head may not run here.
+ */
 static inline void dequeue_account(__u32 queue, struct thread *thread,
 				   __u32 cpu, struct cpu_state *state,
 				   __u32 llc)
@@ -86,8 +128,8 @@ static inline void dequeue_account(__u32 queue, struct thread *thread,
 }
 
 /*
- * With whom a thread waits: threads of the kernel's have no address space, and share one.
- * Where address spaces do not count, seats do.
+ * Returns the key of the thread's queue. All kernel threads share one, as they have no address
+ * space. Without aggregation, only seats and pinned CPUs separate queues.
  */
 static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 				 const struct settings *settings)
@@ -96,7 +138,7 @@ static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 			 thread->seat_version, thread->pinned_cpu);
 }
 
-/* In which LLC a thread waits: where it is at home, and this CPU if that is. */
+/* Returns the LLC of the nearest preferred CPU. */
 __noinline int preferred_llc(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -108,8 +150,8 @@ __noinline int preferred_llc(__u32 cpu)
 }
 
 /*
- * The same of a thread that is about to wait. One that must not migrate just now waits
- * where it is, as if it were at home there.
+ * Returns the LLC in which the thread is about to wait. A thread with migration disabled waits in
+ * the LLC of its CPU, without a seat.
  */
 ALWAYS __u32 llc_to_wait_in(struct task_struct *p, struct thread *thread,
 			    __u32 cpu, __u32 llc)
@@ -125,7 +167,7 @@ ALWAYS __u32 llc_to_wait_in(struct task_struct *p, struct thread *thread,
 	return preferred_llc(cpu);
 }
 
-/* Where a thread at that virtual time counts as being, by the pace of a CPU of the LLC. */
+/* Returns a vtime, raised to the pace limit of the CPU. */
 static inline __u64 paced(struct cpu_state *state, const struct llc_rq *llc_rq,
 			  __u64 vtime, __u64 now)
 {
@@ -135,7 +177,7 @@ static inline __u64 paced(struct cpu_state *state, const struct llc_rq *llc_rq,
 	return at_pace(&state->pace, clock, vtime);
 }
 
-/* The clock of whichever CPU is furthest on in this CPU's LLC, of those in `home`. */
+/* Returns the clock of the most advanced preferred CPU in the LLC of `cpu`. */
 __noinline __u64 clock_of_preferred(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -166,7 +208,7 @@ __noinline __u64 clock_of_preferred(__u32 cpu)
 	return any ? clock : llc_rq->clock;
 }
 
-/* The same of where it may run and is at home. */
+/* Same, after it has determined the preferred CPUs of the thread. */
 static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 			       __u32 cpu)
 {
@@ -178,10 +220,10 @@ static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 }
 
 /*
- * By which clock a thread is placed that comes to this CPU and to that LLC. Threads that are
- * kept to some CPUs, or at home there, may crowd on them: the LLC's clock would be far
- * ahead of theirs, and whoever went by it wait until they have come so far. Who may run
- * anywhere is served by the CPU that is furthest on.
+ * Returns the clock by which a new waiter is placed. Pinned threads and threads with seats may
+ * crowd on some CPUs. Their clocks are then far behind that of the LLC, and a thread placed by the
+ * LLC's clock would wait until they have caught up. A thread that may run anywhere is served by the
+ * most advanced CPU.
  */
 ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
 		       __u32 llc, const struct llc_rq *llc_rq)
@@ -196,7 +238,7 @@ ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
 	return find_clock(p, thread, cpu);
 }
 
-/* Verified once: where in the queues of an LLC a thread is put. */
+/* Clamps the vtime of a new waiter. Not inlined, so that the verifier checks it once. */
 __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 			    __u64 max_lag_ns)
 {
@@ -222,7 +264,9 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 	follow_clock(thread, llc);
 	if (!thread->urgent || pinned_cpu != thread->pinned_cpu)
 		clock = clock_for(p, thread, cpu, llc, llc_rq);
-	/* Nor is it owed more who was kept to another CPU until now. */
+	/*
+	 * A thread that was pinned to another CPU until now gets the credit of one slice at most.
+	 */
 	if (pinned_cpu != thread->pinned_cpu)
 		thread->vtime =
 			clamp_sleeper(thread->vtime, clock, settings->slice_ns);
@@ -234,8 +278,7 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		__u64 key = queue_key_of(thread, mm_id(p, thread), settings);
 		__u64 now = now_ns();
 
-		/* Who goes home to another LLC comes by that one's clock, which its
-		 * own CPU's pace is not of. */
+		/* In another LLC, the pace of this CPU does not apply. */
 		if (is_near)
 			thread->vtime =
 				paced(state, llc_rq, thread->vtime, now);
@@ -251,8 +294,10 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		__sync_fetch_and_add(&llc_rq->waiting, 1);
 	}
 	thread->queue = queue_at(llc, at);
-	/* Urgent threads in the order in which they come: children that are born one after
-	 * another, and owe nothing, would be before others for ever by virtual time. */
+	/*
+	 * Urgent threads are served in FIFO order. By vtime, children forked in succession, which
+	 * have used no CPU time, would always precede other threads.
+	 */
 	if (at == URGENT)
 		insert(p, queue_at(llc, at), settings->slice_ns, flags);
 	else
@@ -260,10 +305,10 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 			  thread->vtime, flags);
 }
 
-/* Answered where the thread that runs is next. */
+/* Result of pick_next_in_llc(): the previous thread continues. */
 #define SAME_THREAD (MM_QUEUES_PER_LLC + 1)
 
-/* Verified once: who_is_next over the queues of an LLC. */
+/* Selects the next queue of an LLC. Not inlined, so that the verifier checks it once. */
 __noinline int pick_next_in_llc(__u32 llc, struct pick_ctx *ctx)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -279,18 +324,17 @@ __noinline int pick_next_in_llc(__u32 llc, struct pick_ctx *ctx)
 	return queue;
 }
 
-/* What a CPU's asking who is next has come to. */
+/* Result of a selection. */
 enum outcome {
 	NONE_WAITING,
 	TAKEN,
-	/* The thread that runs has the better claim. */
+	/* The previous thread has the lower vtime, or the turn. */
 	PREV_FIRST,
-	/* Whoever waits may not run here. */
+	/* The waiting threads may not run here. */
 	PREV_ALONE,
 };
 
-/* Takes the next thread of an LLC. A function of its own, as those that follow, so that
- * the verifier follows it once. */
+/* Moves the next thread of an LLC to this CPU. Not inlined, so that the verifier checks it once. */
 __noinline int take_next(__u32 llc, struct pick_ctx *ctx)
 {
 	int try;
@@ -314,7 +358,7 @@ __noinline int take_next(__u32 llc, struct pick_ctx *ctx)
 	return NONE_WAITING;
 }
 
-/* Nobody else waits. */
+/* Takes an urgent thread while no other threads wait. */
 static inline _Bool take_urgent_alone(struct llc_rq *llc_rq, __u32 llc,
 				      struct cpu_state *state)
 {
@@ -323,7 +367,10 @@ static inline _Bool take_urgent_alone(struct llc_rq *llc_rq, __u32 llc,
 	return take(queue_at(llc, URGENT));
 }
 
-/* Urgent threads come first, but for others after a lead in which only such ran. */
+/*
+ * Takes an urgent thread. Exception: after max_lag_ns in which only urgent threads ran, one other
+ * thread is next.
+ */
 static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 				struct cpu_state *state, struct pick_ctx *ctx,
 				const struct settings *settings)
@@ -347,8 +394,9 @@ static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 	return take(queue_at(llc, URGENT));
 }
 
-/* Takes an urgent thread of an LLC, but not if asked for others; else the one that is
- * furthest behind. */
+/*
+ * Takes an urgent thread of an LLC, unless `others` is set; else the thread with the minimum vtime.
+ */
 __noinline int take_min_vtime(__u32 llc, __u32 excluded, __u32 others)
 {
 	struct pick_ctx ctx = {.own = MM_QUEUES_PER_LLC, .excluded = excluded};
@@ -360,9 +408,9 @@ __noinline int take_min_vtime(__u32 llc, __u32 excluded, __u32 others)
 }
 
 /*
- * How many wait in an LLC whom a busy CPU may take, but for those in `not`. Where there are
- * seats, urgent ones are left alone: among them may be such as are guests here, who would go
- * home when they next wake, and be taken again, while those who are at home here wait.
+ * Returns the load of an LLC, without the queues in `excluded`. With seats in use, urgent threads
+ * are not counted: some may be borrowers here, which would return to their preferred CPUs at the
+ * next wake-up and be taken again, while threads that prefer this CPU wait.
  */
 static inline struct load left_of(const struct llc_rq *llc_rq, __u32 excluded)
 {
@@ -382,14 +430,14 @@ static inline struct load left_of(const struct llc_rq *llc_rq, __u32 excluded)
 	return load;
 }
 
-/* Says why the next thread runs on this CPU. */
+/* Records that the next thread comes from another LLC. */
 static inline void note_steal(__u32 cpu)
 {
 	COUNT(stolen);
 	state_of(cpu)->why = WHY_STOLEN;
 }
 
-/* Takes from other LLCs whoever is at home on this CPU; or guests, too. */
+/* Takes a thread from another LLC: one that prefers this CPU, or with `borrowers` any. */
 __noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 borrowers)
 {
 	int step;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * On which CPU: an idle one, of an idle core if there is any (paper 3b).
+ * Selection of a CPU: an idle one, of an idle core if there is one (paper 3b)
  *
- * On wake-up and fork this is asked first. It is asked again of a thread whose
- * core has become shared while another core is idle: when a core falls idle, it
- * kicks one of two threads that share one; that thread comes through `enqueue`,
- * which sends it over. The tick asks the same, for whatever the kick missed: a
- * core that fell idle while the thread could not be moved.
+ * Wake-up and fork select first. A thread selects again when its core has become shared while
+ * another core is idle: a core that becomes idle kicks one of two threads that share a core
+ * (smt_pull()). That thread passes through `enqueue`, which moves it. The tick repeats this check
+ * for cases that the kick missed, such as a core that became idle while the thread could not
+ * migrate.
  */
 #ifndef USHER_SCX_WHERE_H
 #define USHER_SCX_WHERE_H
 
 #include "seats.h"
 
-/* Whether the kernel keeps the idle CPUs of each node apart; it has the functions then. */
+/* Returns whether the kernel has idle masks per node. If so, it also has the functions for them. */
 static inline _Bool has_nodes(void)
 {
 	return g_order.nodes &&
@@ -21,7 +21,10 @@ static inline _Bool has_nodes(void)
 	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
 }
 
-/* The idle CPUs of the node that a CPU lies in, or all; not read where there are none. */
+/*
+ * Reads the idle CPUs of the node of `here`, or all. Returns false, and reads nothing, if there are
+ * none.
+ */
 static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 {
 	const struct cpumask *mask =
@@ -35,9 +38,11 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 	return any;
 }
 
-/* CPUs that fell idle while the kernel had all threads back for a moment, as it does when a
- * machine is suspended, and did not tell. While others are idle one of these counts as at work
- * until it has been so again, which costs its core's other threads a move at most. */
+/*
+ * Adds CPUs that became idle while the kernel had bypassed the scheduler, as during a suspend,
+ * without a call of update_idle. While other CPUs are idle, such a CPU counts as busy until its
+ * next idle period. The cost is at most one migration of a thread on its core.
+ */
 static inline void find_unreported_idle(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -52,7 +57,7 @@ static inline void find_unreported_idle(__u32 cpu)
 					    scan->remaining.words[word]);
 }
 
-/* The CPUs of cores that are idle. */
+/* Reads the CPUs of idle cores. */
 static inline void read_cores(struct cpu_set *cores, const struct place *here)
 {
 	const struct cpumask *mask =
@@ -75,8 +80,8 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 }
 
 /*
- * What other nodes have is not looked at before one's own turns out not to do. Whether
- * any CPU is idle.
+ * Reads the idle CPUs of other nodes, which is deferred until the own node has no suitable CPU.
+ * Returns whether any CPU is idle.
  */
 __noinline int read_other_nodes(void)
 {
@@ -98,7 +103,7 @@ __noinline int read_other_nodes(void)
 	return has_any(&scan->idle);
 }
 
-/* No CPU is idle and nobody has a seat: there is nothing to choose from. */
+/* Returns whether there is nothing to select: no CPU is idle, and there are no seats. */
 ALWAYS _Bool has_no_choice(void)
 {
 	return !any_idle() && !seats_version();
@@ -110,7 +115,7 @@ static inline _Bool skip_scan(struct thread *thread)
 	return 0;
 }
 
-/* False: there is nothing to choose from. */
+/* Fills the scratch CPU sets. False: there is nothing to select from. */
 static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread,
 				  __u32 last)
@@ -137,7 +142,7 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 	return 1;
 }
 
-/* Seats have changed while this thread ran. */
+/* Updates the seat of a running thread after a change of the seats. */
 static inline void follow_seats(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
 {
@@ -149,7 +154,7 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 	note_borrower(cpu, !is_preferred(thread->seat, cpu));
 }
 
-/* An idle CPU at home in this node; if there is none, other nodes are seen from now on. */
+/* Returns an idle preferred CPU of this node. If there is none, reads the other nodes. */
 static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
 {
@@ -163,7 +168,7 @@ static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Verified once, for whoever calls it. */
+/* Not inlined, so that the verifier checks it once. */
 __noinline int choose(__u32 smt, __u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -189,12 +194,12 @@ static inline void clear_cpu(struct cpu_set *set, __u32 cpu)
 	set->words[cpu / 64 % CPU_WORDS] &= ~(1ULL << cpu % 64);
 }
 
-/* More idle CPUs than these are not looked at for a guest. */
+/* Upper limit of the idle CPUs examined for a borrower. */
 #define BORROWER_SCANS_MAX 8
 
 /*
- * An idle CPU beside other guests: with all cores at work, a guest may share one
- * of those on which nobody is at home.
+ * Returns an idle CPU on a core that runs borrowers only. With all cores busy, a borrower may share
+ * such a core.
  */
 __noinline int choose_beside_borrowers(__u32 last)
 {
@@ -222,7 +227,7 @@ __noinline int choose_beside_borrowers(__u32 last)
 	return found;
 }
 
-/* A guest's CPU, if nobody else has just had it back. */
+/* Claims the CPU of a borrower, unless another thread was faster. */
 static inline _Bool claim_from_borrower(struct thread *thread, __u32 cpu)
 {
 	if (!preempt_borrower(cpu))
@@ -250,7 +255,7 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 	return 1;
 }
 
-/* A CPU for this thread, taken; somebody else may take one first. */
+/* Selects and claims a CPU; repeats the selection if another thread claimed the CPU first. */
 static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 			       __u32 last, _Bool smt, _Bool cores_only)
 {
@@ -278,7 +283,7 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 	return NOWHERE;
 }
 
-/* The same, without a call where there is nothing to choose from. */
+/* Same, without a call if there is nothing to select from. */
 ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 		   _Bool smt, _Bool cores_only)
 {
@@ -289,7 +294,10 @@ ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 	return claim_best(p, thread, last, smt, cores_only);
 }
 
-/* Another thread works on this CPU's core; one that is at home there, if so asked. */
+/*
+ * Returns whether another thread runs on the core of this CPU. With `owners_only`, borrowers do not
+ * count.
+ */
 __noinline int is_shared(__u32 cpu, __u32 owners_only)
 {
 	struct place *here = place_of(cpu);
@@ -299,7 +307,7 @@ __noinline int is_shared(__u32 cpu, __u32 owners_only)
 		__u64 bits = here->core.words[word];
 		int thread;
 
-		/* More than eight threads a core nobody has built. */
+		/* Upper limit of hardware threads per core. */
 		bpf_for(thread, 0, 8)
 		{
 			__u32 other = word * 64 + lowest_bit(bits);
@@ -316,7 +324,7 @@ __noinline int is_shared(__u32 cpu, __u32 owners_only)
 	return 0;
 }
 
-/* The thread that runs on this CPU had better go to an idle core. */
+/* Returns whether the running thread should move to an idle core. */
 static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 						__u32 cpu)
 {
@@ -328,13 +336,16 @@ static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 	return fill_scan_ctx(scan, p, thread, cpu) && choose_core(cpu) >= 0;
 }
 
-/* What runs on a CPU is asked where it may run by whoever has nothing to do. */
+/* Publishes the affinity of the running thread, which idle CPUs read. */
 static inline void note_allowed(struct cpu_state *state, struct task_struct *p)
 {
 	*(const struct cpumask *volatile *)&state->allowed = p->cpus_ptr;
 }
 
-/* A hint: it may stop running now, and what tells of its CPUs be gone with it. */
+/*
+ * Returns whether the thread that runs there may migrate to `cpu`. Only a hint: the thread may stop
+ * at any time, and its mask may be freed.
+ */
 static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 {
 	const struct cpumask *allowed = state->allowed;
@@ -344,9 +355,11 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 	return word >> cpu % 64 & 1;
 }
 
-/* A thread that shares a core and may come to this CPU; of this LLC, or any. The walk begins
- * behind this CPU, so that one that is in vain, as a real-time thread runs there, is not
- * everybody's first. */
+/*
+ * Returns a CPU whose thread shares a core and may migrate to `idle`, in this LLC or any. The
+ * search starts behind `idle`. A CPU with a real-time thread, whose kick has no effect, is thus not
+ * the first candidate of all CPUs.
+ */
 __noinline int find_smt_pull_source(__u32 idle, __u32 any_llc)
 {
 	struct place *here = place_of(idle);
@@ -371,7 +384,7 @@ __noinline int find_smt_pull_source(__u32 idle, __u32 any_llc)
 	return NOWHERE;
 }
 
-/* This CPU has nothing to do. If its core has not either, one comes over. */
+/* Pulls a thread that shares a core to this idle CPU, if its whole core is idle. */
 static inline void smt_pull(__u32 cpu)
 {
 	__s32 from;
