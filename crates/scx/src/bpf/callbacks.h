@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* The kernel's callbacks, in the order of a thread's life. */
+/* Callbacks of sched_ext, in the order of a thread's life. */
 #ifndef USHER_SCX_CALLBACKS_H
 #define USHER_SCX_CALLBACKS_H
 
@@ -44,7 +44,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	if (!g_order.o1)
 		account_run(p, thread, flags & ENQ_WAKEUP);
 	if (is_pinned_kthread(p)) {
-		/* What the CPU itself wants done, and somebody waits for. */
+		/* Work of the CPU itself, for which another thread waits. */
 		if (flags & ENQ_WAKEUP && !g_order.o1 && !g_order.fifo)
 			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
@@ -100,7 +100,7 @@ static inline void note_space(struct cpu_state *state, __u64 mm)
 	COUNT(space_switches);
 }
 
-/* One that is not urgent, so that its address space has its turn. */
+/* Begins or continues the turn of the thread's address space. Not called for urgent threads. */
 static inline void note_turn(struct cpu_state *state, struct thread *thread,
 			     __u64 mm, __u32 queue)
 {
@@ -157,7 +157,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	note_allowed(state, p);
 }
 
-/* For what no kick has brought into g_order. */
+/* Fallback for imbalance that no kick resolved. */
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
 {
@@ -174,7 +174,7 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 		set_slice(p, 0);
 }
 
-/* For levels alone; user space takes it out elsewhere. */
+/* Only for levels. User space removes this callback from the other variants. */
 OP(usher_stopping)
 void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 {
@@ -185,8 +185,9 @@ void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
 }
 
 /*
- * Who came to wait after this CPU had looked, and before it counted as idle, has found
- * nobody to rouse. The kernel does not tell of going idle a second time.
+ * Kicks the CPU if threads wait. A thread enqueued between the CPU's last dispatch and its
+ * transition to idle found no idle CPU to kick, and the kernel does not report the transition
+ * again.
  */
 static inline void kick_if_waiting(__u32 cpu, const struct llc_rq *llc_rq)
 {
@@ -224,7 +225,10 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 
 	if (!thread)
 		return;
-	/* A child begins where its parent is, or it could leave a debt behind by forking. */
+	/*
+	 * A child starts with the vtime of its parent. Otherwise a thread could shed its lag by
+	 * forking.
+	 */
 	follow_clock(thread, here->llc);
 	if (is_before(thread->vtime, llc_rq->clock))
 		thread->vtime = llc_rq->clock;
@@ -236,9 +240,9 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 }
 
 /*
- * It ends, or becomes a real-time one, maybe while it waits. Who is taken out of a queue for
- * another reason comes through `enqueue` again; a callback whenever one stops being runnable
- * would cost each sleep a hundred instructions.
+ * The thread ends, or becomes a real-time thread, possibly while it waits. A thread dequeued for
+ * another reason passes through `enqueue` again. A `quiescent` callback would cost each sleep a
+ * hundred instructions.
  */
 OP(usher_disable)
 void BPF_PROG(usher_disable, struct task_struct *p)
@@ -255,8 +259,8 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 }
 
 /*
- * Of threads that are there already the kernel tells in a thread that may
- * migrate, so that what disables it here is this very callback.
+ * For existing threads, the kernel calls this from a thread that may migrate. If migration is
+ * disabled here, this callback itself has disabled it.
  */
 OP(usher_init_task)
 __s32 BPF_PROG(usher_init_task, struct task_struct *p,

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What a thread is charged for having run: when it next comes to run, when a CPU lets it run
- * on, and when it ends. The kernel keeps count of what each has run; to be called whenever one
- * stops, too, would cost a switch some three hundred instructions. Whom the kernel puts on a
- * CPU without asking us (from 6.14 on, who must not migrate just now) is charged later.
+ * Accounting of CPU time
+ *
+ * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. The
+ * kernel accumulates the CPU time. A `stopping` callback would cost each switch some three hundred
+ * instructions. A thread that the kernel puts on a CPU without a callback (from 6.14 on, threads
+ * with migration disabled) is charged later.
  */
 #ifndef USHER_SCX_CHARGE_H
 #define USHER_SCX_CHARGE_H
 
 #include "seats.h"
 
-/* What a thread has run that is not charged yet. */
+/* CPU time not charged yet. */
 static inline __u64 uncharged(const struct task_struct *p,
 			      const struct thread *thread)
 {
 	return p->se.sum_exec_runtime - thread->counted_ns;
 }
 
-/* The same, which counts as charged from now on. */
+/* Same, and counts it as charged. */
 static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 {
 	__u64 ran = uncharged(p, thread);
@@ -35,17 +37,17 @@ ALWAYS void charge(struct task_struct *p, struct thread *thread)
 	thread->vtime += virtual_ns(ran, weight_of(p, thread));
 }
 
-/* For who asks where it is among the others. */
+/* Publishes the lag for `usher sched explain`. */
 static inline void note_lag(struct thread *thread)
 {
 	thread->lag_ns = thread->vtime - llc_rq_of(thread->llc)->clock;
 }
 
-/* It sleeps, or has slept since it ran. */
+/* Ends a burst: the thread sleeps, or has slept since it ran. */
 static inline void end_burst(struct thread *thread)
 {
 	thread->urgent = 0;
-	/* `enqueue` may have been called after `select_cpu`. */
+	/* `enqueue` may follow `select_cpu` for the same wake-up. */
 	if (!thread->burst_ns)
 		return;
 	thread->burst_average_ns =

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Counts what any scheduler does, ours or another: at the kernel's trace points,
- * so that all are measured by the same meter.
+ * Counters for any scheduler, at the kernel's trace points
  *
- * - A real switch of address spaces is a user thread after one of another
- *   address space *on that CPU*, whatever idle or kernel thread ran in between.
- * - Two on a core while another core is idle: a core counts the threads that it
- *   works on; how many cores are shared and how many idle is one word, changed
- *   in one step, and time is charged to what that word said until now.
- * - A migration is a thread that begins to run elsewhere than where it last ran,
- *   by how far that is.
- * - The latency of a wake-up is from the kernel's saying that the thread may run
- *   until it runs.
+ * - A switch of address spaces: a user thread runs after a thread of another address space *on the
+ *   same CPU*. Idle and kernel threads in between do not count.
+ * - Needless sharing: two threads run on one core while another core is idle. One word holds the
+ *   numbers of shared and idle cores and is updated in one step. Elapsed time is charged according
+ *   to its previous value.
+ * - A migration: a thread starts to run on another CPU than the last one. It is classified by
+ *   distance.
+ * - The latency of a wake-up: from the kernel's report that the thread is runnable until it runs.
  */
 #include "machine.h"
 #include "choose.h"
@@ -20,7 +18,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 struct trace {
 	__u64 woken_ns;
-	/* The CPU that it last ran on, and 1; 0 if that is not known. */
+	/* Last CPU, counted from 1; 0: unknown. */
 	__u32 last;
 	__u32 unused;
 };
@@ -53,7 +51,7 @@ struct {
 	__type(value, struct cpu_now);
 } cpus_now SEC(".maps");
 
-/* Threads that a core works on, by its first CPU. */
+/* Number of busy hardware threads of a core, by its first CPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, CPUS_MAX);
@@ -82,7 +80,7 @@ static inline void charge(struct sharing *all, __u64 before, __u64 now)
 		__sync_fetch_and_add(&all->needless_ns, now - then);
 }
 
-/* A CPU begins to work, or ceases to. */
+/* Records that a CPU becomes busy or idle. */
 static void change(__u32 cpu, _Bool works, __u64 now)
 {
 	struct sharing *all = ONLY(sharing);
@@ -145,7 +143,7 @@ static inline void note_run(struct counts *here, struct task_struct *next,
 	}
 }
 
-/* Was told that it may run while it ran: it has not waited. */
+/* Discards a wake-up that was reported while the thread ran: it did not wait. */
 static inline void note_rest(struct task_struct *prev)
 {
 	struct trace *trace = bpf_task_storage_get(&traces, prev, 0, 0);

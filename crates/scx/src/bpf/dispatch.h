@@ -29,13 +29,13 @@
  *    programs that do not prefer this CPU are excluded.
  * 4. If no thread can be taken and the previous thread is not a borrower, it continues.
  * 5. Steal a thread that prefers this CPU from another LLC.
- * 6. If no thread runs in its seat on this core, run borrowers (run_borrowers()). Otherwise the
- *    previous thread continues.
+ * 6. If the other CPUs of this core run borrowers only, run any thread (run_borrowers()). Otherwise
+ *    the previous thread continues.
  *
  * 5. Bound
  * --------
- * Each step visits each queue, or each LLC, at most once. Urgent threads delay other threads by at
- * most max_lag_ns.
+ * Each step visits each queue, or each LLC, at most once. After max_lag_ns in which only urgent
+ * threads ran, another waiting thread is next.
  *
  * 6. Known limits
  * ---------------

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the kernel's dump tells of us, before it lists each CPU's threads: where the clocks
- * are, and what waits in which queue. It is written as the kernel ends a scheduler for a
- * fault, and at sysrq-D.
+ * Contribution to the kernel's dump, ahead of the threads of each CPU: clocks and queues. The
+ * kernel takes a dump when it ends a scheduler because of a fault, and at sysrq-D.
  */
 #ifndef USHER_SCX_DUMP_H
 #define USHER_SCX_DUMP_H
 
 #include "when.h"
 
-/* A line, with these numbers in it. */
+/* Writes one line with these numbers. */
 #define DUMP_LINE(text, ...) \
 	do { \
 		static char format[] = text; \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* What is told when the kernel ends a scheduler: why, and its dump. */
+/* Report of the end of a scheduler: the reason and the kernel's dump. */
 #ifndef USHER_SCX_ENDING_H
 #define USHER_SCX_ENDING_H
 
@@ -23,7 +23,7 @@ struct {
 	__type(value, struct dump);
 } dumps SEC(".maps");
 
-/* A page; user space says how large one is here. */
+/* One page; user space sets the page size of this machine. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

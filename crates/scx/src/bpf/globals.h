@@ -21,14 +21,14 @@ struct llc_rq g_llc_rqs[LLCS_MAX];
 struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 
 /*
- * Idle CPUs, as the kernel reports them in update_idle; at first all CPUs. The kernel keeps
- * a set of its own, from which threads are given CPUs. Reading that set is expensive, so it
- * is read only when this set is not empty. Kernels update theirs before this one or after.
+ * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps a set of its own,
+ * from which CPUs are claimed. Reading that set is expensive, so that it is read only when this set
+ * is not empty. The kernel may update its set before or after this one.
  */
 struct cpu_set g_idle_cpus __attribute__((aligned(64)));
 
-/* CPUs that run guests, or ran one before the real-time thread that they run now. */
+/* CPUs that run borrowers, or ran one before their current real-time thread. */
 struct cpu_set g_borrowers __attribute__((aligned(64)));
 
-/* What a callback itself adds to the current thread's migration_disabled. */
+/* Amount that a callback itself adds to the current thread's migration_disabled. */
 __u32 g_added_by_bpf;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The few fields of the kernel's structures and the few of its functions that
- * the programs use. libbpf finds both in the kernel that runs (CO-RE), so
- * neither the order here nor what is left out matters.
+ * Declarations of the kernel: the fields and functions that the programs use
  *
- * Functions that changed between 6.12 and 7.3 are declared in all their forms,
- * each weak, and a function here picks the one that is there. libbpf drops the
- * last ___word of a name; the kernel's own end in ___v2, too.
+ * libbpf locates both in the running kernel (CO-RE). The order of fields and omitted fields are
+ * therefore irrelevant. Functions that changed between 6.12 and 7.3 are declared in all forms, each
+ * weak. A function here selects the existing one. libbpf drops the last ___word of a name; the
+ * kernel's own names may also end in ___v2.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
@@ -31,10 +30,10 @@ enum {
 
 #define PF_KTHREAD 0x00200000
 
-/* On the way of every switch, where a call would take as long as what it does. */
+/* For code in every switch, where a call would take as long as the code itself. */
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* A scheduler's callback. */
+/* A callback of sched_ext. */
 #define OP(name) SEC("struct_ops/" #name)
 #define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)
 
@@ -62,7 +61,7 @@ enum scx_kick_flags {
 	SCX_KICK_PREEMPT = 2,
 };
 
-/* Their values in the kernel that runs. */
+/* Values in the running kernel. */
 #define DSQ_LOCAL bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL)
 #define DSQ_LOCAL_ON \
 	bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL_ON)
@@ -99,8 +98,10 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
-/* Its weight lies in a structure of its own since 6.18, and is there at all where the
- * kernel was built with cpu.weight for sched_ext. */
+/*
+ * The weight is in a structure of its own since 6.18. It exists only if the kernel was built with
+ * cpu.weight for sched_ext.
+ */
 struct scx_task_group {
 	__u32 weight;
 };
@@ -173,9 +174,9 @@ struct scx_bpf_dsq_insert_vtime_args {
 };
 
 /*
- * What is registered; not CO-RE, for libbpf matches its members by their names
- * and leaves out empty ones that this kernel does not know. What user space
- * fills in or takes out comes first, so that it need not know the rest.
+ * Registered structure. Not CO-RE: libbpf matches members by name and ignores empty ones that this
+ * kernel lacks. Members that user space writes or clears come first, so that user space need not
+ * know the rest.
  */
 struct sched_ext_ops {
 	__u64 hotplug_seq;
@@ -199,8 +200,7 @@ struct sched_ext_ops {
 	char name[128];
 };
 
-/* SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST: the interface's, as it was
- * first published. */
+/* SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST: values of the first published interface. */
 #define OPS_FLAGS (1 << 0 | 1 << 1)
 
 extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
@@ -209,7 +209,7 @@ extern __s32 scx_bpf_select_cpu_dfl(struct task_struct *p, __s32 prev,
 				    __u64 flags, _Bool *is_idle) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_smtmask(void) __ksym;
-/* From 6.15 on; for who asks for masks by node, and for nobody else. */
+/* From 6.15 on; only for schedulers that request idle masks by node. */
 extern const struct cpumask *
 scx_bpf_get_idle_cpumask_node(__s32 node) __ksym __weak;
 extern const struct cpumask *
@@ -256,7 +256,7 @@ static inline __u64 now_ns(void)
 					    : bpf_ktime_get_ns();
 }
 
-/* What scx_bpf_task_cpu says, without a call, where the kernel keeps it in the thread. */
+/* Same as scx_bpf_task_cpu(), without a call on kernels that keep the CPU in the thread. */
 ALWAYS __u32 cpu_of(const struct task_struct *p)
 {
 	return bpf_core_field_exists(p->thread_info.cpu) ? p->thread_info.cpu
@@ -300,7 +300,7 @@ static inline void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
 	}
 }
 
-/* Takes the first of the queue that may run here. */
+/* Moves the first entry that may run here to the local queue. */
 static inline _Bool take(__u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here))
@@ -310,7 +310,7 @@ static inline _Bool take(__u64 dsq)
 	return scx_bpf_consume___here(dsq);
 }
 
-/* A walk through a queue. */
+/* Iterator over a queue. */
 struct bpf_iter_scx_dsq {
 	__u64 opaque[6];
 } __attribute__((aligned(8)));
@@ -320,7 +320,7 @@ extern struct task_struct *
 bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
 
-/* Virtual time of the first in the queue; `none` if it is empty. */
+/* Returns the vtime of the head; `none` if the queue is empty. */
 static inline __u64 first_vtime(__u64 dsq, __u64 none)
 {
 	struct bpf_iter_scx_dsq it;
@@ -335,7 +335,7 @@ static inline __u64 first_vtime(__u64 dsq, __u64 none)
 	return none;
 }
 
-/* Open-coded loops, 6.4. */
+/* Open-coded iterators of 6.4. */
 struct bpf_iter_num {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));

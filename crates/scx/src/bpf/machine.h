@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Where each CPU lies, as user space says. */
+/* Place of each CPU, written by user space. */
 #ifndef USHER_SCX_MACHINE_H
 #define USHER_SCX_MACHINE_H
 
 #include "kernel.h"
 #include "numbers.h"
 
-/* What user space reads or writes has a section, and so a map, of its own. */
+/* Variables that user space reads or writes have a section, and therefore a map, of their own. */
 #ifdef __bpf__
 struct place g_places[CPUS_MAX] SEC(".data.places");
 #endif
@@ -21,7 +21,7 @@ static inline __u32 latency_slot(__u64 latency_ns)
 {
 	__u32 slot = slot_of(latency_ns);
 
-	/* The compiler knows that it is below; the verifier does not. */
+	/* The compiler would drop the modulo, which the verifier needs. */
 	barrier_var(slot);
 	return slot % LATENCY_SLOTS;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* The maps: threads, seats and what became of the seats. */
+/* Maps: threads, seats and the counters of seats. */
 #ifndef USHER_SCX_MAPS_H
 #define USHER_SCX_MAPS_H
 

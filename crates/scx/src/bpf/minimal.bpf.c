@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The least that a sched_ext scheduler can be, to hold the cost of ours against: idle CPUs
- * as the kernel chooses them, and one queue, first come, first served. What
- * tools/sched_ext/scx_simple.c of the kernel's source does with -f, without its counters.
+ * Smallest possible sched_ext scheduler, as the reference for overhead measurements: the kernel's
+ * selection of idle CPUs, and one FIFO queue. Equivalent to tools/sched_ext/scx_simple.c of the
+ * kernel source with -f, without its counters.
  */
 #include "ending.h"
 #include "seats.h"
@@ -42,7 +42,7 @@ __s32 BPF_PROG(minimal_init)
 	return scx_bpf_create_dsq(FIFO, -1);
 }
 
-/* Under the same name, so that it is found and ended as ours is. */
+/* Same name, so that user space finds and stops it in the same way. */
 SEC(".struct_ops.link")
 struct sched_ext_ops usher = {
 	.exit_dump_len = DUMP_BYTES,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Linux 2.6's O(1) order (levels.h) in our queues, to compare with: one pair of
- * arrays for each LLC, where it had one for each CPU and balanced these.
+ * O(1) order of Linux 2.6 (levels.h) on this scheduler's queues, for comparison
  *
- * A thread has its key from when it wakes, is born or has used up its slice. It
- * runs for what is left of that slice, unless somebody of a better level wakes.
+ * Each LLC has one pair of arrays. Linux 2.6 had one per CPU and balanced them. A thread gets its
+ * key when it wakes, when it is forked and when it has used up its slice. It runs for the rest of
+ * its slice, unless a thread of a better level wakes.
  */
 #ifndef USHER_SCX_O1_H
 #define USHER_SCX_O1_H
@@ -17,7 +17,7 @@ static inline __u64 arrive(struct llc_rq *llc_rq)
 	return __sync_fetch_and_add(&llc_rq->arrays.arrivals, 1);
 }
 
-/* Its slice is used up: the key of its next one. */
+/* Returns the key of the next slice. */
 static inline __u64 key_after_slice(struct llc_rq *llc_rq,
 				    struct thread *thread, __s32 nice_level,
 				    __u64 now)
@@ -39,8 +39,8 @@ static inline __u64 key_after_slice(struct llc_rq *llc_rq,
 }
 
 /*
- * The key of a thread that is to wait or to run, and a slice to go with it; both
- * stay as they are until it sleeps or has run so long. Verified once.
+ * Assigns a key, and a slice, to a thread that is about to wait or to run. Both remain until the
+ * thread sleeps or has used up the slice. Not inlined, so that the verifier checks it once.
  */
 __noinline int give_key(struct thread *thread, __s32 nice_level, __u64 now)
 {
@@ -83,7 +83,7 @@ static inline __u64 left_of_slice(const struct thread *thread, __u64 now)
 	return ends > now ? ends - now : 0;
 }
 
-/* The thread has the CPU until its slice ends. */
+/* Lets the thread run until its slice ends. */
 static inline void run_slice(struct thread *thread, __u32 cpu, __u64 now)
 {
 	struct llc_rq *llc_rq = llc_rq_of(thread->llc);
@@ -94,7 +94,7 @@ static inline void run_slice(struct thread *thread, __u32 cpu, __u64 now)
 		advance_clock(llc_rq, thread->vtime);
 }
 
-/* Of threads that were there before us it is not known how they sleep. */
+/* The sleep average of threads that existed before the scheduler is unknown. */
 static inline void inherit(struct thread *thread, const struct thread *parent)
 {
 	thread->o1.sleep_average_ns =
@@ -102,7 +102,7 @@ static inline void inherit(struct thread *thread, const struct thread *parent)
 		       : SLEEP_MOST_NS / 2;
 }
 
-/* A key is by the arrays of an LLC, from now on of this one. */
+/* Converts the key of a thread to the arrays of another LLC. */
 static inline void follow_arrays(struct thread *thread, __u32 llc)
 {
 	struct llc_rq *here = llc_rq_of(llc);
@@ -133,7 +133,7 @@ static inline void end_by_level(struct thread *thread, __u64 now, __u64 ran,
 	end_burst(thread);
 }
 
-/* The thread that runs, as one of those that may be next. */
+/* Adds the running thread as a candidate. */
 static inline void add_prev_by_level(struct pick_ctx *ctx,
 				     struct task_struct *prev)
 {
@@ -149,8 +149,8 @@ static inline void add_prev_by_level(struct pick_ctx *ctx,
 }
 
 /*
- * It runs on, with what is left of its slice, or with a new one: of an array that
- * is the active one now, for it is before all that wait.
+ * Lets the thread continue with the rest of its slice, or with a new one. Its array becomes the
+ * active one, as its key is lower than those of all waiting threads.
  */
 static inline void refill_by_level(struct task_struct *prev, __u32 cpu,
 				   __u64 now)
@@ -188,7 +188,7 @@ static inline void join_by_level(struct task_struct *p, struct thread *thread,
 		  flags);
 }
 
-/* Whoever runs on the CPU of a thread that wakes makes room for a better level. */
+/* Preempts the running thread if the woken one has a better level. */
 static inline void preempt_by_level(struct task_struct *p,
 				    struct thread *thread, __u32 cpu,
 				    const struct settings *settings)

@@ -5,9 +5,9 @@
  *
  * 1. Problem
  * ----------
- * The kernel's scheduler neither groups threads by address space nor keeps programs on CPUs of
- * their own while it uses idle CPUs of others. Switches between address spaces cost cache and TLB
- * contents. Two threads on one core slow each other down while another core is idle.
+ * Switches between address spaces cost cache and TLB contents. Two threads that share a core slow
+ * each other down, needlessly so while another core is idle. A program with CPUs of its own leaves
+ * them idle while it waits.
  *
  * 2. Idea
  * -------

@@ -17,7 +17,7 @@
 #define CGROUPS_DEEP 16
 /*
  * Time after which a thread reads its seat again, as the process that gave the seat may have died
- * and the thread may have been moved to another cgroup.
+ * and the program may have been released.
  */
 #define SEAT_LASTS_NS 1000000000ULL
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the programs and user space tell one another: the values of their maps, beside
- * `struct place`. In user space src/layout.rs is the other side, which compares sizes as
- * it opens the maps; where each field lies, its tests compare.
+ * Interface between the BPF programs and user space: the values of the maps, besides `struct
+ * place`. The counterpart in user space is src/layout.rs. It compares sizes when it opens the maps;
+ * its tests compare the offset of each field.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H
@@ -13,16 +13,16 @@
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
 #define DUMP_BYTES 131072
-/* Programs that may have seats at the same time. */
+/* Upper limit of programs with a seat. */
 #define SEATS_MAX 256
 #define NAME_BYTES 32
 
-/* What user space wants; read at every decision, so that it may change. */
+/* Settings that user space may change at any time; read at every decision. */
 struct settings {
 	__u64 slice_ns;
-	/* How long the threads of one address space may follow one another. */
+	/* Longest turn of an address space. */
 	__u64 turn_ns;
-	/* How far, in virtual time, they may get ahead of whoever waits. */
+	/* Largest vtime by which the address space may get ahead of waiting threads. */
 	__u64 max_lag_ns;
 	__u32 smt;
 	__u32 aggregate;
@@ -30,122 +30,124 @@ struct settings {
 	__u32 unused;
 };
 
-/* What it wants before the program is loaded, which has no trace of the other ways. */
+/* Variant, fixed when the program is loaded: code of the other variants is removed. */
 struct order {
-	/* Nothing of this: one queue, first come, first served. */
+	/* One queue in FIFO order, without any other feature. */
 	__u32 fifo;
-	/* By the levels of Linux 2.6; paper 4's cure of it, if `aggregate`. */
+	/* Levels of Linux 2.6; with `aggregate`, corrected as in paper 4. */
 	__u32 o1;
-	/* Nodes, by number, whose idle CPUs the kernel keeps apart; 0: all are kept
-	 * together. */
+	/* Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all. */
 	__u64 nodes;
-	/* The words of a set of CPUs that this machine's lie in. */
+	/* Words of a CPU set that contain CPUs of this machine. */
 	__u64 cpu_words;
 };
 
 /*
- * The CPUs of a program: its threads are at home there, and guests elsewhere,
- * where they make room at once. The program is whoever is in a cgroup.
+ * Soft seat: the preferred CPUs of a program, which is identified by its cgroup. On other CPUs its
+ * threads are borrowers and are preempted on demand.
  */
 struct seat {
 	struct cpu_set cpus;
 	char name[NAME_BYTES];
 };
 
-/* What became of it, for each CPU that its threads ran on. */
+/* Counters of a seat, for each CPU that its threads ran on. */
 struct seat_tally {
 	__u64 home_ns;
 	__u64 guest_ns;
-	/* Threads that had one of their CPUs back from a guest. */
+	/* Preemptions of borrowers by threads of this seat. */
 	__u64 returns;
-	/* From such a wake-up until the thread ran. */
+	/* Histogram of the latency from such a wake-up until the thread ran. */
 	__u64 return_latency[LATENCY_SLOTS];
 };
 
-/* Written by whoever writes seats, after it. */
+/* Updated after each change of the seats. */
 struct seating {
-	/* Another one after every change; 0: nobody has a seat. */
+	/* Changes with the seats; 0: there are no seats. */
 	__u64 version;
 };
 
-/* Why a thread is where it runs. */
+/* Reason for the CPU on which a thread runs. */
 enum why {
 	WHY_UNKNOWN,
-	/* It may run nowhere else. */
+	/* It may run on no other CPU. */
 	WHY_ONLY_HERE,
 	WHY_IDLE_CORE,
 	WHY_IDLE_THREAD,
-	/* Its program's CPU, which a guest had. */
+	/* A preferred CPU, reclaimed from a borrower. */
 	WHY_RETURNED,
-	/* It waited in the queue of its address space. */
+	/* From the queue of its address space. */
 	WHY_TURN,
 	WHY_URGENT,
-	/* Taken from another LLC's queues. */
+	/* From a queue of another LLC. */
 	WHY_STOLEN,
-	/* There was nobody else. */
+	/* No other thread was runnable. */
 	WHY_ALONE,
 	WHY_FIFO,
-	/* It waited by its level, as in Linux 2.6. */
+	/* By its level, as in Linux 2.6. */
 	WHY_LEVEL,
 };
 
-/* What a thread has among the levels of Linux 2.6; its key is its virtual time. */
+/* State of a thread in the order of Linux 2.6. Its vtime holds the key. */
 struct o1_entity {
-	/* Of its slice, while it does not run. */
+	/* Rest of the slice, while the thread does not run. */
 	__u64 slice_left_ns;
-	/* When its slice ends, while it runs. */
+	/* End of the slice, while the thread runs. */
 	__u64 slice_ends_ns;
-	/* When it fell asleep; 0: not since it had its key. */
+	/* Start of the sleep; 0: none since the key was assigned. */
 	__u64 slept_at_ns;
 	__u64 sleep_average_ns;
 	__u32 has_key;
 	__u32 unused;
 };
 
-/* A thread, as long as the scheduler has it. */
+/* State of a thread. */
 struct thread {
 	__u64 vtime;
-	/* Of all that it has run, by the kernel's count, what is charged by now. */
+	/* Part of the kernel's sum_exec_runtime that is charged. */
 	__u64 counted_ns;
-	/* Ran since it woke. */
+	/* CPU time since the last wake-up. */
 	__u64 burst_ns;
 	__u64 burst_average_ns;
-	/* How far ahead of the others it was when it last ran or woke, in virtual time. */
+	/*
+	 * vtime minus the LLC's clock when the thread last ran or woke; positive: more than its
+	 * share.
+	 */
 	__s64 lag_ns;
-	/* The cgroup whose seat is this thread's, as of that version; 0: none. */
+	/* Cgroup of the program's seat, as of that version; 0: none. */
 	__u64 cgroup;
 	__u64 seat_version;
 	__u64 seat_found_ns;
-	/* The same, where it may run on one of the seat's CPUs at all. */
+	/* Same, but 0 if the thread may run on no CPU of the seat. */
 	__u64 seat;
-	/* When it was given a guest's CPU; 0: long there. */
+	/* Time at which the thread preempted a borrower; 0 once it runs. */
 	__u64 returning_ns;
-	/* The queue that it waits in, or NO_QUEUE. */
+	/* Queue in which the thread waits, or NO_QUEUE. */
 	__u32 queue;
 	__u32 urgent;
 	__u32 cpu;
 	enum why why;
-	/* By whose clock its virtual time is. */
+	/* LLC whose clock the vtime refers to. */
 	__u32 llc;
-	/* What its cgroups make of its weight, in per cent. */
+	/* Product of the weights of its cgroups, in per cent. */
 	__u32 group_weight;
 	struct o1_entity o1;
-	/* When that was last looked up. */
+	/* Time of the last update of `group_weight`. */
 	__u64 weighed_at_ticks;
-	/* Its address space, as of when it was last asked for. */
+	/* Address space, as of the last call of mm_id(). */
 	__u64 mm;
-	/* The only CPU that it may run on, as of when it came to wait, and 1; 0: others, too. */
+	/* CPU to which it is pinned, counted from 1, as of the last enqueue; 0: not pinned. */
 	__u32 pinned_cpu;
 	__u32 unused;
 };
 
 struct tally {
 	__u64 switches;
-	/* User threads after ones of another address space on that CPU. */
+	/* A user thread followed one of another address space on that CPU. */
 	__u64 space_switches;
 	__u64 idle_cores;
 	__u64 idle_threads;
-	/* In the queues of address spaces; `soon`: among urgent threads. */
+	/* Enqueued in the queues of address spaces; `soon`: in the urgent queue. */
 	__u64 queued;
 	__u64 prolonged;
 	__u64 turns_kept;
@@ -154,18 +156,18 @@ struct tally {
 	__u64 moved;
 	__u64 soon;
 	__u64 preempted;
-	/* CPUs that guests had to give back. */
+	/* CPUs reclaimed from borrowers. */
 	__u64 returned;
-	/* Threads sent to cores of other programs, which were idle. */
+	/* Threads placed on idle CPUs outside their seats. */
 	__u64 borrowed;
 };
 
-/* No CPU's lie in another's cache line. */
+/* Aligned, so that CPUs do not share a cache line. */
 struct cpu_tally {
 	struct tally tally;
 } __attribute__((aligned(64)));
 
-/* How the kernel ended it. */
+/* Report of the end of the scheduler. */
 struct ending {
 	__u64 kind;
 	__s64 code;
@@ -173,11 +175,11 @@ struct ending {
 	char message[MESSAGE_BYTES];
 };
 
-/* What the counter has counted on a CPU, under any scheduler. */
+/* Counters of a CPU under any scheduler. */
 struct counts {
 	__u64 switches;
 	__u64 space_switches;
-	/* The same if a kernel thread in between counted as an address space. */
+	/* Same, with a kernel thread in between counted as an address space. */
 	__u64 mm_changes;
 	__u64 migrations_core;
 	__u64 migrations_llc;
@@ -187,14 +189,14 @@ struct counts {
 	__u64 latency[LATENCY_SLOTS];
 };
 
-/* How long, over the whole machine. */
+/* Durations over the whole machine. */
 struct sharing {
-	/* Cores of which two or more threads work. */
+	/* At least one core ran two or more threads. */
 	__u64 shared_ns;
-	/* The same while another core is idle. */
+	/* Same, while another core was idle. */
 	__u64 needless_ns;
 	__u64 since_ns;
-	/* How many cores are idle, and above that word how many are shared. */
+	/* Low word: number of idle cores. High word: number of shared cores. */
 	__u64 cores;
 };
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/*
- * What the scheduler knows: its settings, each CPU, each thread, each queue.
- */
+/* State of the scheduler: settings, CPUs, threads and queues. */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
 
@@ -9,60 +7,67 @@
 #include "machine.h"
 #include "rules.h"
 
-/* A CPU, as others see it. */
+/* State of a CPU that other CPUs read. */
 struct cpu_state {
-	/* What runs may run elsewhere. */
+	/* 1: the running thread may migrate. */
 	__u32 movable;
 	__u32 urgent;
-	/* How the next thread is come by, where not by its own queue. */
+	/* Reason for the next thread, unless it comes from its own queue. */
 	__u32 why;
-	/* As the kernel says when a CPU falls idle, and when it is so no more. */
+	/* As reported by update_idle. */
 	__u32 idle;
-	/* The last user thread's address space. */
+	/* Address space of the last user thread. */
 	__u64 last_mm;
-	/* Whose turn it is; an urgent thread of another's comes in between. */
+	/*
+	 * Address space that has the turn. An urgent thread of another address space may interrupt
+	 * it.
+	 */
 	__u64 turn_mm;
-	/* Those who share that turn, and the queue that the last of them came from. */
+	/* Key of the queue that has the turn, and the queue that its last thread came from. */
 	__u64 turn_key;
 	__u32 turn_queue;
 	__u32 unused;
 	__u64 turn_began_ns;
-	/* When one that is not urgent last ran; 0: none has waited since. */
+	/* Time at which a thread that is not urgent last ran; 0: none has waited since. */
 	__u64 served_ns;
-	/* The virtual time of whoever waits for this CPU and is furthest behind, at its
-	 * latest: behind the hall's where threads are kept to some of its CPUs, and crowd
-	 * there. Not behind it where nobody waits. */
+	/*
+	 * Largest minimum vtime of the threads that wait for this CPU. It is behind the LLC's clock
+	 * if threads are pinned to some CPUs of the LLC and crowd there. It is not behind if no
+	 * thread waits.
+	 */
 	__u64 clock;
 	struct pace pace;
-	/* Of the LLC's queues. */
+	/* For the queues of the LLC. */
 	struct head_skip head_skip;
-	/* The key of what runs, where levels decide. */
+	/* Key of the running thread, in the order of Linux 2.6. */
 	__u64 key;
-	/* Where the kernel has the CPUs that it may run on, as long as it runs. */
+	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
 };
 
-/* The two arrays of Linux 2.6; the active one is that of the hall's clock. */
+/* The two arrays of Linux 2.6; the active one is that of the LLC's clock. */
 struct arrays {
 	__u64 arrivals;
-	/* A key of the array that somebody expired into last; when the first did. */
+	/* A key of the array into which a thread last expired, and the time of the first. */
 	__u64 expired;
 	__u64 expired_since_ns;
 };
 
-/* The queues of an LLC. */
+/* Run queues of an LLC. */
 struct llc_rq {
 	struct mm_queue mm_queues[MM_QUEUES_PER_LLC];
-	/* The virtual time of whoever waits and is furthest behind, at its latest; it
-	 * stands still while nobody waits. Other halls' are ahead or behind. */
+	/*
+	 * Largest minimum vtime of the waiting threads. It stands still while no thread waits. The
+	 * clocks of different LLCs are independent.
+	 */
 	__u64 clock;
-	/* In the queues of address spaces, and in the urgent one. */
+	/* Number of threads in the queues of address spaces, and in the urgent queue. */
 	__u32 waiting;
 	__u32 urgent;
-	/* The LLC's CPUs. */
+	/* Number of CPUs. */
 	__u32 cpus;
 	__u32 unused;
-	/* When one of them is to look at another LLC. */
+	/* Time of the next check of another LLC. */
 	__u64 balance_at_ns;
 	struct arrays arrays;
 };
@@ -98,7 +103,7 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 			     ~(1ULL << cpu % 64));
 }
 
-/* Whether any CPU is idle; most of the time none is. */
+/* Returns whether any CPU is idle, which is rare under load. */
 ALWAYS _Bool any_idle(void)
 {
 	__u64 words = g_order.cpu_words;
@@ -112,15 +117,15 @@ ALWAYS _Bool any_idle(void)
 }
 
 /*
- * As far as the kernel has said. What runs may be a real-time thread, and what is known of
- * the CPU tell of ours that ran before.
+ * Returns whether the CPU is busy, as reported by the kernel. It may run a real-time thread. The
+ * rest of its state then refers to the last thread of this scheduler.
  */
 static inline _Bool is_busy(__u32 cpu)
 {
 	return !has_cpu(&g_idle_cpus, cpu);
 }
 
-/* Whether a CPU is in a set from now on; most of them are as they were. */
+/* Sets the membership of a CPU. The test avoids a write in the common case. */
 static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 {
 	if (has_cpu(set, cpu) == is_in)
@@ -136,15 +141,14 @@ static inline struct idle_scan_ctx *scan_ctx(void)
 	return &g_scan_ctxs[bpf_get_smp_processor_id() % CPUS_MAX];
 }
 
-/* Queues are numbered by LLC, then by address space; behind those, the queue
- * of urgent threads. */
+/* Queue numbers: by LLC, then by address space, then the queue of urgent threads. */
 #define QUEUES_EACH 64
 #define URGENT MM_QUEUES_PER_LLC
 #define QUEUES 0x1000
 #define NO_QUEUE 0
 #define FIFO (QUEUES - 1)
 
-/* On the CPU that counts. */
+/* Increments a counter of the current CPU. */
 #define COUNT(what) \
 	(g_tallies[bpf_get_smp_processor_id() % CPUS_MAX].tally.what++)
 
@@ -164,7 +168,7 @@ static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
 		llc_rq->clock = vtime;
 }
 
-/* Nobody waits for this CPU: it is behind the others no more. */
+/* Advances the CPU's clock to that of the LLC, as no thread waits for this CPU. */
 static inline void catch_up(struct cpu_state *state,
 			    const struct llc_rq *llc_rq)
 {
@@ -179,7 +183,7 @@ static inline __u64 clock_of(const struct cpu_state *state,
 			   : earlier(state->clock, llc_rq->clock);
 }
 
-/* A thread's virtual time is by the clock of an LLC, from now on of this one. */
+/* Converts the vtime of a thread to the clock of another LLC. */
 static inline void follow_clock(struct thread *thread, __u32 llc)
 {
 	if (thread->llc == llc)
@@ -189,9 +193,8 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 }
 
 /*
- * A number by which the thread's address space is known; 0: it has none. By way of a map,
- * whose words are no pointers to the verifier, this takes fifty instructions less than a
- * BPF_CORE_READ.
+ * Returns a number that identifies the address space; 0: none. The map value makes the verifier
+ * treat the pointer as a number, which takes fifty instructions less than a BPF_CORE_READ.
  */
 static inline __u64 mm_id(struct task_struct *p, struct thread *thread)
 {
@@ -204,12 +207,14 @@ static inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
-/* Cgroups in one another whose weights count. */
+/* Upper limit of nested cgroups whose weights are applied. */
 #define GROUPS_DEEP 8
-/* Of those with cpu.idle: the least that there is. */
+/* Weight of cgroups with cpu.idle: the minimum. */
 #define GROUP_WEIGHT_IDLE 1
-/* A new weight, or a new cgroup, is noticed after so long: a second at most, unless the kernel
- * was built for a hundred ticks a second. The count of ticks is at hand, the time is not. */
+/*
+ * Time after which a change of the weight or the cgroup is noticed: at most a second, unless the
+ * kernel was built for a hundred ticks a second. Ticks are used because reading the time is slower.
+ */
 #define WEIGHT_LASTS_TICKS 250
 
 static inline __u32 group_weight_of(struct task_group *group)
@@ -226,7 +231,7 @@ static inline __u32 group_weight_of(struct task_group *group)
 	return 0;
 }
 
-/* cpu.weight multiplies the weights of all threads below. */
+/* Returns the product of the cpu.weight values of all ancestors, in per cent. */
 static __attribute__((noinline)) __u32 weigh_groups(struct task_struct *p)
 {
 	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
@@ -246,7 +251,7 @@ static __attribute__((noinline)) __u32 weigh_groups(struct task_struct *p)
 	return percent;
 }
 
-/* Of nice value and cgroups. */
+/* Weight from the nice value and the cgroups. */
 ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
 	__u64 now = bpf_jiffies64();
@@ -268,7 +273,7 @@ static inline void read_set(struct cpu_set *to, const struct cpumask *from)
 	bpf_probe_read_kernel(to, bytes, from);
 }
 
-/* May run on other CPUs than the one that it is on. */
+/* Returns whether the thread may run on another CPU than its current one. */
 ALWAYS _Bool is_movable(struct task_struct *p)
 {
 	__u32 disabled = p->migration_disabled;

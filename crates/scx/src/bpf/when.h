@@ -6,8 +6,8 @@
  * 1. Problem
  * ----------
  * pick_next() (turns.h) needs the number of waiting threads and the minimum vtime of each queue.
- * The kernel's dispatch queues (DSQ) provide them only at the cost of a walk, and several CPUs use
- * the queues of an LLC at the same time.
+ * Reading them from the kernel's dispatch queues (DSQ) takes function calls for each queue. Several
+ * CPUs use the queues of an LLC at the same time.
  *
  * 2. Idea
  * -------
