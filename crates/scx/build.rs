@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         eprintln!("cargo sets OUT_DIR");
         return ExitCode::FAILURE;
     };
-    // Of the headers with what decides.
+    // Folder of the headers with the arithmetic.
     let Ok(rules) = std::env::var("DEP_USHER_RULES_INCLUDE") else {
         eprintln!("the build script of usher-rules says where its headers are");
         return ExitCode::FAILURE;

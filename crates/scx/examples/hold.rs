@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs a command under the scheduler, or under the kernel's own, and prints what
-//! both counters counted, as JSON:
+//! Runs a command under the scheduler, or under the kernel's own, and prints the counters of both
+//! as JSON:
 //!
 //!   hold usher|smt|aggregate|plain|fifo|o1|cure|kernel CMD…
 

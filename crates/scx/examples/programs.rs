@@ -3,9 +3,9 @@
 //!
 //!   programs PROGRAMS THREADS UNITS NAPS NAP_UNITS
 //!
-//! Each thread of each program has UNITS units of arithmetic to do; beside them a
-//! thread sleeps 5 ms and does NAP_UNITS of them, NAPS times. Says when the first and
-//! the last program ended, and how long that thread waited.
+//! Each thread of each program computes UNITS units of arithmetic. Beside them, a thread sleeps 5
+//! ms and computes NAP_UNITS of them, NAPS times. Prints when the first and the last program ended,
+//! and the waits of that thread.
 
 use std::hint::black_box;
 use std::process::{Child, Command, ExitCode};
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Five thousand multiplications a unit, one after the other.
+/// Computes `units` times five thousand dependent multiplications.
 fn compute(units: usize) {
     let mut word = black_box(1_u64);
     for _ in 0..units * 5_000 {
@@ -47,7 +47,7 @@ fn compute(units: usize) {
     black_box(word);
 }
 
-/// What one of the programs does.
+/// Work of one program.
 fn compute_in(threads: usize, units: usize) {
     thread::scope(|scope| {
         for _ in 0..threads {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a scheduler does, whichever it is: counted at the kernel's trace points.
+//! Counters of any scheduler's activity, taken at the kernel's trace points.
 
 use std::fmt;
 
@@ -19,38 +19,38 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 const COUNTS_BYTES: usize = 8 * (8 + SLOTS);
 const SHARING_BYTES: usize = 32;
 
-/// What was counted, over all CPUs.
+/// Counts, summed over all CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// Context switches, those to idle included.
+    /// Context switches, including those to idle.
     pub switches: u64,
-    /// User threads after ones of another address space on their CPU.
+    /// Switches to a user thread after a thread of another address space on the same CPU.
     pub space_switches: u64,
-    /// The same where any switch to another one's memory counts, though a thread
-    /// without any came in between.
+    /// Same, but each change of the loaded address space counts, even with a kernel thread in
+    /// between.
     pub mm_changes: u64,
-    /// Threads that began to run on another hardware thread of their core.
+    /// Migrations to another hardware thread of the same core.
     pub migrations_core: u64,
-    /// On another core of their LLC.
+    /// Migrations to another core of the same LLC.
     pub migrations_llc: u64,
-    /// In another LLC of their NUMA node.
+    /// Migrations to another LLC of the same NUMA node.
     pub migrations_node: u64,
-    /// In another NUMA node.
+    /// Migrations to another NUMA node.
     pub migrations_far: u64,
-    /// Wake-ups whose latency was measured.
+    /// Wake-ups with a measured latency.
     pub wakeups: u64,
-    /// How many of them took so many nanoseconds, four counts to a power of two: the one
-    /// of number 4n + q is of (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
+    /// Histogram of their latency in nanoseconds, four slots per power of two. Slot 4n + q covers
+    /// (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
     #[serde(serialize_with = "crate::layout::without_last_zeros")]
     pub latency: Vec<u64>,
-    /// Time in which at least one core worked on two threads.
+    /// Time in which at least one core ran two threads.
     pub shared_ns: u64,
-    /// The same while another core was idle.
+    /// Same, while another core was idle.
     pub needless_ns: u64,
 }
 
 impl Counted {
-    /// The words of `struct counts`, and two times.
+    /// From the words of `struct counts`, and two durations.
     fn of(sums: &[u64; 8 + SLOTS], [shared_ns, needless_ns]: [u64; 2]) -> Self {
         Self {
             switches: sums[0],
@@ -67,7 +67,7 @@ impl Counted {
         }
     }
 
-    /// What has come since an earlier look.
+    /// Returns the difference to an earlier reading.
     pub fn since(&self, before: &Self) -> Self {
         let latency = self.latency.iter().zip(&before.latency);
         Self {
@@ -85,16 +85,16 @@ impl Counted {
         }
     }
 
-    /// What that share of wake-ups stayed below, in nanoseconds: the upper end
-    /// of a slot. `None` without any.
+    /// Returns the latency in nanoseconds below which that share of the wake-ups stayed: the upper
+    /// end of a slot. `None` without wake-ups.
     pub fn latency_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.latency, share)
     }
 }
 
-/// Counts for as long as it lives.
+/// Counter that is active while the value lives.
 pub struct Counter {
-    /// Detached before the object goes.
+    /// Dropped before the object.
     _links: Vec<Link>,
     counts: MapHandle,
     sharing: MapHandle,
@@ -108,10 +108,10 @@ impl fmt::Debug for Counter {
 }
 
 impl Counter {
-    /// Begins to count on this machine.
+    /// Starts counting on this machine.
     ///
     /// # Errors
-    /// The kernel refuses: not root, or without BTF.
+    /// Loading fails: not root, or no BTF.
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine)?;
         let open = object::open(&OBJECT.0)?;
@@ -132,10 +132,10 @@ impl Counter {
         Ok(counter)
     }
 
-    /// What was counted until now.
+    /// Returns the counts until now.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A map cannot be read.
     pub fn read(&self) -> Result<Counted, ScxError> {
         let mut sums = [0; 8 + SLOTS];
         for of_cpu in object::get_each(&self.counts)? {
@@ -143,14 +143,14 @@ impl Counter {
                 *sum += word;
             }
         }
-        // The time first: what has ended since is not told as going on.
+        // Read the time first, so that a period that ended since does not count as open.
         let now_ns = object::now_ns();
         let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
         Ok(Counted::of(&sums, shared_until(now_ns, &sharing)))
     }
 }
 
-/// The times of `struct sharing`, with what has gone by since it was last written.
+/// Returns the durations of `struct sharing`, including the time since its last update.
 fn shared_until(now_ns: u64, sharing: &[u64]) -> [u64; 2] {
     let &[shared_ns, needless_ns, since_ns, cores] = sharing else {
         return [0; 2];
@@ -164,8 +164,7 @@ fn shared_until(now_ns: u64, sharing: &[u64]) -> [u64; 2] {
     [shared_ns + open_ns, needless_ns + open_needless_ns]
 }
 
-/// Every CPU switches at least once, so that those which work on one thing for
-/// long are known to work.
+/// Makes every CPU switch at least once, so that a CPU with one long-running thread counts as busy.
 fn visit_all(machine: &Topology) {
     let visit = || {
         let Ok(before) = sched_getaffinity(None) else {
@@ -175,7 +174,7 @@ fn visit_all(machine: &Topology) {
             let mut only = Mask::new();
             if cpu < Mask::MAX_CPU {
                 only.set(cpu);
-                // A CPU that is not ours to visit stays unknown.
+                // The affinity mask may exclude a CPU, which then stays unknown.
                 let _ = sched_setaffinity(None, &only);
             }
         }
@@ -218,7 +217,7 @@ mod tests {
             started => started.unwrap(),
         };
         let before = counter.read().unwrap();
-        // Whoever waits for it has slept until it ended.
+        // join() sleeps until the thread has ended, which takes a switch.
         std::thread::spawn(|| {}).join().unwrap();
         let counted = counter.read().unwrap().since(&before);
         assert!(counted.switches > 0, "{counted:?}");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What goes wrong with the scheduler.
+//! Errors of the scheduler and the counter.
 
 use std::io;
 use std::path::PathBuf;
 
 use usher_model::CpuSet;
 
-/// Why there is no scheduler, or no count.
+/// Reason why the scheduler or the counter cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScxError {
     /// The kernel was built without sched_ext.
@@ -15,16 +15,16 @@ pub enum ScxError {
         path.display()
     )]
     NoSchedExt {
-        /// What was looked for.
+        /// Path that does not exist.
         path: PathBuf,
     },
-    /// The kernel does not describe its types.
+    /// The kernel has no description of its types.
     #[error("this kernel has no BTF ({} is not there): it takes CONFIG_DEBUG_INFO_BTF", path.display())]
     NoBtf {
-        /// What was looked for.
+        /// Path that does not exist.
         path: PathBuf,
     },
-    /// Not root.
+    /// The process does not run as root.
     #[error("a scheduler is root's to change: run this as root")]
     NotRoot,
     /// The kernel refuses BPF to this process.
@@ -36,59 +36,59 @@ pub enum ScxError {
         /// The error of `bpf(2)`.
         source: io::Error,
     },
-    /// Somebody else's scheduler runs.
+    /// Another scheduler is loaded.
     #[error("the scheduler '{name}' is loaded: the kernel takes one at a time; stop it first")]
     Taken {
         /// Its name.
         name: String,
     },
-    /// The machine is larger than the programs' tables.
+    /// The machine exceeds the programs' tables.
     #[error("CPU {cpu} is beyond the {most} that the scheduler's tables hold")]
     TooManyCpus {
-        /// The first that is.
+        /// First CPU beyond the tables.
         cpu: u32,
-        /// How many there may be.
+        /// Capacity of the tables.
         most: usize,
     },
-    /// A seat that nobody could have.
+    /// A seat cannot be given.
     #[error("a seat for '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {why}")]
     NoSuchSeat {
-        /// Whose it was to be.
+        /// Name of the program.
         name: String,
-        /// The number of the cgroup.
+        /// Number of the cgroup.
         cgroup: u64,
-        /// What was asked for.
+        /// Requested CPUs.
         cpus: CpuSet,
-        /// What is wrong with these CPUs.
+        /// Problem with these CPUs.
         why: String,
     },
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operation.
         source: io::Error,
     },
-    /// The kernel or libbpf refused.
+    /// The kernel or libbpf returned an error.
     #[error("{doing}: {source}")]
     Bpf {
-        /// What was being done.
+        /// Operation that failed.
         doing: String,
-        /// What it said.
+        /// Error of libbpf.
         source: libbpf_rs::Error,
     },
-    /// The kernel did not take the programs, and said why.
+    /// The kernel rejected the programs.
     #[error("{doing}: {source}; the kernel's last words on it:\n{words}")]
     Unloaded {
-        /// What was being done.
+        /// Operation that failed.
         doing: String,
-        /// What libbpf made of it.
+        /// Error of libbpf.
         source: libbpf_rs::Error,
         /// The end of the verifier's log.
         words: String,
     },
-    /// A map is not what this program expects.
+    /// A map is missing or has another layout.
     #[error("the map '{name}' is not there or has another size: it is another version's")]
     Layout {
         /// Its name.

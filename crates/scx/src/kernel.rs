@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What this kernel has, and which scheduler it runs.
+//! sched_ext in the running kernel, and the scheduler that it runs.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,46 +9,46 @@ use usher_model::CpuSet;
 
 use crate::ScxError;
 
-/// What the kernel says of sched_ext.
+/// State of sched_ext.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Its own scheduler has all threads.
+    /// The kernel's own scheduler runs all threads.
     Disabled,
-    /// The scheduler of that name has them.
+    /// A sched_ext scheduler runs the threads.
     Enabled {
         /// Its name.
         name: String,
     },
-    /// It is just being changed: the kernel's own word.
+    /// A transition, as the kernel names it.
     Changing(String),
 }
 
-/// A kernel, by its `/sys`.
+/// A kernel, represented by its `/sys`.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     sys: PathBuf,
 }
 
 impl Kernel {
-    /// The one whose `/sys` is there.
+    /// Returns the kernel with this `/sys`.
     pub fn at(sys: &Path) -> Self {
         Self {
             sys: sys.to_owned(),
         }
     }
 
-    /// Which scheduler it runs.
+    /// Returns the state of sched_ext.
     ///
     /// # Errors
-    /// It has no sched_ext, or what it says cannot be read.
+    /// There is no sched_ext, or its state cannot be read.
     pub fn state(&self) -> Result<State, ScxError> {
         state(|name| self.read(name))
     }
 
-    /// Whether a scheduler may be started.
+    /// Checks whether a scheduler may be started.
     ///
     /// # Errors
-    /// Why not: no sched_ext, no BTF, or another scheduler.
+    /// No sched_ext, no BTF, or another scheduler is loaded.
     pub fn ready(&self) -> Result<(), ScxError> {
         let state = self.state()?;
         let btf = self.sys.join("kernel/btf/vmlinux");
@@ -64,12 +64,12 @@ impl Kernel {
         }
     }
 
-    /// CPUs that may ever be there, whether they are or not.
+    /// Possible CPUs, present or not.
     pub(crate) fn possible(&self) -> Result<CpuSet, ScxError> {
         self.cpus("possible")
     }
 
-    /// CPUs that run.
+    /// CPUs that are on line.
     pub(crate) fn online(&self) -> Result<CpuSet, ScxError> {
         self.cpus("online")
     }
@@ -83,11 +83,11 @@ impl Kernel {
         read.map_err(|source| ScxError::Read { path, source })
     }
 
-    /// How often CPUs came or went, by which the kernel notices that one did
-    /// while a scheduler was being prepared.
+    /// Returns the number of hotplug events. The kernel compares it, to detect an event during the
+    /// preparation of a scheduler.
     ///
     /// # Errors
-    /// It has no sched_ext, or what it says cannot be read.
+    /// There is no sched_ext, or the number cannot be read.
     pub fn hotplug_seq(&self) -> Result<u64, ScxError> {
         Ok(self.read("hotplug_seq")?.parse().unwrap_or(0))
     }
@@ -105,10 +105,10 @@ impl Kernel {
     }
 }
 
-/// Each time one scheduler has ended and another begun; more is no coincidence.
+/// Upper limit of attempts. Each failed one means that a scheduler ended and another began.
 const READS_MAX: u32 = 3;
 
-/// By what the kernel says in the file of a name.
+/// Reads the state with a function that reads a file by name.
 fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State, ScxError> {
     let mut reads_left = READS_MAX;
     loop {
@@ -121,14 +121,14 @@ fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State
         }
         match read("root/ops") {
             Ok(name) => return Ok(State::Enabled { name }),
-            // It has ended meanwhile, which the state tells.
+            // The scheduler has ended meanwhile; the state is read again.
             Err(error) if reads_left > 0 && is_gone(&error) => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// A file was not there, or went while it was read.
+/// Returns whether a file does not exist, or was removed while it was read.
 fn is_gone(error: &ScxError) -> bool {
     let ScxError::Read { source, .. } = error else {
         return false;

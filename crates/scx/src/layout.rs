@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The values of the maps, as `bpf/shared.h` has them; tests hold this against the compiled
+//! Values of the maps, in the layout of `bpf/shared.h`. Tests compare them with the compiled
 //! programs.
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,29 +9,29 @@ use usher_rules::when::MM_QUEUES_PER_LLC;
 
 const MS: u64 = 1_000_000;
 
-/// What the scheduler is to do; it may be told anew while it runs.
+/// Settings of the scheduler. Some of them may change while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How long a thread runs before the CPU asks who is next.
+    /// Length of a slice.
     pub slice_ns: u64,
-    /// How long threads of one address space may follow one another.
+    /// Longest turn of an address space.
     pub turn_ns: u64,
-    /// How far they may get ahead of whoever waits, in virtual time.
+    /// Largest virtual time by which an address space may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// Idle physical cores first, and no two on a core beside an idle one.
+    /// Prefer idle physical cores, and do not share a core while another one is idle.
     pub smt: bool,
-    /// Threads of one address space one after another.
+    /// Run threads of one address space one after another.
     pub aggregate: bool,
-    /// First come, first served, blind to SMT: to compare with.
+    /// FIFO order, without knowledge of SMT: for comparison.
     pub fifo: bool,
-    /// With `fifo`: another program, which does that alone, to hold what ours costs against.
+    /// With `fifo`: the smallest possible scheduler, as the reference for overhead.
     #[serde(default)]
     pub minimal: bool,
-    /// By the levels of Linux 2.6 instead of virtual time: to compare with.
+    /// Levels of Linux 2.6 instead of virtual time: for comparison.
     #[serde(default)]
     pub o1: bool,
-    /// Seats are kept for the control loop. Nothing that the programs are told: without
-    /// any that are given, nobody has one.
+    /// Let the control loop keep soft seats. User space alone uses this flag: the programs see only
+    /// the seats.
     #[serde(default = "yes")]
     pub seats: bool,
 }
@@ -57,8 +57,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The order of Linux 2.6's O(1) scheduler, blind to SMT. With `aggregate`
-    /// paper 4's cure: threads of the address space that runs are a level better.
+    /// Returns the order of Linux 2.6's O(1) scheduler, without knowledge of SMT. With `aggregate`,
+    /// corrected as in paper 4: the levels of the running address space are better by one.
     pub fn of_linux_26(aggregate: bool) -> Self {
         Self {
             turn_ns: u64::MAX,
@@ -71,14 +71,14 @@ impl Settings {
         }
     }
 
-    /// One of the orders to compare with, which knows neither cores nor seats and
-    /// stays as it was started.
+    /// Returns whether this is an order for comparison. Such an order ignores cores and seats, and
+    /// its settings cannot change.
     pub fn is_fixed(&self) -> bool {
         self.fifo || self.o1
     }
 
-    /// `struct order`, on a machine of nodes that the kernel keeps apart, and of CPUs that lie
-    /// in so many words of a set.
+    /// `struct order`. `nodes`: bitmask of the nodes with idle masks of their own. `cpu_words`:
+    /// words of a CPU set that contain CPUs.
     pub(crate) fn order(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
         let flags = [self.fifo, self.o1].map(u32::from);
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
@@ -97,40 +97,40 @@ impl Settings {
     }
 }
 
-/// What the scheduler has done since it began, over all CPUs.
+/// Counters since the start of the scheduler, summed over all CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Threads that began to run.
+    /// Threads that started to run.
     pub switches: u64,
-    /// User threads after ones of another address space on their CPU.
+    /// Switches to a user thread after a thread of another address space on the same CPU.
     pub space_switches: u64,
-    /// Threads sent to an idle core.
+    /// Threads placed on an idle core.
     pub idle_cores: u64,
-    /// Threads sent to an idle CPU of a core that works already.
+    /// Threads placed on an idle CPU of a busy core.
     pub idle_threads: u64,
-    /// Threads that waited for a turn, in the queues of address spaces.
+    /// Enqueued in the queues of address spaces.
     pub queued: u64,
-    /// Slices given anew, for nobody waited.
+    /// Slices extended, as no thread waited.
     pub prolonged: u64,
-    /// Slices given anew though somebody waited: the turn went on.
+    /// Slices extended although threads waited, within a turn.
     pub turns_kept: u64,
     /// Threads taken from another LLC's queues.
     pub stolen: u64,
-    /// Kicks of idle cores at threads that share one.
+    /// Threads pulled from a shared core by an idle core.
     pub pulls: u64,
     /// Running threads moved to an idle CPU.
     pub moved: u64,
-    /// Threads that waited among the urgent ones.
+    /// Enqueued in the urgent queues.
     pub soon: u64,
-    /// Threads preempted by urgent ones.
+    /// Threads preempted by urgent threads.
     pub preempted: u64,
-    /// CPUs that guests had to give back.
+    /// CPUs reclaimed from borrowers.
     pub returned: u64,
-    /// Threads sent to idle cores of other programs.
+    /// Threads placed on idle CPUs outside their seats.
     pub borrowed: u64,
 }
 
-/// `struct cpu_tally`, with what keeps it apart from the next CPU's.
+/// Size of `struct cpu_tally`, aligned to cache lines.
 pub(crate) const CPU_TALLY_BYTES: usize = Tally::BYTES.next_multiple_of(64);
 
 impl Tally {
@@ -161,7 +161,7 @@ impl Tally {
         }
     }
 
-    /// What has come since an earlier look.
+    /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(mut self, mut before: Self) -> Self {
         for (sum, earlier) in self.figures().into_iter().zip(before.figures()) {
@@ -171,22 +171,23 @@ impl Tally {
     }
 }
 
-/// Counts by slot, up to the last that is not 0: whoever reads them need not scroll.
+/// Serialises a histogram up to the last slot that is not 0.
 pub(crate) fn without_last_zeros<S: Serializer>(counts: &[u64], to: S) -> Result<S::Ok, S::Error> {
     let end = counts.iter().rposition(|&count| count > 0);
     to.collect_seq(&counts[..end.map_or(0, |last| last + 1)])
 }
 
-/// What became of a program's seat.
+/// Counters of a seat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeatTally {
     /// CPU time of its threads on its own CPUs.
     pub home_ns: u64,
-    /// CPU time of its threads on others'.
+    /// CPU time of its threads on other CPUs.
     pub guest_ns: u64,
-    /// Threads that had one of their CPUs back from a guest.
+    /// Preemptions of borrowers by threads of this seat.
     pub returns: u64,
-    /// How many of these ran after so many nanoseconds, four counts to a power of two.
+    /// Histogram of the latency until these threads ran, in nanoseconds, four slots per power of
+    /// two.
     #[serde(serialize_with = "without_last_zeros")]
     pub return_latency: Vec<u64>,
 }
@@ -216,7 +217,7 @@ impl SeatTally {
         }
     }
 
-    /// What has come since an earlier look.
+    /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(mut self, mut before: Self) -> Self {
         for (sum, earlier) in self.figures().zip(before.figures()) {
@@ -225,41 +226,41 @@ impl SeatTally {
         self
     }
 
-    /// A time within which that share of returns was over; `None`: there were none.
+    /// Returns the latency below which that share of the preemptions stayed; `None` without any.
     pub fn return_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.return_latency, share)
     }
 }
 
-/// Why a thread is where it runs, or waits.
+/// Reason for the CPU on which a thread runs, or for its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// It was there before the scheduler was.
+    /// The thread existed before the scheduler.
     Unknown,
-    /// It may run nowhere else.
+    /// The thread may run on no other CPU.
     OnlyHere,
-    /// The core was idle.
+    /// Its core was idle.
     IdleCore,
-    /// The CPU was idle, another thread of its core was not.
+    /// Its CPU was idle, another hardware thread of the core was busy.
     IdleThread,
-    /// A CPU of its program's that a guest had.
+    /// A preferred CPU, reclaimed from a borrower.
     Returned,
     /// The turn of its address space.
     Turn,
-    /// It wakes for moments only, and waits among those that do.
+    /// Its bursts are short: it waits in the urgent queue.
     Urgent,
-    /// Taken over from another LLC.
+    /// Taken from another LLC.
     Stolen,
-    /// Nobody else wanted the CPU.
+    /// No other thread was runnable.
     Alone,
-    /// First come, first served.
+    /// FIFO order.
     Fifo,
-    /// Its level's, as in Linux 2.6.
+    /// Its level, as in Linux 2.6.
     Level,
 }
 
-/// By the numbers of `enum why`.
+/// In the order of `enum why`.
 pub(crate) const WHYS: [Why; 11] = [
     Why::Unknown,
     Why::OnlyHere,
@@ -274,44 +275,44 @@ pub(crate) const WHYS: [Why; 11] = [
     Why::Level,
 ];
 
-/// Where a thread waits.
+/// Queue in which a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queue {
-    /// Among the urgent ones of this LLC.
+    /// The urgent queue of an LLC.
     Urgent {
-        /// Its number, as topology discovery has it.
+        /// Number of the LLC, as in the topology.
         llc: u32,
     },
-    /// In a queue of its address space in this LLC.
+    /// A queue of address spaces.
     AddressSpace {
-        /// Its number, as topology discovery has it.
+        /// Number of the LLC, as in the topology.
         llc: u32,
-        /// Which of the queues.
+        /// Index of the queue.
         queue: u32,
     },
 }
 
-/// What the scheduler knows of a thread.
+/// State of a thread in the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThreadState {
-    /// The CPU that it last ran on.
+    /// CPU on which it last ran.
     pub cpu: u32,
-    /// How it came there.
+    /// Reason for that CPU.
     pub why: Why,
-    /// Where it waits, if it does.
+    /// Queue, if it waits.
     pub waits: Option<Queue>,
-    /// It is served before others; of one that sleeps, as it was when it last ran.
+    /// Whether it is urgent. For a sleeping thread: when it last ran.
     pub urgent: bool,
-    /// How long it runs before it sleeps, on average, as of when it last woke.
+    /// Average burst, as of the last wake-up.
     pub burst_average_ns: u64,
-    /// How far ahead of the others it was when it last ran or woke, in virtual time.
+    /// Lag when it last ran or woke: positive if it was ahead of the others in virtual time.
     pub lag_ns: i64,
-    /// The cgroup that gives it a seat.
+    /// Cgroup of its seat.
     pub seat: Option<u64>,
-    /// It may run on none of its seat's CPUs, so that it has none.
+    /// It may run on none of the seat's CPUs, so that the seat does not apply.
     pub kept_from_seat: bool,
-    /// What the `cpu.weight` of its cgroups makes of its weight, in per cent.
+    /// Product of the `cpu.weight` of its cgroups, in per cent.
     pub group_weight: u32,
 }
 
@@ -345,7 +346,7 @@ impl ThreadState {
             lag_ns: long[4] as i64,
             seat: (cgroup != 0).then_some(cgroup),
             kept_from_seat: cgroup != 0 && seat == 0,
-            // Not weighed yet: it has not run.
+            // 0: not computed yet, as the thread has not run.
             group_weight: match (long[12] >> 32) as u32 {
                 0 => 100,
                 percent => percent,
@@ -354,24 +355,24 @@ impl ThreadState {
     }
 }
 
-/// How the kernel ended the scheduler.
+/// Report of the end of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ending {
     /// `enum scx_exit_kind`.
     pub kind: u64,
-    /// What is to be done about it, in the kernel's numbers.
+    /// Exit code with the requested action, in the kernel's encoding.
     pub code: u64,
-    /// The kernel's word for the kind.
+    /// The kernel's name for the kind.
     pub reason: String,
-    /// What it has to say.
+    /// The kernel's message.
     pub message: String,
-    /// The state of the CPUs and of the threads that waited.
+    /// The kernel's dump of the CPUs and the waiting threads.
     pub dump: String,
 }
 
-/// SCX_ECODE_ACT_RESTART of the kernel: nothing was wrong, begin anew.
+/// SCX_ECODE_ACT_RESTART of the kernel: no error, start a new scheduler.
 const RESTART: u64 = 1 << 48;
-/// From here on the kernel calls it an error.
+/// Lowest kind that is an error.
 const KIND_ERROR: u64 = 1024;
 
 impl Ending {
@@ -388,12 +389,12 @@ impl Ending {
         }
     }
 
-    /// The machine has changed: a new scheduler knows the new one.
+    /// Returns whether the machine has changed, which requires a new scheduler.
     pub fn asks_for_restart(&self) -> bool {
         !self.is_error() && self.code & RESTART != 0
     }
 
-    /// Something went wrong.
+    /// Returns whether the scheduler ended because of an error.
     pub fn is_error(&self) -> bool {
         self.kind >= KIND_ERROR
     }
@@ -407,7 +408,7 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// A C string.
+/// Reads a C string.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched`: a scheduler for kernels with sched_ext, and a counter that
-//! measures any scheduler.
+//! Library of `usher sched`: a scheduler for kernels with sched_ext, and a counter for any
+//! scheduler.
 //!
-//! What decides is in `bpf/`, and its arithmetic in the headers of `usher-rules`, which
-//! the simulator compiles too. Here is what loads it, tells it of the machine and reads
-//! what it counts. docs/sched.md says what it is good for.
+//! The scheduler itself is C source in `bpf/`, with its arithmetic in the headers of `usher-rules`,
+//! which the simulator compiles as well. This crate loads the programs, gives them the topology and
+//! reads their counters. docs/sched.md describes the use.
 //!
-//! - `scheduler`: one that is attached for as long as the value lives;
-//! - `seats`: one that another process holds: seats, counts, threads;
-//! - `counter`: address-space switches, needless sharing of cores, migrations,
-//!   latencies;
-//! - `kernel`: what this kernel has, and which scheduler it runs;
-//! - `layout`, `machine`: the maps' values; `shared`: the programs' view of them, for tests.
+//! - `scheduler`: a scheduler that is attached while the value lives;
+//! - `seats`: access to a scheduler in another process: seats, counters, threads;
+//! - `counter`: address-space switches, needless sharing of cores, migrations, latencies;
+//! - `kernel`: state of sched_ext in the running kernel;
+//! - `layout`, `machine`: values of the maps; `shared`: their layout in the programs, for tests.
 
 mod counter;
 mod error;

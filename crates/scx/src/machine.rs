@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A topology as the programs' tables have it.
+//! Converts a topology to the programs' tables.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 use usher_rules::where_to::{CPUS_MAX, LLCS_MAX, Place, words_of};
@@ -8,26 +8,28 @@ use crate::ScxError;
 
 /// Bytes of `struct place`.
 pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
-/// NUMA nodes whose idle CPUs are told apart have lower numbers.
+/// Upper limit for the numbers of nodes with idle masks of their own.
 const NODES_MAX: u32 = 64;
 
-/// `struct place`s by CPU, and how many LLCs have queues.
+/// `struct place` of each CPU, and the number of LLCs with queues.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub places: Vec<(u32, Vec<u8>)>,
     pub llcs: u32,
-    /// Cores, of which the counter takes each for idle at first.
+    /// Number of cores. The counter starts with all of them idle.
     pub cores: u64,
     /// A core has several hardware threads.
     pub has_threads: bool,
-    /// NUMA nodes by number, where each CPU lies in one of several; else 0.
+    /// Bitmask of NUMA nodes, if there are several and each CPU is in one of them; else 0.
     pub nodes: u64,
-    /// Words of a set of CPUs that all of them lie in.
+    /// Words of a CPU set that contain CPUs.
     pub cpu_words: u64,
 }
 
+/// Builds the tables.
+///
 /// # Errors
-/// A CPU has a number beyond the tables.
+/// A CPU number exceeds the tables.
 pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
     let beyond = machine.cpus.iter().find(|cpu| cpu.os as usize >= CPUS_MAX);
     if let Some(cpu) = beyond {
@@ -81,12 +83,12 @@ fn nodes(machine: &Topology) -> u64 {
     nodes.iter().map(|node| 1 << node.os).sum()
 }
 
-/// LLCs beyond the tables share queues.
+/// Returns the number of an LLC in the tables. LLCs beyond the tables share queues.
 fn llc_of(domain: usize) -> u32 {
     (domain % LLCS_MAX) as u32
 }
 
-/// LLCs that have a CPU in a node, by bit.
+/// Returns the bitmask of the LLCs with a CPU in the node.
 fn llcs_of(machine: &Topology, node: &CpuSet) -> u64 {
     let domains = machine.domains.iter().enumerate();
     let within = domains.filter(|(_, domain)| domain.cpus.iter().any(|cpu| node.contains(cpu)));

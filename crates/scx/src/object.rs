@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What the scheduler and the counter have in common: BPF objects and their maps.
+//! BPF objects and their maps, for the scheduler and the counter.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -15,22 +15,22 @@ use usher_rules::where_to::CPUS_MAX;
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
 
-/// Compiled programs, placed as a reader of ELF files wants them.
+/// Compiled programs, with the alignment that the ELF reader requires.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
-/// What libbpf has said since an object was opened.
+/// Messages of libbpf since an object was opened.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// As much of it as an error tells.
+/// Upper limit for the lines of the log in an error.
 const WORDS_LINES: usize = 20;
 
 fn said() -> MutexGuard<'static, String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks that the kernel permits BPF: creates and closes a map of one entry. Other
-/// errors than a refusal are left to the loading of the scheduler.
+/// Checks that the kernel permits BPF: creates and closes a map of one entry. Errors other than a
+/// refusal are left to the loading of the scheduler.
 ///
 /// # Errors
 /// [`ScxError::Forbidden`].
@@ -58,8 +58,10 @@ pub fn check_bpf_permitted() -> Result<(), ScxError> {
     Ok(())
 }
 
+/// Opens an object.
+///
 /// # Errors
-/// When it is no object.
+/// The bytes are not a BPF object.
 pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
     said().clear();
     let keep: PrintCallback = |_, text| said().push_str(&text);
@@ -68,14 +70,14 @@ pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
     open.map_err(ScxError::bpf("reading the BPF programs"))
 }
 
-/// Has the kernel take the programs.
+/// Loads the programs into the kernel.
 ///
 /// # Errors
-/// It does not, and why.
+/// The kernel rejects them; the error contains the end of its log.
 pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     open.load().map_err(|source| {
         let said = said();
-        // libbpf frames what the verifier says.
+        // Drop the frame that libbpf puts around the verifier's log.
         let framed = said.lines().filter(|line| !line.starts_with("-- END"));
         let lines: Vec<&str> = framed.collect();
         ScxError::Unloaded {
@@ -86,10 +88,10 @@ pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     })
 }
 
-/// A map of that name, whose values have that size.
+/// Returns the map with this name and size of values.
 ///
 /// # Errors
-/// There is none.
+/// There is no such map.
 pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     let mut maps = object.maps();
     let map = maps.find(|map| map.name() == name && map.value_size() as usize == bytes);
@@ -97,27 +99,29 @@ pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle
     MapHandle::try_from(&map).map_err(ScxError::bpf(format!("taking hold of the map '{name}'")))
 }
 
-/// The same, to be attached.
+/// Returns the map with this name, to be attached.
 ///
 /// # Errors
-/// There is none.
+/// There is no such map.
 pub(crate) fn map_mut<'a>(object: &'a mut Object, name: &str) -> Result<MapMut<'a>, ScxError> {
     let found = object.maps_mut().find(|map| map.name() == name);
     found.ok_or_else(|| ScxError::layout(name))
 }
 
+/// Writes a value.
+///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returned an error.
 pub(crate) fn set(map: &MapHandle, key: u32, value: &[u8]) -> Result<(), ScxError> {
     let doing = || format!("writing the map '{}'", map.name().to_string_lossy());
     let written = map.update(&key.to_ne_bytes(), value, MapFlags::ANY);
     written.map_err(|error| ScxError::bpf(doing())(error))
 }
 
-/// The only value of an array.
+/// Reads the only value of an array.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returned an error.
 pub(crate) fn get(map: &MapHandle) -> Result<Vec<u8>, ScxError> {
     let name = map.name().to_string_lossy().into_owned();
     let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
@@ -125,10 +129,10 @@ pub(crate) fn get(map: &MapHandle) -> Result<Vec<u8>, ScxError> {
     value.ok_or_else(|| ScxError::layout(&name))
 }
 
-/// The only value of a map that has one for each CPU.
+/// Reads the only value of a per-CPU map, once per CPU.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returned an error.
 pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
     let name = map.name().to_string_lossy().into_owned();
     let values = map.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
@@ -136,10 +140,10 @@ pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
     values.ok_or_else(|| ScxError::layout(&name))
 }
 
-/// Tells the programs where each CPU lies.
+/// Writes the place of each CPU.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returned an error.
 pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxError> {
     let places = map(object, ".data.places", CPUS_MAX * PLACE_BYTES)?;
     let mut all = vec![0; CPUS_MAX * PLACE_BYTES];
@@ -149,7 +153,7 @@ pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxErro
     set(&places, 0, &all)
 }
 
-/// By the clock of `bpf_ktime_get_ns`.
+/// Time of the clock of `bpf_ktime_get_ns`.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler, attached for as long as its value lives.
+//! The scheduler, attached while its value lives.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -26,19 +26,19 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 static MINIMAL: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/minimal.bpf.o")));
 
-/// `struct sched_ext_ops` in kernel.h begins with `hotplug_seq`.
+/// Offset of `hotplug_seq` in `struct sched_ext_ops` of kernel.h.
 const HOTPLUG_SEQ: Range<usize> = 0..8;
-/// Its `flags`.
+/// Offset of `flags`.
 const FLAGS: Range<usize> = 8..16;
-/// Its `stopping`, a callback for levels alone.
+/// Offset of `stopping`, a callback only for levels.
 const STOPPING: Range<usize> = 24..32;
 const SETTINGS_BYTES: usize = 40;
 const DUMP_BYTES: usize = 131_072;
 
-/// Usher's scheduler has the threads of this machine. When the value is dropped,
-/// the kernel's own has them again; it has them, too, when this process dies.
+/// Usher's scheduler for all threads of this machine. When the value is dropped, or the process
+/// dies, the kernel's own scheduler takes over again.
 pub struct Scheduler {
-    /// Detached before the object goes.
+    /// Dropped before the object.
     link: Option<Link>,
     ended: RingBuffer<'static>,
     settings: MapHandle,
@@ -47,7 +47,7 @@ pub struct Scheduler {
     llcs: u32,
     /// A core of this machine has several hardware threads.
     has_threads: bool,
-    /// The kernel keeps the idle CPUs of each node apart.
+    /// The kernel has an idle mask per node.
     nodes_apart: bool,
     object: Object,
 }
@@ -62,12 +62,11 @@ impl fmt::Debug for Scheduler {
 }
 
 impl Scheduler {
-    /// Loads it and has the kernel give it all threads. `hotplug_seq` is the kernel's
-    /// [`Kernel::hotplug_seq`] from before the machine was read: it refuses the scheduler
-    /// where CPUs have come or gone since.
+    /// Loads and attaches the scheduler. `hotplug_seq` is [`Kernel::hotplug_seq`], read before the
+    /// topology: the kernel rejects the scheduler if a hotplug event has occurred since.
     ///
     /// # Errors
-    /// The kernel cannot have one, has another, or refuses this one.
+    /// There is no sched_ext, another scheduler is loaded, or the kernel rejects this one.
     pub fn start(
         kernel: &Kernel,
         hotplug_seq: u64,
@@ -106,7 +105,7 @@ impl Scheduler {
         let ended = object.maps().find(|map| map.name() == "ended");
         let ended = ended.ok_or_else(|| ScxError::layout("ended"))?;
         let mut ring = RingBufferBuilder::new();
-        // What is told is that there is something to be read.
+        // The event itself carries no data.
         let added = ring.add(&ended, |_| 0).map(drop);
         let ended = added.and_then(|()| ring.build());
         Ok(Self {
@@ -122,23 +121,23 @@ impl Scheduler {
         })
     }
 
-    /// Tells it what to do from now on.
+    /// Applies new settings.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn set(&self, settings: &Settings) -> Result<(), ScxError> {
         let settings = Settings {
-            // Where no core can be shared, nobody need look for one that is.
+            // Without SMT no core can be shared, and the search for one is skipped.
             smt: settings.smt && self.has_threads,
             ..*settings
         };
         object::set(&self.settings, 0, &settings.bytes(self.llcs))
     }
 
-    /// The kernel's numbers of its maps, by which other processes take hold of them.
+    /// Returns the ids of its maps, by which other processes open them.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn map_ids(&self) -> Result<MapIds, ScxError> {
         let id = |name: &str| {
             let found = self.object.maps().find(|map| map.name() == name);
@@ -156,21 +155,21 @@ impl Scheduler {
         })
     }
 
-    /// Whether the kernel keeps the idle CPUs of each NUMA node in a mask of their own, so
-    /// that CPUs of different nodes do not write to the same one.
+    /// Returns whether the kernel has an idle mask per NUMA node, so that CPUs of different nodes
+    /// do not write to the same mask.
     pub fn keeps_nodes_apart(&self) -> bool {
         self.nodes_apart
     }
 
-    /// Readable when it has ended by itself.
+    /// File descriptor that becomes readable when the kernel ends the scheduler.
     pub fn notify_fd(&self) -> RawFd {
         self.ended.epoll_fd().as_raw_fd()
     }
 
-    /// How the kernel ended it; `None` while it runs.
+    /// Returns the report of the end; `None` while the scheduler runs.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn ending(&self) -> Result<Option<Ending>, ScxError> {
         let _ = self.ended.poll(Duration::ZERO);
         let told = object::get(&self.endings)?;
@@ -179,12 +178,11 @@ impl Scheduler {
     }
 }
 
-/// The flag by which the kernel keeps the idle CPUs of each node in a mask of their own;
-/// `None` before 6.15.
+/// Returns the flag for idle masks per node; `None` before 6.15.
 fn by_node() -> Result<Option<u64>, ScxError> {
     let btf = Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's types"))?;
     let name = Some(OsStr::new("SCX_OPS_BUILTIN_IDLE_PER_NODE"));
-    // Of 32 bits or of 64, as the kernel's other flags are.
+    // The enum has 32 or 64 bits, depending on the other flags of the kernel.
     let narrow = btf.type_by_name::<Enum<'_>>("scx_ops_flags");
     let narrow = narrow.and_then(|flags| Some(flags.iter().find(|f| f.name == name)?.value));
     let wide = btf.type_by_name::<Enum64<'_>>("scx_ops_flags");
@@ -194,8 +192,8 @@ fn by_node() -> Result<Option<u64>, ScxError> {
         .or_else(|| u64::try_from(wide?).ok()))
 }
 
-/// What is known only here, and holds for as long as the programs run: more flags than they
-/// have anyway, and their order.
+/// Writes what must be known before the programs are loaded: the page size, `hotplug_seq`,
+/// additional flags and the variant.
 fn prepare(
     open: &mut OpenObject,
     hotplug_seq: u64,
@@ -222,7 +220,7 @@ fn prepare(
     })
 }
 
-/// Changes what a map is to hold from the start.
+/// Changes the initial value of a map.
 fn change(
     open: &mut OpenObject,
     name: &str,

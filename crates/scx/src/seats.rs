@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A scheduler that another process holds: the seats that it keeps, what it has
-//! done, and what it knows of threads. All of it by the kernel's numbers of its maps.
+//! Access to a scheduler in another process, through the ids of its maps: its seats, its counters
+//! and the state of threads.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -20,41 +20,41 @@ use crate::{Kernel, ScxError};
 const NAME_BYTES: usize = 32;
 const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
-/// What the kernel calls the maps of variables with sections of their own.
+/// Names of the maps for variables with sections of their own.
 pub(crate) const TALLIES: &str = ".data.tallies";
 pub(crate) const SEATING: &str = ".data.seating";
-/// `PIDFD_THREAD` of the kernel's: any thread, not only the first of a process.
+/// `PIDFD_THREAD`: any thread, not only the first of a process.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
-/// The kernel's numbers of a scheduler's maps.
+/// Ids of a scheduler's maps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapIds {
-    /// What it has done.
+    /// Counters.
     pub tallies: u32,
-    /// What it knows of threads.
+    /// State of threads.
     pub threads: u32,
     /// Seats by cgroup.
     pub seats: u32,
-    /// What became of them.
+    /// Counters of seats.
     pub seat_tallies: u32,
-    /// Which version of the seats is in force.
+    /// Version of the seats.
     pub seatings: u32,
 }
 
-/// A program's seat.
+/// Soft seat of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Seat {
-    /// The number of the cgroup whose threads have it.
+    /// Number of the cgroup whose threads have the seat.
     pub cgroup: u64,
-    /// Whose it is, for people.
+    /// Name of the program, for display.
     pub name: String,
-    /// The CPUs on which they are at home.
+    /// Preferred CPUs.
     pub cpus: CpuSet,
-    /// What became of it.
+    /// Its counters.
     pub tally: SeatTally,
 }
 
-/// A scheduler that runs.
+/// A scheduler that runs in another process.
 #[derive(Debug)]
 pub struct Held {
     tallies: MapHandle,
@@ -65,10 +65,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes hold of its maps.
+    /// Opens its maps.
     ///
     /// # Errors
-    /// They are gone, or not what they are to be.
+    /// A map does not exist, or has another layout.
     pub fn open(ids: &MapIds) -> Result<Self, ScxError> {
         Ok(Self {
             tallies: by_id(ids.tallies, TALLIES, CPUS_MAX * CPU_TALLY_BYTES)?,
@@ -79,10 +79,10 @@ impl Held {
         })
     }
 
-    /// What it has done since it began.
+    /// Returns the counters since the start of the scheduler.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn tally(&self) -> Result<Tally, ScxError> {
         let mut tally = Tally::default();
         for of_cpu in object::get(&self.tallies)?.chunks(CPU_TALLY_BYTES) {
@@ -91,14 +91,15 @@ impl Held {
         Ok(tally)
     }
 
-    /// Gives the threads of a cgroup, and of those below it, a seat; or another one.
+    /// Gives the threads of a cgroup and its descendants a seat, or changes it.
     ///
-    /// CPUs that are off line are left out: once they come back the scheduler begins anew,
-    /// and has no seats.
+    /// CPUs that are off line are left out. When they come back, a new scheduler starts, without
+    /// seats.
     ///
     /// # Errors
-    /// None of the CPUs is on line, or one can never be there or has no place in the tables:
-    /// then nothing is changed. The kernel refuses, as where there are too many seats.
+    /// None of the CPUs is on line, or one is not possible on this machine or exceeds the tables:
+    /// then nothing is changed. The kernel returned an error, for example because there are too
+    /// many seats.
     pub fn seat(
         &self,
         kernel: &Kernel,
@@ -117,7 +118,7 @@ impl Held {
         let value = value_of(name, &seat);
         if let Err(error) = self.seats.update(&key, &value, MapFlags::ANY) {
             if is_new {
-                // It would keep another's place for good.
+                // The entry would occupy the place of another seat for good.
                 let _ = delete(&self.seat_tallies, &key);
             }
             return Err(ScxError::bpf("writing a seat")(error));
@@ -125,52 +126,52 @@ impl Held {
         self.renew()
     }
 
-    /// Has what becomes of a seat counted; whether that was not done yet.
+    /// Creates the counters of a seat. Returns whether they are new.
     fn begin_tally(&self, key: &[u8]) -> Result<bool, ScxError> {
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
         let tallies = &self.seat_tallies;
         match tallies.update_percpu(key, &none, MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
-            // Its counts go on.
+            // The existing counters continue.
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(ScxError::bpf("counting for a seat")(error)),
         }
     }
 
-    /// Takes a cgroup's seat away, if it has one: its threads are at home everywhere.
+    /// Removes the seat of a cgroup, if it has one: its threads then prefer all CPUs.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn unseat(&self, cgroup: u64) -> Result<(), ScxError> {
         let key = cgroup.to_ne_bytes();
         delete(&self.seats, &key)?;
-        // Its threads are to see that whatever becomes of the counts.
+        // The threads must notice the removal even if the counters cannot be removed.
         let forgotten = delete(&self.seat_tallies, &key);
         self.renew().and(forgotten)
     }
 
-    /// Takes everybody's seat away, whether the one before could be taken or not.
+    /// Removes all seats. A failure does not stop the removal of the others.
     ///
     /// # Errors
-    /// The kernel refuses: what it said first.
+    /// The first error of the kernel.
     pub fn unseat_all(&self) -> Result<(), ScxError> {
-        // Whoever died while giving a seat has left a count alone.
+        // A process that died while it gave a seat leaves counters without a seat.
         let keys = self.seats.keys().chain(self.seat_tallies.keys());
         let cgroups: BTreeSet<u64> = keys.flat_map(|key| words(&key).next()).collect();
         let unseated = cgroups.into_iter().map(|cgroup| self.unseat(cgroup));
         unseated.fold(Ok(()), Result::and)
     }
 
-    /// All seats, by their names.
+    /// Returns all seats, ordered by name.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn seats(&self) -> Result<Vec<Seat>, ScxError> {
         let mut all = Vec::new();
         for key in self.seats.keys() {
             let read = self.seats.lookup(&key, MapFlags::ANY);
-            // One that has just gone is not told.
+            // A seat removed since is skipped.
             let Some(value) = read.map_err(ScxError::bpf("reading a seat"))? else {
                 continue;
             };
@@ -184,17 +185,17 @@ impl Held {
         Ok(all)
     }
 
-    /// What it knows of a thread; `None` where there is no such thread, or it is
-    /// not one of those that the scheduler has.
+    /// Returns the state of a thread; `None` if there is no such thread, or the scheduler does not
+    /// run it.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel returned an error.
     pub fn thread(&self, tid: i32) -> Result<Option<ThreadState>, ScxError> {
         let Some(tid) = Pid::from_raw(tid) else {
             return Ok(None);
         };
         let thread = match pidfd_open(tid, PIDFD_THREAD) {
-            // Before 6.9 only the first thread of a process can be had.
+            // Before 6.9, only the first thread of a process has a pidfd.
             Err(Errno::INVAL) => pidfd_open(tid, PidfdFlags::empty()),
             opened => opened,
         };
@@ -207,7 +208,7 @@ impl Held {
         Ok(state.map(|bytes| ThreadState::read(&bytes)))
     }
 
-    /// Has every thread look for its seat again.
+    /// Makes every thread read its seat again.
     fn renew(&self) -> Result<(), ScxError> {
         let version = match self.seats.keys().next() {
             Some(_) => object::now_ns().max(1),
@@ -217,8 +218,8 @@ impl Held {
     }
 }
 
-/// Those of the CPUs that are on line; or why a seat there would be nobody's, or another one
-/// than was asked for.
+/// Returns the CPUs that are on line; or the reason why a seat there is impossible or differs from
+/// the request.
 fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, ScxError> {
     if cpus.is_empty() {
         return Ok(Err("a seat takes a CPU at least".to_owned()));
@@ -251,7 +252,7 @@ fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     }
 }
 
-/// Not there is as good as gone.
+/// Deletes an entry; a missing entry is no error.
 fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
     match map.delete(key) {
         Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
@@ -265,7 +266,7 @@ fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
 fn value_of(name: &str, cpus: &CpuSet) -> Vec<u8> {
     let words = words_of(cpus).into_iter();
     let mut value: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
-    // C ends it with a 0.
+    // The last byte is the terminating 0.
     let name = &name[..name.floor_char_boundary(NAME_BYTES - 1)];
     value.extend(name.as_bytes());
     value.resize(SEAT_BYTES, 0);
@@ -310,8 +311,8 @@ mod tests {
         seat_on(&kernel, &cpus.parse().unwrap()).unwrap()
     }
 
-    /// Maps like a scheduler's, with room for so many seats and one count more; `None`, and
-    /// said so, where there can be none.
+    /// Maps like those of a scheduler, with room for this number of seats and one more set of
+    /// counters. `None`, with a message, if BPF maps are not permitted.
     fn held(seats: u32) -> Option<Held> {
         let made = |kind, key, value: usize, most| {
             let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -360,14 +361,14 @@ mod tests {
         seat(2).unwrap();
         let before = version(&held);
         assert!(before > 0);
-        // As often as there is room for counts.
+        // Once per free set of counters.
         for _ in 0..2 {
             let error = seat(3).unwrap_err().to_string();
             assert!(error.starts_with("writing a seat"), "{error}");
         }
         assert_eq!(cgroups(&held.seat_tallies), [1, 2]);
         assert_eq!(version(&held), before);
-        // Another one for who has one.
+        // A change of an existing seat needs no room.
         seat(2).unwrap();
         let names: Vec<u64> = held.seats().unwrap().iter().map(|s| s.cgroup).collect();
         assert_eq!(names, [1, 2]);
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(cgroups(&held.seat_tallies), [] as [u64; 0]);
         assert_eq!(version(&held), 0);
         give_both();
-        // Its values are changed no more.
+        // A frozen map rejects changes.
         held.seat_tallies.freeze().unwrap();
         let error = held.unseat_all().unwrap_err().to_string();
         assert!(error.starts_with("taking a seat away"), "{error}");
@@ -461,7 +462,7 @@ mod tests {
             (make.cgroup, make.name.as_str(), make.cpus),
             (7, "make", cpus.clone())
         );
-        // Cut where a letter ends: each of these takes two bytes.
+        // Cut at a character boundary: each of these takes two bytes.
         assert_eq!(read(&"é".repeat(NAME_BYTES)).name, "é".repeat(15));
     }
 }

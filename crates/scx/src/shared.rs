@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The maps' values as the compiled programs have them: their BTF names each field and says
-//! where it lies. What `layout` reads and writes is held against that, by the fields' names,
-//! so that two that are swapped do not pass for one another.
+//! Layout of the maps' values in the compiled programs, from their BTF. The tests compare `layout`
+//! with it by the names of fields, so that swapped fields are detected.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,18 +18,18 @@ use crate::object::Aligned;
 static SCHED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
 static COUNT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
 
-/// A structure: its fields in their order, and how many bytes it has.
+/// A structure: its fields in order, and its size.
 pub(crate) struct Fields {
     all: Vec<(String, Range<usize>)>,
     bytes: usize,
 }
 
-/// Of the scheduler's programs.
+/// Structure of the scheduler's programs.
 pub(crate) fn fields(of: &str) -> Fields {
     read(&SCHED.0, of)
 }
 
-/// Of the counter's.
+/// Structure of the counter's programs.
 pub(crate) fn counters_fields(of: &str) -> Fields {
     read(&COUNT.0, of)
 }
@@ -64,13 +63,14 @@ impl Fields {
         self.all.iter().map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Where it lies.
+    /// Returns the byte range of a field.
     pub fn place(&self, name: &str) -> Range<usize> {
         let (_, place) = self.all.iter().find(|(known, _)| known == name).unwrap();
         place.clone()
     }
 
-    /// A value in which each field is the number that it is given; of an array, the first.
+    /// Returns a value in which each field has the number given for its name; of an array, the
+    /// first element.
     pub fn filled(&self, number: impl Fn(&str) -> u64) -> Vec<u8> {
         let mut value = vec![0; self.bytes];
         for (name, place) in &self.all {
@@ -81,7 +81,7 @@ impl Fields {
         value
     }
 
-    /// Each field its number, from 1.
+    /// Returns a value in which the fields are numbered from 1.
     pub fn numbered(&self) -> (Vec<u8>, BTreeMap<String, u64>) {
         let names = self.all.iter().map(|(name, _)| name.clone());
         let numbers: BTreeMap<String, u64> = names.zip(1..).collect();
@@ -144,7 +144,7 @@ fn settings_are_told_by_their_names() {
     }
 }
 
-/// One whose fields are all of that number, but those named.
+/// Returns a thread whose fields all have one number, except those in `but`.
 fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
     let value = fields("thread").filled(|name| {
         let named = but.iter().find(|(but, _)| *but == name);
@@ -156,7 +156,7 @@ fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
 #[test]
 fn threads_are_read_by_their_fields_names() {
     assert_eq!(fields("thread").bytes(), ThreadState::BYTES);
-    // Whatever the other fields say.
+    // Independent of the other fields.
     for others in [0, 1, 9] {
         let with = |name, number| thread(others, &[(name, number)]);
         assert_eq!(with("cpu", 300).cpu, 300);
@@ -203,7 +203,7 @@ fn reasons_have_the_programs_numbers() {
     assert_eq!(theirs, ours.collect::<Vec<_>>());
 }
 
-/// BTF knows no macros.
+/// BTF contains no macros.
 #[test]
 fn queues_have_the_programs_numbers() {
     let state = include_str!("bpf/state.h");
@@ -213,7 +213,7 @@ fn queues_have_the_programs_numbers() {
     };
     is("QUEUES", &format!("{QUEUES:#x}"));
     is("QUEUES_EACH", &QUEUES_EACH.to_string());
-    // Which usher-rules holds against its header.
+    // usher-rules compares MM_QUEUES_PER_LLC with its header.
     is("URGENT", "MM_QUEUES_PER_LLC");
 }
 
@@ -233,7 +233,7 @@ fn endings_are_read_by_their_fields_names() {
     assert_eq!((ending.kind, ending.code), (64, 1 << 48));
     let words = (ending.reason.as_str(), ending.message.as_str());
     assert_eq!(words, ("r", "m"));
-    // Nothing of one is the other's.
+    // The fields do not overlap.
     let mut long = vec![b'm'; fields.bytes()];
     long[fields.place("reason")].fill(b'r');
     let ending = Ending::read(&long, b"dump");
