@@ -25,9 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .include(&scheduler)
         .warnings(true)
         .extra_warnings(true)
-        // The kernel gives callbacks more than they use.
+        // Callbacks do not use all their arguments.
         .flag("-Wno-unused-parameter")
-        // As the kernel.
+        // Same as in the kernel.
         .flag("-fno-strict-aliasing")
         // The simulator runs for hours of virtual time, also in debug builds.
         .opt_level(2)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `rules.c` gives: the headers' functions under names of their own.
+//! Declarations of the functions in `rules.c`, which wrap those of the headers.
 //!
-//! All of them are arithmetic over what they are given. They keep no pointer, write
-//! nothing but what is `*mut` here, and take any number for any of their numbers.
+//! All of them are arithmetic on their arguments. They keep no pointer, write only through `*mut`
+//! pointers, and accept any number.
 
 use crate::balance::Load;
 use crate::share::Pace;
@@ -91,7 +91,7 @@ unsafe extern "C" {
         there_at_ns: *mut u64,
     );
 
-    // Numbers alone.
+    // Functions without pointers.
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_is_laid_out_as_in_the_headers() {
+    fn layouts_and_constants_match_the_headers() {
         assert_eq!(rules_numbers.map(|number| number as usize), NUMBERS);
     }
 }

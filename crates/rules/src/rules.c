@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The rules with names that programs on this machine can call. */
+/* Wrappers with external linkage for the functions of the headers. */
 #include <stddef.h>
 
 #include "bpf/levels.h"
@@ -266,7 +266,7 @@ _Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
 	return has_better_level(key, running, same_space, aggregate);
 }
 
-/* What c.rs has to agree with. */
+/* Constants and layouts that c.rs checks. */
 const __u64 rules_numbers[] = {
 	CPUS_MAX,
 	LLCS_MAX,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler itself, on a simulated machine: the C source of the BPF programs, compiled
-//! for this machine, and the part of the kernel that it relies on.
+//! The scheduler on a simulated machine: the C source of the BPF programs, compiled for this
+//! machine, and the part of the kernel that it relies on.
 //!
 //! [`HostSched`] is one instance: CPUs, tasks, dispatch queues and the scheduler's variables.
-//! The caller provides time and events, and lets CPUs schedule when the scheduler asks for it:
+//! The caller provides time and events, and lets CPUs schedule when the scheduler requests it:
 //!
 //! ```no_run
 //! # use usher_rules::sched::{HostSched, Settings, Task};
@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 
 use crate::where_to::{CPU_WORDS, CpuWords, Place};
 
-/// `struct settings`: what user space wants.
+/// `struct settings`: settings by user space.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -67,29 +67,29 @@ struct Order {
     cpu_words: u64,
 }
 
-/// `struct host_task`: a task that begins.
+/// `struct host_task`: initial state of a task.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Task {
-    /// Its address space; 0: a thread of the kernel.
+    /// Address space; 0: a kernel thread.
     pub mm: u64,
-    /// Its cgroup, by which it has a seat; 0: none.
+    /// Cgroup, which may have a seat; 0: none.
     pub cgroup: u64,
-    /// CPU time that it has had before; 0: it is new.
+    /// CPU time before; 0: the task is new.
     pub ran_ns: u64,
     /// `cpu.weight` of its cgroup; 0: the cgroup has none.
     pub group_weight: u32,
-    /// Its weight by nice value: 100 at nice 0.
+    /// Weight from the nice value: 100 at nice 0.
     pub weight: u32,
-    /// The CPU on which it is forked.
+    /// CPU on which it is forked.
     pub cpu: u32,
-    /// The task that forks it, where `is_forked` is 1.
+    /// Task that forks it, if `is_forked` is 1.
     pub parent: u32,
-    /// 0: it was there before the scheduler.
+    /// 0: it existed before the scheduler.
     pub is_forked: u32,
-    /// 1: a thread of the kernel's.
+    /// 1: a kernel thread.
     pub is_kernel: u32,
-    /// CPUs that it may run on.
+    /// Allowed CPUs.
     pub cpus: CpuWords,
 }
 
@@ -110,18 +110,18 @@ impl Default for Task {
     }
 }
 
-/// A task by number. A later task may have the number of one that has ended.
+/// Number of a task. Numbers of ended tasks are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId(u32);
 
 impl TaskId {
-    /// The number, counted from 0.
+    /// Returns the number, counted from 0.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// `struct host_task_state`: a task as it is.
+/// `struct host_task_state`: current state of a task.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TaskState {
@@ -129,17 +129,17 @@ pub struct TaskState {
     pub vtime: u64,
     /// Average length of a burst.
     pub burst_average_ns: u64,
-    /// CPU time, as of when its CPU last scheduled.
+    /// CPU time, as of the last time that its CPU scheduled.
     pub ran_ns: u64,
-    /// What of that its virtual time does not count yet.
+    /// CPU time that is not charged to its virtual time yet.
     pub uncharged_ns: u64,
-    /// What is left of its slice.
+    /// Rest of its slice.
     pub slice_ns: u64,
-    /// The CPU that it runs on, or last ran on.
+    /// Current or last CPU.
     pub cpu: u32,
-    /// The LLC whose clock its virtual time is by.
+    /// LLC whose clock the virtual time refers to.
     pub llc: u32,
-    /// 1: it waits among urgent tasks.
+    /// 1: urgent.
     pub is_urgent: u32,
     /// `enum why`.
     pub why: u32,
@@ -152,7 +152,7 @@ pub struct TaskState {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LlcState {
-    /// Virtual time of the waiting task that is furthest behind, at its latest.
+    /// Largest minimum virtual time of the waiting tasks.
     pub clock: u64,
     /// Tasks in the queues of address spaces.
     pub waiting: u32,
@@ -225,19 +225,19 @@ pub struct HostSched {
     cpus: u32,
 }
 
-// SAFETY: an instance refers to no other one and to no thread; a function of host.c enters it
-// anew each time, for the thread that calls.
+// SAFETY: an instance refers to no other instance and no thread; each function of host.c enters it
+// anew for the calling thread.
 unsafe impl Send for HostSched {}
 
-// SAFETY, for every call below: `host` is an instance of host_new until it is dropped; it is
-// borrowed as the function's `const` says; pointers are to values of the declared layout,
-// which the functions copy. Numbers of tasks come from `TaskId`, which only new_task makes.
+// SAFETY, for every call below: `host` is an instance of host_new until it is dropped, and is
+// borrowed according to the function's `const`. Pointers are to values of the declared layout,
+// which the functions copy. Numbers of tasks come from `TaskId`, which only new_task creates.
 impl HostSched {
-    /// The scheduler on a machine whose CPUs are all idle and lie as `places` says. `seed`
-    /// begins its random numbers.
+    /// Creates the scheduler on a machine with idle CPUs at `places`. `seed` seeds its random
+    /// numbers.
     ///
     /// # Panics
-    /// There are more CPUs or LLCs than the scheduler's tables have room for.
+    /// There are more CPUs or LLCs than the scheduler's tables hold.
     pub fn new(places: &[Place], settings: &Settings, seed: u64) -> Self {
         assert!(places.len() <= crate::where_to::CPUS_MAX);
         assert!(settings.llcs as usize <= crate::where_to::LLCS_MAX);
@@ -256,7 +256,7 @@ impl HostSched {
 
     fn checked(&self, cpu: usize) -> u32 {
         let cpu = cpu as u32;
-        assert!(cpu < self.cpus, "there is no CPU {cpu}");
+        assert!(cpu < self.cpus, "CPU {cpu} does not exist");
         cpu
     }
 
@@ -266,19 +266,19 @@ impl HostSched {
         unsafe { host_set_now(self.host.as_ptr(), now_ns) }
     }
 
-    /// A task begins; it sleeps until it is woken.
+    /// Creates a task, which sleeps until it is woken.
     pub fn new_task(&mut self, task: &Task) -> TaskId {
         // SAFETY: as above.
         TaskId(unsafe { host_new_task(self.host.as_ptr(), task) })
     }
 
-    /// A task ends, which neither runs nor waits.
+    /// Ends a task that neither runs nor waits.
     pub fn end_task(&mut self, task: TaskId) {
         // SAFETY: as above.
         unsafe { host_end_task(self.host.as_ptr(), task.0) }
     }
 
-    /// Wakes a task that has slept, from a CPU.
+    /// Wakes a task that slept, from a CPU.
     pub fn wake(&mut self, task: TaskId, by_cpu: usize) {
         let by_cpu = self.checked(by_cpu);
         // SAFETY: as above.
@@ -292,26 +292,26 @@ impl HostSched {
         unsafe { host_wake(self.host.as_ptr(), task.0, by_cpu, true) }
     }
 
-    /// Enqueues a runnable task that does not run: one that was taken off its CPU.
+    /// Enqueues a runnable task that does not run, because it was taken off its CPU.
     pub fn requeue(&mut self, task: TaskId) {
         // SAFETY: as above.
         unsafe { host_requeue(self.host.as_ptr(), task.0) }
     }
 
-    /// A task runs and waits no more. If it was running, its CPU has to schedule.
+    /// Makes a task unrunnable. If it was running, its CPU has to schedule.
     pub fn remove(&mut self, task: TaskId) {
         // SAFETY: as above.
         unsafe { host_remove(self.host.as_ptr(), task.0) }
     }
 
-    /// Sets the CPUs that a task may run on. One that runs elsewhere stays there until it is
-    /// taken off.
+    /// Sets the CPUs that a task may run on. If it runs on another CPU, it stays there until it is
+    /// removed.
     pub fn set_cpus(&mut self, task: TaskId, cpus: &CpuWords) {
         // SAFETY: as above.
         unsafe { host_set_cpus(self.host.as_ptr(), task.0, cpus) }
     }
 
-    /// Takes a CPU off line, or puts it back. A task that runs there goes on until it is
+    /// Takes a CPU off line, or on line again. A task that runs there continues until it is
     /// removed.
     pub fn set_online(&mut self, cpu: usize, online: bool) {
         let cpu = self.checked(cpu);
@@ -325,7 +325,7 @@ impl HostSched {
         unsafe { host_set_seat(self.host.as_ptr(), cgroup, cpus) }
     }
 
-    /// A CPU schedules: the task that runs there from now on.
+    /// Lets a CPU schedule. Returns the task that runs there afterwards.
     pub fn schedule(&mut self, cpu: usize) -> Option<TaskId> {
         let cpu = self.checked(cpu);
         // SAFETY: as above.
@@ -333,55 +333,54 @@ impl HostSched {
         u32::try_from(next).ok().map(TaskId)
     }
 
-    /// A CPU that is to schedule.
+    /// Returns a CPU that has to schedule.
     pub fn next_resched(&self) -> Option<usize> {
         // SAFETY: as above.
         let cpu = unsafe { host_next_resched(self.host.as_ptr()) };
         usize::try_from(cpu).ok()
     }
 
-    /// The slice of the task that runs on a CPU ended at that time in the past, and the task
-    /// went on, as no task waited. Slices that follow one another may be ended at once, by
-    /// the end of the last.
+    /// Ends the slice of a CPU's running task at a time in the past. The task continued, as no task
+    /// waited. Consecutive slices may be ended by one call, with the end of the last.
     pub fn end_slice(&mut self, cpu: usize, at_ns: u64) {
         let cpu = self.checked(cpu);
         // SAFETY: as above.
         unsafe { host_end_slice(self.host.as_ptr(), cpu, at_ns) }
     }
 
-    /// The task that runs on a CPU yields.
+    /// Lets the running task of a CPU yield.
     pub fn yield_now(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
         // SAFETY: as above.
         unsafe { host_yield(self.host.as_ptr(), cpu) }
     }
 
-    /// The clock ticks on a CPU.
+    /// Runs the tick of a CPU.
     pub fn tick(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
         // SAFETY: as above.
         unsafe { host_tick(self.host.as_ptr(), cpu) }
     }
 
-    /// What is left of a task's slice, as of when its CPU last scheduled.
+    /// Returns the rest of a task's slice, as of the last time that its CPU scheduled.
     pub fn slice_ns(&mut self, task: TaskId) -> u64 {
         // SAFETY: as above.
         unsafe { host_slice(self.host.as_ptr(), task.0) }
     }
 
-    /// Whether a CPU is idle that a task may run on.
+    /// Returns whether a CPU is idle that the task may run on.
     pub fn has_idle_for(&self, task: TaskId) -> bool {
         // SAFETY: as above.
         unsafe { host_may_idle(self.host.as_ptr(), task.0) }
     }
 
-    /// Whether any CPU is idle.
+    /// Returns whether any CPU is idle.
     pub fn any_idle(&self) -> bool {
         // SAFETY: as above.
         unsafe { host_any_idle(self.host.as_ptr()) }
     }
 
-    /// A task as it is.
+    /// Returns the state of a task.
     pub fn task(&self, task: TaskId) -> TaskState {
         let mut state = TaskState::default();
         // SAFETY: as above.
@@ -389,7 +388,7 @@ impl HostSched {
         state
     }
 
-    /// The run queues of an LLC.
+    /// Returns the run queues of an LLC.
     pub fn llc(&self, llc: usize) -> LlcState {
         let mut state = LlcState::default();
         // SAFETY: as above; the number is taken modulo the tables' size.
@@ -397,7 +396,7 @@ impl HostSched {
         state
     }
 
-    /// The scheduler's counters.
+    /// Returns the scheduler's counters.
     pub fn tally(&self) -> Tally {
         let mut sum = Tally::default();
         // SAFETY: as above.
@@ -405,7 +404,7 @@ impl HostSched {
         sum
     }
 
-    /// Turns of loops in callbacks since the last call.
+    /// Returns the iterations of loops in callbacks since the last call.
     pub fn take_loop_turns(&mut self) -> u64 {
         // SAFETY: as above.
         unsafe { host_take_turns(self.host.as_ptr()) }

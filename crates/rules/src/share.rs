@@ -1,75 +1,75 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each thread is due: CPU time over weight, as virtual time in nanoseconds, which may
-//! overflow; and who is in a hurry.
+//! Shares of the CPU as virtual time, in nanoseconds that may overflow: CPU time over weight. Also
+//! the condition under which a thread is urgent.
 
 use crate::c;
 
-/// The weight of nice 0, as the kernel gives it to schedulers.
+/// Weight of nice 0 in sched_ext.
 pub const WEIGHT_NORMAL: u64 = 100;
-/// Threads that sleep after less than this on average are waited for by somebody.
+/// Limit of the average burst below which a thread may be urgent.
 pub const SHORT_BURST_NS: u64 = 1_000_000;
 
-/// What a cgroup's weight makes of that of those in it, in per cent.
+/// Applies the weight of one cgroup, in per cent.
 pub fn within_group(percent: u32, weight: u32) -> u32 {
     c::rules_within_group(percent, weight)
 }
 
-/// A thread's weight with that of its cgroups.
+/// Applies the weight of the cgroups to that of the thread.
 pub fn weight_in(weight: u64, percent: u32) -> u64 {
     c::rules_weight_in(weight, percent)
 }
 
-/// Virtual time that running so long takes.
+/// Converts CPU time to virtual time.
 pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
     c::rules_virtual_ns(ran_ns, weight)
 }
 
-/// In an order that survives overflow.
+/// Wrap-safe comparison.
 fn is_before(a: u64, b: u64) -> bool {
     (a.wrapping_sub(b) as i64) < 0
 }
 
-/// The one that is ahead.
+/// Returns the later of two virtual times.
 pub fn later(a: u64, b: u64) -> u64 {
     if is_before(a, b) { b } else { a }
 }
 
-/// The one that is behind.
+/// Returns the earlier of two virtual times.
 pub fn earlier(a: u64, b: u64) -> u64 {
     if is_before(a, b) { a } else { b }
 }
 
-/// Where whoever slept goes on.
+/// Limits the credit of a thread that slept to one slice.
 pub fn clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64 {
     c::rules_clamp_sleeper(vtime, clock, slice_ns)
 }
 
-/// Where a thread goes on that nobody had to wait for.
+/// Caps a virtual time at the clock, after a run that delayed no other thread.
 pub fn clamp_to_clock(vtime: u64, clock: u64) -> u64 {
     c::rules_clamp_to_clock(vtime, clock)
 }
 
-/// How far a thread of this weight gets ahead of whoever waits.
+/// Returns the largest lag of a thread of this weight.
 pub fn max_lag(max_lag_ns: u64, slice_ns: u64, weight: u64) -> u64 {
     c::rules_max_lag(max_lag_ns, slice_ns, weight)
 }
 
-/// Whether a thread with bursts like this is not made to wait for anybody's turn to end.
+/// Returns whether a thread is urgent and does not wait for the end of a turn.
 pub fn is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool {
     c::rules_is_urgent(burst_ns, vtime, share)
 }
 
-/// The average length of a burst after one more.
+/// Returns the average burst length after one more burst.
 pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
     c::rules_burst_after(average_ns, burst_ns)
 }
 
-/// Whether a CPU has served nobody but urgent threads for too long.
+/// Returns whether a CPU has served only urgent threads for too long.
 pub fn is_late(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
     c::rules_is_late(served_ns, now_ns, max_lag_ns)
 }
 
-/// `struct pace`: how slowly virtual time passes on a CPU at most.
+/// `struct pace`: lower limit of the advance of virtual time on a CPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
@@ -78,17 +78,16 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Where a thread at that virtual time counts as being, on a CPU whose clock is there: no
-    /// further behind its pace than anybody gets ahead.
+    /// Returns the virtual time, raised to the limit of a CPU with this clock.
     pub fn paced(&mut self, vtime: u64, clock: u64, now_ns: u64) -> u64 {
-        // SAFETY: laid out as the header has it, and nobody else's.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe {
             c::rules_keep_pace(self, clock, now_ns);
             c::rules_at_pace(self, clock, vtime)
         }
     }
 
-    /// Nobody waits for the CPU, whose clock may stand still.
+    /// Restarts the limit, as no thread waits for the CPU.
     pub fn reset(&mut self) {
         // SAFETY: as above.
         unsafe { c::rules_reset_pace(self) };

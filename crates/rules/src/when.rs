@@ -1,70 +1,70 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is next: the queues of address spaces (paper 4).
+//! Run queues of address spaces, and the selection of the next thread (paper 4).
 //!
-//! Virtual times are in nanoseconds, and may overflow: what matters is how far they lie
-//! apart. The queues themselves are the caller's, as they are the kernel's in the
-//! scheduler; a [`Hall`] knows how many wait in each, and where its first one is.
+//! Virtual times are in nanoseconds and may overflow; only differences matter. The caller keeps the
+//! queues themselves, as the kernel does for the scheduler. [`LlcRunQueue`] holds the number of
+//! waiting threads and the minimum virtual time of each.
 
 use crate::c;
 use crate::share::{later, max_lag};
 
-/// Queues of an LLC. More address spaces than these share some.
+/// Queues per LLC. With more address spaces than this, some share a queue.
 pub const MM_QUEUES_PER_LLC: usize = 32;
 
-/// `struct space`: a queue.
+/// `struct mm_queue`: a queue.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MmQueue {
-    /// Whose it is; whose it was last, if it is empty.
+    /// Key of its threads; of an empty queue, the last one.
     pub key: u64,
-    /// Virtual time of its first.
+    /// Virtual time of the head.
     pub min_vtime: u64,
-    /// The seat of those that wait, as of that version of all seats; 0: none, or several, or
-    /// of several versions.
+    /// Seat that all waiting threads have, as of `version`; 0: no seat, different seats, or
+    /// different versions.
     pub seat: u64,
-    /// How many wait.
+    /// Number of waiting threads.
     pub waiting: u32,
-    /// The version.
+    /// Version of the seats.
     pub version: u32,
 }
 
-/// `struct moment`: what a CPU knows when it asks who is next.
+/// `struct pick_ctx`: arguments and results of one selection.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PickCtx {
-    /// When the turn of the address space that has the CPU began.
+    /// Start of the current turn.
     pub began_ns: u64,
-    /// How long that may last.
+    /// Longest turn.
     pub turn_ns: u64,
-    /// How far ahead of those that wait it may get.
+    /// Largest virtual time by which the turn may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// What time it is.
+    /// Present time.
     pub now_ns: u64,
-    /// 1: a thread has just used up its slice, and would go on.
+    /// 1: the previous thread is runnable and has used up its slice.
     pub has_prev: u32,
     /// 1: address spaces have turns.
     pub aggregate: u32,
-    /// The virtual time of that thread.
+    /// Virtual time of the previous thread.
     pub prev_vtime: u64,
-    /// The queue of the address space whose turn it is; [`SPACES`]: none.
+    /// Queue that has the turn; [`MM_QUEUES_PER_LLC`]: none.
     pub own: u32,
-    /// Queues, by bit, that hold nobody who may run there.
+    /// Bitmask of queues without a thread that may run here.
     pub excluded: u32,
-    /// Set as it is asked: queues, by bit, whose first the CPU passes by.
+    /// Set by `pick_next`: bitmask of queues whose head may not run here.
     pub skipped: u32,
-    /// Answered: the queue that is furthest behind; [`SPACES`]: nobody waits.
+    /// Result: the queue with the minimum virtual time; [`MM_QUEUES_PER_LLC`]: all are empty.
     pub min_vtime_queue: u32,
-    /// Answered: where the first of that queue is.
+    /// Result: the minimum virtual time of that queue.
     pub min_vtime: u64,
-    /// Answered: where whoever is furthest behind of all is, if anybody waits.
+    /// Result: the minimum including the previous thread; valid if a thread waits.
     pub min_vtime_with_prev: u64,
-    /// The CPU, for the scheduler itself.
+    /// CPU, used by the scheduler itself.
     pub cpu: u32,
-    /// Nothing.
+    /// Padding.
     pub unused: u32,
 }
 
-/// `struct passed`: what a CPU knows of queues whose first it cannot run, and passes by.
+/// `struct head_skip`: queues whose head may not run on a CPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeadSkip {
@@ -74,8 +74,8 @@ pub struct HeadSkip {
 }
 
 impl HeadSkip {
-    /// The CPU has taken a thread from that queue that was at `taken`, where `first` is the first
-    /// now, if anybody waits; `next` is asked where the first is that the CPU can run.
+    /// Records that the CPU took a thread with virtual time `taken` from a queue. `first` is the
+    /// head afterwards. `next` returns the first entry that may run on the CPU.
     pub fn note(
         &mut self,
         at: usize,
@@ -85,7 +85,7 @@ impl HeadSkip {
     ) {
         let at = at as u32;
         let unrunnable = first.is_some_and(|first| c::rules_has_unrunnable_head(taken, first));
-        // SAFETY: laid out as the header has it, and nobody else's.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe {
             match unrunnable {
                 true => c::rules_mark_head_unrunnable(self, at, next().unwrap_or(taken)),
@@ -94,63 +94,62 @@ impl HeadSkip {
         }
     }
 
-    /// A thread that the CPU can run comes to wait in that queue.
+    /// Records a new waiter that may run on the CPU.
     pub fn lower_min(&mut self, at: usize, vtime: u64) {
         // SAFETY: as above.
         unsafe { c::rules_lower_min(self, at as u32, vtime) };
     }
 }
 
-/// Who is next.
+/// Next thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// The thread that has used up its slice.
+    /// The previous thread continues.
     Same,
-    /// The first of that queue.
+    /// The head of this queue.
     Queue(usize),
-    /// NoneWaiting waits.
+    /// No thread waits.
     NoneWaiting,
 }
 
-/// How long, and how far ahead.
+/// Limits of the selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a thread runs before the CPU asks who is next.
+    /// Length of a slice.
     pub slice_ns: u64,
-    /// How long threads of one address space may follow one another.
+    /// Longest turn of an address space.
     pub turn_ns: u64,
-    /// How far they may get ahead of whoever waits, in virtual time.
+    /// Largest virtual time by which a turn may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// Address spaces have turns.
+    /// Whether address spaces have turns.
     pub aggregate: bool,
 }
 
-/// A thread that comes to wait.
+/// A thread that is about to wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NewWaiter {
-    /// Its address space.
+    /// Address space.
     pub mm: u64,
-    /// Its seat; 0: none.
+    /// Seat; 0: none.
     pub seat: u64,
-    /// The version of all seats that this one is of.
+    /// Version of the seats.
     pub version: u32,
-    /// Its virtual time.
+    /// Virtual time.
     pub vtime: u64,
-    /// Its weight.
+    /// Weight.
     pub weight: u64,
-    /// The only CPU that it may run on, counted from 1; 0: it may run on others.
+    /// CPU to which it is pinned, counted from 1; 0: not pinned.
     pub pinned_cpu: u32,
 }
 
 impl NewWaiter {
-    /// With whom it shares a queue: its address space's threads of the same seat and of the
-    /// same only CPU; alone for those that have neither, its address space.
+    /// Returns the key by which threads share a queue: address space, seat and pinned CPU.
     pub fn queue_key(&self) -> u64 {
         c::rules_queue_key(self.mm, self.seat, self.version, self.pinned_cpu)
     }
 }
 
-/// The queues of an LLC.
+/// The run queues of an LLC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LlcRunQueue {
     mm_queues: [MmQueue; MM_QUEUES_PER_LLC],
@@ -158,49 +157,48 @@ pub struct LlcRunQueue {
 }
 
 impl LlcRunQueue {
-    /// Virtual time of whoever waits and is furthest behind, at its latest.
+    /// Returns the clock: the largest minimum virtual time of the waiting threads.
     pub fn clock(&self) -> u64 {
         self.clock
     }
 
-    /// Moves the clock on, if it is behind that.
+    /// Advances the clock, if it is behind.
     pub fn advance(&mut self, vtime: u64) {
         self.clock = later(self.clock, vtime);
     }
 
-    /// Threads that wait.
+    /// Returns the number of waiting threads.
     pub fn waiting(&self) -> u32 {
         self.mm_queues.iter().map(|queue| queue.waiting).sum()
     }
 
-    /// The queues.
+    /// Returns the queues.
     pub fn mm_queues(&self) -> &[MmQueue; MM_QUEUES_PER_LLC] {
         &self.mm_queues
     }
 
-    /// Which of the queues is these sharers' from now on.
+    /// Returns the queue for a key.
     pub fn queue_of(&self, queue_key: u64) -> usize {
-        // SAFETY: the array is as long as the header has it, and only read.
+        // SAFETY: the array has the length of the header, and is only read.
         unsafe { c::rules_mm_queue_of(&self.mm_queues, queue_key) as usize }
     }
 
-    /// The first of those that wait with this seat; 0: without.
+    /// Returns the minimum virtual time of the waiting threads with this seat; 0: without a seat.
     pub fn first_of_seat(&self, seat: u64) -> Option<u64> {
         let mut least = 0;
-        // SAFETY: the array is only read; the number is this function's.
+        // SAFETY: the array is only read; the number is a local variable.
         let found = unsafe { c::rules_first_of_seat(&self.mm_queues, seat, &mut least) };
         found.then_some(least)
     }
 
-    /// Where those that wait are on average; not behind the clock.
+    /// Returns the average virtual time of the waiting threads, and at least the clock.
     pub fn average(&self) -> u64 {
         // SAFETY: the array is only read.
         unsafe { c::rules_average_of(&self.mm_queues, self.clock) }
     }
 
-    /// Where a thread's virtual time is put that comes to wait here: no further ahead of those
-    /// that wait than anybody gets. By the clock of the CPUs that may serve it, which may be
-    /// behind this one's.
+    /// Returns the virtual time of a new waiter: at most the largest lag ahead of the first thread
+    /// of its seat. `clock` is that of the CPUs that may serve it, which may be behind this one.
     pub fn place(&self, waiter: &NewWaiter, clock: u64, limits: &Limits) -> u64 {
         let max_lag_ns = max_lag(limits.max_lag_ns, limits.slice_ns, waiter.weight);
         // SAFETY: the array is only read.
@@ -215,11 +213,11 @@ impl LlcRunQueue {
         }
     }
 
-    /// A thread waits from now on; in which queue.
+    /// Adds a waiting thread. Returns its queue.
     pub fn join(&mut self, waiter: &NewWaiter) -> usize {
         let key = waiter.queue_key();
         let at = self.queue_of(key);
-        // SAFETY: a space as the header has it, and nobody else's.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe {
             c::rules_join_mm_queue(
                 &mut self.mm_queues[at],
@@ -232,36 +230,36 @@ impl LlcRunQueue {
         at
     }
 
-    /// The queue that is furthest behind for a CPU that has passed those by.
+    /// Returns the queue with the minimum virtual time for a CPU.
     pub fn min_vtime_queue(&self, head_skip: &HeadSkip) -> Option<usize> {
-        // SAFETY: all are laid out as the header has them, and only read.
+        // SAFETY: the layouts are those of the header; the values are only read.
         let at = unsafe { c::rules_min_vtime_queue(&self.mm_queues, head_skip) } as usize;
         (at < MM_QUEUES_PER_LLC).then_some(at)
     }
 
-    /// Whether those that wait in a queue have one seat, as of that version.
+    /// Returns whether all threads of a queue have one seat, of this version.
     ///
     /// # Panics
     /// There is no such queue.
     pub fn is_seated(&self, at: usize, version: u32) -> bool {
-        // SAFETY: a space as the header has it, and only read.
+        // SAFETY: the layout is that of the header; the value is only read.
         unsafe { c::rules_is_seated(&self.mm_queues[at], version) }
     }
 
-    /// One waits there no more; `first` is now the virtual time of the first, or its own.
+    /// Removes a waiting thread. `first`: the virtual time of the new head, or the thread's own.
     ///
     /// # Panics
     /// There is no such queue.
     pub fn leave(&mut self, at: usize, first: u64) {
-        // SAFETY: a space as the header has it, and nobody else's.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe { c::rules_leave_mm_queue(&mut self.mm_queues[at], first) };
     }
 
-    /// Who is next on a CPU that has passed those by; the clock goes on.
+    /// Selects the next thread of a CPU, and advances the clock.
     pub fn pick_next(&mut self, pick_ctx: &mut PickCtx, head_skip: &HeadSkip) -> Next {
         let mut queue = 0;
         pick_ctx.skipped = head_skip.queues;
-        // SAFETY: all are laid out as the header has them; the arrays are only read.
+        // SAFETY: the layouts are those of the header; the arrays are only read.
         let next = unsafe { c::rules_pick_next(pick_ctx, &self.mm_queues, head_skip, &mut queue) };
         if next == c::NEXT_SAME {
             return Next::Same;

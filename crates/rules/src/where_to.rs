@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! On which CPU a thread is to run: an idle one, of an idle core if there is any
-//! (paper 3b); at home before anywhere else, where programs have seats (paper 1).
+//! Selection of a CPU: an idle one, of an idle core if there is one (paper 3b); preferred CPUs
+//! first, if programs have seats (paper 1).
 
 use usher_model::CpuSet;
 
 use crate::c;
 
-/// CPUs that the rules know: those with lower numbers.
+/// Upper limit for the numbers of CPUs.
 pub const CPUS_MAX: usize = 512;
-/// LLCs that have queues of their own; those behind share them.
+/// Upper limit of LLCs with queues of their own; further ones share them.
 pub const LLCS_MAX: usize = 64;
-/// Words of a set.
+/// Words of a CPU set.
 pub const CPU_WORDS: usize = CPUS_MAX / 64;
 
-/// `struct cpu_set`: a bit for each CPU.
+/// `struct cpu_set`: one bit per CPU.
 pub type CpuWords = [u64; CPU_WORDS];
 
-/// A set as the rules have it; CPUs beyond [`CPUS_MAX`] are left out.
+/// Converts a set; CPUs from [`CPUS_MAX`] on are left out.
 pub fn words_of(cpus: &CpuSet) -> CpuWords {
     let mut words = [0; CPU_WORDS];
     for cpu in cpus.iter().map(|cpu| cpu as usize) {
@@ -27,45 +27,45 @@ pub fn words_of(cpus: &CpuSet) -> CpuWords {
     words
 }
 
-/// `struct place`: where a CPU lies.
+/// `struct place`: place of a CPU in the topology.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// 0: no such CPU.
+    /// 0: there is no such CPU.
     pub known: u32,
-    /// The number of its LLC.
+    /// Number of its LLC.
     pub llc: u32,
-    /// The kernel's number of its node.
+    /// Number of its node in the kernel.
     pub node_number: u32,
-    /// Nothing.
+    /// Padding.
     pub unused: u32,
-    /// LLCs of its node, by bit.
+    /// Bitmask of the LLCs of its node.
     pub node_llcs: u64,
-    /// The CPUs of its core, itself among them.
+    /// CPUs of its core, including itself.
     pub core: CpuWords,
-    /// Those of its LLC.
+    /// CPUs of its LLC.
     pub near: CpuWords,
-    /// Those of its node.
+    /// CPUs of its node.
     pub node: CpuWords,
 }
 
-/// `struct outlook`: what a choice is made from.
+/// `struct idle_scan_ctx`: CPU sets for the selection.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IdleScanCtx {
     /// Idle CPUs.
     pub idle: CpuWords,
-    /// Those whose cores are idle with all their threads.
+    /// CPUs of idle cores.
     pub cores: CpuWords,
-    /// Where the thread may run.
+    /// CPUs that the thread may run on.
     pub allowed: CpuWords,
-    /// Where it is at home; all of those, if it has no seat.
+    /// Preferred CPUs; without a seat, all allowed ones.
     pub preferred: CpuWords,
-    /// CPUs that run guests.
+    /// CPUs that run borrowers.
     pub borrowers: CpuWords,
-    /// Nothing to the choice: the scheduler's own list of what is still to be looked at.
+    /// Unused by the selection: idle CPUs that the scheduler has not examined yet.
     pub remaining: CpuWords,
-    /// Nothing to the choice: nodes that the scheduler has not looked at.
+    /// Unused by the selection: nodes that the scheduler has not read.
     pub unread_nodes: u64,
 }
 
@@ -73,34 +73,36 @@ fn found(cpu: i32) -> Option<u32> {
     u32::try_from(cpu).ok()
 }
 
-/// The CPU for a thread that last ran on `last`, which lies `here`; `None`: it has to wait.
+/// Returns the CPU for a thread that last ran on `last`, at the place `here`; `None`: the thread
+/// has to wait.
 pub fn choose_cpu(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: both are laid out as the header has them, and only read.
+    // SAFETY: the layouts are those of the header; the values are only read.
     found(unsafe { c::rules_choose_cpu(smt, scan, last, here) })
 }
 
-/// The same where none could be better, whatever is not in sight.
+/// Same, but only CPUs of the best kind, to which unread nodes cannot add a better one.
 pub fn choose_best(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: both are laid out as the header has them, and only read.
+    // SAFETY: the layouts are those of the header; the values are only read.
     found(unsafe { c::rules_choose_best(smt, scan, last, here) })
 }
 
-/// The same, of idle cores alone.
+/// Same, but only idle cores.
 pub fn choose_core(scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: both are laid out as the header has them, and only read.
+    // SAFETY: the layouts are those of the header; the values are only read.
     found(unsafe { c::rules_choose_core(scan, last, here) })
 }
 
-/// Whether nobody works on this core but guests.
+/// Returns whether the core runs borrowers only.
 pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
-    // SAFETY: both are laid out as the header has them, and only read.
+    // SAFETY: the layouts are those of the header; the values are only read.
     unsafe { c::rules_only_borrowers_run(core, scan) }
 }
 
-/// Where a thread with that seat is at home; `None`: it may run nowhere there.
+/// Returns the preferred CPUs of a thread with this seat; `None`: it may run on none of the seat's
+/// CPUs.
 pub fn find_preferred(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
     let mut preferred = [0; CPU_WORDS];
-    // SAFETY: sets as the header has them; the first is written, and this function's.
+    // SAFETY: the layouts are those of the header; the set that is written is a local variable.
     let any = unsafe { c::rules_find_preferred(&mut preferred, allowed, seat) };
     any.then_some(preferred)
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When one LLC takes from another.
+//! Load balancing between LLCs.
 
 use usher_rules::balance::{self, BALANCE_PERIOD_NS, Load, Surplus};
 
-/// Of LLCs of any size: whoever is taken from another node would not be taken back; within
-/// one, whoever waits where more do for each CPU goes round.
+/// For LLCs of any size: a thread taken from another node would not be taken back. Within a node, a
+/// thread rotates if the load per CPU differs.
 #[test]
-fn a_thread_is_taken_where_that_evens_them_out() {
+fn migration_reduces_imbalance() {
     let load = |waiting, cpus| Load { waiting, cpus };
     let of_four =
         |there, here, in_node| balance::surplus_of(load(there, 4), load(here, 4), false, in_node);
@@ -14,7 +14,7 @@ fn a_thread_is_taken_where_that_evens_them_out() {
     assert_eq!(of_four(1, 0, false), Surplus::None);
     assert_eq!(of_four(1, 0, true), Surplus::One);
     assert_eq!(of_four(1, 1, true), Surplus::None);
-    // As many wait for ten times as many.
+    // Equal numbers of waiting threads, but ten times as many CPUs.
     for in_node in [false, true] {
         let find = |there, here| balance::surplus_of(there, here, false, in_node);
         assert_eq!(find(load(11, 2), load(11, 20)), Surplus::Many);
@@ -38,7 +38,7 @@ fn a_thread_is_taken_where_that_evens_them_out() {
             let back = balance::surplus_of(after.1, after.0, false, false);
             assert_eq!(back, Surplus::None, "{of:?}");
         }
-        // Where the last thread sleeps, one that waits here is about to run.
+        // If the last thread sleeps, one waiting thread is about to run here.
         for in_node in [false, true] {
             let less = load(here.saturating_sub(1), cpus_here);
             assert_eq!(
@@ -50,9 +50,9 @@ fn a_thread_is_taken_where_that_evens_them_out() {
     }
 }
 
-/// An LLC looks at every other as often as at any, and never at itself.
+/// All other LLCs are equally likely, and an LLC never checks itself.
 #[test]
-fn an_llc_looks_at_all_others() {
+fn every_other_llc_is_checked() {
     assert_eq!(balance::other_llc(0, 1, 7), 0);
     for (llcs, here) in (2..9).flat_map(|llcs| (0..llcs).map(move |here| (llcs, here))) {
         let each = llcs as u32 - 1;
@@ -65,10 +65,10 @@ fn an_llc_looks_at_all_others() {
     }
 }
 
-/// Of two LLCs of which each looks as often as it may: by one too many a thread is there for
-/// as long as it was here; by more the next CPU goes on at once.
+/// Both LLCs check as often as permitted. A single surplus thread stays for equal times in both.
+/// With a larger surplus, the next CPU continues at once.
 #[test]
-fn whoever_is_one_too_many_stays_for_as_long_as_any() {
+fn surplus_thread_stays_equally_long_in_both_llcs() {
     let (mut here_ns, mut there_ns) = (0, 0);
     assert!(balance::begins_balance(7, &mut here_ns));
     assert!(
@@ -94,7 +94,7 @@ fn whoever_is_one_too_many_stays_for_as_long_as_any() {
 
 /// Clocks overflow.
 #[test]
-fn looks_go_on_when_the_clock_begins_anew() {
+fn checks_continue_after_clock_overflow() {
     let mut at_ns = u64::MAX - 3;
     assert!(!balance::begins_balance(u64::MAX - 4, &mut at_ns));
     assert!(balance::begins_balance(2, &mut at_ns));

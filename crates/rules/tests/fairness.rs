@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which thread is next on one CPU: paper 4's example, shares by weight, and bounds on waits.
-//! On the host build of the scheduler.
+//! Selection on one CPU, on the host build of the scheduler: paper 4's example, shares by weight,
+//! and bounds on waits.
 
 mod common;
 
@@ -16,11 +16,11 @@ fn settings(aggregate: bool) -> Settings {
     }
 }
 
-/// The order in which threads of one slice each run, and how often the address space changes
-/// on the way.
+/// Returns the order in which threads of one slice each run, and the number of address-space
+/// switches.
 fn order(aggregate: bool) -> (String, usize) {
     let mut world = World::new(1, settings(aggregate));
-    // They come while another thread runs.
+    // The threads start while another thread runs.
     let mut program = Program::new(9 << 8, 1);
     (program.runs_ns, program.bursts) = (MS, 1);
     world.start(program);
@@ -42,23 +42,23 @@ fn order(aggregate: bool) -> (String, usize) {
 }
 
 #[test]
-fn the_papers_example() {
+fn order_matches_the_papers_example() {
     assert_eq!(order(false), ("ABCDE".to_owned(), 3));
     assert_eq!(order(true), ("ACDBE".to_owned(), 1));
 }
 
 fn threads() -> impl Strategy<Value = Vec<(u64, u64)>> {
-    // An address space, and when the thread begins.
+    // Address space and start of each thread.
     proptest::collection::vec((1..6_u64, 0..6 * MS), 2..9)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The promise of turns.h: no thread gets further ahead of one that waits than `lead_ns`
-    /// and two slices, so a wait is at most (n - 1) times that.
+    /// The bound of turns.h: no thread gets further ahead of a waiting thread than `max_lag_ns` and
+    /// two slices. A wait is at most (n - 1) times that in virtual time, and twice as long in time.
     #[test]
-    fn no_thread_is_further_ahead_than_the_bound(
+    fn lag_and_wait_stay_within_the_bound(
         mut threads in threads(),
         aggregate: bool,
         turn_slices in 1..12_u64,
@@ -91,19 +91,19 @@ proptest! {
                 prop_assert!(ahead <= bound as i64, "{ahead} ns ahead");
             }
         }
-        // Before, the others may have been as far behind.
+        // The other threads may first have been as far behind.
         prop_assert!(world.longest_wait_ns() <= 2 * (count - 1) * bound);
     }
 }
 
-/// What a thread that always computes had of a CPU.
+/// CPU share and longest wait of a thread that always computes.
 #[derive(Debug, Clone, Copy)]
 struct Had {
     share: f64,
     waited_ns: u64,
 }
 
-/// Of threads with these weights, each a program of its own, over three minutes.
+/// Runs threads with these weights, each a program of its own, for three minutes.
 fn shares(weights: &[u32], aggregate: bool) -> Vec<Had> {
     let mut world = World::new(1, settings(aggregate));
     for (number, &weight) in (1..).zip(weights) {
@@ -124,14 +124,14 @@ fn shares(weights: &[u32], aggregate: bool) -> Vec<Had> {
 #[test]
 fn shares_are_proportional_to_weight() {
     for aggregate in [false, true] {
-        // Nice 5, 15 and -20 beside nice 0, as scx.weight has them.
+        // scx.weight of nice 5, 15 and -20, beside nice 0.
         for other in [33, 3, 8668] {
             let has = shares(&[100, other], aggregate)[1].share;
             let due = f64::from(other) / f64::from(100 + other);
             let off = if other == 3 { 0.35 } else { 0.05 };
             assert!((has / due - 1.0).abs() < off, "{other}: {has} of {due}");
         }
-        // Nice 19 is due a hundredth.
+        // The due share of nice 19 is a hundredth.
         let has = shares(&[100, 1], aggregate)[1].share;
         assert!((0.01..0.03).contains(&has), "{has}");
     }
@@ -139,7 +139,7 @@ fn shares_are_proportional_to_weight() {
 
 #[test]
 fn lightest_thread_waits_for_seconds_beside_the_heaviest() {
-    // Nice 19 and -20, and the latter in a cgroup of the greatest weight.
+    // Nice 19 beside nice -20, also in a cgroup of the greatest weight.
     for heavy in [&[8668][..], &[8668; 7], &[866_800], &[8668, 866_800, 100]] {
         let weights: Vec<u32> = [1].iter().chain(heavy).copied().collect();
         for aggregate in [false, true] {
@@ -149,7 +149,7 @@ fn lightest_thread_waits_for_seconds_beside_the_heaviest() {
     }
 }
 
-/// When they begin, the light thread is far ahead of the others already.
+/// When the heavy threads begin, the light thread is far ahead of the other already.
 #[test]
 fn light_thread_waits_for_seconds_when_heavier_ones_begin() {
     for later in [&[8668; 3][..], &[866_800], &[866_800, 8668, 866_800]] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Slots of latencies.
+//! Histogram slots of latencies.
 
 use proptest::prelude::*;
 use usher_rules::latency::{SLOTS, log2_of, slot_of, upper_end};
@@ -15,7 +15,7 @@ fn logarithms_are_rounded_down() {
 
 proptest! {
     #[test]
-    fn a_latency_lies_in_its_slot(bits in 0..63_u32, any in proptest::num::u64::ANY) {
+    fn latency_lies_within_its_slot(bits in 0..63_u32, any in proptest::num::u64::ANY) {
         let latency = any >> bits;
         let slot = slot_of(latency) as usize;
         prop_assert!(slot < SLOTS);

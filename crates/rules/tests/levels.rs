@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Linux 2.6's order: keys and who_is_next on one CPU, against two arrays of lists;
-//! paper 4's example; slices and levels by hand.
+//! Order of Linux 2.6: keys and pick_next on one CPU, compared with two arrays of lists; paper 4's
+//! example; slices and levels computed by hand.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,16 +19,16 @@ struct Thread {
     level: u32,
 }
 
-/// What one CPU is to do with its threads.
+/// A scheduler of one CPU.
 trait Scheduler {
     fn wake(&mut self, thread: Thread);
-    /// The one that runs has used up its slice, and has this level now.
+    /// The running thread has used up its slice. `level`: its new level.
     fn expire(&mut self, level: u32, interactive: bool);
     fn block(&mut self);
     fn running(&self) -> Option<Thread>;
 }
 
-/// Two arrays of lists, as Linux 2.6 had them: who runs stays in its list.
+/// Two arrays of lists, as in Linux 2.6: the running thread stays in its list.
 struct Lists {
     cure: bool,
     active: Vec<Vec<(Thread, usize)>>,
@@ -54,8 +54,8 @@ impl Lists {
         self.cure && thread.mm == self.mm
     }
 
-    /// The level of each thread of the active array, one better for those that share
-    /// the address space that runs; of a level, who came first.
+    /// Selects from the active array by level, then by arrival. Levels of threads that share the
+    /// running address space are better by one.
     fn pick(&mut self) {
         if self.active.iter().all(Vec::is_empty) {
             mem::swap(&mut self.active, &mut self.expired);
@@ -132,7 +132,7 @@ struct Keys {
 impl Keys {
     fn new(cure: bool, clock: u64) -> Self {
         let mut llc_rq = LlcRunQueue::default();
-        // No further than half of all numbers at once.
+        // Each step is less than half of the number range.
         llc_rq.advance(clock / 2);
         llc_rq.advance(clock);
         Self {
@@ -180,7 +180,7 @@ impl Keys {
         self.running = Some((thread, key));
     }
 
-    /// What the CPU asks with that thread still on it.
+    /// Selects with `prev` still on the CPU.
     fn next(&mut self, prev: Option<(Thread, u64)>) {
         let own = match self.cure {
             true => self.llc_rq.queue_of(self.mm),
@@ -254,7 +254,7 @@ impl Scheduler for Keys {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// Of the thread of that number, if it sleeps.
+    /// Wakes the thread of this number, if it sleeps.
     Wake(usize, u32),
     Expire(u32, bool),
     Sleep,
@@ -270,7 +270,7 @@ fn thread(at: usize, level: u32) -> Thread {
     }
 }
 
-/// All levels, or few of them, so that many are of the same.
+/// All levels, or a few of them, so that many threads have the same.
 fn level() -> impl Strategy<Value = u32> {
     prop_oneof![0..LEVELS as u32, 118..122_u32]
 }
@@ -283,7 +283,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Who runs after each event.
+/// Returns the running thread after each event.
 fn order(scheduler: &mut dyn Scheduler, events: &[Event]) -> Vec<Option<Thread>> {
     let mut awake = [false; THREADS];
     let mut ran = Vec::new();
@@ -310,7 +310,7 @@ fn order(scheduler: &mut dyn Scheduler, events: &[Event]) -> Vec<Option<Thread>>
 proptest! {
     /// Also where the numbers of arrays overflow, and after many arrivals.
     #[test]
-    fn keys_are_in_the_order_of_two_arrays_of_lists(
+    fn keys_order_like_two_arrays_of_lists(
         cure: bool,
         events in proptest::collection::vec(event(), 1..120),
         arrays in prop_oneof![Just(0_u64), Just(0xffff), 0x7ff0..0x8010_u64],
@@ -343,7 +343,7 @@ fn example(scheduler: &mut dyn Scheduler) -> (String, usize) {
 }
 
 #[test]
-fn the_papers_example() {
+fn order_matches_the_papers_example() {
     for (cure, expected) in [(false, ("ABCDE", 3)), (true, ("ACDBE", 1))] {
         let expected = (expected.0.to_owned(), expected.1);
         assert_eq!(example(&mut Lists::new(cure)), expected);
@@ -366,7 +366,7 @@ fn slices_are_by_nice_value() {
 }
 
 #[test]
-fn sleep_moves_a_thread_by_five_levels() {
+fn sleep_shifts_level_by_at_most_five() {
     let level = |nice: i32, sleep_ms: u64| levels::level_of(120 + nice, sleep_ms * MS);
     assert_eq!(
         [0, 99, 100, 500, 1000, 9000].map(|sleep_ms| level(0, sleep_ms)),
@@ -376,7 +376,7 @@ fn sleep_moves_a_thread_by_five_levels() {
 }
 
 #[test]
-fn it_takes_more_to_be_interactive_with_a_worse_nice_value() {
+fn higher_nice_value_needs_more_sleep_to_be_interactive() {
     let interactive = |nice, sleep_ns| levels::is_interactive(120 + nice, sleep_ns);
     let least = |nice: i32| (0..=10).find(|tenth| interactive(nice, tenth * 100 * MS));
     assert_eq!(
@@ -386,7 +386,7 @@ fn it_takes_more_to_be_interactive_with_a_worse_nice_value() {
 }
 
 #[test]
-fn sleep_is_remembered_for_a_second() {
+fn sleep_average_is_capped_at_a_second() {
     let slept = |average, ms| levels::average_after_sleep(average * MS, ms * MS, 120) / MS;
     assert_eq!(
         [slept(100, 50), slept(990, 50), slept(900, 5000)],
@@ -400,7 +400,7 @@ fn sleep_is_remembered_for_a_second() {
 }
 
 #[test]
-fn the_expired_wait_for_a_second_each_and_ten_at_most() {
+fn expired_threads_starve_after_a_second_per_waiter_up_to_ten() {
     let starving = |waiting, now| levels::is_starving(SECOND, now, waiting);
     assert_eq!(
         [starving(3, 4 * SECOND), starving(3, 4 * SECOND + 1)],
@@ -412,9 +412,9 @@ fn the_expired_wait_for_a_second_each_and_ten_at_most() {
     );
 }
 
-/// To another LLC, whose arrays have other numbers.
+/// Migration to an LLC whose arrays have other numbers.
 #[test]
-fn whoever_moves_stays_active_or_expired() {
+fn migrated_key_keeps_its_kind_of_array() {
     let (there, here) = (7_u64 << 48, 0xffff_u64 << 48);
     let key = |array, arrival| levels::key_at(array, 121, arrival);
     let moved = |key| levels::key_elsewhere(key, there, here, 3);

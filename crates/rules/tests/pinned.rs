@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that may run on some CPUs only: they wait with threads of other CPUs, which their
-//! own CPUs cannot serve. On the host build of the scheduler.
+//! Threads pinned to some CPUs wait with threads that those CPUs cannot run. On the host build of
+//! the scheduler.
 
 mod common;
 
 use common::{MS, Program, SETTINGS, World};
 use proptest::prelude::*;
 
-/// A world in which these threads run from the start.
+/// Starts a world with these threads.
 fn world(cpus: usize, programs: impl IntoIterator<Item = Program>) -> World {
     let mut world = World::new(cpus, SETTINGS);
     for program in programs {
@@ -30,7 +30,7 @@ fn check_shares(
     }
 }
 
-/// Two address spaces that share a queue would begin a turn one after the other, for ever.
+/// Otherwise each of two address spaces in one queue would begin a turn in succession, without end.
 #[test]
 fn address_spaces_that_share_a_queue_share_a_turn() {
     for (cpus, loops) in [(2, 60), (2, 120), (4, 120), (4, 400), (3, 33)] {
@@ -43,15 +43,15 @@ fn address_spaces_that_share_a_queue_share_a_turn() {
     }
 }
 
-/// However crowded the other CPU is; also a program whose other thread waits there.
+/// Independent of the crowd on the other CPU, and of a thread of the same program that waits there.
 #[test]
 fn pinned_threads_share_their_cpu_equally() {
-    // Threads on CPU 0 and on CPU 1.
+    // Numbers of threads on CPU 0 and on CPU 1.
     for (few, many) in [(3, 4), (4, 10), (6, 21), (1, 30)] {
         for has_one_there in [false, true] {
             let cpu_of = |number| if number < few { 1 } else { 2 };
             let loops = (0..few + many).map(|number| Program::new(number + 1, cpu_of(number)));
-            // One thread of the first program waits on the crowded CPU.
+            // A thread of the first program waits on the crowded CPU.
             let other = has_one_there.then(|| Program::new(1, 2));
             let mut world = world(2, loops.chain(other));
             world.run(20_000 * MS);
@@ -61,11 +61,11 @@ fn pinned_threads_share_their_cpu_equally() {
     }
 }
 
-/// Threads that now and then sleep, in bursts too long to be urgent, beside a crowd on the CPUs
-/// that they are pinned to. The LLC's other CPUs, with fewer threads, are far ahead of those.
+/// Threads that sleep now and then, with bursts too long to be urgent, beside a crowd on the CPUs
+/// that they are pinned to. The LLC's other CPUs have fewer threads and are far ahead.
 #[test]
 fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
-    // Threads on the first half of so many CPUs, and on the second.
+    // Numbers of threads on the first half of the CPUs, and on the second.
     for (cpus, few, many) in [(2, 3, 30), (2, 2, 10), (4, 6, 60), (4, 5, 20)] {
         let uncrowded = (1 << (cpus / 2)) - 1;
         let crowded = ((1 << cpus) - 1) & !uncrowded;
@@ -90,12 +90,12 @@ fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
             sleepers_ns <= loops_ns && sleepers_ns <= Some(each),
             "{waits}"
         );
-        // Each of the others may have been as far behind as it is ahead at the end.
+        // Each of the others may first have been as far behind as it is ahead at the end.
         assert!(loops_ns <= Some(2 * each), "{waits}");
     }
 }
 
-/// Two threads that weigh 4 : 1 wait in the queue of a crowd that is pinned to other CPUs.
+/// Two threads with weights of 4 : 1 wait in the queue of a crowd that is pinned to other CPUs.
 #[test]
 fn weights_count_behind_a_crowd_that_waits_for_other_cpus() {
     let crowd = (0..30).map(|_| Program::new(1, 0b1100));
@@ -110,9 +110,9 @@ fn weights_count_behind_a_crowd_that_waits_for_other_cpus() {
     check_shares(&world, 20_000 * MS, |p| p.cpus == 0b11, due);
 }
 
-/// Programs whose threads are pinned to two halves of an LLC, and crowd on one of them. A
-/// program's threads share a queue. Its head is far behind whatever waits for the other half,
-/// and cannot run there.
+/// Programs with threads pinned to either half of an LLC, with a crowd on one half. The threads of
+/// a program share a queue. Its head is far behind the threads that wait for the other half, and
+/// cannot run there.
 #[test]
 fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
     for programs in [1, 2, 5] {
@@ -126,7 +126,7 @@ fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
     }
 }
 
-/// Up to four CPUs, and loops of these weights that may run on any of them.
+/// Up to four CPUs, and loops of these weights pinned to any of them.
 fn crowd(weights: &'static [u32]) -> impl Strategy<Value = (u32, Vec<Program>)> {
     let any_loop = move |cpus: u32| {
         let runs_ns = prop_oneof![Just(u64::MAX), Just(MS / 20)];
@@ -150,14 +150,14 @@ proptest! {
 
     /// The kernel ends the scheduler when a thread has waited for 30 s.
     #[test]
-    fn no_thread_starves_wherever_all_may_run((cpus, loops) in crowd(&[100])) {
+    fn no_thread_starves_with_any_affinity((cpus, loops) in crowd(&[100])) {
         let mut world = world(cpus as usize, loops);
         world.run(15_000 * MS);
         prop_assert!(world.longest_wait_ns() < 5_000 * MS, "{}", world.longest_wait_ns());
     }
 
     #[test]
-    fn no_thread_starves_whatever_they_weigh((cpus, loops) in crowd(&[1, 3, 33, 100, 400, 8668])) {
+    fn no_thread_starves_with_any_weight((cpus, loops) in crowd(&[1, 3, 33, 100, 400, 8668])) {
         let mut world = world(cpus as usize, loops);
         world.run(35_000 * MS);
         prop_assert!(world.longest_wait_ns() < 25_000 * MS, "{}", world.longest_wait_ns());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each thread is due.
+//! Shares of the CPU as virtual time.
 
 use usher_rules::share;
 
 const MS: u64 = 1_000_000;
 
 #[test]
-fn time_alone_is_not_owed() {
+fn uncontended_time_is_not_charged() {
     let alone = |vtime| share::clamp_to_clock(vtime, 100 * MS);
     assert_eq!(
         [alone(97 * MS), alone(100 * MS), alone(9000 * MS)],
@@ -15,7 +15,7 @@ fn time_alone_is_not_owed() {
 }
 
 #[test]
-fn weight_slows_virtual_time() {
+fn virtual_time_is_inverse_to_weight() {
     let virtual_ns = |weight| share::virtual_ns(6 * MS, weight);
     assert_eq!(
         [virtual_ns(100), virtual_ns(200), virtual_ns(50)],
@@ -25,7 +25,7 @@ fn weight_slows_virtual_time() {
 }
 
 #[test]
-fn whoever_slept_is_owed_a_slice_and_no_more() {
+fn credit_for_sleep_is_limited_to_a_slice() {
     let wake = |vtime| share::clamp_sleeper(vtime, 100 * MS, 3 * MS);
     assert_eq!(
         [wake(0), wake(98 * MS), wake(105 * MS)],
@@ -34,7 +34,7 @@ fn whoever_slept_is_owed_a_slice_and_no_more() {
 }
 
 #[test]
-fn urgent_are_short_bursts_within_their_share() {
+fn short_bursts_within_the_share_are_urgent() {
     let urgent = |burst, vtime| share::is_urgent(burst, vtime, 100 * MS);
     assert!(urgent(MS / 10, 99 * MS));
     assert!(urgent(MS - 1, 99 * MS));
@@ -43,7 +43,7 @@ fn urgent_are_short_bursts_within_their_share() {
 }
 
 #[test]
-fn weights_of_cgroups_multiply_that_of_a_thread() {
+fn cgroup_weights_multiply_the_thread_weight() {
     let within = |percent, weight| share::within_group(percent, weight);
     assert_eq!(
         [within(100, 0), within(100, 100), within(100, 250)],
@@ -60,7 +60,7 @@ fn weights_of_cgroups_multiply_that_of_a_thread() {
 }
 
 #[test]
-fn urgent_threads_do_not_come_first_for_ever() {
+fn urgent_threads_yield_after_the_largest_lag() {
     let late = |now| share::is_late(10 * MS, now, 24 * MS);
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
 }

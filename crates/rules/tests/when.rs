@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The run queues of an LLC: the arithmetic of turns.h.
+//! Run queues of an LLC: the arithmetic of turns.h.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,12 +13,12 @@ const MS: u64 = 1_000_000;
 
 proptest! {
     #[test]
-    fn the_average_is_of_those_that_wait_and_not_behind_the_clock(
+    fn average_is_that_of_waiting_threads_and_at_least_the_clock(
         queues in proptest::collection::vec((0..50_i64, 0..3_u32), MM_QUEUES_PER_LLC),
         since: u64,
     ) {
         let mut llc_rq = LlcRunQueue::default();
-        // No further than half of all numbers at once.
+        // Each step is less than half of the number range.
         llc_rq.advance(since / 2);
         llc_rq.advance(since);
         llc_rq.advance(since.wrapping_add(20));
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn an_address_space_has_one_queue_while_it_waits(
+    fn address_space_keeps_its_queue_while_threads_wait(
         mms in proptest::collection::vec(0..200_u64, 1..40),
     ) {
         let mut llc_rq = LlcRunQueue::default();
@@ -49,10 +49,10 @@ proptest! {
     }
 }
 
-/// Who came to wait before a program had another seat may be at home elsewhere by now; those
-/// who come after that do not wait with them.
+/// A thread enqueued before a change of the seats may prefer other CPUs since. Threads enqueued
+/// later get another queue.
 #[test]
-fn a_queue_is_of_a_seat_until_seats_change() {
+fn queue_has_a_seat_until_seats_change() {
     let mut llc_rq = LlcRunQueue::default();
     let waiter = |seat, version| NewWaiter {
         mm: 1 << 20,
@@ -75,9 +75,9 @@ fn a_queue_is_of_a_seat_until_seats_change() {
 }
 
 proptest! {
-    /// Nobody is passed by for the seat of somebody else in the queue.
+    /// A queue is excluded for a seat only if all its threads have that seat.
     #[test]
-    fn only_those_of_one_seat_are_passed_by(
+    fn queue_has_a_seat_only_if_all_threads_have_it(
         waiters in proptest::collection::vec((0..60_u64, 0..3_u64, any::<bool>(), 0..9_usize), 1..200),
     ) {
         let mut llc_rq = LlcRunQueue::default();
@@ -103,10 +103,10 @@ proptest! {
     }
 }
 
-/// Other CPUs put threads on this one, and the clock of every second of them is behind. After
-/// 3 s the pace allows for 94 ms, which is less than anybody owes.
+/// The clocks of CPUs that enqueue threads alternate by 1 ms. After 3 s the pace permits 94 ms,
+/// which is less than the largest lag.
 #[test]
-fn time_does_not_run_because_clocks_are_apart() {
+fn pace_ignores_clock_skew_between_cpus() {
     let mut pace = Pace::default();
     let begun = 1_000 * MS;
     assert_eq!(pace.paced(0, 0, begun), 0);
@@ -116,10 +116,10 @@ fn time_does_not_run_because_clocks_are_apart() {
     }
 }
 
-/// Though it has had much more elsewhere, a thread waits for a turn of the others
-/// of its seat, and no longer.
+/// However much CPU time a thread had elsewhere, it waits at most for one turn of the threads of
+/// its seat.
 #[test]
-fn whoever_comes_from_elsewhere_waits_for_a_turn() {
+fn migrated_thread_waits_for_one_turn() {
     let mut llc_rq = LlcRunQueue::default();
     for (mm, seat, vtime) in [(3, 7, 50), (9, 7, 40), (20, 8, 10)] {
         llc_rq.join(&NewWaiter {
@@ -158,15 +158,15 @@ fn whoever_comes_from_elsewhere_waits_for_a_turn() {
         ],
         [64, 60, 0]
     );
-    // Those of seat 8 wait for a crowded CPU, which the clock has left behind.
+    // The threads of seat 8 wait for a crowded CPU, whose clock is behind that of the LLC.
     llc_rq.advance(30 * MS);
     let all = [8, 7, 0].map(|seat| join(llc_rq, seat, 900));
     assert_eq!(all, [54, 64, 54]);
 }
 
-/// A CPU goes by the first of a queue that it can run, as long as that is not the very first.
+/// A CPU uses the first runnable entry of a queue, as long as it is not the head.
 #[test]
-fn whoever_cannot_run_there_is_passed_by() {
+fn unrunnable_head_is_skipped() {
     // Also where virtual times overflow.
     for begun in [0, 1 << 40, (1 << 63) - 60, u64::MAX - 60] {
         let at = |vtime: u64| begun.wrapping_add(vtime);
@@ -180,7 +180,7 @@ fn whoever_cannot_run_there_is_passed_by() {
         let other = llc_rq.join(&waiter(2, 50));
         let mut head_skip = HeadSkip::default();
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(mixed));
-        // It took one at 40, and the next that it can run is at 100.
+        // The CPU took a thread at 40; the next runnable one is at 100.
         head_skip.note(mixed, at(40), Some(at(10)), || Some(at(100)));
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
         assert_eq!(
@@ -192,10 +192,10 @@ fn whoever_cannot_run_there_is_passed_by() {
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
         head_skip.lower_min(mixed, at(30));
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(mixed));
-        // Nobody else there can run: it goes by whom it took.
+        // No other entry is runnable: the vtime of the thread taken applies.
         head_skip.note(mixed, at(70), Some(at(10)), || None);
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
-        // The first is one that can; and nobody is left.
+        // The head is runnable, or the queue is empty.
         for first in [Some(at(80)), Some(at(70)), None] {
             head_skip.note(mixed, at(70), Some(at(10)), || None);
             head_skip.note(mixed, at(70), first, || panic!("the head is runnable"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The choice of an idle CPU, against looking at every one of them.
+//! Selection of an idle CPU, compared with a search over all CPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,7 @@ fn around(machine: &Topology, cpu: u32) -> Around {
     }
 }
 
-/// What a thread that wakes finds.
+/// State of the machine when a thread wakes.
 struct WakeupCase {
     idle: CpuSet,
     allowed: CpuSet,
@@ -49,7 +49,7 @@ struct WakeupCase {
 }
 
 impl WakeupCase {
-    /// Of a thread without a seat.
+    /// Case of a thread without a seat.
     fn new(idle: CpuSet, allowed: CpuSet) -> Self {
         Self {
             idle,
@@ -66,7 +66,7 @@ impl WakeupCase {
     }
 }
 
-/// What the scheduler has looked at where it knows which of these CPUs are idle.
+/// CPU sets of the scheduler after it has read the CPUs in `seen`.
 fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx {
     IdleScanCtx {
         idle: words_of(&case.idle.and(seen)),
@@ -93,21 +93,21 @@ fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option
     where_to::choose_cpu(smt, &scan, last, &place(&around(machine, last)))
 }
 
-/// The same by what is known of one node.
+/// Same, with the idle CPUs of one node.
 fn chosen_on_node(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let scan = scan_ctx(machine, case, &around.node);
     where_to::choose_best(smt, &scan, last, &place(&around))
 }
 
-/// Of idle cores alone.
+/// Idle cores only.
 fn chosen_core(machine: &Topology, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
     where_to::choose_core(&scan, last, &place(&around(machine, last)))
 }
 
-/// Every CPU that could be had, ranked: at home on an idle core, in a guest's
-/// place, as a guest on an idle core, at home beside somebody; then the nearest.
+/// Ranks all candidates: preferred idle core, borrower's CPU, other idle core, preferred idle CPU
+/// of a busy core; then by distance.
 fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let whole = match smt {
@@ -147,7 +147,7 @@ fn subset(machine: &Topology, mask: u128) -> CpuSet {
 
 proptest! {
     #[test]
-    fn no_better_cpu_is_left(
+    fn selected_cpu_is_the_best_candidate(
         at in 0..MACHINES.len(),
         smt: bool,
         idle: u128,
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_core_is_left_to_guests_where_nobody_else_works(
+    fn core_that_runs_only_borrowers_is_detected(
         at in 0..MACHINES.len(),
         idle: u128,
         borrowers: u128,
@@ -197,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn an_idle_core_comes_before_the_cpu_last_used() {
+fn idle_core_is_preferred_to_last_cpu() {
     let machine = machine(1);
     let all = machine.all_cpus();
     let idle = all.minus(&CpuSet::single(1));
@@ -208,10 +208,9 @@ fn an_idle_core_comes_before_the_cpu_last_used() {
     assert_eq!(chosen(&machine, true, &on_one_core, 0), Some(0));
 }
 
-/// Two cores of two threads each in each of two packages; the thread's program
-/// has the first package.
+/// Two packages of two cores with two hardware threads each. The seat is the first package.
 #[test]
-fn a_guest_gives_way_to_whoever_is_at_home() {
+fn borrower_is_preempted_by_seat_owner() {
     let machine = machine(1);
     let all = machine.all_cpus();
     let case = |idle: CpuSet, borrowers: CpuSet| WakeupCase {
@@ -222,7 +221,7 @@ fn a_guest_gives_way_to_whoever_is_at_home() {
     };
     let borrower = CpuSet::single(2);
     let idle = CpuSet::range(4, 7);
-    // Before it would be a guest itself.
+    // A borrower is preempted before the thread borrows itself.
     assert_eq!(
         chosen(&machine, true, &case(idle.clone(), borrower.clone()), 0),
         Some(2)
@@ -231,7 +230,7 @@ fn a_guest_gives_way_to_whoever_is_at_home() {
         chosen(&machine, true, &case(idle.clone(), CpuSet::new()), 0),
         Some(4)
     );
-    // Nobody else's core is shared.
+    // A borrower does not share a core with a thread in its seat.
     let half = CpuSet::single(5);
     assert_eq!(chosen(&machine, true, &case(half, CpuSet::new()), 0), None);
     let beside = CpuSet::single(1);

@@ -191,7 +191,7 @@ mod tests {
     use crate::shared::counters_fields;
 
     #[test]
-    fn time_that_is_shared_counts_until_now() {
+    fn shared_time_includes_the_open_period() {
         let one = 1 << 32;
         assert_eq!(shared_until(100, &[7, 5, 90, one | 3]), [17, 15]);
         assert_eq!(shared_until(100, &[7, 5, 90, one]), [17, 5]);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_on_kernels_without_sched_ext_too() {
+    fn counter_works_without_sched_ext() {
         let machine = usher_topology::load(usher_topology::Source::ThisMachine).unwrap();
         let counter = match Counter::start(&machine) {
             Err(ScxError::Unloaded { source, .. })
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_told_by_their_names() {
+    fn count_fields_match_by_name() {
         let fields = counters_fields("counts");
         let (value, numbers) = fields.numbered();
         let sums: Vec<u64> = words(&value).collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_upper_ends() {
+    fn percentiles_are_upper_ends_of_slots() {
         assert_eq!(counted(&[]).latency_below_ns(0.5), None);
         let some = counted(&[(10, 98), (80, 1), (123, 1)]);
         assert_eq!(some.latency_below_ns(0.5), Some(7));

@@ -155,19 +155,19 @@ mod tests {
     const BTF: (&str, &str) = ("kernel/btf/vmlinux", "");
 
     #[test]
-    fn a_kernel_without_sched_ext_is_said_to_be_one() {
+    fn reports_kernel_without_sched_ext() {
         let (_dir, bare) = kernel(&[BTF]);
         assert!(matches!(bare.ready(), Err(ScxError::NoSchedExt { .. })));
     }
 
     #[test]
-    fn a_kernel_without_btf_is_said_to_be_one() {
+    fn reports_kernel_without_btf() {
         let (_dir, bare) = kernel(&[("kernel/sched_ext/state", "disabled\n")]);
         assert!(matches!(bare.ready(), Err(ScxError::NoBtf { .. })));
     }
 
     #[test]
-    fn another_scheduler_is_named() {
+    fn error_names_the_loaded_scheduler() {
         let taken = [
             BTF,
             ("kernel/sched_ext/state", "enabled\n"),
@@ -179,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_on_its_own_is_ready() {
+    fn kernel_without_loaded_scheduler_is_ready() {
         let (_dir, kernel) = kernel(&[BTF, ("kernel/sched_ext/state", "disabled\n")]);
         assert!(kernel.ready().is_ok());
         assert_eq!(kernel.state().unwrap(), State::Disabled);
     }
     #[test]
-    fn one_that_ends_between_two_looks_has_ended() {
+    fn state_is_read_again_if_the_scheduler_ends_meanwhile() {
         let no = |number: i32| {
             Err(ScxError::Read {
                 path: "root/ops".into(),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_has_a_name_is_not_looked_for_for_ever() {
+    fn state_fails_if_the_name_never_appears() {
         let (_dir, kernel) = kernel(&[("kernel/sched_ext/state", "enabled\n")]);
         let error = kernel.state().unwrap_err().to_string();
         assert!(error.contains("root/ops"), "{error}");

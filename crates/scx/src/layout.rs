@@ -419,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_are_told_apart() {
+    fn restart_request_is_distinguished_from_error() {
         let ending = |kind: u64, code: u64| {
             let mut bytes = vec![0; Ending::BYTES];
             bytes[..8].copy_from_slice(&kind.to_ne_bytes());
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_since_is_told() {
+    fn since_subtracts_earlier_counts() {
         let tally = |words: &[u64]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let mut tally = Tally::default();

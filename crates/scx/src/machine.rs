@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_holds_core_llc_and_node() {
+    fn place_contains_core_llc_and_node() {
         let tables = tables(&machine("package:2 l3:2 core:2 pu:2")).unwrap();
         assert_eq!((tables.llcs, tables.cores, tables.places.len()), (4, 8, 16));
         assert_eq!(tables.cpu_words, 1);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_apart_where_there_are_several() {
+    fn nodes_are_separate_if_there_are_several() {
         let of = |description: &str| tables(&machine(description)).unwrap();
         assert_eq!(of("package:2 core:4").nodes, 0);
         let several = of("package:2 [numa:1] core:2");
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn cores_of_one_thread_are_seen() {
+    fn detects_cores_without_smt() {
         assert!(!tables(&machine("package:2 core:3")).unwrap().has_threads);
     }
 
     #[test]
-    fn a_machine_beyond_the_tables_is_refused() {
+    fn rejects_machine_beyond_the_tables() {
         let error = tables(&machine("package:513 core:1")).unwrap_err();
         assert!(matches!(error, ScxError::TooManyCpus { cpu: 512, .. }));
     }

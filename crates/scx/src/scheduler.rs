@@ -240,7 +240,7 @@ mod tests {
     use crate::shared::fields;
 
     #[test]
-    fn what_is_written_by_place_lies_there() {
+    fn offsets_match_the_structures() {
         let ops = fields("sched_ext_ops");
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
         assert_eq!(ops.place("flags"), FLAGS);

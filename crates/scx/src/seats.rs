@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_beyond_the_last_leaves_nothing() {
+    fn failed_seat_leaves_no_entry() {
         let Some(held) = held(2) else {
             return;
         };
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn everybodys_seat_is_taken_though_one_count_stays() {
+    fn unseat_all_continues_after_a_failed_delete() {
         let Some(held) = held(2) else {
             return;
         };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_that_nobody_could_have_is_refused() {
+    fn rejects_seat_without_usable_cpus() {
         for (cpus, seat) in [("0", "0"), ("0-4", "0-2,4"), ("2-3,5-7", "2")] {
             assert_eq!(asked(cpus), Ok(seat.parse().unwrap()), "{cpus}");
         }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_seat_is_told_in_a_line() {
+    fn rejected_seat_error_names_program_and_cpus() {
         let refused = ScxError::NoSuchSeat {
             name: "make".to_owned(),
             cgroup: 42,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn seats_are_laid_out_as_the_programs_have_them() {
+    fn seat_layout_matches_the_programs() {
         let seat = shared::fields("seat");
         assert_eq!((seat.bytes(), seat.place("cpus").start), (SEAT_BYTES, 0));
         assert_eq!(seat.place("name").start, CPU_WORDS * 8);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_read_as_it_was_written() {
+    fn seat_round_trips() {
         let cpus: CpuSet = [0, 5, 64, 511].into_iter().collect();
         let read = |name: &str| {
             let value = value_of(name, &cpus);

@@ -90,7 +90,7 @@ impl Fields {
 }
 
 #[test]
-fn tallies_are_told_by_their_names() {
+fn tally_fields_match_by_name() {
     let fields = fields("tally");
     let (value, numbers) = fields.numbered();
     let mut tally = Tally::default();
@@ -101,7 +101,7 @@ fn tallies_are_told_by_their_names() {
 }
 
 #[test]
-fn tallies_of_seats_are_told_by_their_names() {
+fn seat_tally_fields_match_by_name() {
     let fields = fields("seat_tally");
     let (value, numbers) = fields.numbered();
     let mut tally = SeatTally::default();
@@ -115,7 +115,7 @@ fn tallies_of_seats_are_told_by_their_names() {
 }
 
 #[test]
-fn settings_are_told_by_their_names() {
+fn settings_fields_match_by_name() {
     let (told, order) = (fields("settings"), fields("order"));
     for flag in ["smt", "aggregate", "fifo", "o1"] {
         let of = |name: &str| u64::from(name == flag);
@@ -154,7 +154,7 @@ fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
 }
 
 #[test]
-fn threads_are_read_by_their_fields_names() {
+fn thread_fields_match_by_name() {
     assert_eq!(fields("thread").bytes(), ThreadState::BYTES);
     // Independent of the other fields.
     for others in [0, 1, 9] {
@@ -186,7 +186,7 @@ fn threads_are_read_by_their_fields_names() {
 }
 
 #[test]
-fn reasons_have_the_programs_numbers() {
+fn reasons_match_the_enum() {
     let btf = Btf::from_raw("usher", &SCHED.0).unwrap().unwrap();
     let whys = btf.type_by_name::<Enum<'_>>("why").unwrap();
     let theirs: Vec<(i64, String)> = whys
@@ -205,7 +205,7 @@ fn reasons_have_the_programs_numbers() {
 
 /// BTF contains no macros.
 #[test]
-fn queues_have_the_programs_numbers() {
+fn queue_numbers_match_the_macros() {
     let state = include_str!("bpf/state.h");
     let is = |name: &str, value: &str| {
         let defined = format!("#define {name} {value}");
@@ -218,7 +218,7 @@ fn queues_have_the_programs_numbers() {
 }
 
 #[test]
-fn endings_are_read_by_their_fields_names() {
+fn ending_fields_match_by_name() {
     let fields = fields("ending");
     assert_eq!(fields.bytes(), Ending::BYTES);
     let letter = |letter: char| u64::from(u32::from(letter));

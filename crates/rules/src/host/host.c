@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The scheduler's callbacks, compiled for this machine, and what the kernel does around them.
+ * Host build of the scheduler: its callbacks, compiled for this machine, and the kernel around them
  *
- * The part of kernel/sched/ext.c that the scheduler relies on, without its locks: dispatch
- * queues, the idle CPUs, waking, scheduling, ticks. Time is the caller's. Nothing runs by
- * itself: a call that makes a CPU schedule only marks it, and the caller lets each marked CPU
+ * It contains the part of kernel/sched/ext.c that the scheduler relies on, without its locks:
+ * dispatch queues, idle CPUs, wake-ups, scheduling, ticks. The caller provides the time. Nothing
+ * runs by itself: a call that makes a CPU schedule only marks it. The caller lets each marked CPU
  * schedule (host_next_resched, host_schedule) until none is left.
  */
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void enqueue(struct task_struct *p, __u64 flags)
 	finish_insert(p);
 }
 
-/* As balance_one: whether `prev` keeps the CPU. */
+/* As balance_one: returns whether `prev` keeps the CPU. */
 static _Bool balance(struct rq *rq, __u32 cpu, struct task_struct *prev)
 {
 	_Bool is_runnable = prev && prev->scx.flags & TASK_QUEUED;
@@ -80,10 +80,10 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 		usher_stopping(prev, 1);
 	if (prev && prev->scx.flags & TASK_QUEUED)
 		enqueue(prev, next ? 0 : ENQ_LAST);
-	/* One that is put back where nothing else is to run goes on. */
+	/* A thread that is put back continues if there is no other. */
 	next = rq->local.first;
 	switch_to(rq, cpu, next);
-	/* A CPU that a callback has found idle in vain is marked so again. */
+	/* Restores the idle mark of a CPU that a callback has claimed without using it. */
 	if (!next && !mask_has(&host->idle, cpu))
 		mark_idle(cpu);
 	return next ? (__s32)next->id : -1;
@@ -101,9 +101,9 @@ __s32 host_next_resched(const struct instance *host)
 }
 
 /*
- * The slice of the task that runs has ended `at_ns`, while no task waited: the CPU asked
- * for the next one, and the task went on. Where the scheduler wants to move the task
- * instead, that is left to the next tick.
+ * Ends the slice of the running task at `at_ns`, while no task waited: the CPU dispatched, and the
+ * task continued. If the scheduler wants to migrate the task instead, that is left to the next
+ * tick.
  */
 void host_end_slice(struct instance *host, __u32 cpu, __u64 at_ns)
 {
@@ -199,7 +199,7 @@ void host_remove(struct instance *host, __u32 id)
 		resched(p->thread_info.cpu);
 		return;
 	}
-	/* The kernel's own stop is a wake-up of the thread, which stops when it runs. */
+	/* In the kernel, a stop is a wake-up of the thread, which stops when it runs. */
 	leave_queue(&p->storage);
 	unlink_from(p);
 }
@@ -360,7 +360,7 @@ void host_set_seat(struct instance *host, __u64 cgroup,
 	g_seating.version++;
 }
 
-/* What tests and the simulator read. */
+/* Functions by which tests and the simulator read the state. */
 
 __u64 host_slice(struct instance *host, __u32 id)
 {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What sched.rs hands to host.c and calls of it. */
+/* Interface between sched.rs and host.c. */
 #ifndef USHER_RULES_HOST_H
 #define USHER_RULES_HOST_H
 
-/* A task that begins. */
+/* Initial state of a task. */
 struct host_task {
 	__u64 mm;
 	__u64 cgroup;
-	/* CPU time that it has had before. */
+	/* CPU time before. */
 	__u64 ran_ns;
-	/* The only cgroup that it is in, by weight; 0: none. */
+	/* Weight of its only cgroup; 0: none. */
 	__u32 group_weight;
 	__u32 weight;
-	/* Where it was born. */
+	/* CPU on which it is created. */
 	__u32 cpu;
-	/* The task that forked it, if any did. */
+	/* The task that forked it, if `is_forked`. */
 	__u32 parent;
 	__u32 is_forked;
 	__u32 is_kernel;
 	struct cpu_set cpus;
 };
 
-/* A task as it is. */
+/* Current state of a task. */
 struct host_task_state {
 	__u64 vtime;
 	__u64 burst_average_ns;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * One scheduler on one simulated machine. A process may have any number of instances; a
- * function of host.c enters one, which makes the scheduler's variables that instance's for
- * the thread that calls.
+ * One scheduler on one simulated machine. A process may have any number of instances. A function of
+ * host.c enters one: the scheduler's variables are then those of that instance, for the calling
+ * thread.
  */
 #ifndef USHER_RULES_INSTANCE_H
 #define USHER_RULES_INSTANCE_H
@@ -11,14 +11,14 @@
 struct rq {
 	struct dsq local;
 	struct task_struct *curr;
-	/* Since when `curr` runs; what it ran before is in its sum_exec_runtime. */
+	/* Start of the current run of `curr`. Earlier runs are in its sum_exec_runtime. */
 	__u64 since_ns;
 	_Bool is_online;
 	/* The idle task runs. */
 	_Bool is_idle;
 };
 
-/* A program's soft seat. */
+/* Soft seat of a program. */
 struct host_seat {
 	__u64 cgroup;
 	struct seat seat;
@@ -37,17 +37,17 @@ struct instance {
 	__u32 cpus;
 	__u64 now_ns;
 	__u64 random;
-	/* The CPU that runs the callback, and the task that it counts as current. */
+	/* CPU of the current callback, and its current task. */
 	__u32 cpu;
 	struct task_struct *current;
-	/* The kernel's own idle CPUs, and those of idle cores. */
+	/* The kernel's idle CPUs, and the CPUs of idle cores. */
 	struct cpumask idle, idle_cores;
 	struct cpumask scratch;
-	/* CPUs that are to schedule. */
+	/* CPUs that have to schedule. */
 	struct cpu_set resched;
-	/* Turns of loops since the last reset. */
+	/* Iterations of loops since the last reset. */
 	__u64 turns;
-	/* Called before a compare-and-swap on a clock, to play another CPU. */
+	/* Called before a compare-and-swap on a clock, to simulate a race with another CPU. */
 	void (*before_swap)(__u64 *clock, void *with);
 	void *before_swap_with;
 	struct task_struct **tasks;

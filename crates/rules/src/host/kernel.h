@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The kernel, as the host build of the scheduler knows it.
+ * Declarations of the kernel for the host build
  *
- * The file takes the place of scx/src/bpf/kernel.h, whose include guard it defines. It
- * declares the same structures, constants and functions; host.c implements the functions on
- * the queues and CPUs of one instance. Whatever the BPF build finds out about the running
- * kernel (CO-RE) is fixed here: the host behaves like the newest kernel.
+ * This file replaces scx/src/bpf/kernel.h, whose include guard it defines. It declares the same
+ * structures, constants and functions. host.c implements the functions on the queues and CPUs of
+ * one instance. Properties that the BPF build reads from the running kernel (CO-RE) are fixed here:
+ * the host behaves like the newest kernel.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
@@ -91,7 +91,7 @@ struct scx_init_task_args {
 	_Bool fork;
 };
 
-/* A dispatch queue (DSQ): a list, in the order of virtual time where that counts. */
+/* A dispatch queue (DSQ): a list, ordered by virtual time for insertions with a vtime. */
 struct dsq {
 	struct task_struct *first, *last;
 	__u32 waiting;
@@ -110,7 +110,7 @@ struct task_struct {
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 
-	/* The host's own: what the pointers above lead to, and the task's queue. */
+	/* Only in the host: targets of the pointers above, and the task's queue. */
 	__u32 id, is_used;
 	struct cpumask cpus;
 	struct thread storage;
@@ -120,7 +120,7 @@ struct task_struct {
 	struct task_group group, root_group;
 	struct dsq *in;
 	struct task_struct *before, *behind;
-	/* Where a callback has inserted the task; 0: nowhere yet. */
+	/* Target of the insertion by a callback; 0: none yet. */
 	__u64 to_dsq, to_flags;
 	_Bool by_vtime;
 };
@@ -134,7 +134,7 @@ struct task_struct {
 #define bpf_core_field_offset(type, field) offsetof(type, field)
 #define bpf_ksym_exists(name) 1
 
-/* The maps are known by these addresses alone. */
+/* The maps are identified by these addresses. */
 extern const char host_threads, host_seats, host_seat_tallies;
 #define threads host_threads
 #define seats host_seats
@@ -190,13 +190,12 @@ static inline void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it)
 	it->next = 0;
 }
 
-/* Every turn of a loop of unknown length is counted: tests hold the callbacks' cost against
- * their bounds. */
+/* Counts every iteration of a loop of unknown length. Tests check the callbacks' cost by it. */
 static void host_count_turn(void);
 #define bpf_for(at, begin, end) \
 	for ((at) = (begin); (at) < (end); host_count_turn(), (at)++)
 
-/* By instance.h, for whichever is entered. */
+/* Set when an instance is entered. */
 static __thread struct place *g_places;
 
 #endif

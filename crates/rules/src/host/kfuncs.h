@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The kernel's functions that the scheduler calls, on the CPUs, tasks and dispatch queues of
- * the instance that is entered. host.c includes this file.
+ * The kernel's functions that the scheduler calls, on the CPUs, tasks and dispatch queues of the
+ * entered instance. host.c includes this file.
  */
 #ifndef USHER_RULES_KFUNCS_H
 #define USHER_RULES_KFUNCS_H
@@ -33,13 +33,13 @@ static __u64 now_ns(void)
 	return instance->now_ns;
 }
 
-/* 250 a second. */
+/* 250 Hz. */
 static __u64 bpf_jiffies64(void)
 {
 	return instance->now_ns / 4000000;
 }
 
-/* Charges the current task with what it ran, as update_curr_scx does. */
+/* Charges the current task with its CPU time, as update_curr_scx does. */
 static void account(struct rq *rq)
 {
 	struct task_struct *curr = rq->curr;
@@ -209,7 +209,7 @@ static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node)
 	return dsq_of(dsq) ? 0 : -22;
 }
 
-/* Behind `before`; first, where that is 0. */
+/* Inserts behind `before`; at the head if it is 0. */
 static void link_behind(struct dsq *dsq, struct task_struct *before,
 			struct task_struct *p)
 {
@@ -232,7 +232,7 @@ static void unlink_from(struct task_struct *p)
 	dsq->waiting--;
 }
 
-/* Equal virtual times are in the order of arrival. */
+/* Equal virtual times keep the order of arrival. */
 static void link_by_vtime(struct dsq *dsq, struct task_struct *p)
 {
 	struct task_struct *before = dsq->last;
@@ -277,7 +277,7 @@ static void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
 	p->scx.dsq_vtime = vtime;
 }
 
-/* The kernel inserts a task when the callback has returned. */
+/* Executes the insertion, as the kernel does after the callback. */
 static void finish_insert(struct task_struct *p)
 {
 	__u64 dsq = p->to_dsq;

@@ -19,25 +19,25 @@ pub const SETTINGS: Settings = Settings {
     unused: 0,
 };
 
-/// What a thread does: it computes for `runs_ns` and then sleeps, or yields where `sleeps_ns`
-/// is 0, again and again.
+/// Behaviour of a thread: it computes for `runs_ns`, then sleeps, or yields if `sleeps_ns` is 0,
+/// repeatedly.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     pub mm: u64,
-    /// CPUs that it may run on, by bit.
+    /// Bitmask of allowed CPUs.
     pub cpus: u64,
     pub weight: u32,
     pub runs_ns: u64,
     pub sleeps_ns: u64,
-    /// It ends after so many bursts.
+    /// Number of bursts until it ends.
     pub bursts: u32,
-    /// Its CPU time before; 0: it is new.
+    /// CPU time before; 0: it is new.
     pub ran_ns: u64,
     pub cgroup: u64,
 }
 
 impl Program {
-    /// One that always computes.
+    /// A thread that always computes.
     pub fn new(mm: u64, cpus: u64) -> Self {
         Self {
             mm: mm << 12,
@@ -66,16 +66,16 @@ pub struct Thread {
     pub task: TaskId,
     pub state: State,
     pub ran_ns: u64,
-    /// Left of its burst.
+    /// Rest of its burst.
     left_ns: u64,
     bursts: u32,
-    /// Since when it runs, waits or sleeps.
+    /// Start of the current run, wait or sleep.
     since_ns: u64,
-    /// Longest wait that is over.
+    /// Longest completed wait.
     waited_ns: u64,
 }
 
-/// A machine at work.
+/// A machine with running threads.
 pub struct World {
     pub sched: HostSched,
     pub threads: Vec<Thread>,
@@ -84,9 +84,9 @@ pub struct World {
     pub cpus: Vec<Option<usize>>,
     slice_ends_ns: Vec<u64>,
     by_task: Vec<usize>,
-    /// When each sleeping thread wakes.
+    /// Wake-up time of each sleeping thread.
     sleepers: BTreeSet<(u64, usize)>,
-    /// Every thread that began to run, in order.
+    /// Threads in the order in which they started to run.
     pub began: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ pub fn words(cpus: u64) -> CpuWords {
     words
 }
 
-/// CPUs of one LLC, one or more to a core.
+/// Places of the CPUs of one LLC.
 pub fn places(cpus: usize, threads_per_core: usize) -> Vec<Place> {
     let all = words(u64::MAX >> (64 - cpus));
     let place = |cpu: usize| {
@@ -198,7 +198,7 @@ impl World {
         };
     }
 
-    /// Counts what a thread ran until now.
+    /// Accounts for the CPU time until now.
     fn account(&mut self, number: usize) {
         let thread = &mut self.threads[number];
         let ran_ns = self.now_ns - thread.since_ns;
@@ -207,7 +207,7 @@ impl World {
         thread.left_ns -= ran_ns;
     }
 
-    /// When a CPU has something to do.
+    /// Time of the next event of a CPU.
     fn event_ns(&self, cpu: usize) -> u64 {
         let Some(number) = self.cpus[cpu] else {
             return u64::MAX;
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// One event; false where there is none before `until_ns`.
+    /// Executes one event; false if there is none before `until_ns`.
     pub fn step(&mut self, until_ns: u64) -> bool {
         let cpus = (0..self.cpus.len()).map(|cpu| self.event_ns(cpu));
         let sleeps = self.sleepers.first().map(|&(at_ns, _)| at_ns);
@@ -283,7 +283,7 @@ impl World {
         true
     }
 
-    /// Lets so much time pass.
+    /// Advances the time by `for_ns`.
     pub fn run(&mut self, for_ns: u64) {
         let until_ns = self.now_ns + for_ns;
         while self.step(until_ns) {}
@@ -294,13 +294,13 @@ impl World {
         }
     }
 
-    /// The clock ticks everywhere.
+    /// Runs the tick of all CPUs.
     pub fn tick(&mut self) {
         (0..self.cpus.len()).for_each(|cpu| self.sched.tick(cpu));
         self.follow();
     }
 
-    /// The longest time that a thread waited, those that still wait included.
+    /// Longest wait of any thread, including waits in progress.
     pub fn longest_wait_ns(&self) -> u64 {
         let waits = self.threads.iter().map(|thread| self.waited_ns(thread));
         waits.max().unwrap_or(0)
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Virtual time of a thread, with what it is not charged yet.
+    /// Virtual time of a thread, including its uncharged CPU time.
     pub fn vtime(&self, number: usize) -> u64 {
         let thread = &self.threads[number];
         let state = self.sched.task(thread.task);
