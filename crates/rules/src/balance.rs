@@ -16,20 +16,19 @@ pub struct Load {
     pub cpus: u32,
 }
 
-/// `enum surplus`: comparison of another LLC's load with that of this one.
+/// `enum surplus`: comparison of the loads of two LLCs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Surplus {
     /// No thread is taken.
     None,
     /// One thread too many for equal load; it rotates between the LLCs of a node.
     One,
-    /// After the migration of one thread, the other LLC still has at least as many waiting threads
-    /// per CPU.
+    /// After the migration of one thread, the other LLC still has no fewer waiting threads per CPU.
     Many,
 }
 
-/// Compares the load of another LLC with that of this one. `last_sleeps`: the last thread of the
-/// CPU sleeps. `in_node`: both LLCs are in one node.
+/// Compares the load of another LLC (`there`) with the own load (`here`). `last_sleeps`: the last
+/// thread of the CPU sleeps. `in_node`: both LLCs are in one node.
 pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> Surplus {
     match c::rules_surplus_of(there, here, last_sleeps, in_node) {
         1 => Surplus::One,

@@ -5,9 +5,9 @@
 //! pointers, and accept any number.
 
 use crate::balance::Load;
+use crate::run_queue::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, PickCtx};
+use crate::select_cpu::{CpuWords, IdleScanCtx, Place};
 use crate::share::Pace;
-use crate::when::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, PickCtx};
-use crate::where_to::{CpuWords, IdleScanCtx, Place};
 
 pub(crate) const NEXT_SAME: u32 = 0;
 
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::balance::{self, Surplus};
-    use crate::where_to::{CPUS_MAX, LLCS_MAX};
+    use crate::select_cpu::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, share};
 
     const NUMBERS: [usize; 49] = [

@@ -8,21 +8,20 @@
 //! - [`sched`]: the whole scheduler on a simulated machine: the callbacks (`callbacks.h` in
 //!   `usher-scx`) and, in `src/host`, the part of the kernel that they rely on.
 //!
-//! The arithmetic lies in headers of its own (`src/bpf`), whose functions tests call one by
-//! one:
+//! The arithmetic is in separate headers (`src/bpf`). Tests call their functions one by one:
 //!
-//! - [`where_to`]: on which CPU (`choose.h`, `sets.h`);
+//! - [`select_cpu`]: selection of a CPU (`choose.h`, `sets.h`);
 //! - [`share`]: virtual time by weight (`share.h`);
-//! - [`when`]: the run queues of an LLC (`turns.h`);
-//! - [`balance`]: when an LLC takes a thread from another one (`balance.h`);
+//! - [`run_queue`]: the run queues of an LLC (`turns.h`);
+//! - [`balance`]: load balancing between LLCs (`balance.h`);
 //! - [`levels`]: the order of Linux 2.6, for comparison (`levels.h`);
-//! - [`latency`]: slots of latencies (`numbers.h`).
+//! - [`latency`]: histograms of latencies (`numbers.h`).
 
 pub mod balance;
 mod c;
 pub mod latency;
 pub mod levels;
+pub mod run_queue;
 pub mod sched;
+pub mod select_cpu;
 pub mod share;
-pub mod when;
-pub mod where_to;

@@ -21,7 +21,7 @@
 
 use std::ptr::NonNull;
 
-use crate::where_to::{CPU_WORDS, CpuWords, Place};
+use crate::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 /// `struct settings`: settings by user space.
 #[repr(C)]
@@ -137,7 +137,7 @@ pub struct TaskState {
     pub slice_ns: u64,
     /// Current or last CPU.
     pub cpu: u32,
-    /// LLC whose clock the virtual time refers to.
+    /// LLC of the clock that the virtual time refers to.
     pub llc: u32,
     /// 1: urgent.
     pub is_urgent: u32,
@@ -239,14 +239,14 @@ impl HostSched {
     /// # Panics
     /// There are more CPUs or LLCs than the scheduler's tables hold.
     pub fn new(places: &[Place], settings: &Settings, seed: u64) -> Self {
-        assert!(places.len() <= crate::where_to::CPUS_MAX);
-        assert!(settings.llcs as usize <= crate::where_to::LLCS_MAX);
+        assert!(places.len() <= crate::select_cpu::CPUS_MAX);
+        assert!(settings.llcs as usize <= crate::select_cpu::LLCS_MAX);
         let cpus = places.len() as u32;
         let order = Order {
             cpu_words: u64::from(cpus.div_ceil(64)),
             ..Order::default()
         };
-        // SAFETY: as above; there are as many places.
+        // SAFETY: as above; `places` has `cpus` elements.
         let host = unsafe { host_new(places.as_ptr(), cpus, settings, &order, seed) };
         let Some(host) = NonNull::new(host) else {
             unreachable!("host_new gives up where there is no memory");

@@ -65,8 +65,8 @@ fn every_other_llc_is_checked() {
     }
 }
 
-/// Both LLCs check as often as permitted. A single surplus thread stays for equal times in both.
-/// With a larger surplus, the next CPU continues at once.
+/// Both LLCs check at the highest permitted rate. A single surplus thread stays for equal times in
+/// both. With a larger surplus, the next CPU continues at once.
 #[test]
 fn surplus_thread_stays_equally_long_in_both_llcs() {
     let (mut here_ns, mut there_ns) = (0, 0);

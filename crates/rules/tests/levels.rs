@@ -8,7 +8,7 @@ use std::mem;
 
 use proptest::prelude::*;
 use usher_rules::levels::{self, LEVEL};
-use usher_rules::when::{HeadSkip, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter, Next, PickCtx};
+use usher_rules::run_queue::{HeadSkip, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter, Next, PickCtx};
 
 const LEVELS: usize = 140;
 
@@ -412,7 +412,7 @@ fn expired_threads_starve_after_a_second_per_waiter_up_to_ten() {
     );
 }
 
-/// Migration to an LLC whose arrays have other numbers.
+/// Migration to an LLC with other numbers of arrays.
 #[test]
 fn migrated_key_keeps_its_kind_of_array() {
     let (there, here) = (7_u64 << 48, 0xffff_u64 << 48);

@@ -53,7 +53,7 @@ fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Erro
         .transpose()?;
     let counter = Counter::start(&machine)?;
     let before = counter.read()?;
-    let (program, rest) = command.split_first().ok_or("a command is due")?;
+    let (program, rest) = command.split_first().ok_or("a command is required")?;
     let status = Command::new(program).args(rest).status()?;
     let counted = counter.read()?.since(&before);
     println!("{status}; {:?}", kernel.state()?);
@@ -66,7 +66,7 @@ fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Erro
     if let Some(scheduler) = scheduler {
         println!(
             "{:?}",
-            usher_scx::Held::open(&scheduler.map_ids()?).and_then(|held| held.tally())?
+            usher_scx::SchedulerHandle::open(&scheduler.map_ids()?).and_then(|held| held.tally())?
         );
         if let Some(ending) = scheduler.ending()? {
             println!("{} {}\n{}", ending.reason, ending.message, ending.dump);

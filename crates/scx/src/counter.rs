@@ -115,7 +115,7 @@ impl Counter {
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine)?;
         let open = object::open(&OBJECT.0)?;
-        let object = object::load(open, "loading the counter, which takes root")?;
+        let object = object::load(open, "loading the counter, which requires root")?;
         object::set_places(&object, &tables)?;
         let sharing = object::map(&object, "sharing", SHARING_BYTES)?;
         let mut all_idle = [0; SHARING_BYTES];
@@ -208,10 +208,10 @@ mod tests {
     fn counter_works_without_sched_ext() {
         let machine = usher_topology::load(usher_topology::Source::ThisMachine).unwrap();
         let counter = match Counter::start(&machine) {
-            Err(ScxError::Unloaded { source, .. })
+            Err(ScxError::LoadFailed { source, .. })
                 if source.kind() == libbpf_rs::ErrorKind::PermissionDenied =>
             {
-                eprintln!("not tested, as there can be no BPF programs here: {source}");
+                eprintln!("skipped: BPF programs are not permitted here: {source}");
                 return;
             }
             started => started.unwrap(),

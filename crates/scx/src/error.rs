@@ -11,7 +11,7 @@ use usher_model::CpuSet;
 pub enum ScxError {
     /// The kernel was built without sched_ext.
     #[error(
-        "this kernel has no sched_ext ({} is not there): it takes Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT",
+        "this kernel has no sched_ext ({} does not exist): Linux 6.12 or newer with CONFIG_SCHED_CLASS_EXT is required",
         path.display()
     )]
     NoSchedExt {
@@ -19,13 +19,13 @@ pub enum ScxError {
         path: PathBuf,
     },
     /// The kernel has no description of its types.
-    #[error("this kernel has no BTF ({} is not there): it takes CONFIG_DEBUG_INFO_BTF", path.display())]
+    #[error("this kernel has no BTF ({} does not exist): CONFIG_DEBUG_INFO_BTF is required", path.display())]
     NoBtf {
         /// Path that does not exist.
         path: PathBuf,
     },
     /// The process does not run as root.
-    #[error("a scheduler is root's to change: run this as root")]
+    #[error("loading a scheduler requires root: run this as root")]
     NotRoot,
     /// The kernel refuses BPF to this process.
     #[error(
@@ -37,13 +37,13 @@ pub enum ScxError {
         source: io::Error,
     },
     /// Another scheduler is loaded.
-    #[error("the scheduler '{name}' is loaded: the kernel takes one at a time; stop it first")]
-    Taken {
+    #[error("the scheduler '{name}' is loaded: the kernel runs one at a time; stop it first")]
+    AlreadyLoaded {
         /// Its name.
         name: String,
     },
     /// The machine exceeds the programs' tables.
-    #[error("CPU {cpu} is beyond the {most} that the scheduler's tables hold")]
+    #[error("CPU {cpu} exceeds the scheduler's tables, which hold {most} CPUs")]
     TooManyCpus {
         /// First CPU beyond the tables.
         cpu: u32,
@@ -51,8 +51,8 @@ pub enum ScxError {
         most: usize,
     },
     /// A seat cannot be given.
-    #[error("a seat for '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {why}")]
-    NoSuchSeat {
+    #[error("a seat for '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {reason}")]
+    InvalidSeat {
         /// Name of the program.
         name: String,
         /// Number of the cgroup.
@@ -60,7 +60,7 @@ pub enum ScxError {
         /// Requested CPUs.
         cpus: CpuSet,
         /// Problem with these CPUs.
-        why: String,
+        reason: String,
     },
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]
@@ -79,17 +79,17 @@ pub enum ScxError {
         source: libbpf_rs::Error,
     },
     /// The kernel rejected the programs.
-    #[error("{doing}: {source}; the kernel's last words on it:\n{words}")]
-    Unloaded {
+    #[error("{doing}: {source}; end of the kernel's log:\n{log}")]
+    LoadFailed {
         /// Operation that failed.
         doing: String,
         /// Error of libbpf.
         source: libbpf_rs::Error,
         /// The end of the verifier's log.
-        words: String,
+        log: String,
     },
     /// A map is missing or has another layout.
-    #[error("the map '{name}' is not there or has another size: it is another version's")]
+    #[error("the map '{name}' is missing or has another size: another version of usher created it")]
     Layout {
         /// Its name.
         name: String,

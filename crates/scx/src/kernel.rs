@@ -57,8 +57,8 @@ impl Kernel {
         }
         match state {
             State::Disabled => Ok(()),
-            State::Enabled { name } => Err(ScxError::Taken { name }),
-            State::Changing(word) => Err(ScxError::Taken {
+            State::Enabled { name } => Err(ScxError::AlreadyLoaded { name }),
+            State::Changing(word) => Err(ScxError::AlreadyLoaded {
                 name: format!("({word})"),
             }),
         }

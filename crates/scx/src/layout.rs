@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
 use usher_rules::levels::LEVEL;
-use usher_rules::when::MM_QUEUES_PER_LLC;
+use usher_rules::run_queue::MM_QUEUES_PER_LLC;
 
 const MS: u64 = 1_000_000;
 
@@ -18,7 +18,7 @@ pub struct Settings {
     pub turn_ns: u64,
     /// Largest virtual time by which an address space may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// Prefer idle physical cores, and do not share a core while another one is idle.
+    /// Prefer idle physical cores, and do not share a core while another is idle.
     pub smt: bool,
     /// Run threads of one address space one after another.
     pub aggregate: bool,

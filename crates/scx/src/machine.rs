@@ -2,7 +2,7 @@
 //! Converts a topology to the programs' tables.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
-use usher_rules::where_to::{CPUS_MAX, LLCS_MAX, Place, words_of};
+use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};
 
 use crate::ScxError;
 
@@ -106,7 +106,7 @@ fn bytes_of(place: &Place) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use usher_rules::where_to::CPU_WORDS;
+    use usher_rules::select_cpu::CPU_WORDS;
 
     use super::*;
 

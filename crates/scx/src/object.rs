@@ -10,7 +10,7 @@ use libbpf_rs::{
     PrintLevel, libbpf_sys,
 };
 use rustix::time::{ClockId, clock_gettime};
-use usher_rules::where_to::CPUS_MAX;
+use usher_rules::select_cpu::CPUS_MAX;
 
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
@@ -20,13 +20,13 @@ use crate::machine::{PLACE_BYTES, Tables};
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
 /// Messages of libbpf since an object was opened.
-static SAID: Mutex<String> = Mutex::new(String::new());
+static MESSAGES: Mutex<String> = Mutex::new(String::new());
 
 /// Upper limit for the lines of the log in an error.
-const WORDS_LINES: usize = 20;
+const LOG_LINES: usize = 20;
 
-fn said() -> MutexGuard<'static, String> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+fn messages() -> MutexGuard<'static, String> {
+    MESSAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Checks that the kernel permits BPF: creates and closes a map of one entry. Errors other than a
@@ -63,8 +63,8 @@ pub fn check_bpf_permitted() -> Result<(), ScxError> {
 /// # Errors
 /// The bytes are not a BPF object.
 pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
-    said().clear();
-    let keep: PrintCallback = |_, text| said().push_str(&text);
+    messages().clear();
+    let keep: PrintCallback = |_, text| messages().push_str(&text);
     libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
     let open = ObjectBuilder::default().open_memory(bytes);
     open.map_err(ScxError::bpf("reading the BPF programs"))
@@ -76,14 +76,14 @@ pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
 /// The kernel rejects them; the error contains the end of its log.
 pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     open.load().map_err(|source| {
-        let said = said();
+        let messages = messages();
         // Drop the frame that libbpf puts around the verifier's log.
-        let framed = said.lines().filter(|line| !line.starts_with("-- END"));
+        let framed = messages.lines().filter(|line| !line.starts_with("-- END"));
         let lines: Vec<&str> = framed.collect();
-        ScxError::Unloaded {
+        ScxError::LoadFailed {
             doing: doing.to_owned(),
             source,
-            words: lines[lines.len().saturating_sub(WORDS_LINES)..].join("\n"),
+            log: lines[lines.len().saturating_sub(LOG_LINES)..].join("\n"),
         }
     })
 }
@@ -96,7 +96,7 @@ pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle
     let mut maps = object.maps();
     let map = maps.find(|map| map.name() == name && map.value_size() as usize == bytes);
     let map = map.ok_or_else(|| ScxError::layout(name))?;
-    MapHandle::try_from(&map).map_err(ScxError::bpf(format!("taking hold of the map '{name}'")))
+    MapHandle::try_from(&map).map_err(ScxError::bpf(format!("opening the map '{name}'")))
 }
 
 /// Returns the map with this name, to be attached.

@@ -65,8 +65,8 @@ impl Scheduler {
     /// Loads and attaches the scheduler. `hotplug_seq` is [`Kernel::hotplug_seq`], read before the
     /// topology: the kernel rejects the scheduler if a hotplug event has occurred since.
     ///
-    /// # Errors
-    /// There is no sched_ext, another scheduler is loaded, or the kernel rejects this one.
+    /// # Errors There is no sched_ext, another scheduler is loaded, or the kernel rejects the
+    /// programs.
     pub fn start(
         kernel: &Kernel,
         hotplug_seq: u64,
@@ -110,7 +110,9 @@ impl Scheduler {
         let ended = added.and_then(|()| ring.build());
         Ok(Self {
             link: None,
-            ended: ended.map_err(ScxError::bpf("listening for the scheduler's end"))?,
+            ended: ended.map_err(ScxError::bpf(
+                "opening the ring buffer for the scheduler's end",
+            ))?,
             settings: object::map(&object, ".data.settings", SETTINGS_BYTES)?,
             endings: object::map(&object, "endings", Ending::BYTES)?,
             dumps: object::map(&object, "dumps", DUMP_BYTES)?,
@@ -143,7 +145,7 @@ impl Scheduler {
             let found = self.object.maps().find(|map| map.name() == name);
             let map = found.ok_or_else(|| ScxError::layout(name))?;
             let info = MapInfo::new(map.as_fd());
-            let info = info.map_err(ScxError::bpf("asking for a map's number"))?;
+            let info = info.map_err(ScxError::bpf("reading the id of a map"))?;
             Ok(info.info.id)
         };
         Ok(MapIds {
@@ -204,7 +206,7 @@ fn prepare(
     let ring = open.maps_mut().find(|map| map.name() == "ended");
     let ring = ring.map(|mut ring| ring.set_max_entries(page_bytes));
     let ring = ring.ok_or_else(|| ScxError::layout("ended"))?;
-    ring.map_err(ScxError::bpf("setting a ring's size"))?;
+    ring.map_err(ScxError::bpf("setting the size of the ring buffer"))?;
     change(open, "usher", HOTPLUG_SEQ, |seq| {
         seq.copy_from_slice(&hotplug_seq.to_ne_bytes());
     })?;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
-use usher_rules::where_to::{CPU_WORDS, CPUS_MAX, words_of};
+use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, words_of};
 
 use crate::layout::{CPU_TALLY_BYTES, SeatTally, Tally, ThreadState, words};
 use crate::object;
@@ -44,7 +44,7 @@ pub struct MapIds {
 /// Soft seat of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Seat {
-    /// Number of the cgroup whose threads have the seat.
+    /// Number of the cgroup of the threads with this seat.
     pub cgroup: u64,
     /// Name of the program, for display.
     pub name: String,
@@ -56,7 +56,7 @@ pub struct Seat {
 
 /// A scheduler that runs in another process.
 #[derive(Debug)]
-pub struct Held {
+pub struct SchedulerHandle {
     tallies: MapHandle,
     threads: MapHandle,
     seats: MapHandle,
@@ -64,7 +64,7 @@ pub struct Held {
     seatings: MapHandle,
 }
 
-impl Held {
+impl SchedulerHandle {
     /// Opens its maps.
     ///
     /// # Errors
@@ -107,11 +107,11 @@ impl Held {
         name: &str,
         cpus: &CpuSet,
     ) -> Result<(), ScxError> {
-        let seat = seat_on(kernel, cpus)?.map_err(|why| ScxError::NoSuchSeat {
+        let seat = seat_on(kernel, cpus)?.map_err(|reason| ScxError::InvalidSeat {
             name: name.to_owned(),
             cgroup,
             cpus: cpus.clone(),
-            why,
+            reason,
         })?;
         let key = cgroup.to_ne_bytes();
         let is_new = self.begin_tally(&key)?;
@@ -135,7 +135,7 @@ impl Held {
             Ok(()) => Ok(true),
             // The existing counters continue.
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(ScxError::bpf("counting for a seat")(error)),
+            Err(error) => Err(ScxError::bpf("creating the counters of a seat")(error)),
         }
     }
 
@@ -176,7 +176,7 @@ impl Held {
                 continue;
             };
             let counts = self.seat_tallies.lookup_percpu(&key, MapFlags::ANY);
-            let counts = counts.map_err(ScxError::bpf("reading what became of a seat"))?;
+            let counts = counts.map_err(ScxError::bpf("reading the counters of a seat"))?;
             let mut tally = SeatTally::default();
             counts.iter().flatten().for_each(|of_cpu| tally.add(of_cpu));
             all.push(seat(&key, &value, tally));
@@ -204,7 +204,7 @@ impl Held {
         };
         let key = thread.as_raw_fd().to_ne_bytes();
         let state = self.threads.lookup(&key, MapFlags::ANY);
-        let state = state.map_err(ScxError::bpf("asking for a thread"))?;
+        let state = state.map_err(ScxError::bpf("reading the state of a thread"))?;
         Ok(state.map(|bytes| ThreadState::read(&bytes)))
     }
 
@@ -222,23 +222,26 @@ impl Held {
 /// the request.
 fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, ScxError> {
     if cpus.is_empty() {
-        return Ok(Err("a seat takes a CPU at least".to_owned()));
+        return Ok(Err("a seat requires at least one CPU".to_owned()));
     }
     let beyond = cpus.minus(&CpuSet::range(0, CPUS_MAX as u32 - 1));
     if !beyond.is_empty() {
-        let why = format!("{beyond} is beyond the {CPUS_MAX} that the scheduler's tables hold");
+        let why =
+            format!("CPUs {beyond} exceed the scheduler's tables, which hold {CPUS_MAX} CPUs");
         return Ok(Err(why));
     }
     let possible = kernel.possible()?;
     let unknown = cpus.minus(&possible);
     if !unknown.is_empty() {
-        let why = format!("{unknown} is none of this machine's, which has {possible}");
+        let why = format!("CPUs {unknown} do not exist on this machine, which has {possible}");
         return Ok(Err(why));
     }
     let online = kernel.online()?;
     let seat = cpus.and(&online);
     Ok(match seat.is_empty() {
-        true => Err(format!("none of these is on line, as {online} are")),
+        true => Err(format!(
+            "none of these CPUs is on line; CPUs on line: {online}"
+        )),
         false => Ok(seat),
     })
 }
@@ -256,7 +259,7 @@ fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
 fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
     match map.delete(key) {
         Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-            Err(ScxError::bpf("taking a seat away")(error))
+            Err(ScxError::bpf("removing a seat")(error))
         }
         _ => Ok(()),
     }
@@ -306,14 +309,14 @@ mod tests {
         (sys, kernel)
     }
 
-    fn asked(cpus: &str) -> Result<CpuSet, String> {
+    fn requested(cpus: &str) -> Result<CpuSet, String> {
         let (_sys, kernel) = machine();
         seat_on(&kernel, &cpus.parse().unwrap()).unwrap()
     }
 
     /// Maps like those of a scheduler, with room for this number of seats and one more set of
     /// counters. `None`, with a message, if BPF maps are not permitted.
-    fn held(seats: u32) -> Option<Held> {
+    fn handle(seats: u32) -> Option<SchedulerHandle> {
         let made = |kind, key, value: usize, most| {
             let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
                 sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -322,8 +325,8 @@ mod tests {
             MapHandle::create(kind, Some("usher_test"), key, value as u32, most, &opts)
         };
         let (hash, each) = (MapType::Hash, MapType::PercpuHash);
-        let made = || -> libbpf_rs::Result<Held> {
-            Ok(Held {
+        let made = || -> libbpf_rs::Result<SchedulerHandle> {
+            Ok(SchedulerHandle {
                 tallies: made(MapType::Array, 4, CPUS_MAX * CPU_TALLY_BYTES, 1)?,
                 threads: made(hash, 4, ThreadState::BYTES, 1)?,
                 seats: made(hash, 8, SEAT_BYTES, seats)?,
@@ -333,15 +336,17 @@ mod tests {
         };
         match made() {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
-                eprintln!("not tested, as there can be no BPF maps here: {error}");
+                eprintln!("skipped: BPF maps are not permitted here: {error}");
                 None
             }
             made => Some(made.unwrap()),
         }
     }
 
-    fn version(held: &Held) -> u64 {
-        words(&object::get(&held.seatings).unwrap()).next().unwrap()
+    fn version(handle: &SchedulerHandle) -> u64 {
+        words(&object::get(&handle.seatings).unwrap())
+            .next()
+            .unwrap()
     }
 
     fn cgroups(map: &MapHandle) -> Vec<u64> {
@@ -352,69 +357,69 @@ mod tests {
 
     #[test]
     fn failed_seat_leaves_no_entry() {
-        let Some(held) = held(2) else {
+        let Some(handle) = handle(2) else {
             return;
         };
         let (_sys, kernel) = machine();
-        let seat = |cgroup| held.seat(&kernel, cgroup, "make", &CpuSet::single(1));
+        let seat = |cgroup| handle.seat(&kernel, cgroup, "make", &CpuSet::single(1));
         seat(1).unwrap();
         seat(2).unwrap();
-        let before = version(&held);
+        let before = version(&handle);
         assert!(before > 0);
         // Once per free set of counters.
         for _ in 0..2 {
             let error = seat(3).unwrap_err().to_string();
             assert!(error.starts_with("writing a seat"), "{error}");
         }
-        assert_eq!(cgroups(&held.seat_tallies), [1, 2]);
-        assert_eq!(version(&held), before);
+        assert_eq!(cgroups(&handle.seat_tallies), [1, 2]);
+        assert_eq!(version(&handle), before);
         // A change of an existing seat needs no room.
         seat(2).unwrap();
-        let names: Vec<u64> = held.seats().unwrap().iter().map(|s| s.cgroup).collect();
+        let names: Vec<u64> = handle.seats().unwrap().iter().map(|s| s.cgroup).collect();
         assert_eq!(names, [1, 2]);
     }
 
     #[test]
     fn unseat_all_continues_after_a_failed_delete() {
-        let Some(held) = held(2) else {
+        let Some(handle) = handle(2) else {
             return;
         };
         let (_sys, kernel) = machine();
         let give_both = || {
             for cgroup in [1, 2] {
-                let given = held.seat(&kernel, cgroup, "make", &CpuSet::single(1));
+                let given = handle.seat(&kernel, cgroup, "make", &CpuSet::single(1));
                 given.unwrap();
             }
         };
         give_both();
-        assert!(held.begin_tally(&7_u64.to_ne_bytes()).unwrap());
-        held.unseat_all().unwrap();
-        assert_eq!(cgroups(&held.seats), [] as [u64; 0]);
-        assert_eq!(cgroups(&held.seat_tallies), [] as [u64; 0]);
-        assert_eq!(version(&held), 0);
+        assert!(handle.begin_tally(&7_u64.to_ne_bytes()).unwrap());
+        handle.unseat_all().unwrap();
+        assert_eq!(cgroups(&handle.seats), [] as [u64; 0]);
+        assert_eq!(cgroups(&handle.seat_tallies), [] as [u64; 0]);
+        assert_eq!(version(&handle), 0);
         give_both();
         // A frozen map rejects changes.
-        held.seat_tallies.freeze().unwrap();
-        let error = held.unseat_all().unwrap_err().to_string();
-        assert!(error.starts_with("taking a seat away"), "{error}");
-        assert_eq!(cgroups(&held.seats), [] as [u64; 0]);
-        assert_eq!(version(&held), 0);
+        handle.seat_tallies.freeze().unwrap();
+        let error = handle.unseat_all().unwrap_err().to_string();
+        assert!(error.starts_with("removing a seat"), "{error}");
+        assert_eq!(cgroups(&handle.seats), [] as [u64; 0]);
+        assert_eq!(version(&handle), 0);
     }
 
     #[test]
     fn rejects_seat_without_usable_cpus() {
         for (cpus, seat) in [("0", "0"), ("0-4", "0-2,4"), ("2-3,5-7", "2")] {
-            assert_eq!(asked(cpus), Ok(seat.parse().unwrap()), "{cpus}");
+            assert_eq!(requested(cpus), Ok(seat.parse().unwrap()), "{cpus}");
         }
         for (seat, word) in [
-            ("", "a CPU at least"),
-            ("3,5-7", "none of these is on line"),
-            ("0,8-9", "8-9 is none of this machine's"),
-            ("511", "511 is none of this machine's"),
-            ("0,512", "512 is beyond the 512"),
-            ("1000", "1000 is beyond the 512"),
+            ("", "at least one CPU"),
+            ("3,5-7", "none of these CPUs is on line"),
+            ("0,8-9", "CPUs 8-9 do not exist"),
+            ("511", "CPUs 511 do not exist"),
+            ("0,512", "CPUs 512 exceed"),
+            ("1000", "CPUs 1000 exceed"),
         ] {
-            let why = asked(seat).unwrap_err();
+            let why = requested(seat).unwrap_err();
             assert!(
                 why.starts_with(word) || why.ends_with(word),
                 "{seat}: {why}"
@@ -429,15 +434,15 @@ mod tests {
 
     #[test]
     fn rejected_seat_error_names_program_and_cpus() {
-        let refused = ScxError::NoSuchSeat {
+        let refused = ScxError::InvalidSeat {
             name: "make".to_owned(),
             cgroup: 42,
             cpus: "3,5-7".parse().unwrap(),
-            why: asked("3,5-7").unwrap_err(),
+            reason: requested("3,5-7").unwrap_err(),
         };
         assert_eq!(
             refused.to_string(),
-            "a seat for 'make' (cgroup 42) on CPUs '3,5-7': none of these is on line, as 0-2,4 are"
+            "a seat for 'make' (cgroup 42) on CPUs '3,5-7': none of these CPUs is on line; CPUs on line: 0-2,4"
         );
     }
 

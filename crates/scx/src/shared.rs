@@ -144,7 +144,7 @@ fn settings_fields_match_by_name() {
     }
 }
 
-/// Returns a thread whose fields all have one number, except those in `but`.
+/// Returns a thread with one number in all fields, except those in `but`.
 fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
     let value = fields("thread").filled(|name| {
         let named = but.iter().find(|(but, _)| *but == name);

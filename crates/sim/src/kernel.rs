@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
-use usher_rules::where_to::{CPUS_MAX, LLCS_MAX};
+use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX};
 
 use crate::engine::Engine;
 use crate::job::ThreadId;

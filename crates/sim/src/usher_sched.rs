@@ -16,7 +16,7 @@
 //! thread stops or others begin to wait.
 
 use usher_rules::sched::{HostSched, Settings, Task, TaskId};
-use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
+use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 use crate::clock::NEVER;
 use crate::engine::Engine;

@@ -23,16 +23,16 @@ enum surplus {
 	 */
 	SURPLUS_ONE,
 	/*
-	 * After the migration of one thread, the other LLC still has at least as many waiting
-	 * threads per CPU.
+	 * After the migration of one thread, the other LLC still has no fewer waiting threads per
+	 * CPU.
 	 */
 	SURPLUS_MANY,
 };
 
 /*
- * Compares the load of another LLC with that of this one. SURPLUS_ONE applies only within a node,
- * where memory is equally near. If the last thread of this CPU sleeps, one waiting thread is about
- * to run, and the comparison leaves it out.
+ * Compares the load of another LLC (`there`) with the own load (`here`). SURPLUS_ONE applies only
+ * within a node, where memory is equally near. If the last thread of this CPU sleeps, one waiting
+ * thread is about to run, and the comparison leaves it out.
  */
 static inline enum surplus surplus_of(struct load there, struct load here,
 				      _Bool last_sleeps, _Bool in_node)
@@ -49,8 +49,8 @@ static inline enum surplus surplus_of(struct load there, struct load here,
 }
 
 /*
- * Time between two checks of another LLC: two turns of the default length. After that, another
- * thread should be the one that waits.
+ * Time between two checks of another LLC: two turns of the default length. After that, the wait
+ * should pass to another thread.
  */
 #define BALANCE_PERIOD_NS 50000000ULL
 

@@ -70,7 +70,7 @@ static inline __s32 nearest_of(const struct cpu_set *some,
 /* Scratch CPU sets for the selection of an idle CPU. */
 struct idle_scan_ctx {
 	struct cpu_set idle;
-	/* CPUs of cores whose hardware threads are all idle. */
+	/* CPUs of idle cores: all their hardware threads are idle. */
 	struct cpu_set cores;
 	struct cpu_set allowed;
 	/* Allowed CPUs in the seat of the thread; without a seat, all allowed CPUs. */
@@ -79,7 +79,7 @@ struct idle_scan_ctx {
 	struct cpu_set borrowers;
 	/* Idle CPUs that the scan has not examined yet. */
 	struct cpu_set remaining;
-	/* Bitmask of nodes whose CPUs are missing in `idle` and `cores`. */
+	/* Bitmask of nodes that `idle` and `cores` do not cover yet. */
 	__u64 unread_nodes;
 };
 

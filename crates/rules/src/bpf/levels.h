@@ -16,13 +16,13 @@
  * 2. Keys
  * -------
  * A key consists of the number of an array, a level and an arrival number, from the highest bits to
- * the lowest. The expired array has the next number. Its keys therefore become the lowest ones when
- * the active array is empty. A preempted thread keeps its key, as it kept its place in the list.
+ * the lowest. The expired array has the next number. Its keys therefore become the lowest when the
+ * active array is empty. A preempted thread keeps its key, as it kept its place in the list.
  *
  * 3. Correction of paper 4
  * ------------------------
- * Each address space has lists of its own, and the levels of the one that runs are better by one:
- * LEVEL is the max_lag_ns given to pick_next(). Turns have no time limit.
+ * Each address space has lists of its own, and the levels of the running address space are better
+ * by one: LEVEL is the max_lag_ns given to pick_next(). Turns have no time limit.
  */
 #ifndef USHER_RULES_LEVELS_H
 #define USHER_RULES_LEVELS_H
@@ -69,7 +69,7 @@ static inline _Bool is_earlier_array(__u64 key, __u64 than)
 }
 
 /*
- * Returns the key after a slice: in the array behind the one in which the slice began, because the
+ * Returns the key after a slice: in the array behind that of the begin of the slice, because the
  * arrays may have been swapped since.
  */
 static inline __u64 key_expired(__u64 key, __u64 active, __u32 level,

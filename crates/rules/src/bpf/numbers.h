@@ -34,7 +34,7 @@ static inline __u64 later(__u64 a, __u64 b)
 	return is_before(a, b) ? b : a;
 }
 
-/* Returns the elapsed time; 0 if the clock of another CPU was ahead of this one. */
+/* Returns the elapsed time; 0 if `then_ns` is from a CPU with a clock further ahead. */
 static inline __u64 since(__u64 then_ns, __u64 now_ns)
 {
 	return is_before(then_ns, now_ns) ? now_ns - then_ns : 0;

@@ -140,8 +140,8 @@ static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 
 /*
  * Returns the average burst length after one more burst. The average falls fast, because the first
- * bursts of every program are long. It rises slowly, because one long burst on a shared CPU says
- * little.
+ * bursts of every program are long. It rises slowly, because one long burst on a shared CPU is weak
+ * evidence.
  */
 static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 {

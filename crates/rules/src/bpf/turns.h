@@ -18,8 +18,8 @@
  * ------------------
  * - `struct mm_queue`: one per address space and LLC, ordered by vtime. With more address spaces
  *   than `MM_QUEUES_PER_LLC`, some share a queue.
- * - `struct head_skip`: one per CPU. It records the queues whose head may not run on this CPU, and
- *   the vtime of the first entry that may.
+ * - `struct head_skip`: one per CPU. It records the queues with a head that may not run on this
+ *   CPU, and the vtime of the first entry that may.
  * - `struct pick_ctx`: arguments and results of one selection.
  *
  * 4. Steps
@@ -40,8 +40,8 @@
  * 6. Known limits
  * ---------------
  * - The head of a queue may be pinned to another CPU. The CPU then uses the first entry that it can
- *   run, as far as it knows. Without this, a queue whose head waits for a crowded CPU would stay
- *   the next one on all other CPUs for ever.
+ *   run, according to its `head_skip`, which may be stale. Otherwise a queue with a head that waits
+ *   for a crowded CPU would remain next on all other CPUs for ever.
  * - Threads of address spaces that share a queue also share a turn.
  */
 #ifndef USHER_RULES_TURNS_H
@@ -140,7 +140,7 @@ static inline void leave_mm_queue(struct mm_queue *mm_queue, __u64 first)
 	__sync_fetch_and_sub(&mm_queue->waiting, 1);
 }
 
-/* Returns the queue for a key: the one in use for it, else an empty one, else a shared one. */
+/* Returns the queue for a key: the queue in use for it, else an empty queue, else a shared one. */
 static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 {
 	__u32 first = (key >> 6 ^ key >> 13 ^ key >> 21) % MM_QUEUES_PER_LLC;
@@ -158,7 +158,7 @@ static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 	return vacant < MM_QUEUES_PER_LLC ? vacant : first;
 }
 
-/* Queues whose head may not run on this CPU. */
+/* Queues with a head that may not run on this CPU. */
 struct head_skip {
 	/* Bitmask of these queues. */
 	__u32 queues;
@@ -200,8 +200,8 @@ static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 }
 
 /*
- * Returns the vtime of the first entry that may run on the CPU, as far as the CPU knows. `skipped`:
- * bitmask of queues whose head may not.
+ * Returns the vtime of the first entry that may run on the CPU, according to its `head_skip`.
+ * `skipped`: bitmask of queues with a head that may not.
  */
 static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
 				 const struct head_skip *head_skip,
@@ -315,7 +315,7 @@ struct pick_ctx {
 	__u32 own;
 	/* Bitmask of queues without a thread that may run here. */
 	__u32 excluded;
-	/* Bitmask of queues whose head may not run here; 0 for a foreign LLC. */
+	/* Bitmask of queues with a head that may not run here; 0 for another LLC. */
 	__u32 skipped;
 	/* Result: the queue with the minimum vtime; MM_QUEUES_PER_LLC: all are empty. */
 	__u32 min_vtime_queue;
@@ -323,7 +323,7 @@ struct pick_ctx {
 	__u64 min_vtime;
 	/* Result: the minimum vtime including the previous thread; valid if a thread waits. */
 	__u64 min_vtime_with_prev;
-	/* In the scheduler, the CPU whose `head_skip` applies. */
+	/* CPU of the `head_skip` that applies; used by the scheduler only. */
 	__u32 cpu;
 	__u32 unused;
 };

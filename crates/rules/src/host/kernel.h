@@ -2,10 +2,10 @@
 /*
  * Declarations of the kernel for the host build
  *
- * This file replaces scx/src/bpf/kernel.h, whose include guard it defines. It declares the same
- * structures, constants and functions. host.c implements the functions on the queues and CPUs of
- * one instance. Properties that the BPF build reads from the running kernel (CO-RE) are fixed here:
- * the host behaves like the newest kernel.
+ * This file replaces scx/src/bpf/kernel.h and defines the include guard of that file. It declares
+ * the same structures, constants and functions. host.c implements the functions on the queues and
+ * CPUs of one instance. Properties that the BPF build reads from the running kernel (CO-RE) are
+ * fixed here: the host behaves like the newest kernel.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine whose threads compute, yield and sleep, under the host build of the scheduler.
+//! A machine with threads that compute, yield and sleep, under the host build of the scheduler.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::collections::BTreeSet;
 
 use usher_rules::sched::{HostSched, Settings, Task, TaskId};
-use usher_rules::where_to::{CPU_WORDS, CpuWords, Place};
+use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 pub const MS: u64 = 1_000_000;
 pub const SETTINGS: Settings = Settings {

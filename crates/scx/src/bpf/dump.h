@@ -6,7 +6,7 @@
 #ifndef USHER_SCX_DUMP_H
 #define USHER_SCX_DUMP_H
 
-#include "when.h"
+#include "run_queue.h"
 
 /* Writes one line with these numbers. */
 #define DUMP_LINE(text, ...) \

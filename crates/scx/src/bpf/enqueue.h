@@ -143,7 +143,7 @@ __noinline int find_idle(__u32 cpu)
 
 /*
  * Kicks an idle CPU. A CPU that became idle while the thread was being inserted has examined the
- * queue too early and would stay idle. A pinned thread whose CPU is busy needs no kick: that CPU
+ * queue too early and would stay idle. A pinned thread needs no kick if its CPU is busy: that CPU
  * will dispatch.
  */
 static inline void kick_nearest_idle(struct task_struct *p,

@@ -23,7 +23,7 @@ struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 /*
  * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps a set of its own,
  * from which CPUs are claimed. Reading that set is expensive, so that it is read only when this set
- * is not empty. The kernel may update its set before or after this one.
+ * is not empty. The kernel may update its set before or after it calls update_idle.
  */
 struct cpu_set g_idle_cpus __attribute__((aligned(64)));
 

@@ -30,7 +30,7 @@ enum {
 
 #define PF_KTHREAD 0x00200000
 
-/* For code in every switch, where a call would take as long as the code itself. */
+/* For code in every switch, where a call would double the cost. */
 #define ALWAYS static inline __attribute__((always_inline))
 
 /* A callback of sched_ext. */
@@ -174,9 +174,9 @@ struct scx_bpf_dsq_insert_vtime_args {
 };
 
 /*
- * Registered structure. Not CO-RE: libbpf matches members by name and ignores empty ones that this
- * kernel lacks. Members that user space writes or clears come first, so that user space need not
- * know the rest.
+ * Registered structure. Not CO-RE: libbpf matches members by name and ignores empty members that
+ * this kernel lacks. Members that user space writes or clears come first, so that user space need
+ * not know the rest.
  */
 struct sched_ext_ops {
 	__u64 hotplug_seq;

@@ -10,7 +10,7 @@
 #define USHER_SCX_O1_H
 
 #include "charge.h"
-#include "when.h"
+#include "run_queue.h"
 
 static inline __u64 arrive(struct llc_rq *llc_rq)
 {

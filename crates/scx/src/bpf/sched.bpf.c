@@ -47,8 +47,8 @@
  *   dispatch.h   selection on a CPU that needs a thread
  *   seats.h      preferred CPUs and borrowers (paper 1)
  *   charge.h     accounting of CPU time
- *   where.h      selection of a CPU: idle cores first (paper 3b)
- *   when.h       run queues of address spaces (paper 4)
+ *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
+ *   run_queue.h  run queues of address spaces (paper 4)
  *   o1.h         order of Linux 2.6, for comparison
  *   rules.h      arithmetic of these, without a kernel
  *   levels.h     arithmetic of o1.h

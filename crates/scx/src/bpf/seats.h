@@ -64,7 +64,7 @@ static inline void leave_seat(struct thread *thread)
 	thread->seat_version = 0;
 }
 
-/* Determines the preferred CPUs among the allowed ones. */
+/* Determines the preferred CPUs, a subset of the allowed CPUs. */
 static inline void read_preferred(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread)
 {
@@ -141,7 +141,7 @@ __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 	return found;
 }
 
-/* Returns the queues of an LLC whose threads would be borrowers on this CPU. */
+/* Returns the queues of an LLC with threads that would be borrowers on this CPU. */
 static inline __u32 remote_queues(__u32 llc, __u32 cpu)
 {
 	return seats_version() ? find_remote_queues(llc, cpu) : 0;

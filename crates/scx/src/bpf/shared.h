@@ -127,7 +127,7 @@ struct thread {
 	__u32 urgent;
 	__u32 cpu;
 	enum why why;
-	/* LLC whose clock the vtime refers to. */
+	/* LLC of the clock that the vtime refers to. */
 	__u32 llc;
 	/* Product of the weights of its cgroups, in per cent. */
 	__u32 group_weight;

@@ -207,7 +207,7 @@ static inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
-/* Upper limit of nested cgroups whose weights are applied. */
+/* Number of nested cgroups up to which weights are applied. */
 #define GROUPS_DEEP 8
 /* Weight of cgroups with cpu.idle: the minimum. */
 #define GROUP_WEIGHT_IDLE 1

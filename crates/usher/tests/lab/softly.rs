@@ -68,7 +68,7 @@ impl Drop for Program {
 
 /// Seats that a scheduler keeps, without a daemon.
 struct Seats {
-    held: usher_scx::Held,
+    held: usher_scx::SchedulerHandle,
     kernel: usher_scx::Kernel,
 }
 
@@ -76,7 +76,7 @@ impl Seats {
     fn of(running: &Running) -> Self {
         let maps = serde_json::from_value(running.status()["last"]["maps"].clone()).unwrap();
         Self {
-            held: usher_scx::Held::open(&maps).unwrap(),
+            held: usher_scx::SchedulerHandle::open(&maps).unwrap(),
             kernel: usher_scx::Kernel::at(Path::new("/sys")),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use procfs::process::{Process, Stat, Task};
 use serde::Serialize;
-use usher_scx::{Held, Queue, Seat, Settings, ThreadState, Why};
+use usher_scx::{Queue, SchedulerHandle, Seat, Settings, ThreadState, Why};
 
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output, shown};
@@ -109,7 +109,7 @@ struct Answer {
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let running = record::of_running(dir)?;
     record::refuse_minimal(&running)?;
-    let held = Held::open(&running.maps)?;
+    let held = SchedulerHandle::open(&running.maps)?;
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (at, &pid) in args.pids.iter().enumerate() {
         if args.pids[..at].contains(&pid) {
@@ -129,7 +129,11 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
 }
 
 /// Returns `None` if there is no such process.
-fn explained(held: &Held, pid: i32, settings: Settings) -> anyhow::Result<Option<Answer>> {
+fn explained(
+    held: &SchedulerHandle,
+    pid: i32,
+    settings: Settings,
+) -> anyhow::Result<Option<Answer>> {
     let mut threads = Vec::new();
     // A process that is gone, or ends meanwhile, has no threads.
     if let Ok(tasks) = Process::new(pid).and_then(|process| process.tasks()) {
@@ -154,7 +158,7 @@ fn explained(held: &Held, pid: i32, settings: Settings) -> anyhow::Result<Option
 }
 
 /// Returns `None` if the thread has just ended.
-fn thread(held: &Held, task: &Task) -> anyhow::Result<Option<Thread>> {
+fn thread(held: &SchedulerHandle, task: &Task) -> anyhow::Result<Option<Thread>> {
     let Ok(stat) = task.stat() else {
         return Ok(None);
     };

@@ -135,7 +135,7 @@ fn change(dir: &Path, scheduler: &Scheduler, held: &mut RecordWriter) -> anyhow:
     }
     scheduler.set(&settings)?;
     note(held, &settings, |maps| {
-        usher_scx::Held::open(maps)?.unseat_all()
+        usher_scx::SchedulerHandle::open(maps)?.unseat_all()
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use usher_host::engine::SoftSeats;
 use usher_model::CpuSet;
-use usher_scx::{Held, Settings};
+use usher_scx::{SchedulerHandle, Settings};
 
 use super::record;
 
@@ -29,9 +29,9 @@ pub fn seats(dir: &Path) -> Arc<dyn SoftSeats> {
 }
 
 impl SoftSeatScheduler {
-    fn held(&self) -> Result<Held, String> {
+    fn held(&self) -> Result<SchedulerHandle, String> {
         let record = record::of_running(&self.dir).map_err(|error| error.to_string())?;
-        Held::open(&record.maps).map_err(|error| error.to_string())
+        SchedulerHandle::open(&record.maps).map_err(|error| error.to_string())
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
-use usher_scx::{Counted, Counter, Held, MapIds, Seat, State, Tally};
+use usher_scx::{Counted, Counter, MapIds, SchedulerHandle, Seat, State, Tally};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
@@ -79,7 +79,7 @@ impl SchedSample {
         let running = record::of_running(dir)?;
         record::refuse_minimal(&running)?;
         let maps = running.maps;
-        let held = Held::open(&maps)?;
+        let held = SchedulerHandle::open(&maps)?;
         Ok(Self {
             maps,
             tally: held.tally()?,

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use usher_rules::run_queue::{HeadSkip, Limits, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter};
 use usher_rules::share::Pace;
-use usher_rules::when::{HeadSkip, Limits, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter};
 
 const MS: u64 = 1_000_000;
 
@@ -158,13 +158,13 @@ fn migrated_thread_waits_for_one_turn() {
         ],
         [64, 60, 0]
     );
-    // The threads of seat 8 wait for a crowded CPU, whose clock is behind that of the LLC.
+    // The threads of seat 8 wait for a crowded CPU. Its clock is behind that of the LLC.
     llc_rq.advance(30 * MS);
     let all = [8, 7, 0].map(|seat| join(llc_rq, seat, 900));
     assert_eq!(all, [54, 64, 54]);
 }
 
-/// A CPU uses the first runnable entry of a queue, as long as it is not the head.
+/// A CPU uses the first runnable entry of a queue while the head is not runnable.
 #[test]
 fn unrunnable_head_is_skipped() {
     // Also where virtual times overflow.

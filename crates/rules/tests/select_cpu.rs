@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use usher_model::{CpuSet, Topology};
-use usher_rules::where_to::{self, CpuWords, IdleScanCtx, Place, words_of};
+use usher_rules::select_cpu::{self, CpuWords, IdleScanCtx, Place, words_of};
 use usher_topology::Source;
 
 const MACHINES: [&str; 5] = [
@@ -90,20 +90,20 @@ fn place(around: &Around) -> Place {
 
 fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
-    where_to::choose_cpu(smt, &scan, last, &place(&around(machine, last)))
+    select_cpu::choose_cpu(smt, &scan, last, &place(&around(machine, last)))
 }
 
 /// Same, with the idle CPUs of one node.
 fn chosen_on_node(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let around = around(machine, last);
     let scan = scan_ctx(machine, case, &around.node);
-    where_to::choose_best(smt, &scan, last, &place(&around))
+    select_cpu::choose_best(smt, &scan, last, &place(&around))
 }
 
 /// Idle cores only.
 fn chosen_core(machine: &Topology, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
-    where_to::choose_core(&scan, last, &place(&around(machine, last)))
+    select_cpu::choose_core(&scan, last, &place(&around(machine, last)))
 }
 
 /// Ranks all candidates: preferred idle core, borrower's CPU, other idle core, preferred idle CPU
@@ -164,7 +164,7 @@ proptest! {
         let allowed = subset(&machine, if anywhere { u128::MAX } else { some });
         let borrowers = subset(&machine, borrowers).minus(&idle);
         let seat = if seated { subset(&machine, seat) } else { machine.all_cpus() };
-        let preferred = where_to::find_preferred(&words_of(&allowed), &words_of(&seat));
+        let preferred = select_cpu::find_preferred(&words_of(&allowed), &words_of(&seat));
         let preferred = preferred.map(|words| cpus_of(&words));
         let both = allowed.and(&seat);
         prop_assert_eq!(&preferred, &(!both.is_empty()).then_some(both));
@@ -192,7 +192,7 @@ proptest! {
         let alone = core.iter().all(|cpu| idle.contains(cpu) || borrowers.contains(cpu));
         let case = WakeupCase { borrowers, ..WakeupCase::new(idle, machine.all_cpus()) };
         let scan = scan_ctx(&machine, &case, &machine.all_cpus());
-        prop_assert_eq!(where_to::only_borrowers_run(&words_of(core), &scan), alone);
+        prop_assert_eq!(select_cpu::only_borrowers_run(&words_of(core), &scan), alone);
     }
 }
 

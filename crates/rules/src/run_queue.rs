@@ -50,7 +50,7 @@ pub struct PickCtx {
     pub own: u32,
     /// Bitmask of queues without a thread that may run here.
     pub excluded: u32,
-    /// Set by `pick_next`: bitmask of queues whose head may not run here.
+    /// Set by `pick_next`: bitmask of queues with a head that may not run here.
     pub skipped: u32,
     /// Result: the queue with the minimum virtual time; [`MM_QUEUES_PER_LLC`]: all are empty.
     pub min_vtime_queue: u32,
@@ -64,7 +64,7 @@ pub struct PickCtx {
     pub unused: u32,
 }
 
-/// `struct head_skip`: queues whose head may not run on a CPU.
+/// `struct head_skip`: queues with a head that may not run on a CPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeadSkip {
@@ -198,7 +198,8 @@ impl LlcRunQueue {
     }
 
     /// Returns the virtual time of a new waiter: at most the largest lag ahead of the first thread
-    /// of its seat. `clock` is that of the CPUs that may serve it, which may be behind this one.
+    /// of its seat. `clock` is that of the CPUs that may serve it. It may be behind the clock of
+    /// the LLC.
     pub fn place(&self, waiter: &NewWaiter, clock: u64, limits: &Limits) -> u64 {
         let max_lag_ns = max_lag(limits.max_lag_ns, limits.slice_ns, waiter.weight);
         // SAFETY: the array is only read.

@@ -8,7 +8,7 @@ use crate::c;
 
 /// Upper limit for the numbers of CPUs.
 pub const CPUS_MAX: usize = 512;
-/// Upper limit of LLCs with queues of their own; further ones share them.
+/// Upper limit of LLCs with queues of their own; further LLCs share them.
 pub const LLCS_MAX: usize = 64;
 /// Words of a CPU set.
 pub const CPU_WORDS: usize = CPUS_MAX / 64;
@@ -59,7 +59,7 @@ pub struct IdleScanCtx {
     pub cores: CpuWords,
     /// CPUs that the thread may run on.
     pub allowed: CpuWords,
-    /// Preferred CPUs; without a seat, all allowed ones.
+    /// Preferred CPUs; without a seat, all allowed CPUs.
     pub preferred: CpuWords,
     /// CPUs that run borrowers.
     pub borrowers: CpuWords,

@@ -8,8 +8,8 @@
  * for cases that the kick missed, such as a core that became idle while the thread could not
  * migrate.
  */
-#ifndef USHER_SCX_WHERE_H
-#define USHER_SCX_WHERE_H
+#ifndef USHER_SCX_SELECT_CPU_H
+#define USHER_SCX_SELECT_CPU_H
 
 #include "seats.h"
 
@@ -356,8 +356,8 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Returns a CPU whose thread shares a core and may migrate to `idle`, in this LLC or any. The
- * search starts behind `idle`. A CPU with a real-time thread, whose kick has no effect, is thus not
+ * Returns a CPU of this LLC, or any. Its thread shares a core and may migrate to `idle`. The search
+ * starts behind `idle`. A CPU with a real-time thread, on which a kick has no effect, is thus not
  * the first candidate of all CPUs.
  */
 __noinline int find_smt_pull_source(__u32 idle, __u32 any_llc)

@@ -20,7 +20,7 @@
  * - DSQ `QUEUES + llc * QUEUES_EACH + at`: queue `at` of an LLC, ordered by vtime; `at` = URGENT:
  *   its urgent queue, FIFO.
  * - `struct llc_rq`: counts, minimum vtimes and the clock of these queues.
- * - `struct head_skip`, per CPU: queues whose head may not run on this CPU.
+ * - `struct head_skip`, per CPU: queues with a head that may not run on this CPU.
  *
  * 4. Steps
  * --------
@@ -29,7 +29,7 @@
  * 2. take_next(): select a queue and move its first runnable thread to this CPU. A queue without
  *    such a thread is excluded, and the selection repeats.
  * 3. dequeue_account(), when the thread runs: count it out, and record whether it was the head.
- * 4. steal(): take threads of other LLCs if none waits in this one.
+ * 4. steal(): take threads of other LLCs if no thread waits here.
  *
  * 5. Bound
  * --------
@@ -42,10 +42,10 @@
  *   that it took last.
  * - Address spaces that share a queue also share its turn.
  */
-#ifndef USHER_SCX_WHEN_H
-#define USHER_SCX_WHEN_H
+#ifndef USHER_SCX_RUN_QUEUE_H
+#define USHER_SCX_RUN_QUEUE_H
 
-#include "where.h"
+#include "select_cpu.h"
 
 static inline __u64 queue_at(__u32 llc, __u32 at)
 {
@@ -437,7 +437,7 @@ static inline void note_steal(__u32 cpu)
 	state_of(cpu)->why = WHY_STOLEN;
 }
 
-/* Takes a thread from another LLC: one that prefers this CPU, or with `borrowers` any. */
+/* Takes from another LLC a thread that prefers this CPU, or with `borrowers` any thread. */
 __noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 borrowers)
 {
 	int step;
