@@ -29,7 +29,7 @@ unsafe extern "C" {
     pub(crate) fn rules_only_borrowers_run(core: *const CpuWords, scan: *const IdleScanCtx)
     -> bool;
     pub(crate) fn rules_find_preferred(
-        preferred: *mut CpuWords,
+        preferred_cpus: *mut CpuWords,
         allowed: *const CpuWords,
         seat: *const CpuWords,
     ) -> bool;
@@ -161,7 +161,7 @@ mod tests {
         offset_of!(IdleScanCtx, idle),
         offset_of!(IdleScanCtx, cores),
         offset_of!(IdleScanCtx, allowed),
-        offset_of!(IdleScanCtx, preferred),
+        offset_of!(IdleScanCtx, preferred_cpus),
         offset_of!(IdleScanCtx, borrowers),
         size_of::<MmQueue>(),
         offset_of!(MmQueue, min_vtime),

@@ -29,11 +29,11 @@ _Bool rules_only_borrowers_run(const struct cpu_set *core,
 	return only_borrowers_run(core, scan);
 }
 
-_Bool rules_find_preferred(struct cpu_set *preferred,
+_Bool rules_find_preferred(struct cpu_set *preferred_cpus,
 			   const struct cpu_set *allowed,
 			   const struct cpu_set *seat)
 {
-	return find_preferred(preferred, allowed, seat);
+	return find_preferred(preferred_cpus, allowed, seat);
 }
 
 __u32 rules_pick_next(struct pick_ctx *ctx, const struct mm_queue *mm_queues,
@@ -289,7 +289,7 @@ const __u64 rules_numbers[] = {
 	offsetof(struct idle_scan_ctx, idle),
 	offsetof(struct idle_scan_ctx, cores),
 	offsetof(struct idle_scan_ctx, allowed),
-	offsetof(struct idle_scan_ctx, preferred),
+	offsetof(struct idle_scan_ctx, preferred_cpus),
 	offsetof(struct idle_scan_ctx, borrowers),
 	sizeof(struct mm_queue),
 	offsetof(struct mm_queue, min_vtime),

@@ -60,7 +60,7 @@ pub struct IdleScanCtx {
     /// CPUs that the thread may run on.
     pub allowed: CpuWords,
     /// Preferred CPUs; without a seat, all allowed CPUs.
-    pub preferred: CpuWords,
+    pub preferred_cpus: CpuWords,
     /// CPUs that run borrowers.
     pub borrowers: CpuWords,
     /// Unused by the selection: idle CPUs that the scheduler has not examined yet.
@@ -101,8 +101,8 @@ pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
 /// Returns the preferred CPUs of a thread with this seat; `None`: it may run on none of the seat's
 /// CPUs.
 pub fn find_preferred(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
-    let mut preferred = [0; CPU_WORDS];
+    let mut preferred_cpus = [0; CPU_WORDS];
     // SAFETY: the layouts are those of the header; the set that is written is a local variable.
-    let any = unsafe { c::rules_find_preferred(&mut preferred, allowed, seat) };
-    any.then_some(preferred)
+    let any = unsafe { c::rules_find_preferred(&mut preferred_cpus, allowed, seat) };
+    any.then_some(preferred_cpus)
 }

@@ -44,7 +44,7 @@ fn around(machine: &Topology, cpu: u32) -> Around {
 struct WakeupCase {
     idle: CpuSet,
     allowed: CpuSet,
-    preferred: CpuSet,
+    preferred_cpus: CpuSet,
     borrowers: CpuSet,
 }
 
@@ -53,7 +53,7 @@ impl WakeupCase {
     fn new(idle: CpuSet, allowed: CpuSet) -> Self {
         Self {
             idle,
-            preferred: allowed.clone(),
+            preferred_cpus: allowed.clone(),
             allowed,
             borrowers: CpuSet::new(),
         }
@@ -72,7 +72,7 @@ fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx
         idle: words_of(&case.idle.and(seen)),
         cores: words_of(&case.whole_cores(machine).and(seen)),
         allowed: words_of(&case.allowed),
-        preferred: words_of(&case.preferred),
+        preferred_cpus: words_of(&case.preferred_cpus),
         borrowers: words_of(&case.borrowers),
         ..IdleScanCtx::default()
     }
@@ -115,7 +115,7 @@ fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u
         false => case.idle.clone(),
     };
     let rank = |cpu: u32| {
-        let is_preferred = case.preferred.contains(cpu);
+        let is_preferred = case.preferred_cpus.contains(cpu);
         let kind = match case.idle.contains(cpu) {
             true if whole.contains(cpu) && is_preferred => 0,
             true if whole.contains(cpu) => 2,
@@ -164,12 +164,12 @@ proptest! {
         let allowed = subset(&machine, if anywhere { u128::MAX } else { some });
         let borrowers = subset(&machine, borrowers).minus(&idle);
         let seat = if seated { subset(&machine, seat) } else { machine.all_cpus() };
-        let preferred = select_cpu::find_preferred(&words_of(&allowed), &words_of(&seat));
-        let preferred = preferred.map(|words| cpus_of(&words));
+        let preferred_cpus = select_cpu::find_preferred(&words_of(&allowed), &words_of(&seat));
+        let preferred_cpus = preferred_cpus.map(|words| cpus_of(&words));
         let both = allowed.and(&seat);
-        prop_assert_eq!(&preferred, &(!both.is_empty()).then_some(both));
-        let preferred = preferred.unwrap_or_else(|| allowed.clone());
-        let case = WakeupCase { idle, allowed, preferred, borrowers };
+        prop_assert_eq!(&preferred_cpus, &(!both.is_empty()).then_some(both));
+        let preferred_cpus = preferred_cpus.unwrap_or_else(|| allowed.clone());
+        let case = WakeupCase { idle, allowed, preferred_cpus, borrowers };
         let due = best(&machine, smt, &case, last);
         prop_assert_eq!(chosen(&machine, smt, &case, last), due);
         let on_node = chosen_on_node(&machine, smt, &case, last);
@@ -216,7 +216,7 @@ fn borrower_is_preempted_by_seat_owner() {
     let case = |idle: CpuSet, borrowers: CpuSet| WakeupCase {
         idle,
         allowed: all.clone(),
-        preferred: CpuSet::range(0, 3),
+        preferred_cpus: CpuSet::range(0, 3),
         borrowers,
     };
     let borrower = CpuSet::single(2);

@@ -74,7 +74,7 @@ struct idle_scan_ctx {
 	struct cpu_set cores;
 	struct cpu_set allowed;
 	/* Allowed CPUs in the seat of the thread; without a seat, all allowed CPUs. */
-	struct cpu_set preferred;
+	struct cpu_set preferred_cpus;
 	/* CPUs that run borrowers. */
 	struct cpu_set borrowers;
 	/* Idle CPUs that the scan has not examined yet. */
@@ -90,8 +90,8 @@ struct idle_scan_ctx {
 static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
 {
-	return nearest_of(smt ? &scan->cores : &scan->idle, &scan->preferred,
-			  last, here);
+	return nearest_of(smt ? &scan->cores : &scan->idle,
+			  &scan->preferred_cpus, last, here);
 }
 
 /*
@@ -106,12 +106,13 @@ static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 	__s32 cpu = choose_best(smt, scan, last, here);
 
 	if (cpu < 0)
-		cpu = nearest_of(&scan->borrowers, &scan->preferred, last,
+		cpu = nearest_of(&scan->borrowers, &scan->preferred_cpus, last,
 				 here);
 	if (cpu < 0)
 		cpu = nearest_of(best, &scan->allowed, last, here);
 	if (cpu < 0)
-		cpu = nearest_of(&scan->idle, &scan->preferred, last, here);
+		cpu = nearest_of(&scan->idle, &scan->preferred_cpus, last,
+				 here);
 	return cpu;
 }
 
@@ -139,7 +140,7 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 }
 
 /* Computes the preferred CPUs. False: the thread may run on no CPU of its seat. */
-static inline _Bool find_preferred(struct cpu_set *preferred,
+static inline _Bool find_preferred(struct cpu_set *preferred_cpus,
 				   const struct cpu_set *allowed,
 				   const struct cpu_set *seat)
 {
@@ -147,9 +148,9 @@ static inline _Bool find_preferred(struct cpu_set *preferred,
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++) {
-		preferred->words[word] =
+		preferred_cpus->words[word] =
 			allowed->words[word] & seat->words[word];
-		any |= preferred->words[word];
+		any |= preferred_cpus->words[word];
 	}
 	return any != 0;
 }

@@ -88,7 +88,7 @@ static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
 		return 0;
 	scan = scan_ctx();
 	return fill_scan_ctx(scan, p, thread, cpu) &&
-	       has_cpu(&scan->preferred, cpu) &&
+	       has_cpu(&scan->preferred_cpus, cpu) &&
 	       claim_from_borrower(thread, cpu);
 }
 
@@ -135,9 +135,10 @@ __noinline int find_idle(__u32 cpu)
 	struct place *here = place_of(cpu);
 	__s32 idle;
 
-	idle = nearest_of(&scan->idle, &scan->preferred, cpu, here);
+	idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu, here);
 	if (idle < 0 && scan->unread_nodes && read_other_nodes())
-		idle = nearest_of(&scan->idle, &scan->preferred, cpu, here);
+		idle = nearest_of(&scan->idle, &scan->preferred_cpus, cpu,
+				  here);
 	return idle;
 }
 
@@ -160,7 +161,8 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		/* The kernel may be about to mark the CPU as idle. */
 		read_set(&scan->allowed, p->cpus_ptr);
 		read_preferred(scan, p, thread);
-		idle = nearest_of(&g_idle_cpus, &scan->preferred, cpu, here);
+		idle = nearest_of(&g_idle_cpus, &scan->preferred_cpus, cpu,
+				  here);
 	}
 	if (idle >= 0)
 		scx_bpf_kick_cpu(idle, KICK_IDLE);

@@ -145,7 +145,8 @@ __noinline int preferred_llc(__u32 cpu)
 	struct place *here = place_of(cpu);
 	__s32 at;
 
-	at = nearest_of(&scan->preferred, &scan->preferred, cpu, here);
+	at = nearest_of(&scan->preferred_cpus, &scan->preferred_cpus, cpu,
+			here);
 	return at < 0 ? here->llc : place_of(at)->llc;
 }
 
@@ -188,8 +189,8 @@ __noinline __u64 clock_of_preferred(__u32 cpu)
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++) {
-		__u64 bits =
-			here->near.words[word] & scan->preferred.words[word];
+		__u64 bits = here->near.words[word] &
+			     scan->preferred_cpus.words[word];
 		int at;
 
 		bpf_for(at, 0, 64)

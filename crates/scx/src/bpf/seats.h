@@ -72,7 +72,7 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 	__u64 has = 0;
 	struct seat *seat;
 
-	scan->preferred = scan->allowed;
+	scan->preferred_cpus = scan->allowed;
 	if (is_stale(thread, version)) {
 		thread->cgroup = version ? find_seat(p) : 0;
 		thread->seat_version = version;
@@ -81,10 +81,10 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 	seat = thread->cgroup ? bpf_map_lookup_elem(&seats, &thread->cgroup)
 			      : 0;
 	if (seat &&
-	    find_preferred(&scan->preferred, &scan->allowed, &seat->cpus))
+	    find_preferred(&scan->preferred_cpus, &scan->allowed, &seat->cpus))
 		has = thread->cgroup;
 	else if (seat)
-		scan->preferred = scan->allowed;
+		scan->preferred_cpus = scan->allowed;
 	/* A waiting thread keeps the seat with which it was enqueued. */
 	if (thread->queue == NO_QUEUE)
 		thread->seat = has;

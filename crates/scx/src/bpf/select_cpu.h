@@ -250,7 +250,7 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 		COUNT(idle_threads);
 		thread->why = WHY_IDLE_THREAD;
 	}
-	if (!has_cpu(&scan->preferred, cpu))
+	if (!has_cpu(&scan->preferred_cpus, cpu))
 		COUNT(borrowed);
 	return 1;
 }
