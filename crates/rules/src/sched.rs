@@ -6,9 +6,9 @@
 //! The caller provides time and events, and lets CPUs schedule when the scheduler requests it:
 //!
 //! ```no_run
-//! # use usher_rules::sched::{HostSched, Settings, Task};
+//! # use usher_rules::sched::{HostSched, HostSettings, Task};
 //! # let (places, task) = (vec![], Task::default());
-//! let mut sched = HostSched::new(&places, &Settings::default(), 1);
+//! let mut sched = HostSched::new(&places, &HostSettings::default(), 1);
 //! let task = sched.new_task(&task);
 //! sched.set_now(1_000);
 //! sched.wake_new(task, 0);
@@ -26,7 +26,7 @@ use crate::select_cpu::{CPU_WORDS, CpuWords, Place};
 /// `struct settings`: settings by user space.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct HostSettings {
     /// Length of a slice.
     pub slice_ns: u64,
     /// Longest turn of an address space.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub unused: u32,
 }
 
-impl Default for Settings {
+impl Default for HostSettings {
     fn default() -> Self {
         Self {
             slice_ns: 3_000_000,
@@ -164,7 +164,7 @@ pub struct LlcState {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are those of struct tally in shared.h")]
-pub struct Tally {
+pub struct HostTally {
     pub switches: u64,
     pub space_switches: u64,
     pub idle_cores: u64,
@@ -190,7 +190,7 @@ unsafe extern "C" {
     fn host_new(
         places: *const Place,
         cpus: u32,
-        settings: *const Settings,
+        settings: *const HostSettings,
         order: *const Order,
         seed: u64,
     ) -> *mut Instance;
@@ -214,7 +214,7 @@ unsafe extern "C" {
     fn host_any_idle(host: *const Instance) -> bool;
     fn host_read_task(host: *const Instance, id: u32, state: *mut TaskState);
     fn host_read_llc(host: *mut Instance, llc: u32, state: *mut LlcState);
-    fn host_read_tally(host: *mut Instance, sum: *mut Tally);
+    fn host_read_tally(host: *mut Instance, sum: *mut HostTally);
     fn host_take_turns(host: *mut Instance) -> u64;
 }
 
@@ -238,7 +238,7 @@ impl HostSched {
     ///
     /// # Panics
     /// There are more CPUs or LLCs than the scheduler's tables hold.
-    pub fn new(places: &[Place], settings: &Settings, seed: u64) -> Self {
+    pub fn new(places: &[Place], settings: &HostSettings, seed: u64) -> Self {
         assert!(places.len() <= crate::select_cpu::CPUS_MAX);
         assert!(settings.llcs as usize <= crate::select_cpu::LLCS_MAX);
         let cpus = places.len() as u32;
@@ -397,8 +397,8 @@ impl HostSched {
     }
 
     /// Returns the scheduler's counters.
-    pub fn tally(&self) -> Tally {
-        let mut sum = Tally::default();
+    pub fn tally(&self) -> HostTally {
+        let mut sum = HostTally::default();
         // SAFETY: as above.
         unsafe { host_read_tally(self.host.as_ptr(), &mut sum) };
         sum

@@ -14,7 +14,7 @@ fn migration_reduces_imbalance() {
     assert_eq!(of_four(1, 0, false), Surplus::None);
     assert_eq!(of_four(1, 0, true), Surplus::One);
     assert_eq!(of_four(1, 1, true), Surplus::None);
-    // Equal numbers of waiting threads, but ten times as many CPUs.
+    // Equal numbers of waiting threads, but ten times the CPUs.
     for in_node in [false, true] {
         let find = |there, here| balance::surplus_of(there, here, false, in_node);
         assert_eq!(find(load(11, 2), load(11, 20)), Surplus::Many);

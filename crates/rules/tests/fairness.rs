@@ -6,11 +6,11 @@ mod common;
 
 use common::{MS, Program, SETTINGS, State, World};
 use proptest::prelude::*;
-use usher_rules::sched::Settings;
+use usher_rules::sched::HostSettings;
 use usher_rules::share;
 
-fn settings(aggregate: bool) -> Settings {
-    Settings {
+fn settings(aggregate: bool) -> HostSettings {
+    HostSettings {
         aggregate: aggregate.into(),
         ..SETTINGS
     }
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// The bound of turns.h: no thread gets further ahead of a waiting thread than `max_lag_ns` and
-    /// two slices. A wait is at most (n - 1) times that in virtual time, and twice as long in time.
+    /// two slices. A wait is at most (n - 1) times that in virtual time, and twice that in time.
     #[test]
     fn lag_and_wait_stay_within_the_bound(
         mut threads in threads(),
@@ -65,7 +65,7 @@ proptest! {
         lag_slices in 0..12_u64,
     ) {
         let slice_ns = SETTINGS.slice_ns;
-        let settings = Settings {
+        let settings = HostSettings {
             turn_ns: turn_slices * slice_ns,
             max_lag_ns: lag_slices * slice_ns,
             ..settings(aggregate)
@@ -91,7 +91,7 @@ proptest! {
                 prop_assert!(ahead <= bound as i64, "{ahead} ns ahead");
             }
         }
-        // The other threads may first have been as far behind.
+        // The other threads may first have been behind by the same amount.
         prop_assert!(world.longest_wait_ns() <= 2 * (count - 1) * bound);
     }
 }

@@ -270,7 +270,7 @@ fn thread(at: usize, level: u32) -> Thread {
     }
 }
 
-/// All levels, or a few of them, so that many threads have the same.
+/// All levels, or a few of them, so that levels often coincide.
 fn level() -> impl Strategy<Value = u32> {
     prop_oneof![0..LEVELS as u32, 118..122_u32]
 }

@@ -90,7 +90,8 @@ fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
             sleepers_ns <= loops_ns && sleepers_ns <= Some(each),
             "{waits}"
         );
-        // Each of the others may first have been as far behind as it is ahead at the end.
+        // Each of the others may first have been behind by the amount by which it is ahead at the
+        // end.
         assert!(loops_ns <= Some(2 * each), "{waits}");
     }
 }

@@ -29,5 +29,5 @@ pub use kernel::{Kernel, State};
 pub use layout::{Ending, Queue, SeatTally, Settings, Tally, ThreadState, Why};
 pub use object::check_bpf_permitted;
 pub use scheduler::Scheduler;
-pub use seats::{MapIds, SchedulerHandle, Seat};
+pub use seats::{MapIds, SchedulerHandle, SoftSeat};
 pub use usher_rules::select_cpu::CPUS_MAX;

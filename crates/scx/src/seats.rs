@@ -43,7 +43,7 @@ pub struct MapIds {
 
 /// Soft seat of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Seat {
+pub struct SoftSeat {
     /// Number of the cgroup of the threads with this seat.
     pub cgroup: u64,
     /// Name of the program, for display.
@@ -167,7 +167,7 @@ impl SchedulerHandle {
     ///
     /// # Errors
     /// The kernel returned an error.
-    pub fn seats(&self) -> Result<Vec<Seat>, ScxError> {
+    pub fn seats(&self) -> Result<Vec<SoftSeat>, ScxError> {
         let mut all = Vec::new();
         for key in self.seats.keys() {
             let read = self.seats.lookup(&key, MapFlags::ANY);
@@ -276,7 +276,7 @@ fn value_of(name: &str, cpus: &CpuSet) -> Vec<u8> {
     value
 }
 
-fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
+fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> SoftSeat {
     let (cpus, name) = value.split_at(value.len().min(CPU_WORDS * 8));
     let bits = words(cpus).enumerate().flat_map(|(at, word)| {
         let first = at as u32 * 64;
@@ -284,7 +284,7 @@ fn seat(key: &[u8], value: &[u8], tally: SeatTally) -> Seat {
             .filter(move |bit| word >> bit & 1 == 1)
             .map(move |bit| first + bit)
     });
-    Seat {
+    SoftSeat {
         cgroup: words(key).next().unwrap_or(0),
         name: crate::layout::text(name),
         cpus: bits.collect(),

@@ -15,7 +15,7 @@
 //! events. A CPU accounts for the slices that have passed ([`Engine::end_slices`]) before its
 //! thread stops or others begin to wait.
 
-use usher_rules::sched::{HostSched, Settings, Task, TaskId};
+use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 use crate::clock::NEVER;
@@ -45,14 +45,14 @@ pub(crate) struct UsherSched {
 impl UsherSched {
     /// Creates the scheduler of an idle machine.
     pub fn new(machine: &Machine, kernel: &Kernel, seed: u64) -> Self {
-        let settings = Settings {
+        let settings = HostSettings {
             slice_ns: kernel.slice_ns,
             turn_ns: kernel.turn_ns,
             max_lag_ns: kernel.max_lag_ns,
             smt: kernel.smt_aware.into(),
             aggregate: kernel.aggregate.into(),
             llcs: machine.domains.len() as u32,
-            ..Settings::default()
+            ..HostSettings::default()
         };
         Self {
             host: HostSched::new(&places(machine), &settings, seed),

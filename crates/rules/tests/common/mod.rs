@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use usher_rules::sched::{HostSched, Settings, Task, TaskId};
+use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 pub const MS: u64 = 1_000_000;
-pub const SETTINGS: Settings = Settings {
+pub const SETTINGS: HostSettings = HostSettings {
     slice_ns: 3 * MS,
     turn_ns: 24 * MS,
     max_lag_ns: 24 * MS,
@@ -114,11 +114,11 @@ pub fn places(cpus: usize, threads_per_core: usize) -> Vec<Place> {
 }
 
 impl World {
-    pub fn new(cpus: usize, settings: Settings) -> Self {
+    pub fn new(cpus: usize, settings: HostSettings) -> Self {
         Self::on(&places(cpus, 1), settings)
     }
 
-    pub fn on(places: &[Place], settings: Settings) -> Self {
+    pub fn on(places: &[Place], settings: HostSettings) -> Self {
         let mut sched = HostSched::new(places, &settings, 1);
         sched.set_now(1_000 * MS);
         Self {

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use procfs::process::{Process, Stat, Task};
 use serde::Serialize;
-use usher_scx::{Queue, SchedulerHandle, Seat, Settings, ThreadState, Why};
+use usher_scx::{Queue, SchedulerHandle, Settings, SoftSeat, ThreadState, Why};
 
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output, shown};
@@ -98,7 +98,7 @@ impl Policy {
 #[derive(Debug, Serialize)]
 struct Answer {
     pid: i32,
-    seat: Option<Seat>,
+    seat: Option<SoftSeat>,
     threads: Vec<Thread>,
     /// The scheduler's settings.
     #[serde(skip)]
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn shows_borrowers_and_waiting_threads() {
-        let seat = Seat {
+        let seat = SoftSeat {
             cgroup: 9,
             name: "make".to_owned(),
             cpus: usher_model::CpuSet::range(0, 1),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
-use usher_scx::{Counted, Counter, MapIds, SchedulerHandle, Seat, State, Tally};
+use usher_scx::{Counted, Counter, MapIds, SchedulerHandle, SoftSeat, State, Tally};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
@@ -54,7 +54,7 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     ours_since: Option<Since>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    seats: Vec<Seat>,
+    seats: Vec<SoftSeat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -71,7 +71,7 @@ enum Since {
 struct SchedSample {
     maps: MapIds,
     tally: Tally,
-    seats: Vec<Seat>,
+    seats: Vec<SoftSeat>,
 }
 
 impl SchedSample {
@@ -295,7 +295,7 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  CPUs reclaimed from borrowers", tally.returned);
 }
 
-fn of_seat(rows: &mut Rows, seat: &Seat) {
+fn of_seat(rows: &mut Rows, seat: &SoftSeat) {
     let tally = &seat.tally;
     row(
         rows,
