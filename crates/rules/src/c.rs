@@ -104,7 +104,7 @@ unsafe extern "C" {
         in_node: bool,
     ) -> u32;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
-    pub(crate) safe fn rules_is_late(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool;
+    pub(crate) safe fn rules_is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
     pub(crate) safe fn rules_clamp_to_clock(vtime: u64, clock: u64) -> u64;
     pub(crate) safe fn rules_max_lag(max_lag_ns: u64, slice_ns: u64, weight: u64) -> u64;

@@ -199,9 +199,9 @@ __u32 rules_other_llc(__u32 here, __u32 llcs, __u32 drawn)
 	return other_llc(here, llcs, drawn);
 }
 
-_Bool rules_is_late(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
+_Bool rules_is_overdue(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
-	return is_late(served_ns, now_ns, max_lag_ns);
+	return is_overdue(served_ns, now_ns, max_lag_ns);
 }
 
 __u64 levels_key_at(__u64 array, __u32 level, __u64 arrival)

@@ -57,10 +57,10 @@ impl Default for HostSettings {
     }
 }
 
-/// `struct order`: the variant that is loaded.
+/// `struct variant`: the variant that is loaded.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Order {
+struct Variant {
     fifo: u32,
     o1: u32,
     nodes: u64,
@@ -191,7 +191,7 @@ unsafe extern "C" {
         places: *const Place,
         cpus: u32,
         settings: *const HostSettings,
-        order: *const Order,
+        variant: *const Variant,
         seed: u64,
     ) -> *mut Instance;
     fn host_free(host: *mut Instance);
@@ -215,7 +215,7 @@ unsafe extern "C" {
     fn host_read_task(host: *const Instance, id: u32, state: *mut TaskState);
     fn host_read_llc(host: *mut Instance, llc: u32, state: *mut LlcState);
     fn host_read_tally(host: *mut Instance, sum: *mut HostTally);
-    fn host_take_turns(host: *mut Instance) -> u64;
+    fn host_take_iterations(host: *mut Instance) -> u64;
 }
 
 /// An instance of the scheduler on a simulated machine.
@@ -242,12 +242,12 @@ impl HostSched {
         assert!(places.len() <= crate::select_cpu::CPUS_MAX);
         assert!(settings.llcs as usize <= crate::select_cpu::LLCS_MAX);
         let cpus = places.len() as u32;
-        let order = Order {
+        let variant = Variant {
             cpu_words: u64::from(cpus.div_ceil(64)),
-            ..Order::default()
+            ..Variant::default()
         };
         // SAFETY: as above; `places` has `cpus` elements.
-        let host = unsafe { host_new(places.as_ptr(), cpus, settings, &order, seed) };
+        let host = unsafe { host_new(places.as_ptr(), cpus, settings, &variant, seed) };
         let Some(host) = NonNull::new(host) else {
             unreachable!("host_new gives up where there is no memory");
         };
@@ -405,9 +405,9 @@ impl HostSched {
     }
 
     /// Returns the iterations of loops in callbacks since the last call.
-    pub fn take_loop_turns(&mut self) -> u64 {
+    pub fn take_loop_iterations(&mut self) -> u64 {
         // SAFETY: as above.
-        unsafe { host_take_turns(self.host.as_ptr()) }
+        unsafe { host_take_iterations(self.host.as_ptr()) }
     }
 }
 

@@ -65,8 +65,8 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
 }
 
 /// Returns whether a CPU has served only urgent threads for too long.
-pub fn is_late(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
-    c::rules_is_late(served_ns, now_ns, max_lag_ns)
+pub fn is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
+    c::rules_is_overdue(served_ns, now_ns, max_lag_ns)
 }
 
 /// `struct pace`: lower limit of the advance of virtual time on a CPU.

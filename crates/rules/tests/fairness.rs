@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{MS, Program, SETTINGS, State, World};
+use common::{MS, Machine, Program, SETTINGS, State};
 use proptest::prelude::*;
 use usher_rules::sched::HostSettings;
 use usher_rules::share;
@@ -19,19 +19,19 @@ fn settings(aggregate: bool) -> HostSettings {
 /// Returns the order in which threads of one slice each run, and the number of address-space
 /// switches.
 fn order(aggregate: bool) -> (String, usize) {
-    let mut world = World::new(1, settings(aggregate));
+    let mut machine = Machine::new(1, settings(aggregate));
     // The threads start while another thread runs.
     let mut program = Program::new(9 << 8, 1);
     (program.runs_ns, program.bursts) = (MS, 1);
-    world.start(program);
+    machine.start(program);
     for mm in [1, 2, 1, 1, 2] {
         let mut program = Program::new(mm << 8, 1);
         (program.runs_ns, program.bursts) = (SETTINGS.slice_ns, 1);
-        world.start(program);
+        machine.start(program);
     }
-    world.run(100 * MS);
-    let ran = &world.began[1..];
-    let mm = |&thread: &usize| world.threads[thread].program.mm;
+    machine.run(100 * MS);
+    let ran = &machine.began[1..];
+    let mm = |&thread: &usize| machine.threads[thread].program.mm;
     let switches = ran.windows(2).filter(|pair| mm(&pair[0]) != mm(&pair[1]));
     (
         ran.iter()
@@ -71,52 +71,52 @@ proptest! {
             ..settings(aggregate)
         };
         let bound = share::max_lag(settings.max_lag_ns, slice_ns, 100);
-        let mut world = World::new(1, settings);
-        let begun_ns = world.now_ns;
+        let mut machine = Machine::new(1, settings);
+        let begun_ns = machine.now_ns;
         threads.sort_by_key(|&(_, at_ns)| at_ns);
         let count = threads.len() as u64;
         for (mm, at_ns) in threads {
-            while world.step(begun_ns + at_ns) {}
-            world.start(Program::new(mm << 8, 1));
+            while machine.step(begun_ns + at_ns) {}
+            machine.start(Program::new(mm << 8, 1));
         }
         for _ in 0..600 {
-            world.step(u64::MAX);
-            let Some(running) = world.cpus[0] else {
+            machine.step(u64::MAX);
+            let Some(running) = machine.cpus[0] else {
                 continue;
             };
-            let vtime = world.vtime(running);
-            let all = world.threads.iter().enumerate();
+            let vtime = machine.vtime(running);
+            let all = machine.threads.iter().enumerate();
             for (number, _) in all.filter(|(_, thread)| thread.state == State::Waiting) {
-                let ahead = vtime.wrapping_sub(world.vtime(number)) as i64;
+                let ahead = vtime.wrapping_sub(machine.vtime(number)) as i64;
                 prop_assert!(ahead <= bound as i64, "{ahead} ns ahead");
             }
         }
         // The other threads may first have been behind by the same amount.
-        prop_assert!(world.longest_wait_ns() <= 2 * (count - 1) * bound);
+        prop_assert!(machine.longest_wait_ns() <= 2 * (count - 1) * bound);
     }
 }
 
 /// CPU share and longest wait of a thread that always computes.
 #[derive(Debug, Clone, Copy)]
-struct Had {
+struct CpuUse {
     share: f64,
     waited_ns: u64,
 }
 
 /// Runs threads with these weights, each a program of its own, for three minutes.
-fn shares(weights: &[u32], aggregate: bool) -> Vec<Had> {
-    let mut world = World::new(1, settings(aggregate));
+fn shares(weights: &[u32], aggregate: bool) -> Vec<CpuUse> {
+    let mut machine = Machine::new(1, settings(aggregate));
     for (number, &weight) in (1..).zip(weights) {
-        world.start(Program {
+        machine.start(Program {
             weight,
             ..Program::new(number << 8, 1)
         });
     }
     let run_ns = 60_000 * SETTINGS.slice_ns;
-    world.run(run_ns);
-    let had = world.threads.iter().map(|thread| Had {
+    machine.run(run_ns);
+    let had = machine.threads.iter().map(|thread| CpuUse {
         share: thread.ran_ns as f64 / run_ns as f64,
-        waited_ns: world.waited_ns(thread),
+        waited_ns: machine.waited_ns(thread),
     });
     had.collect()
 }
@@ -154,19 +154,19 @@ fn lightest_thread_waits_for_seconds_beside_the_heaviest() {
 fn light_thread_waits_for_seconds_when_heavier_ones_begin() {
     for later in [&[8668; 3][..], &[866_800], &[866_800, 8668, 866_800]] {
         for aggregate in [false, true] {
-            let mut world = World::new(1, settings(aggregate));
+            let mut machine = Machine::new(1, settings(aggregate));
             let program = |number: u64, weight| Program {
                 weight,
                 ..Program::new(number << 8, 1)
             };
-            world.start(program(1, 1));
-            world.start(program(2, 100));
-            world.run(9 * SETTINGS.slice_ns);
+            machine.start(program(1, 1));
+            machine.start(program(2, 100));
+            machine.run(9 * SETTINGS.slice_ns);
             for (number, &weight) in (3..).zip(later) {
-                world.start(program(number, weight));
+                machine.start(program(number, weight));
             }
-            world.run(40_000 * SETTINGS.slice_ns);
-            let waited_ns = world.longest_wait_ns();
+            machine.run(40_000 * SETTINGS.slice_ns);
+            let waited_ns = machine.longest_wait_ns();
             assert!(waited_ns < 15_000 * MS, "{later:?}: {waited_ns}");
         }
     }

@@ -4,26 +4,26 @@
 
 mod common;
 
-use common::{MS, Program, SETTINGS, World};
+use common::{MS, Machine, Program, SETTINGS};
 use proptest::prelude::*;
 
-/// Starts a world with these threads.
-fn world(cpus: usize, programs: impl IntoIterator<Item = Program>) -> World {
-    let mut world = World::new(cpus, SETTINGS);
+/// Starts a machine with these threads.
+fn machine(cpus: usize, programs: impl IntoIterator<Item = Program>) -> Machine {
+    let mut machine = Machine::new(cpus, SETTINGS);
     for program in programs {
-        world.start(program);
+        machine.start(program);
     }
-    world
+    machine
 }
 
 /// Checks the share of each thread that `is_meant`, to within 5 %.
 fn check_shares(
-    world: &World,
+    machine: &Machine,
     ran_ns: u64,
     is_meant: impl Fn(&Program) -> bool,
     due: impl Fn(&Program) -> f64,
 ) {
-    for thread in world.threads.iter().filter(|t| is_meant(&t.program)) {
+    for thread in machine.threads.iter().filter(|t| is_meant(&t.program)) {
         let (share, due) = (thread.ran_ns as f64 / ran_ns as f64, due(&thread.program));
         let off = (share / due - 1.0).abs();
         assert!(off < 0.05, "{share} instead of {due}: {thread:?}");
@@ -35,9 +35,9 @@ fn check_shares(
 fn address_spaces_that_share_a_queue_share_a_turn() {
     for (cpus, loops) in [(2, 60), (2, 120), (4, 120), (4, 400), (3, 33)] {
         let threads = (0..loops).map(|number| Program::new(number + 1, 1 << (number % cpus)));
-        let mut world = world(cpus as usize, threads);
-        world.run(60_000 * MS);
-        let waited_ns = world.longest_wait_ns();
+        let mut machine = machine(cpus as usize, threads);
+        machine.run(60_000 * MS);
+        let waited_ns = machine.longest_wait_ns();
         let each = loops / cpus * (SETTINGS.turn_ns + SETTINGS.slice_ns);
         assert!(waited_ns < 2 * each, "{loops} on {cpus}: {waited_ns}");
     }
@@ -53,10 +53,10 @@ fn pinned_threads_share_their_cpu_equally() {
             let loops = (0..few + many).map(|number| Program::new(number + 1, cpu_of(number)));
             // A thread of the first program waits on the crowded CPU.
             let other = has_one_there.then(|| Program::new(1, 2));
-            let mut world = world(2, loops.chain(other));
-            world.run(20_000 * MS);
+            let mut machine = machine(2, loops.chain(other));
+            machine.run(20_000 * MS);
             let due = 1.0 / few as f64;
-            check_shares(&world, 20_000 * MS, |p| p.cpus == 1, |_| due);
+            check_shares(&machine, 20_000 * MS, |p| p.cpus == 1, |_| due);
         }
     }
 }
@@ -76,11 +76,11 @@ fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
             sleeps_ns: 5 * MS,
             ..Program::new(few + many + 1 + number, crowded)
         });
-        let mut world = world(cpus, loops.chain(sleepers));
-        world.run(60_000 * MS);
+        let mut machine = machine(cpus, loops.chain(sleepers));
+        machine.run(60_000 * MS);
         let is_sleeper = |number: &usize| *number >= (few + many) as usize;
-        let wait = |number: usize| world.waited_ns(&world.threads[number]);
-        let all = 0..world.threads.len();
+        let wait = |number: usize| machine.waited_ns(&machine.threads[number]);
+        let all = 0..machine.threads.len();
         let (sleepers, loops): (Vec<_>, Vec<_>) = all.partition(is_sleeper);
         let sleepers_ns = sleepers.into_iter().map(wait).max();
         let loops_ns = loops.into_iter().map(wait).max();
@@ -105,10 +105,10 @@ fn weights_count_behind_a_crowd_that_waits_for_other_cpus() {
         ..Program::new(1, 0b11)
     });
     let others = (2..6).map(|mm| Program::new(mm, 0b11));
-    let mut world = world(4, crowd.chain(pair).chain(others));
-    world.run(20_000 * MS);
+    let mut machine = machine(4, crowd.chain(pair).chain(others));
+    machine.run(20_000 * MS);
     let due = |p: &Program| 2.0 * f64::from(p.weight) / 900.0;
-    check_shares(&world, 20_000 * MS, |p| p.cpus == 0b11, due);
+    check_shares(&machine, 20_000 * MS, |p| p.cpus == 0b11, due);
 }
 
 /// Programs with threads pinned to either half of an LLC, with a crowd on one half. The threads of
@@ -120,10 +120,10 @@ fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
         let pinned = |mm, count, cpus| (0..count).map(move |_| Program::new(mm, cpus));
         let loops = (1..=programs).flat_map(|mm| pinned(mm, 30, 0b1100).chain(pinned(mm, 3, 0b11)));
         let others = pinned(programs + 1, 1, 0b11);
-        let mut world = world(4, loops.chain(others));
-        world.run(20_000 * MS);
+        let mut machine = machine(4, loops.chain(others));
+        machine.run(20_000 * MS);
         let due = 2.0 / (3 * programs + 1) as f64;
-        check_shares(&world, 20_000 * MS, |p| p.cpus == 0b11, |_| due);
+        check_shares(&machine, 20_000 * MS, |p| p.cpus == 0b11, |_| due);
     }
 }
 
@@ -152,15 +152,15 @@ proptest! {
     /// The kernel ends the scheduler when a thread has waited for 30 s.
     #[test]
     fn no_thread_starves_with_any_affinity((cpus, loops) in crowd(&[100])) {
-        let mut world = world(cpus as usize, loops);
-        world.run(15_000 * MS);
-        prop_assert!(world.longest_wait_ns() < 5_000 * MS, "{}", world.longest_wait_ns());
+        let mut machine = machine(cpus as usize, loops);
+        machine.run(15_000 * MS);
+        prop_assert!(machine.longest_wait_ns() < 5_000 * MS, "{}", machine.longest_wait_ns());
     }
 
     #[test]
     fn no_thread_starves_with_any_weight((cpus, loops) in crowd(&[1, 3, 33, 100, 400, 8668])) {
-        let mut world = world(cpus as usize, loops);
-        world.run(35_000 * MS);
-        prop_assert!(world.longest_wait_ns() < 25_000 * MS, "{}", world.longest_wait_ns());
+        let mut machine = machine(cpus as usize, loops);
+        machine.run(35_000 * MS);
+        prop_assert!(machine.longest_wait_ns() < 25_000 * MS, "{}", machine.longest_wait_ns());
     }
 }

@@ -20,16 +20,16 @@ fn machine(at: usize) -> Topology {
     usher_topology::load(Source::Synthetic(MACHINES[at].to_owned())).unwrap()
 }
 
-struct Around {
+struct Neighbours {
     core: CpuSet,
     near: CpuSet,
     node: CpuSet,
 }
 
-fn around(machine: &Topology, cpu: u32) -> Around {
+fn neighbours(machine: &Topology, cpu: u32) -> Neighbours {
     let core = &machine.cores[machine.cpu(cpu).unwrap().core];
     let mut nodes = machine.nodes.iter();
-    Around {
+    Neighbours {
         core: core.cpus.clone(),
         near: machine.domains[core.domain].cpus.clone(),
         node: nodes
@@ -78,38 +78,38 @@ fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx
     }
 }
 
-fn place(around: &Around) -> Place {
+fn place(neighbours: &Neighbours) -> Place {
     Place {
         known: 1,
-        core: words_of(&around.core),
-        near: words_of(&around.near),
-        node: words_of(&around.node),
+        core: words_of(&neighbours.core),
+        near: words_of(&neighbours.near),
+        node: words_of(&neighbours.node),
         ..Place::default()
     }
 }
 
 fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
-    select_cpu::choose_cpu(smt, &scan, last, &place(&around(machine, last)))
+    select_cpu::choose_cpu(smt, &scan, last, &place(&neighbours(machine, last)))
 }
 
 /// Same, with the idle CPUs of one node.
 fn chosen_on_node(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
-    let around = around(machine, last);
-    let scan = scan_ctx(machine, case, &around.node);
-    select_cpu::choose_best(smt, &scan, last, &place(&around))
+    let neighbours = neighbours(machine, last);
+    let scan = scan_ctx(machine, case, &neighbours.node);
+    select_cpu::choose_best(smt, &scan, last, &place(&neighbours))
 }
 
 /// Idle cores only.
 fn chosen_core(machine: &Topology, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
-    select_cpu::choose_core(&scan, last, &place(&around(machine, last)))
+    select_cpu::choose_core(&scan, last, &place(&neighbours(machine, last)))
 }
 
 /// Ranks all candidates: preferred idle core, borrower's CPU, other idle core, preferred idle CPU
 /// of a busy core; then by distance.
 fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
-    let around = around(machine, last);
+    let neighbours = neighbours(machine, last);
     let whole = match smt {
         true => case.whole_cores(machine),
         false => case.idle.clone(),
@@ -125,8 +125,8 @@ fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u
         };
         let distance = match cpu {
             _ if cpu == last => 0,
-            _ if around.near.contains(cpu) => 1,
-            _ if around.node.contains(cpu) => 2,
+            _ if neighbours.near.contains(cpu) => 1,
+            _ if neighbours.node.contains(cpu) => 2,
             _ => 3,
         };
         Some((kind, distance, cpu))

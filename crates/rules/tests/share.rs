@@ -61,6 +61,6 @@ fn cgroup_weights_multiply_the_thread_weight() {
 
 #[test]
 fn urgent_threads_yield_after_the_largest_lag() {
-    let late = |now| share::is_late(10 * MS, now, 24 * MS);
+    let late = |now| share::is_overdue(10 * MS, now, 24 * MS);
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
 }

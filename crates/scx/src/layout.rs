@@ -77,9 +77,9 @@ impl Settings {
         self.fifo || self.o1
     }
 
-    /// `struct order`. `nodes`: bitmask of the nodes with idle masks of their own. `cpu_words`:
+    /// `struct variant`. `nodes`: bitmask of the nodes with idle masks of their own. `cpu_words`:
     /// words of a CPU set that contain CPUs.
-    pub(crate) fn order(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
+    pub(crate) fn variant(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
         let flags = [self.fifo, self.o1].map(u32::from);
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
         bytes.extend([nodes, cpu_words].into_iter().flat_map(u64::to_ne_bytes));
@@ -316,9 +316,9 @@ pub struct ThreadState {
     pub group_weight: u32,
 }
 
-/// `QUEUES`, `QUEUES_EACH` and `URGENT` of state.h.
+/// `QUEUES`, `QUEUES_PER_LLC` and `URGENT` of state.h.
 pub(crate) const QUEUES: u32 = 0x1000;
-pub(crate) const QUEUES_EACH: u32 = 64;
+pub(crate) const QUEUES_PER_LLC: u32 = 64;
 pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
 impl ThreadState {
@@ -331,7 +331,7 @@ impl ThreadState {
         let (queue, urgent) = (low(long[10]), long[10] >> 32 != 0);
         let (cpu, why) = (low(long[11]), (long[11] >> 32) as usize);
         let waits = queue.checked_sub(QUEUES).map(|at| {
-            let (llc, queue) = (at / QUEUES_EACH, at % QUEUES_EACH);
+            let (llc, queue) = (at / QUEUES_PER_LLC, at % QUEUES_PER_LLC);
             match queue {
                 URGENT => Queue::Urgent { llc },
                 _ => Queue::AddressSpace { llc, queue },

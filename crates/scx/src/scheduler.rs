@@ -84,9 +84,9 @@ impl Scheduler {
             _ if settings.minimal => None,
             _ => by_node()?,
         };
-        let order = settings.order(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
+        let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
         let mut open = object::open(&bytes.0)?;
-        prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &order)?;
+        prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         if !settings.o1 {
             change(&mut open, "usher", STOPPING, |callback| callback.fill(0))?;
         }
@@ -200,7 +200,7 @@ fn prepare(
     open: &mut OpenObject,
     hotplug_seq: u64,
     flags: u64,
-    order: &[u8],
+    variant: &[u8],
 ) -> Result<(), ScxError> {
     let page_bytes = rustix::param::page_size() as u32;
     let ring = open.maps_mut().find(|map| map.name() == "ended");
@@ -217,8 +217,8 @@ fn prepare(
             .zip(flags)
             .for_each(|(old, new)| *old |= new);
     })?;
-    change(open, ".rodata.order", 0..order.len(), |bytes| {
-        bytes.copy_from_slice(order);
+    change(open, ".rodata.variant", 0..variant.len(), |bytes| {
+        bytes.copy_from_slice(variant);
     })
 }
 

@@ -10,8 +10,8 @@ use libbpf_rs::btf::{Btf, HasSize};
 use serde_json::{Value, json};
 
 use crate::layout::{
-    CPU_TALLY_BYTES, Ending, QUEUES, QUEUES_EACH, Queue, SeatTally, Settings, Tally, ThreadState,
-    URGENT, WHYS,
+    CPU_TALLY_BYTES, Ending, QUEUES, QUEUES_PER_LLC, Queue, SeatTally, Settings, Tally,
+    ThreadState, URGENT, WHYS,
 };
 use crate::object::Aligned;
 
@@ -116,7 +116,7 @@ fn seat_tally_fields_match_by_name() {
 
 #[test]
 fn settings_fields_match_by_name() {
-    let (told, order) = (fields("settings"), fields("order"));
+    let (changeable, variant) = (fields("settings"), fields("variant"));
     for flag in ["smt", "aggregate", "fifo", "o1"] {
         let of = |name: &str| u64::from(name == flag);
         let settings = Settings {
@@ -139,8 +139,8 @@ fn settings_fields_match_by_name() {
             "cpu_words" => 10,
             name => of(name),
         };
-        assert_eq!(settings.bytes(8), told.filled(number), "{flag}");
-        assert_eq!(settings.order(9, 10), order.filled(number), "{flag}");
+        assert_eq!(settings.bytes(8), changeable.filled(number), "{flag}");
+        assert_eq!(settings.variant(9, 10), variant.filled(number), "{flag}");
     }
 }
 
@@ -175,7 +175,7 @@ fn thread_fields_match_by_name() {
         assert_eq!(seat(0, 0), (None, false));
         assert_eq!(seat(70, 70), (Some(70), false));
         assert_eq!(seat(70, 0), (Some(70), true));
-        let queue = u64::from(QUEUES + 3 * QUEUES_EACH);
+        let queue = u64::from(QUEUES + 3 * QUEUES_PER_LLC);
         let waits = |queue| with("queue", queue).waits;
         assert_eq!(waits(0), None);
         let space = Queue::AddressSpace { llc: 3, queue: 2 };
@@ -212,7 +212,7 @@ fn queue_numbers_match_the_macros() {
         assert!(state.lines().any(|line| line == defined), "{defined}");
     };
     is("QUEUES", &format!("{QUEUES:#x}"));
-    is("QUEUES_EACH", &QUEUES_EACH.to_string());
+    is("QUEUES_PER_LLC", &QUEUES_PER_LLC.to_string());
     // usher-rules compares MM_QUEUES_PER_LLC with its header.
     is("URGENT", "MM_QUEUES_PER_LLC");
 }

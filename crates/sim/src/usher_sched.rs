@@ -98,7 +98,7 @@ fn words_of(mask: &Mask, cpus: usize) -> CpuWords {
 }
 
 /// The number of a program's address space.
-fn space_of(program: usize) -> u64 {
+fn mm_of(program: usize) -> u64 {
     (program as u64 + 1) << 6
 }
 
@@ -125,7 +125,7 @@ impl Engine {
         let parent = self.waker.unwrap_or(any as usize);
         for thread in self.jobs[program].threads.clone() {
             let task = Task {
-                mm: space_of(program),
+                mm: mm_of(program),
                 cpu: parent as u32,
                 cpus: words_of(self.where_allowed(thread), self.cpus.len()),
                 ..Task::default()

@@ -139,7 +139,7 @@ static inline __u32 level_of(__s32 nice_level, __u64 sleep_average_ns)
  * Returns the number of levels by which a thread must be better than its nice value to be
  * interactive.
  */
-static inline __s32 levels_due(__s32 nice_level)
+static inline __s32 levels_required(__s32 nice_level)
 {
 	__u32 nth = in_levels(nice_level) - LEVEL_FIRST;
 
@@ -150,16 +150,17 @@ static inline __s32 levels_due(__s32 nice_level)
 static inline _Bool is_interactive(__s32 nice_level, __u64 sleep_average_ns)
 {
 	return (__s32)level_of(nice_level, sleep_average_ns) <=
-	       (__s32)in_levels(nice_level) - levels_due(nice_level);
+	       (__s32)in_levels(nice_level) - levels_required(nice_level);
 }
 
 /* Returns the sleep average after a sleep. One long sleep makes a thread barely interactive. */
 static inline __u64 average_after_sleep(__u64 average_ns, __u64 slept_ns,
 					__s32 nice_level)
 {
-	__u64 ceiling = SLEEP_MOST_NS / BONUS_MOST *
-				(BONUS_MOST / 2 + levels_due(nice_level) + 1) -
-			SLICE_OVER_NS;
+	__u64 ceiling =
+		SLEEP_MOST_NS / BONUS_MOST *
+			(BONUS_MOST / 2 + levels_required(nice_level) + 1) -
+		SLICE_OVER_NS;
 
 	if (slept_ns > ceiling && average_ns < ceiling)
 		return ceiling;

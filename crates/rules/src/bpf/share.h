@@ -151,7 +151,7 @@ static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 }
 
 /* Returns whether a CPU has served only urgent threads for too long. */
-static inline _Bool is_late(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
+static inline _Bool is_overdue(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
 	return since(served_ns, now_ns) > max_lag_ns;
 }

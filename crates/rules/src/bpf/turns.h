@@ -59,8 +59,8 @@ struct turn {
  * Returns whether the turn goes on. `own` is the vtime of the next thread of the address space that
  * runs, `other` the minimum vtime of the other queues.
  */
-static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
-			    __u64 other)
+static inline _Bool turn_lasts(const struct turn *turn, __u64 now_ns, __u64 own,
+			       __u64 other)
 {
 	return since(turn->began_ns, now_ns) < turn->turn_ns &&
 	       !is_before(other + turn->max_lag_ns, own);
@@ -71,8 +71,8 @@ static inline _Bool goes_on(const struct turn *turn, __u64 now_ns, __u64 own,
  * queue). Address spaces that share a queue share the turn. Otherwise each of them would begin a
  * new turn in succession, and no turn would end.
  */
-static inline _Bool ends_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
-			      __u32 queue)
+static inline _Bool begins_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
+				__u32 queue)
 {
 	return mm != turn_mm && (!queue || queue != turn_queue);
 }
@@ -360,7 +360,7 @@ static inline enum next pick_next(struct pick_ctx *ctx,
 		prev_first = 0;
 	}
 	if (ctx->aggregate && (own_waits || ctx->has_prev) &&
-	    goes_on(&ctx->turn, ctx->now_ns, own, ctx->min_vtime)) {
+	    turn_lasts(&ctx->turn, ctx->now_ns, own, ctx->min_vtime)) {
 		if (prev_first)
 			return NEXT_SAME;
 		*queue = ctx->own;

@@ -71,12 +71,12 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 		rq->curr = 0;
 		return -1;
 	}
-	if (g_order.o1 && prev && !(prev->scx.flags & TASK_QUEUED))
+	if (g_variant.o1 && prev && !(prev->scx.flags & TASK_QUEUED))
 		usher_stopping(prev, 0);
 	if (balance(rq, cpu, prev))
 		return prev->id;
 	next = rq->local.first;
-	if (g_order.o1 && prev && prev->scx.flags & TASK_QUEUED)
+	if (g_variant.o1 && prev && prev->scx.flags & TASK_QUEUED)
 		usher_stopping(prev, 1);
 	if (prev && prev->scx.flags & TASK_QUEUED)
 		enqueue(prev, next ? 0 : ENQ_LAST);
@@ -288,7 +288,7 @@ void host_end_task(struct instance *host, __u32 id)
 
 struct instance *host_new(const struct place *places, __u32 cpus,
 			  const struct settings *settings,
-			  const struct order *order, __u64 seed)
+			  const struct variant *variant, __u64 seed)
 {
 	/* Its size is a multiple of its alignment, 64. */
 	struct instance *host = aligned_alloc(64, sizeof(*host));
@@ -302,7 +302,7 @@ struct instance *host_new(const struct place *places, __u32 cpus,
 	host->cpus = cpus;
 	host->random = seed;
 	g_settings = *settings;
-	memcpy((void *)(uintptr_t)&g_order, order, sizeof(*order));
+	memcpy((void *)(uintptr_t)&g_variant, variant, sizeof(*variant));
 	for (cpu = 0; cpu < cpus; cpu++) {
 		rq_of(cpu)->is_online = rq_of(cpu)->is_idle = 1;
 		mark_idle(cpu);
@@ -428,10 +428,10 @@ void host_read_tally(struct instance *host, struct tally *sum)
 	}
 }
 
-__u64 host_take_turns(struct instance *host)
+__u64 host_take_iterations(struct instance *host)
 {
-	__u64 turns = host->turns;
+	__u64 iterations = host->iterations;
 
-	host->turns = 0;
-	return turns;
+	host->iterations = 0;
+	return iterations;
 }

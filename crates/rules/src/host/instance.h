@@ -46,7 +46,7 @@ struct instance {
 	/* CPUs that have to schedule. */
 	struct cpu_set resched;
 	/* Iterations of loops since the last reset. */
-	__u64 turns;
+	__u64 iterations;
 	/* Called before a compare-and-swap on a clock, to simulate a race with another CPU. */
 	void (*before_swap)(__u64 *clock, void *with);
 	void *before_swap_with;
@@ -58,7 +58,7 @@ struct instance {
 static __thread struct instance *instance;
 
 #define g_settings (instance->g_settings)
-#define g_order (instance->g_order)
+#define g_variant (instance->g_variant)
 #define g_tallies (instance->g_tallies)
 #define g_seating (instance->g_seating)
 #define g_cpu_states (instance->g_cpu_states)

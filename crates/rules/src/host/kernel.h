@@ -191,9 +191,9 @@ static inline void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it)
 }
 
 /* Counts every iteration of a loop of unknown length. Tests check the callbacks' cost by it. */
-static void host_count_turn(void);
+static void host_count_iteration(void);
 #define bpf_for(at, begin, end) \
-	for ((at) = (begin); (at) < (end); host_count_turn(), (at)++)
+	for ((at) = (begin); (at) < (end); host_count_iteration(), (at)++)
 
 /* Set when an instance is entered. */
 static __thread struct place *g_places;

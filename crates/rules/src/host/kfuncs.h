@@ -54,9 +54,9 @@ static void account(struct rq *rq)
 
 /* Helpers. */
 
-static void host_count_turn(void)
+static void host_count_iteration(void)
 {
-	instance->turns++;
+	instance->iterations++;
 }
 
 static void *host_lookup(const char *map, const __u64 *key)

@@ -76,7 +76,7 @@ pub struct Thread {
 }
 
 /// A machine with running threads.
-pub struct World {
+pub struct Machine {
     pub sched: HostSched,
     pub threads: Vec<Thread>,
     pub now_ns: u64,
@@ -113,7 +113,7 @@ pub fn places(cpus: usize, threads_per_core: usize) -> Vec<Place> {
     (0..cpus).map(place).collect()
 }
 
-impl World {
+impl Machine {
     pub fn new(cpus: usize, settings: HostSettings) -> Self {
         Self::on(&places(cpus, 1), settings)
     }

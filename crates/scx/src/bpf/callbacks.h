@@ -17,14 +17,14 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 
 	if (!thread)
 		return prev;
-	if (g_order.o1)
+	if (g_variant.o1)
 		give_key(thread, p->static_prio, now_ns());
 	else
 		account_run(p, thread, 1);
-	cpu = claim(p, thread, prev, settings->smt && !g_order.fifo, 0);
+	cpu = claim(p, thread, prev, settings->smt && !g_variant.fifo, 0);
 	if (cpu < 0)
 		return prev;
-	if (!g_order.o1)
+	if (!g_variant.o1)
 		clamp_sleeper_vtime(thread, settings);
 	insert(p, DSQ_LOCAL, slice_of(thread, settings), preempt_flag(thread));
 	return cpu;
@@ -41,24 +41,24 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
-	if (!g_order.o1)
+	if (!g_variant.o1)
 		account_run(p, thread, flags & ENQ_WAKEUP);
 	if (is_pinned_kthread(p)) {
 		/* Work of the CPU itself, for which another thread waits. */
-		if (flags & ENQ_WAKEUP && !g_order.o1 && !g_order.fifo)
+		if (flags & ENQ_WAKEUP && !g_variant.o1 && !g_variant.fifo)
 			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
 		insert(p, DSQ_LOCAL, settings->slice_ns,
-		       g_order.fifo ? flags : flags | ENQ_PREEMPT);
+		       g_variant.fifo ? flags : flags | ENQ_PREEMPT);
 		return;
 	}
-	if (g_order.fifo) {
+	if (g_variant.fifo) {
 		thread->why = WHY_FIFO;
 		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO,
 		       settings->slice_ns, flags);
 		return;
 	}
-	if (g_order.o1) {
+	if (g_variant.o1) {
 		enqueue_by_level(p, thread, cpu, settings, flags);
 		return;
 	}
@@ -85,7 +85,7 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 
 	if (prev && !(prev->scx.flags & TASK_QUEUED))
 		prev = 0;
-	if (!g_order.fifo)
+	if (!g_variant.fifo)
 		dispatch(cpu, prev, settings);
 	else if (!take(FIFO) && prev)
 		continue_prev(prev, cpu, now_ns(), settings);
@@ -110,13 +110,13 @@ static inline void note_turn(struct cpu_state *state, struct thread *thread,
 	if (!mm)
 		return;
 	state->turn_key = queue_key_of(thread, mm, &g_settings);
-	if (ends_turn(state->turn_mm, state->turn_queue, mm, queue))
+	if (begins_turn(state->turn_mm, state->turn_queue, mm, queue))
 		state->turn_began_ns = now;
 	state->turn_mm = mm;
 	state->turn_queue = queue;
 }
 
-static inline void note_place(struct thread *thread, __u32 llc)
+static inline void note_llc(struct thread *thread, __u32 llc)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
 
@@ -144,11 +144,11 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	state->why = WHY_UNKNOWN;
 	dequeue_account(queue, thread, cpu, state, here->llc);
 	thread->cpu = cpu;
-	if (g_order.o1)
+	if (g_variant.o1)
 		begin_by_level(thread, cpu, now_ns());
 	else
-		note_place(thread, here->llc);
-	note_arrival(thread, cpu);
+		note_llc(thread, here->llc);
+	note_start(thread, cpu);
 	note_space(state, mm);
 	if (!thread->urgent)
 		note_turn(state, thread, mm, queue);
@@ -167,7 +167,7 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 
 	note_in(&g_idle_cpus, cpu, 0);
 	find_unreported_idle(cpu);
-	if (!thread || g_order.fifo)
+	if (!thread || g_variant.fifo)
 		return;
 	follow_seats(p, thread, cpu);
 	if (settings->smt && should_migrate_to_idle_core(p, cpu))
@@ -204,7 +204,7 @@ void BPF_PROG(usher_update_idle, __s32 cpu, _Bool idle)
 
 	note_in(&g_idle_cpus, cpu, idle);
 	note_borrower(cpu, 0);
-	if (g_order.fifo)
+	if (g_variant.fifo)
 		return;
 	state->idle = idle;
 	if (!idle) {
@@ -252,7 +252,7 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 	if (!thread)
 		return;
 	leave_queue(thread);
-	if (g_order.o1)
+	if (g_variant.o1)
 		note_run(p, thread);
 	else
 		charge(p, thread);

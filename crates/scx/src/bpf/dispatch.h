@@ -25,7 +25,7 @@
  * 1. Take an urgent thread of this LLC; see take_urgent() for the exception.
  * 2. At most once per BALANCE_PERIOD_NS and LLC, take a thread from another LLC with more load
  *    (balance_llcs()).
- * 3. Take the next thread of this LLC, or let the previous thread continue (next_turn()). Queues of
+ * 3. Take the next thread of this LLC, or let the previous thread continue (pick_in_own_llc()). Queues of
  *    programs that do not prefer this CPU are excluded.
  * 4. If no thread can be taken and the previous thread is not a borrower, it continues.
  * 5. Steal a thread that prefers this CPU from another LLC.
@@ -52,10 +52,10 @@
 static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
 				const struct settings *settings)
 {
-	if (settings->smt && !g_order.fifo &&
+	if (settings->smt && !g_variant.fifo &&
 	    should_migrate_to_idle_core(prev, cpu))
 		return;
-	if (g_order.o1) {
+	if (g_variant.o1) {
 		refill_by_level(prev, cpu, now);
 		return;
 	}
@@ -98,15 +98,15 @@ static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 				 const struct settings *settings)
 {
 	COUNT(prolonged);
-	if (!g_order.o1 && !g_order.fifo)
+	if (!g_variant.o1 && !g_variant.fifo)
 		reset_vtime(prev, cpu, settings);
 	refill_slice(prev, cpu, now, settings);
 }
 
 /* Selects in the CPU's own LLC. Returns whether the CPU has a thread to run. */
-static inline _Bool next_turn(struct pick_ctx *ctx, struct task_struct *prev,
-			      __u32 cpu, __u32 llc,
-			      const struct settings *settings)
+static inline _Bool pick_in_own_llc(struct pick_ctx *ctx,
+				    struct task_struct *prev, __u32 cpu,
+				    __u32 llc, const struct settings *settings)
 {
 	struct cpu_state *state = state_of(cpu);
 	__u32 outcome = take_next(llc, ctx);
@@ -117,7 +117,7 @@ static inline _Bool next_turn(struct pick_ctx *ctx, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx->now_ns, settings);
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
-		if (!g_order.o1)
+		if (!g_variant.o1)
 			charge_prev(prev);
 		refill_slice(prev, cpu, ctx->now_ns, settings);
 	}
@@ -159,8 +159,8 @@ static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
 	if (other == llc_rq)
 		return 0;
 	excluded = remote_queues(far, cpu);
-	surplus = surplus_of(left_of(other, excluded), load_of(llc_rq), !prev,
-			     here->node_llcs >> far % LLCS_MAX & 1);
+	surplus = surplus_of(load_without(other, excluded), load_of(llc_rq),
+			     !prev, here->node_llcs >> far % LLCS_MAX & 1);
 	if (surplus == SURPLUS_NONE ||
 	    !take_min_vtime(far, excluded, seats_version() != 0))
 		return 0;
@@ -194,7 +194,7 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 	if (prev)
 		add_prev(ctx, prev);
 	if ((llc_rq_of(llc)->waiting &&
-	     next_turn(ctx, prev, cpu, llc, settings)) ||
+	     pick_in_own_llc(ctx, prev, cpu, llc, settings)) ||
 	    (!prev && steal(cpu, llc, settings->llcs, 1)))
 		kick_idle_sibling(cpu);
 	else if (prev)
@@ -203,7 +203,8 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 
 /* Serves a CPU, except in the fast path in which only urgent threads wait. */
 static __attribute__((noinline)) void
-take_turns(__u32 cpu, struct task_struct *prev, const struct settings *settings)
+dispatch_slow_path(__u32 cpu, struct task_struct *prev,
+		   const struct settings *settings)
 {
 	struct pick_ctx ctx = {.now_ns = now_ns(),
 			       .aggregate = settings->aggregate,
@@ -219,7 +220,7 @@ take_turns(__u32 cpu, struct task_struct *prev, const struct settings *settings)
 	    take_urgent(llc_rq, here->llc, state, &ctx, settings))
 		return;
 	prev_is_borrower = prev && has_borrower(cpu);
-	if (prev && !prev_is_borrower && g_order.o1)
+	if (prev && !prev_is_borrower && g_variant.o1)
 		add_prev_by_level(&ctx, prev);
 	else if (prev && !prev_is_borrower)
 		add_prev(&ctx, prev);
@@ -231,7 +232,8 @@ take_turns(__u32 cpu, struct task_struct *prev, const struct settings *settings)
 			  : MM_QUEUES_PER_LLC;
 	if (balance_llcs(cpu, prev, llc_rq, here, ctx.now_ns, settings->llcs))
 		return;
-	if (llc_rq->waiting && next_turn(&ctx, prev, cpu, here->llc, settings))
+	if (llc_rq->waiting &&
+	    pick_in_own_llc(&ctx, prev, cpu, here->llc, settings))
 		return;
 	catch_up(state, llc_rq);
 	if (prev && !prev_is_borrower) {
@@ -254,7 +256,7 @@ static inline void dispatch(__u32 cpu, struct task_struct *prev,
 
 	if (!llc_rq->urgent || llc_rq->waiting ||
 	    !take_urgent_alone(llc_rq, llc, state_of(cpu)))
-		take_turns(cpu, prev, settings);
+		dispatch_slow_path(cpu, prev, settings);
 }
 
 #endif

@@ -30,7 +30,8 @@ __noinline int dump_llc_rq(__u32 llc)
 			&llc_rq->mm_queues[at % MM_QUEUES_PER_LLC];
 
 		if (mm_queue->waiting)
-			DUMP_LINE("  queue 0x%llx: %llu from %llu on, of %llx",
+			DUMP_LINE("  queue 0x%llx: %llu from vtime %llu on, "
+				  "key %llx",
 				  queue_at(llc, at), mm_queue->waiting,
 				  mm_queue->min_vtime, mm_queue->key);
 	}
@@ -41,14 +42,14 @@ __noinline int dump_cpu(__u32 cpu)
 {
 	struct cpu_state *state = state_of(cpu);
 
-	DUMP_LINE("CPU %llu: at work %llu, idle %llu, urgent %llu", cpu,
+	DUMP_LINE("CPU %llu: busy %llu, idle %llu, urgent %llu", cpu,
 		  is_busy(cpu), state->idle, state->urgent);
 	DUMP_LINE("  clock %llu, at least %llu at %llu ns", state->clock,
 		  state->pace.least, state->pace.at_ns);
-	DUMP_LINE("  others served at %llu ns, passes by the first of 0x%llx",
+	DUMP_LINE("  others served at %llu ns, skips heads of queues 0x%llx",
 		  state->served_ns, state->head_skip.queues);
-	DUMP_LINE("  turn of %llx from 0x%llx since %llu ns", state->turn_key,
-		  state->turn_queue, state->turn_began_ns);
+	DUMP_LINE("  turn of key %llx from 0x%llx since %llu ns",
+		  state->turn_key, state->turn_queue, state->turn_began_ns);
 	return 0;
 }
 

@@ -101,7 +101,7 @@ static inline __u64 preempt_flag(const struct thread *thread)
 static inline __u64 slice_of(const struct thread *thread,
 			     const struct settings *settings)
 {
-	return g_order.o1 ? thread->o1.slice_left_ns : settings->slice_ns;
+	return g_variant.o1 ? thread->o1.slice_left_ns : settings->slice_ns;
 }
 
 /*

@@ -10,7 +10,7 @@
  * other variables are no maps: their address takes four instructions and no check.
  */
 struct settings g_settings SEC(".data.settings");
-const volatile struct order g_order SEC(".rodata.order");
+const volatile struct variant g_variant SEC(".rodata.variant");
 struct cpu_tally g_tallies[CPUS_MAX] SEC(".data.tallies");
 struct seating g_seating SEC(".data.seating");
 

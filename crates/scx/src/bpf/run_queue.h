@@ -17,7 +17,7 @@
  *
  * 3. Data structures
  * ------------------
- * - DSQ `QUEUES + llc * QUEUES_EACH + at`: queue `at` of an LLC, ordered by vtime; `at` = URGENT:
+ * - DSQ `QUEUES + llc * QUEUES_PER_LLC + at`: queue `at` of an LLC, ordered by vtime; `at` = URGENT:
  *   its urgent queue, FIFO.
  * - `struct llc_rq`: counts, minimum vtimes and the clock of these queues.
  * - `struct head_skip`, per CPU: queues with a head that may not run on this CPU.
@@ -49,7 +49,7 @@
 
 static inline __u64 queue_at(__u32 llc, __u32 at)
 {
-	return QUEUES + llc * QUEUES_EACH + at;
+	return QUEUES + llc * QUEUES_PER_LLC + at;
 }
 
 /* Upper limit of a search in a queue. */
@@ -88,14 +88,14 @@ __noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
 static inline __u64 leave_queue(struct thread *thread)
 {
 	__u32 queue = thread->queue;
-	__u32 at = queue % QUEUES_EACH;
+	__u32 at = queue % QUEUES_PER_LLC;
 	__u64 first = thread->vtime;
 	struct llc_rq *llc_rq;
 
 	if (queue == NO_QUEUE)
 		return first;
 	thread->queue = NO_QUEUE;
-	llc_rq = llc_rq_of((queue - QUEUES) / QUEUES_EACH);
+	llc_rq = llc_rq_of((queue - QUEUES) / QUEUES_PER_LLC);
 	if (at < MM_QUEUES_PER_LLC) {
 		if (llc_rq->mm_queues[at].waiting > 1)
 			first = first_vtime(queue, first);
@@ -380,7 +380,7 @@ static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 		return take_urgent_alone(llc_rq, llc, state);
 	if (!state->served_ns)
 		state->served_ns = ctx->now_ns;
-	if (is_late(state->served_ns, ctx->now_ns, settings->max_lag_ns)) {
+	if (is_overdue(state->served_ns, ctx->now_ns, settings->max_lag_ns)) {
 		__u32 excluded = ctx->excluded;
 
 		ctx->own = MM_QUEUES_PER_LLC;
@@ -413,7 +413,8 @@ __noinline int take_min_vtime(__u32 llc, __u32 excluded, __u32 others)
  * are not counted: some may be borrowers here, which would return to their preferred CPUs at the
  * next wake-up and be taken again, while threads that prefer this CPU wait.
  */
-static inline struct load left_of(const struct llc_rq *llc_rq, __u32 excluded)
+static inline struct load load_without(const struct llc_rq *llc_rq,
+				       __u32 excluded)
 {
 	struct load load = load_of(llc_rq);
 	int at;

@@ -14,12 +14,12 @@
 #include "state.h"
 
 /* Upper limit of nested cgroups below that of a program. */
-#define CGROUPS_DEEP 16
+#define CGROUP_DEPTH_MAX 16
 /*
  * Time after which a thread reads its seat again, as the process that gave the seat may have died
  * and the program may have been released.
  */
-#define SEAT_LASTS_NS 1000000000ULL
+#define SEAT_REFRESH_NS 1000000000ULL
 
 static inline __u64 seats_version(void)
 {
@@ -31,7 +31,7 @@ static inline __u64 find_seat(struct task_struct *p)
 	struct cgroup *cgroup = BPF_CORE_READ(p, cgroups, dfl_cgrp);
 	int level;
 
-	bpf_for(level, 0, CGROUPS_DEEP)
+	bpf_for(level, 0, CGROUP_DEPTH_MAX)
 	{
 		struct cgroup_subsys_state *parent;
 		__u64 id;
@@ -54,7 +54,7 @@ static inline _Bool is_stale(const struct thread *thread, __u64 version)
 {
 	return thread->seat_version != version ||
 	       (version &&
-		since(thread->seat_found_ns, now_ns()) > SEAT_LASTS_NS);
+		since(thread->seat_found_ns, now_ns()) > SEAT_REFRESH_NS);
 }
 
 /* There are no seats any more. */
@@ -155,7 +155,7 @@ static inline struct seat_tally *tally_of(struct thread *thread)
 }
 
 /* Records that a thread starts to run, and the latency if the CPU was reclaimed for it. */
-static inline void note_arrival(struct thread *thread, __u32 cpu)
+static inline void note_start(struct thread *thread, __u32 cpu)
 {
 	struct seat_tally *tally;
 

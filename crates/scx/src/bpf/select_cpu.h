@@ -16,7 +16,7 @@
 /* Returns whether the kernel has idle masks per node. If so, it also has the functions for them. */
 static inline _Bool has_nodes(void)
 {
-	return g_order.nodes &&
+	return g_variant.nodes &&
 	       bpf_ksym_exists(scx_bpf_get_idle_cpumask_node) &&
 	       bpf_ksym_exists(scx_bpf_get_idle_smtmask_node);
 }
@@ -125,11 +125,11 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 	if (has_no_choice())
 		return skip_scan(thread);
 	scan->unread_nodes =
-		g_order.nodes & ~(1ULL << here->node_number % NODES_MAX);
+		g_variant.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&scan->idle, here)) {
 		read_cores(&scan->cores, here);
 	} else {
-		if (!g_order.nodes && !seats_version())
+		if (!g_variant.nodes && !seats_version())
 			return skip_scan(thread);
 		__builtin_memset(&scan->idle, 0, sizeof(scan->idle));
 		__builtin_memset(&scan->cores, 0, sizeof(scan->cores));

@@ -31,7 +31,7 @@ struct settings {
 };
 
 /* Variant, fixed when the program is loaded: code of the other variants is removed. */
-struct order {
+struct variant {
 	/* One queue in FIFO order, without any other feature. */
 	__u32 fifo;
 	/* Levels of Linux 2.6; with `aggregate`, corrected as in paper 4. */
@@ -133,7 +133,7 @@ struct thread {
 	__u32 group_weight;
 	struct o1_entity o1;
 	/* Time of the last update of `group_weight`. */
-	__u64 weighed_at_ticks;
+	__u64 weight_read_at_ticks;
 	/* Address space, as of the last call of mm_id(). */
 	__u64 mm;
 	/* CPU to which it is pinned, counted from 1, as of the last enqueue; 0: not pinned. */

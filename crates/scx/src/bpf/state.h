@@ -106,7 +106,7 @@ static inline void remove_from(struct cpu_set *set, __u32 cpu)
 /* Returns whether any CPU is idle, which is rare under load. */
 ALWAYS _Bool any_idle(void)
 {
-	__u64 words = g_order.cpu_words;
+	__u64 words = g_variant.cpu_words;
 	__u64 any = 0;
 	__u32 word;
 
@@ -142,7 +142,7 @@ static inline struct idle_scan_ctx *scan_ctx(void)
 }
 
 /* Queue numbers: by LLC, then by address space, then the queue of urgent threads. */
-#define QUEUES_EACH 64
+#define QUEUES_PER_LLC 64
 #define URGENT MM_QUEUES_PER_LLC
 #define QUEUES 0x1000
 #define NO_QUEUE 0
@@ -208,14 +208,14 @@ static inline struct thread *thread_of(struct task_struct *p)
 }
 
 /* Number of nested cgroups up to which weights are applied. */
-#define GROUPS_DEEP 8
+#define GROUP_DEPTH_MAX 8
 /* Weight of cgroups with cpu.idle: the minimum. */
 #define GROUP_WEIGHT_IDLE 1
 /*
  * Time after which a change of the weight or the cgroup is noticed: at most a second, unless the
  * kernel was built for a hundred ticks a second. Ticks are used because reading the time is slower.
  */
-#define WEIGHT_LASTS_TICKS 250
+#define WEIGHT_REFRESH_TICKS 250
 
 static inline __u32 group_weight_of(struct task_group *group)
 {
@@ -232,13 +232,13 @@ static inline __u32 group_weight_of(struct task_group *group)
 }
 
 /* Returns the product of the cpu.weight values of all ancestors, in per cent. */
-static __attribute__((noinline)) __u32 weigh_groups(struct task_struct *p)
+static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
 {
 	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
 	__u32 percent = 100;
 	int level;
 
-	bpf_for(level, 0, GROUPS_DEEP)
+	bpf_for(level, 0, GROUP_DEPTH_MAX)
 	{
 		struct task_group *parent;
 
@@ -256,9 +256,9 @@ ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
 	__u64 now = bpf_jiffies64();
 
-	if (now - thread->weighed_at_ticks > WEIGHT_LASTS_TICKS) {
-		thread->weighed_at_ticks = now;
-		thread->group_weight = weigh_groups(p);
+	if (now - thread->weight_read_at_ticks > WEIGHT_REFRESH_TICKS) {
+		thread->weight_read_at_ticks = now;
+		thread->group_weight = weight_of_groups(p);
 	}
 	return weight_in(p->scx.weight, thread->group_weight);
 }
