@@ -73,7 +73,7 @@ fn surplus_thread_stays_equally_long_in_both_llcs() {
     assert!(balance::begins_balance(7, &mut here_ns));
     assert!(
         !balance::begins_balance(8, &mut here_ns),
-        "one looks for all"
+        "one check per LLC and period"
     );
     balance::end_balance(Surplus::One, 7, &mut here_ns, &mut there_ns);
     for at_ns in [8, 6 + BALANCE_PERIOD_NS] {
@@ -87,7 +87,7 @@ fn surplus_thread_stays_equally_long_in_both_llcs() {
     balance::end_balance(Surplus::Many, due_ns, &mut here_ns, &mut there_ns);
     assert!(
         balance::begins_balance(due_ns, &mut here_ns),
-        "there are more"
+        "the surplus remains"
     );
     assert_eq!(there_ns, before_ns);
 }

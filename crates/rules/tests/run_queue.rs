@@ -71,7 +71,7 @@ fn queue_has_a_seat_until_seats_change() {
     assert!(!llc_rq.is_seated(none, 2), "without a seat");
     assert_eq!(llc_rq.join(&waiter(0, 3)), none, "versions are of seats");
     llc_rq.leave(after, 0);
-    assert!(!llc_rq.is_seated(after, 2), "nobody waits");
+    assert!(!llc_rq.is_seated(after, 2), "no thread waits");
 }
 
 proptest! {

@@ -249,11 +249,11 @@ mod tests {
         let (value, numbers) = fields.numbered();
         let sums: Vec<u64> = words(&value).collect();
         let counted = Counted::of(sums.as_slice().try_into().unwrap(), [0; 2]);
-        let told = serde_json::to_value(counted).unwrap();
+        let json = serde_json::to_value(counted).unwrap();
         for (name, number) in numbers {
             match name.as_str() {
-                "latency" => assert_eq!(told["latency"], serde_json::json!([number])),
-                name => assert_eq!(told[name], number, "{name}"),
+                "latency" => assert_eq!(json["latency"], serde_json::json!([number])),
+                name => assert_eq!(json[name], number, "{name}"),
             }
         }
         let sharing = counters_fields("sharing");
@@ -274,9 +274,9 @@ mod tests {
         assert_eq!(some.latency_below_ns(1.0), Some(1 << 31));
         let before = counted(&[(10, 90)]);
         assert_eq!(some.since(&before).latency[10], 8);
-        let told = serde_json::to_value(counted(&[(3, 7)])).unwrap();
-        assert_eq!(told["latency"], serde_json::json!([0, 0, 0, 7]));
-        let told = serde_json::to_value(counted(&[])).unwrap();
-        assert_eq!(told["latency"], serde_json::json!([]));
+        let json = serde_json::to_value(counted(&[(3, 7)])).unwrap();
+        assert_eq!(json["latency"], serde_json::json!([0, 0, 0, 7]));
+        let json = serde_json::to_value(counted(&[])).unwrap();
+        assert_eq!(json["latency"], serde_json::json!([]));
     }
 }

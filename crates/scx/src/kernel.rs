@@ -192,14 +192,14 @@ mod tests {
                 source: io::Error::from_raw_os_error(number),
             })
         };
-        let told = |answers: [(&str, Result<&str, ScxError>); 3]| {
+        let state_from = |answers: [(&str, Result<&str, ScxError>); 3]| {
             let mut answers = answers.into_iter();
-            let told = state(|name| {
+            let result = state(|name| {
                 let (file, answer) = answers.next().unwrap();
                 assert_eq!(file, name);
                 answer.map(str::to_owned)
             });
-            (told, answers.len())
+            (result, answers.len())
         };
         for (word, is) in [
             ("disabled", State::Disabled),
@@ -211,8 +211,8 @@ mod tests {
                     ("root/ops", no(number)),
                     ("state", Ok(word)),
                 ];
-                let (told, left) = told(answers);
-                assert_eq!((told.unwrap(), left), (is.clone(), 0));
+                let (result, left) = state_from(answers);
+                assert_eq!((result.unwrap(), left), (is.clone(), 0));
             }
         }
         let refused = [
@@ -220,8 +220,8 @@ mod tests {
             ("root/ops", no(libc::EACCES)),
             ("state", Ok("disabled")),
         ];
-        let (told, left) = told(refused);
-        assert!(told.is_err() && left == 1);
+        let (result, left) = state_from(refused);
+        assert!(result.is_err() && left == 1);
     }
 
     #[test]

@@ -174,8 +174,8 @@ impl Scheduler {
     /// The kernel returned an error.
     pub fn ending(&self) -> Result<Option<Ending>, ScxError> {
         let _ = self.ended.poll(Duration::ZERO);
-        let told = object::get(&self.endings)?;
-        let ending = Ending::read(&told, &object::get(&self.dumps)?);
+        let report = object::get(&self.endings)?;
+        let ending = Ending::read(&report, &object::get(&self.dumps)?);
         Ok((ending.kind != 0).then_some(ending))
     }
 }

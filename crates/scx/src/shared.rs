@@ -106,11 +106,11 @@ fn seat_tally_fields_match_by_name() {
     let (value, numbers) = fields.numbered();
     let mut tally = SeatTally::default();
     tally.add(&value);
-    let mut told = serde_json::to_value(&tally).unwrap();
-    let counts = told["return_latency"].take();
+    let mut json_tally = serde_json::to_value(&tally).unwrap();
+    let counts = json_tally["return_latency"].take();
     assert_eq!(counts, json!([numbers["return_latency"]]));
-    told["return_latency"] = counts[0].clone();
-    assert_eq!(told, json!(numbers));
+    json_tally["return_latency"] = counts[0].clone();
+    assert_eq!(json_tally, json!(numbers));
     assert_eq!(fields.bytes(), SeatTally::BYTES);
 }
 

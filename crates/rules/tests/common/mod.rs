@@ -183,7 +183,10 @@ impl Machine {
             }
             if let Some(next) = next {
                 let thread = &mut self.threads[next];
-                assert!(thread.program.cpus >> cpu & 1 == 1, "runs where it may not");
+                assert!(
+                    thread.program.cpus >> cpu & 1 == 1,
+                    "runs on a CPU that its mask excludes"
+                );
                 assert_eq!(thread.state, State::Waiting);
                 thread.waited_ns = thread.waited_ns.max(self.now_ns - thread.since_ns);
                 thread.since_ns = self.now_ns;

@@ -206,12 +206,12 @@ __noinline int choose_beside_borrowers(__u32 last)
 	struct idle_scan_ctx *scan = scan_ctx();
 	struct place *here = place_of(last);
 	__s32 found = NOWHERE;
-	int look;
+	int step;
 
 	if (!seats_version())
 		return NOWHERE;
 	scan->remaining = scan->idle;
-	bpf_for(look, 0, BORROWER_SCANS_MAX)
+	bpf_for(step, 0, BORROWER_SCANS_MAX)
 	{
 		__s32 cpu = nearest_of(&scan->remaining, &scan->allowed, last,
 				       here);
