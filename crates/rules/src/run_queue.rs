@@ -157,7 +157,7 @@ pub struct LlcRunQueue {
 }
 
 impl LlcRunQueue {
-    /// Returns the clock: the largest minimum virtual time of the waiting threads.
+    /// Returns the clock: the minimum virtual time of the waiting threads, which never decreases.
     pub fn clock(&self) -> u64 {
         self.clock
     }

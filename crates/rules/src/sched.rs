@@ -152,7 +152,7 @@ pub struct TaskState {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LlcState {
-    /// Largest minimum virtual time of the waiting tasks.
+    /// Minimum virtual time of the waiting tasks; it never decreases.
     pub clock: u64,
     /// Tasks in the queues of address spaces.
     pub waiting: u32,

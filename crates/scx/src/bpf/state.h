@@ -31,9 +31,9 @@ struct cpu_state {
 	/* Time at which a thread that is not urgent last ran; 0: none has waited since. */
 	__u64 served_ns;
 	/*
-	 * Largest minimum vtime of the threads that wait for this CPU. It is behind the LLC's clock
-	 * if threads are pinned to some CPUs of the LLC and crowd there. It is not behind if no
-	 * thread waits.
+	 * Minimum vtime of the threads that wait for this CPU; it never decreases. It is behind the
+	 * LLC's clock if threads are pinned to some CPUs of the LLC and crowd there. It is not
+	 * behind if no thread waits.
 	 */
 	__u64 clock;
 	struct pace pace;
@@ -57,8 +57,8 @@ struct arrays {
 struct llc_rq {
 	struct mm_queue mm_queues[MM_QUEUES_PER_LLC];
 	/*
-	 * Largest minimum vtime of the waiting threads. It stands still while no thread waits. The
-	 * clocks of different LLCs are independent.
+	 * Minimum vtime of the waiting threads; it never decreases. It stands still while no thread
+	 * waits. The clocks of different LLCs are independent.
 	 */
 	__u64 clock;
 	/* Number of threads in the queues of address spaces, and in the urgent queue. */

@@ -120,19 +120,23 @@ fn narrowed_program_shares_its_cpu() {
     engine.run(2000 * MS).unwrap();
     engine.charge_all();
     engine.audit().unwrap();
-    let had_ms = |program: usize| engine.totals(program).cpu_ns as f64 / MS as f64;
-    assert!(is_near(had_ms(wide), 1000.0, 0.01), "{}", had_ms(wide));
+    let cpu_time_ms = |program: usize| engine.totals(program).cpu_ns as f64 / MS as f64;
+    assert!(
+        is_near(cpu_time_ms(wide), 1000.0, 0.01),
+        "{}",
+        cpu_time_ms(wide)
+    );
     for &program in &narrow {
         assert!(
-            is_near(had_ms(program), 1000.0, 0.05),
+            is_near(cpu_time_ms(program), 1000.0, 0.05),
             "{}",
-            had_ms(program)
+            cpu_time_ms(program)
         );
     }
 }
 
 /// CPU time of each of several programs with one thread, after a given time.
-fn had_ms(spec: &str, programs: usize, ms: u64) -> Vec<u64> {
+fn cpu_time_ms(spec: &str, programs: usize, ms: u64) -> Vec<u64> {
     let mut engine = engine(spec, Kernel::usher());
     let arrive = |_| engine.arrive(script(1, vec![work(1e6)]), false);
     let programs: Vec<usize> = (0..programs).map(arrive).collect();
@@ -153,11 +157,13 @@ fn programs_are_balanced_between_caches() {
         ("package:2 core:1", 3, 2),
         ("package:4 core:2", 9, 8),
     ] {
-        let had_ms = had_ms(spec, programs, 20_000);
+        let cpu_time_ms = cpu_time_ms(spec, programs, 20_000);
         let due_ms = (20_000 * cpus) as f64 / programs as f64;
         assert!(
-            had_ms.iter().all(|&ms| is_near(ms as f64, due_ms, 0.1)),
-            "{spec}: {had_ms:?}"
+            cpu_time_ms
+                .iter()
+                .all(|&ms| is_near(ms as f64, due_ms, 0.1)),
+            "{spec}: {cpu_time_ms:?}"
         );
     }
 }
@@ -165,13 +171,13 @@ fn programs_are_balanced_between_caches() {
 /// Balancing does not move programs away from their memory.
 #[test]
 fn programs_do_not_move_between_nodes() {
-    let mut had_ms = had_ms("package:2 [numa:1] core:1", 3, 20_000);
-    had_ms.sort_unstable();
+    let mut cpu_time_ms = cpu_time_ms("package:2 [numa:1] core:1", 3, 20_000);
+    cpu_time_ms.sort_unstable();
     assert!(
-        had_ms[..2]
+        cpu_time_ms[..2]
             .iter()
             .all(|&ms| is_near(ms as f64, 10_000.0, 0.02)),
-        "{had_ms:?}"
+        "{cpu_time_ms:?}"
     );
 }
 
@@ -218,8 +224,11 @@ fn busy_cpus_balance_with_other_domains() {
     engine.charge_all();
     engine.audit().unwrap();
     for (&program, before_ns) in loops.iter().zip(before) {
-        let had_ms = (engine.totals(program).cpu_ns - before_ns) as f64 / MS as f64;
-        assert!(is_near(had_ms, 8_000.0, 0.1), "{program}: {had_ms} ms");
+        let cpu_time_ms = (engine.totals(program).cpu_ns - before_ns) as f64 / MS as f64;
+        assert!(
+            is_near(cpu_time_ms, 8_000.0, 0.1),
+            "{program}: {cpu_time_ms} ms"
+        );
     }
 }
 
@@ -239,7 +248,10 @@ fn stopped_program_gets_no_more_than_its_share_afterwards() {
     engine.run(6_000 * MS).unwrap();
     engine.charge_all();
     for (&program, before_ns) in loops.iter().zip(before) {
-        let had_ms = (engine.totals(program).cpu_ns - before_ns) as f64 / MS as f64;
-        assert!(is_near(had_ms, 500.0, 0.1), "{program}: {had_ms} ms");
+        let cpu_time_ms = (engine.totals(program).cpu_ns - before_ns) as f64 / MS as f64;
+        assert!(
+            is_near(cpu_time_ms, 500.0, 0.1),
+            "{program}: {cpu_time_ms} ms"
+        );
     }
 }
