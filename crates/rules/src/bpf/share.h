@@ -58,8 +58,8 @@ static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 }
 
 /*
- * Upper limit of the vtime by which a thread exceeds max_lag_ns, however low its weight. Beside a
- * thread of nice -20, even this takes seconds to make up for.
+ * Upper limit of the vtime by which a thread exceeds max_lag_ns, however low its weight. A thread
+ * of nice -20 runs for seconds until it has advanced by this vtime.
  */
 #define MAX_WEIGHTED_LAG_NS 100000000ULL
 
@@ -75,7 +75,7 @@ static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 	       (beyond < MAX_WEIGHTED_LAG_NS ? beyond : MAX_WEIGHTED_LAG_NS);
 }
 
-/* Limits the lag of a new waiter behind those that wait already. */
+/* Limits the vtime of a new waiter to `max_lag_ns` ahead of `least`, that of a waiting thread. */
 static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 {
 	__u64 most = least + max_lag_ns;
