@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
 
-use crate::prose::is_unfinished;
 use crate::tokens::{each_word, is_word, tokens};
 use crate::{Breach, File, Tree};
 
@@ -141,7 +140,7 @@ pub fn check_old(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let is_checked = |file: &&File| {
         let is_about_names = file.path.starts_with("crates/tidy/") || file.path == "CHANGELOG.md";
-        !is_about_names && !is_unfinished(file)
+        !is_about_names
     };
     for file in tree.files.iter().filter(is_checked) {
         breaches.extend(old_identifiers(file));
@@ -250,9 +249,7 @@ pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
         file.crate_name()
             .is_some_and(|name| tree.get(&format!("crates/{name}/src/lib.rs")).is_some())
     };
-    let sources = tree
-        .rust()
-        .filter(|file| file.path.contains("/src/") && !is_unfinished(file));
+    let sources = tree.rust().filter(|file| file.path.contains("/src/"));
     for file in sources.filter(is_library) {
         let (Some(name), Ok(stream)) = (file.crate_name(), tokens(file)) else {
             continue;
