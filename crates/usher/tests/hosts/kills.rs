@@ -154,17 +154,24 @@ pub fn round(killed: Killed, alice: &mut Shell, bob: &mut Shell) -> Duration {
     took
 }
 
-/// Prints a table for `docs/hosts-bench.md`.
+/// Prints the time of each round, and a table for `docs/hosts-bench.md`.
 pub fn rounds_undo_all() {
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
-    println!("\n| killed | rounds | median (ms) | worst (ms) |\n|---|---|---|---|");
+    let mut table =
+        String::from("| killed | rounds | median (ms) | worst (ms) |\n|---|---|---|---|\n");
+    println!();
     for killed in Killed::KINDS {
-        let mut took: Vec<u128> = (0..ROUNDS)
-            .map(|_| round(killed, &mut alice, &mut bob).as_millis())
-            .collect();
+        let name = killed.name();
+        let mut measure = || {
+            let took = round(killed, &mut alice, &mut bob).as_millis();
+            println!("{name}: {took} ms");
+            took
+        };
+        let mut took: Vec<u128> = (0..ROUNDS).map(|_| measure()).collect();
         took.sort_unstable();
         let median = (took[(ROUNDS - 1) / 2] + took[ROUNDS / 2]) / 2;
         let worst = took[ROUNDS - 1];
-        println!("| {} | {ROUNDS} | {median} | {worst} |", killed.name());
+        table.push_str(&format!("| {name} | {ROUNDS} | {median} | {worst} |\n"));
     }
+    print!("{table}");
 }

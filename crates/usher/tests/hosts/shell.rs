@@ -86,7 +86,10 @@ impl Shell {
         let started = self.run(&format!(
             "{line} </dev/null >>/var/tmp/messages-$USER 2>&1 & echo $!"
         ));
-        started.ok().trim().parse().unwrap()
+        let text = started.ok();
+        // The shell may report killed jobs in other lines.
+        let mut pids = text.lines().filter_map(|line| line.parse().ok());
+        pids.next().unwrap()
     }
 }
 
