@@ -298,7 +298,7 @@ mod tests {
         assert_eq!((changes, seats), (2, (false, 2)));
         let undone = undone.unwrap();
         assert!(
-            undone.starts_with("some seats remain (a scheduler is root's"),
+            undone.starts_with("some seats remain (loading a scheduler requires root"),
             "{undone}"
         );
         note(&mut held, &off, |_| Ok(())).unwrap();
