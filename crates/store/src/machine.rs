@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// One package of domains whose cores have the given capacities.
+    /// One package of domains; `domains` has the capacities of the cores of each.
     fn machine(domains: &[&[f64]], name: &str) -> Topology {
         let mut cores = Vec::new();
         let mut built = Vec::new();

@@ -7,6 +7,7 @@
 //! that sees nothing is found out.
 
 mod breach;
+mod c_lines;
 pub mod circles;
 pub mod dependencies;
 pub mod documents;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proc_macro2::{TokenStream, TokenTree};
 
 use crate::tokens::{each_word, is_word, tokens};
-use crate::{Breach, File, Tree};
+use crate::{Breach, File, Tree, c_lines};
 
 /// Names of types that do not state what the type is, in any crate but those named.
 const TYPES: [(&str, &[&str]); 61] = [
@@ -194,20 +194,7 @@ fn old_identifiers(file: &File) -> Vec<Breach> {
 
 /// A line of C without comments and strings, in which these are ordinary words.
 fn c_code(line: &str, in_comment: &mut bool) -> String {
-    let (mut code, mut rest) = (String::new(), line);
-    loop {
-        let end = if *in_comment { "*/" } else { "/*" };
-        let (part, after) = match rest.split_once(end) {
-            Some((part, after)) => (part, Some(after)),
-            None => (rest, None),
-        };
-        if !*in_comment {
-            code.push_str(part);
-        }
-        let Some(after) = after else { break };
-        *in_comment = !*in_comment;
-        rest = after;
-    }
+    let (code, _) = c_lines::divide(line, in_comment);
     let code = code.split("//").next().unwrap_or_default();
     code.split('"').step_by(2).collect()
 }

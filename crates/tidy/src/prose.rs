@@ -12,7 +12,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
 use crate::tokens::tokens;
-use crate::{Breach, File, Tree};
+use crate::{Breach, File, Tree, c_lines};
 
 /// A group of words with a limit.
 struct Group {
@@ -192,7 +192,7 @@ fn comments(file: &File) -> Vec<Line<'_>> {
     for (number, line) in file.lines() {
         let mut text = String::new();
         if in_block || is_c && line.contains("/*") {
-            text = block_comment(line, &mut in_block);
+            text = c_lines::divide(line, &mut in_block).1;
         } else if let Some(comment) = line_comment(line) {
             text.push_str(comment.trim_start_matches(['/', '!']));
         }
@@ -212,25 +212,6 @@ fn line_comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.strip_prefix("//")
         .or_else(|| line.split_once(" // ").map(|(_, comment)| comment))
-}
-
-/// The parts of a line that lie within C's block comments.
-fn block_comment(line: &str, in_block: &mut bool) -> String {
-    let (mut text, mut rest) = (String::new(), line);
-    loop {
-        let end = if *in_block { "*/" } else { "/*" };
-        let (part, after) = match rest.split_once(end) {
-            Some((part, after)) => (part, Some(after)),
-            None => (rest, None),
-        };
-        if *in_block {
-            text.push_str(part);
-            text.push(' ');
-        }
-        let Some(after) = after else { return text };
-        *in_block = !*in_block;
-        rest = after;
-    }
 }
 
 /// String literals of at least four words, outside of tests and comments.

@@ -41,55 +41,7 @@ struct cpumask {
 	unsigned long bits[CPU_WORDS];
 };
 
-struct kernfs_node {
-	__u64 id;
-};
-
-struct cgroup_subsys_state {
-	struct cgroup_subsys_state *parent;
-};
-
-struct cgroup {
-	struct cgroup_subsys_state self;
-	struct kernfs_node *kn;
-};
-
-struct css_set {
-	struct cgroup *dfl_cgrp;
-};
-
-struct scx_task_group {
-	__u32 weight;
-};
-
-struct task_group {
-	struct task_group *parent;
-	__s32 idle;
-	struct scx_task_group scx;
-};
-
-struct task_group___flat {
-	__u32 scx_weight;
-};
-
-struct sched_ext_entity {
-	__u32 flags;
-	__u64 slice;
-	__u64 dsq_vtime;
-	__u32 weight;
-};
-
-struct sched_entity {
-	__u64 sum_exec_runtime;
-};
-
-struct thread_info {
-	__u32 cpu;
-};
-
-struct scx_init_task_args {
-	_Bool fork;
-};
+#include "kernel_types.h"
 
 /* A dispatch queue (DSQ): a list, ordered by virtual time for insertions with a vtime. */
 struct dsq {

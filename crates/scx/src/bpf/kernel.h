@@ -81,56 +81,7 @@ struct cpumask {
 
 struct mm_struct;
 
-struct kernfs_node {
-	__u64 id;
-};
-
-struct cgroup_subsys_state {
-	struct cgroup_subsys_state *parent;
-};
-
-struct cgroup {
-	struct cgroup_subsys_state self;
-	struct kernfs_node *kn;
-};
-
-struct css_set {
-	struct cgroup *dfl_cgrp;
-};
-
-/*
- * The weight is in a structure of its own since 6.18. It exists only if the kernel was built with
- * cpu.weight for sched_ext.
- */
-struct scx_task_group {
-	__u32 weight;
-};
-
-struct task_group {
-	struct task_group *parent;
-	/* cpu.idle */
-	__s32 idle;
-	struct scx_task_group scx;
-};
-
-struct task_group___flat {
-	__u32 scx_weight;
-};
-
-struct sched_ext_entity {
-	__u32 flags;
-	__u64 slice;
-	__u64 dsq_vtime;
-	__u32 weight;
-};
-
-struct sched_entity {
-	__u64 sum_exec_runtime;
-};
-
-struct thread_info {
-	__u32 cpu;
-};
+#include "kernel_types.h"
 
 struct task_struct {
 	struct thread_info thread_info;
@@ -145,10 +96,6 @@ struct task_struct {
 	struct task_group *sched_task_group;
 	struct sched_entity se;
 	struct sched_ext_entity scx;
-};
-
-struct scx_init_task_args {
-	_Bool fork;
 };
 
 struct scx_dump_ctx {

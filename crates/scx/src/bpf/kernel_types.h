@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Structures of the kernel that the BPF build and the host build declare alike. The BPF build
+ * includes this file where CO-RE relocates the fields of declared structures.
+ */
+#ifndef USHER_SCX_KERNEL_TYPES_H
+#define USHER_SCX_KERNEL_TYPES_H
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+/*
+ * The weight is in a structure of its own since 6.18. It exists only if the kernel was built with
+ * cpu.weight for sched_ext.
+ */
+struct scx_task_group {
+	__u32 weight;
+};
+
+struct task_group {
+	struct task_group *parent;
+	/* cpu.idle */
+	__s32 idle;
+	struct scx_task_group scx;
+};
+
+struct task_group___flat {
+	__u32 scx_weight;
+};
+
+struct sched_ext_entity {
+	__u32 flags;
+	__u64 slice;
+	__u64 dsq_vtime;
+	__u32 weight;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
+struct thread_info {
+	__u32 cpu;
+};
+
+struct scx_init_task_args {
+	_Bool fork;
+};
+
+#endif
