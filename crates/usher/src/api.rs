@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon's Varlink interface, generated from `org.usher.Usher1.varlink`.
+//! Includes the types and stubs of the daemon's Varlink interface, which the build script generates
+//! from `org.usher.Usher1.varlink`. The lints of this crate do not apply to the generated code.
 #![allow(
     missing_docs,
     non_camel_case_types,

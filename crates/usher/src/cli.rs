@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The command line: global options and the commands.
+//! The command line of `usher`: global options, the list of commands, and the one-line format of
+//! usage errors.
+//!
+//! clap parses the arguments. Two things differ from clap's defaults: an environment variable that
+//! is set to an empty value counts as unset, and an error is printed in one line with clap's tip
+//! and the help command to use. `--color` is read before clap parses, because help output also
+//! obeys it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

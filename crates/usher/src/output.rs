@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Standard output: text, JSON for programs, and colour.
+//! Standard output of all commands: text or JSON, colour, columns, and the filter against control
+//! characters.
+//!
+//! Names of programs are foreign text. [`shown`] escapes control characters, characters without
+//! width and changes of text direction, so that a name can neither move the cursor nor imitate
+//! another name. [`Output::text`] filters once more and lets only line ends, tabs and, if colour is
+//! on, styles pass.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon's paths: its runtime directory and its socket.
+//! The paths that commands and daemon share: runtime directory, socket, profile store and
+//! thresholds of background work.
+//!
+//! Each path is the given option, else an environment variable, else a default that depends on the
+//! user (root: `/run/usher`; others: the XDG directories, or a directory in `/tmp`). A runtime
+//! directory to which other users can write is rejected.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work from the user's point of view.
+//! Runs `usher bg` as a user does and checks priorities, cgroups, regulation, sessions and exit
+//! statuses of background work, with and without a daemon. Tests that need root, BPF, a disk or
+//! cgroup v2 are skipped elsewhere.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

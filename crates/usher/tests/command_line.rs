@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Messages and exit statuses of `usher`, without a daemon.
+//! Runs `usher` commands without a daemon and checks messages, exit statuses, signals, output
+//! files, manual pages and completions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

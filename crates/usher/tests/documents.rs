@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands in the documents exist, with the options shown.
+//! Checks that every `usher` command in the code blocks of the documents exists, with the options
+//! that the document shows. The commands are parsed, not run.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

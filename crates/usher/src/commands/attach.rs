@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher attach`: manages running programs.
+//! `usher attach`: the daemon starts to manage running processes, each with its descendants as one
+//! program.
+//!
+//! Sends one `Attach` call per pid. A refused pid does not prevent the others; the exit status
+//! reports the failure. Requires a daemon.
 
 use serde_json::json;
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher bg`: background work that does not slow down foreground work.
+//! `usher bg`: runs or attaches background work, which uses idle resources and stops while
+//! foreground work needs them.
+//!
+//! If a daemon listens, it regulates the program. Otherwise this process regulates it with an
+//! engine of its own until the program ends. With `--attach`, running processes become background
+//! work; a process that this command descends from is rejected. The regulation itself is in
+//! `usher_policy::background`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

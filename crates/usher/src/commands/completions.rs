@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher completions`: completion scripts of shells.
+//! `usher completions`: prints the completion script of a shell, which `clap_complete` generates
+//! from the command line's definition.
 
 use clap_complete::Shell;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher daemon`: the service that seats programs.
+//! `usher daemon`: parses the options of the service that seats programs and runs it. The service
+//! itself is in `crate::daemon`.
 
 use std::path::PathBuf;
 

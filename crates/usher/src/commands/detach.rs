@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher detach`: ends the management of a program.
+//! `usher detach`: ends the management of programs, which keep running with their former affinity.
+//!
+//! Programs are given by pid, name or the number in `usher status`; a name selects every program of
+//! that name. A pid that is no program's first process is resolved by the daemon to the program
+//! that contains the process. A refused program does not prevent the others.
 
 use anyhow::Context;
 use serde_json::json;

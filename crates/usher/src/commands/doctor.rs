@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher doctor`: features of the kernel and the machine.
+//! `usher doctor`: reports which features of the kernel and the machine Usher can use, and how it
+//! works without the missing ones.
+//!
+//! The report covers kernel features, the daemon, the way in which launched programs get a cgroup,
+//! the sched_ext scheduler, journals of dead daemons and the profile store. The command only reads;
+//! it succeeds even if features are missing.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher man`: the manual pages, generated from the text of `--help`.
+//! `usher man`: writes one manual page per command, nested commands included, generated from the
+//! text of `--help`.
+//!
+//! `clap_mangen` formats options. The synopsis, the paragraphs below the options and the examples
+//! are formatted here, because `clap_mangen` omits the values of options in the synopsis and
+//! rewraps the lines of examples.
 
 mod sections;
 

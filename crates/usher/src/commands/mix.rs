@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher mix`: several programs together, under several policies in turn.
+//! `usher mix`: runs several programs together under several policies in turn and compares the
+//! policies.
+//!
+//! `usher_host::mix` measures. This file parses the options, reports progress, prints the result,
+//! and writes a report page, the figures as JSON and a trace into a directory. The result is
+//! printed even if a file cannot be written.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands, one per file.
+//! The commands of `usher`, one module per command. [`run`] calls the module of the parsed command.
 
 pub mod attach;
 pub mod bg;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher plan`: the planner alone.
+//! `usher plan`: runs the planner alone, on programs with given curves and any machine. Measures
+//! and changes nothing.
+//!
+//! Input is JSON of at most 64 MiB from a file or standard input; output is JSON or a table. The
+//! planner is `usher_policy`'s.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher profile`: measures how a program scales.
+//! `usher profile`: measures the scalability curve of a program, draws it and stores it as the
+//! program's profile.
+//!
+//! The command runs the program at several core counts in several passes (`usher_host::profile`).
+//! The result is printed even if the picture or the store cannot be written.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher replay`: repeats the decisions of a recorded run.
+//! `usher replay`: feeds the recorded observations of a daemon to the policy again and checks that
+//! every decision is the same.
+//!
+//! The first decision that differs is printed beside the recorded one, and the command fails. An
+//! incomplete last line, as a killed daemon leaves it, is reported and ignored.
 
 use std::fs::File;
 use std::io::BufReader;

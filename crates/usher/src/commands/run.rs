@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher run`: a program in managed seats.
+//! `usher run`: runs a program in managed seats and returns its exit status. Also holds the parsers
+//! of weights and seconds, which other commands use. The launch itself is in `crate::launch`.
 
 use std::ffi::OsString;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher status`: the seats of all programs.
+//! `usher status`: requests the daemon's state and prints the seat, the progress and the loans of
+//! each program. Also holds formats of numbers and durations that other commands use.
 
 use usher_model::ProgressSource;
 

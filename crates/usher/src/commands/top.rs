@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher top`: the seats of all programs, live.
+//! `usher top`: draws the machine with the seats of all programs, and the output of `usher status`
+//! below, until Ctrl-C.
+//!
+//! Requests the daemon's state once per interval and uses the terminal's alternate screen. Without
+//! a terminal, or with `--json`, the state is printed once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher topo`: draws the machine.
+//! `usher topo`: draws the packages, dies, caches, cores, hardware threads and NUMA nodes of this
+//! machine or of a described machine. The drawing is `usher_topology::draw`.
 
 use usher_topology::{DrawOptions, Source};
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher undo`: undoes the actions of dead daemons.
+//! `usher undo`: undoes the actions that dead daemons recorded in their journals: affinity masks,
+//! priorities, frozen cgroups.
+//!
+//! New threads may inherit a mask or a priority while it is being undone, so incomplete attempts
+//! are repeated for up to 5 s. Programs of a running daemon are not changed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

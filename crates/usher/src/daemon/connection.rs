@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The connection of one peer: its bytes, divided into messages.
+//! One client connection of the daemon's socket: received bytes, division into messages that end
+//! with a zero byte, and the reply that is not sent yet.
+//!
+//! A connection processes one call at a time and reads nothing while a reply is unsent, so that a
+//! client that does not read cannot fill memory. All transfers are non-blocking; the event loop
+//! polls the socket. A message that exceeds the quota closes the connection, and so does a peer
+//! that delays the rest of a message or the reading of a reply for too long.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The runtime directory, its only daemon, and the daemon's socket.
+//! The daemon's runtime directory and socket: creation, permissions, and the lock by which at most
+//! one daemon uses a directory.
+//!
+//! The kernel releases the lock when the daemon dies; a socket found while holding the lock is a
+//! dead daemon's and is replaced. Root's socket serves all users; another user's socket serves only
+//! that user.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};

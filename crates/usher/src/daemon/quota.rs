@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Quotas of the socket, and the errors that name them.
+//! The quotas of the daemon's socket (connections and buffered bytes per user, connections in
+//! total, bytes of a message), and the error message with which a connection that exceeds a quota
+//! is closed. The limits are enforced by the event loop and by `connection`.
 
 use serde_json::json;
 

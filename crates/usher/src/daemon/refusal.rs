@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Errors of the interface when the daemon rejects a call.
+//! The reasons for which the daemon rejects a call, and their conversion to errors of the Varlink
+//! interface.
 
 use usher_act::ActError;
 use usher_host::engine::EngineError;

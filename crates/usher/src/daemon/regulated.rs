@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Why background work runs or is stopped, in sentences.
+//! Formats, for `usher status`, why a background program runs or is stopped: the state in one
+//! sentence, and the measured values that caused the last stop beside their thresholds.
 
 use usher_host::engine::{BackgroundStatus, ProgramStatus};
 use usher_model::{Contention, Regulation, Resource};

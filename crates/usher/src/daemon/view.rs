@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Converts the engine's state to the interface's types.
+//! Converts the engine's state (`Status`) to the types of the Varlink interface. Values that do not
+//! exist in the interface, such as a seat of all CPUs without a mask, are resolved here.
 
 use usher_act::Description;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};

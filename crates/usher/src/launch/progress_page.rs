@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The progress page that a launcher offers to its program.
+//! The progress page that a launcher offers to its program: a file in `/dev/shm`, created before
+//! the start and removed with the launcher.
+//!
+//! Pages of launchers that were killed are removed at the next launch. If no page can be created,
+//! the program runs without one.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work of root and of users.
+//! Checks in a guest that background work of root and of users yields to all other programs, in
+//! other login sessions too.
 
 use crate::shell::Shell;
 use crate::state::{Program, start_service, wait_for};

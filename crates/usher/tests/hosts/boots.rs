@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guests, and the checks that run in each.
+//! The list of guests with a whole system (systemd, users, packages), and the checks that run in
+//! each.
+//!
+//! Each guest is one test (`Trial`) on the host. It starts a virtual machine from the lab's image,
+//! runs this test program in it with the names of the checks, and compares the document
+//! `docs/hosts.md` with the guest's output. `make test` runs the short guests, `make lab` all.
 
 use std::io::Write;
 use std::path::Path;

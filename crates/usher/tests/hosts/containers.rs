@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs in containers, which have a cpuset and a quota.
+//! Checks in a guest how Usher works with programs in containers of podman, rootless podman and
+//! docker: inside the container, and by an attach from outside.
+//!
+//! Each container has a cpuset of four CPUs and a CPU quota. An attached program must get its seat
+//! within the cpuset, keep its cgroup, and have its former state after the detach.
 
 use std::fs;
 use std::path::{Path, PathBuf};

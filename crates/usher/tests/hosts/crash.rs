@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Daemons that are killed.
+//! Kills daemon, keeper and launchers in all combinations under systemd, in a guest, and checks
+//! that masks, priorities and frozen programs are restored within the documented times.
 
 use crate::kills::{Killed, round};
 use crate::shell::{Shell, root};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Limits of users and of services stay in force.
+//! Checks in a guest that CPU quotas of a user's slice and of a service also limit the programs
+//! that Usher launches from them.
 
 use crate::shell::{Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service};

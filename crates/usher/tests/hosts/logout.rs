@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The end of a login session.
+//! Checks in a guest what happens to managed programs and to a user's daemon at the end of a login
+//! session, with and without lingering.
 
 use crate::shell::{Shell, root};
 use crate::state::{Program, disjoint, start_service, wait_for};

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The Debian packages: installed, used, upgraded, removed and purged.
+//! Installs, uses, upgrades, removes and purges the Debian packages in a guest. After the purge, no
+//! file outside home directories and logs may be left. Also records a session with the installed
+//! package for `docs/guest-session.md`.
 
 use std::collections::BTreeSet;
 use std::fs;

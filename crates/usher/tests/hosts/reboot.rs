@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! State that a reboot leaves.
+//! Reboots a guest while programs have seats, and checks that the enabled service runs afterwards
+//! and that no state of the previous boot is left.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The sched_ext scheduler.
+//! Checks in a guest that root can start and stop the sched_ext scheduler beside the service, and
+//! that a user's attempt is refused in one line.
 
 use std::fs;
 

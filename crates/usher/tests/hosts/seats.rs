@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats of programs of several users, launched and attached.
+//! Checks in a guest that programs of several users, launched and attached, get disjoint seats
+//! along cache boundaries and stay in the cgroups of their units, and that a refused attach changes
+//! nothing.
 
 use crate::shell::{Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service, wait_for};

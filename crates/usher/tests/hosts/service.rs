@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The system unit.
+//! Checks the installed systemd unit in a guest: start, answers to users, stop, and a restart
+//! during which programs keep running.
 
 use std::path::Path;
 

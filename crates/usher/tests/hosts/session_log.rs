@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A document that shows commands with their output.
+//! Records commands with their output as a Markdown document, and prints it line by line with a
+//! prefix by which the host finds the document in the guest's output.
 
 use crate::shell::{Answer, Shell};
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Login sessions of root and of users.
+//! Login sessions of root and of users in a guest. [`Shell`] starts `su -l`, whose PAM session
+//! makes logind and systemd create a session scope and a user manager; commands are sent to the
+//! shell, and their output and status read back.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

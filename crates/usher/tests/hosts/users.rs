@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Daemons of users on a host without a system daemon.
+//! Checks in a guest without a system daemon that a user's own daemon seats that user's programs,
+//! and that the daemon of a second user gives no seats and names the first.
 
 use crate::shell::Shell;
 use crate::state::{Program, WORK};

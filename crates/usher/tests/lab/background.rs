@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Background work that is stopped by the freezer of cgroup v2.
+//! Checks in a guest that background work is frozen by `cgroup.freeze` while other programs use all
+//! CPUs, and thawed afterwards, even if daemon and keeper are killed.
 
 use std::fs;
 use std::process::{Child, Command};

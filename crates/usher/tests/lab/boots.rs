@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guests, and the checks that run in each.
+//! The list of small guests (kernel and busybox) with their kernels and machines, and the checks
+//! that run in each.
+//!
+//! Each guest is one test (`Trial`) on the host. A guest that ends early because the host is
+//! starved is started once more. `make test` runs the short list; `make lab` runs every kernel on
+//! every machine, and minutes of stress. Guest time is counted by instructions where time limits
+//! matter, because a busy host may give a guest too little time.
 
 use std::io::Write;
 use std::sync::Mutex;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Killed daemons, and the undo of their actions.
+//! Kills the daemon, alone or with its keeper, in a guest, and checks that keeper or launchers undo
+//! its actions and that no cgroup controller is enabled meanwhile.
 
 use std::fs;
 

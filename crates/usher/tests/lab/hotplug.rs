@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! CPUs that go offline and come back while programs run.
+//! Takes CPUs offline and online in a guest while programs run, and checks that seats stay disjoint
+//! and use only online CPUs.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Programs that compute until they are killed.
+//! Load for the guest's checks: loops that compute, with or without sleeps, on given CPUs and with
+//! a given nice value, until they are dropped.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest matches its description.
+//! Checks that the topology which `usher topo` reads from a guest's `/sys` equals the machine for
+//! which the guest was started, and that the guest has the features that containers lack.
 
 use usher_model::{CpuSet, Topology};
 use usher_topology::Source;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler under stress-ng, and started and stopped repeatedly.
+//! Runs the sched_ext scheduler under stress-ng's stressors for a minute each, and starts and stops
+//! it fifty times, in a guest. A check fails if the kernel ended the scheduler for a fault.
 
 use std::process::{Command, Stdio};
 

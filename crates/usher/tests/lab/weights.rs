@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The effect of `cpu.weight` and nice values on the scheduler.
+//! Checks in a guest that two loops on one CPU get CPU time in the ratio of their cgroups'
+//! `cpu.weight`, and of their nice values within equal cgroups, under the sched_ext scheduler.
 
 use std::fs;
 use std::ops::Range;

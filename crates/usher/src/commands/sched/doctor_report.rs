@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The report of `usher doctor` about schedulers.
+//! The part of `usher doctor` about sched_ext: the scheduler that runs, why `usher sched start`
+//! would refuse, and the warnings that it would print. Only reads.
 
 use std::path::Path;
 

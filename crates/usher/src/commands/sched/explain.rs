@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched explain`.
+//! `usher sched explain`: shows for each thread of a process where it runs or waits, and why the
+//! scheduler put it there.
+//!
+//! For each thread in `/proc/PID/task`, the kernel's state is combined with the scheduler's own
+//! record of the thread, read from the BPF maps. Values that the scheduler's settings make
+//! meaningless are omitted. The output is a snapshot: threads may move while they are read.
 
 use std::path::Path;
 

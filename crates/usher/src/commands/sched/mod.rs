@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched`: the scheduler for kernels with sched_ext.
+//! `usher sched`: controls Usher's sched_ext scheduler (start, stop, set, status, stats, explain).
+//! Holds the names, limits and descriptions that the subcommands share. The scheduler itself is in
+//! crate `usher-scx`.
 
 mod doctor_report;
 mod explain;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats that the running scheduler keeps, for the control loop.
+//! Implements the control loop's interface for soft seats (`SoftSeats`) on the running scheduler:
+//! writes seats, by the id of the program's cgroup, to the scheduler's BPF map.
+//!
+//! Each call opens the maps of the scheduler that runs at that moment, so a restart of the
+//! scheduler needs no notification. [`SoftSeats::running`] returns another number after a restart;
+//! the control loop then gives the seats again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched stats`.
+//! `usher sched stats`: prints the counters of the running scheduler since its start, or their
+//! differences over the run of a command.
+//!
+//! With a command, the counters are sampled before and after it, and the context switches and
+//! migrations of the command itself are counted too. If the scheduler changed in between, the new
+//! scheduler's counts since its own start are shown.
 
 use std::ffi::OsString;
 use std::path::Path;

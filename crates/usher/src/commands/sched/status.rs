@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched status`.
+//! `usher sched status`: shows which scheduler runs the threads, the phase and settings of Usher's
+//! scheduler, and how its last run ended. Combines the kernel's sched_ext state with the record in
+//! the runtime directory. Only reads.
 
 use std::path::Path;
 

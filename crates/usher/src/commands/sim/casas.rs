@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim casas`: paper 1's evaluation.
+//! `usher sim casas`: repeats the evaluation of paper 1 (CASAS) on a simulated machine: mixes of
+//! four PARSEC programs on 48 cores under several schedulers.
+//!
+//! [`Evaluation`] simulates each mix in a transient and a steady state and extrapolates to programs
+//! that run for minutes. With `--ranges`, every seventh mix is simulated again with each free
+//! parameter at both ends of its range. Mixes run in parallel, one thread per CPU of the host.
 
 mod page;
 mod table;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim fuzz`: runs test cases with injected faults.
+//! `usher sim fuzz`: runs fuzz cases, which are simulated runs with injected faults, and checks
+//! invariants of the control loop in each.
+//!
+//! The seed alone determines a case. One seed prints the case and, after a violation, the last log
+//! entries; `--record` writes the daemon's record for `usher replay`. A range of seeds runs on all
+//! CPUs of the host and prints totals, or all violations sorted by seed.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

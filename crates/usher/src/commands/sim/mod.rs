@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim`: runs the control loop on simulated machines.
+//! `usher sim`: the subcommands that run the control loop and the policies on simulated machines.
+//! Nothing on the host is changed. The simulator is crate `usher-sim`.
 
 mod casas;
 mod fuzz;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Output of `usher sim mix`.
+//! Formats the result of `usher sim mix` as JSON, as text and as a report page with traces.
+//!
+//! The JSON output depends only on the sim file and the seed, except for the paths of written
+//! files. Simulation times appear in the text output only.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
