@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of measuring a mix or a profile.
+//! The errors for which a mix or a profile was not measured, and their exit statuses. When such an
+//! error is returned, all actions have been undone and all started programs have ended.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control loop on this machine, with real programs.
+//! Runs the engine on this machine with real programs and a test policy, and checks seats, attach
+//! and release, soft seats, stored profiles, records, hotplug, and the undo after a stop or a
+//! panic.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks of the mixes in `examples/mixes`.
+//! Checks the mixes in `examples/mixes` without running them: coverage of program classes, and a
+//! package, a documented time and an input for every program.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Launching real programs.
+//! Launches real programs and checks exit statuses, errors, the wait before `exec`, streams,
+//! sessions, signals and repeaters.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

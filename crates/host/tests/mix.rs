@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mixes and profiles of real programs, on this machine.
+//! Measures mixes and profiles of short real programs on this machine. NTT and ANTT of the results
+//! are computed a second time, independently of the code under test.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

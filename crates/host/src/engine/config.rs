@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The configuration of an engine, and its errors.
+//! The configuration of an engine, the options of a program that it takes over, and the errors with
+//! which the engine rejects requests. Only data and defaults; the engine itself is in
+//! `engine/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

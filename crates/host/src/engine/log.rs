@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The log of placements over time, from which timelines are drawn.
+//! The log of placements over time, from which timelines are drawn: arrivals, placements,
+//! departures, notes and plans.
+//!
+//! Entries are numbered from the start of the engine, so that a reader continues after the last
+//! entry that it has read. The log holds a configured number of entries; the oldest are dropped.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, ProgramId, SeatMode};

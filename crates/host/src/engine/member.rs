@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of one managed program.
+//! The state of one managed program in the control loop: its last sample, mask, pinned CPUs, stops
+//! and freezes, and the placement that these imply under the current plan.
+//!
+//! A program younger than 2 s counts as busy, because its use of CPU time is not known yet.
 
 use usher_act::PinnedCpus;
 use usher_model::{

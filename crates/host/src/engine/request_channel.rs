@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests to the loop's thread, which wake it at once.
+//! The channel by which other threads send requests to the control loop's thread. An eventfd beside
+//! the queue wakes the loop at once; each request carries its own channel for the answer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

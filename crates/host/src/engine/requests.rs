@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handlers of the requests to the loop's thread.
+//! Handlers of the requests to the control loop's thread: prepare, adopt, find, release and report
+//! programs, and forbid or allow seats.
+//!
+//! Each handler checks first that the requesting user may act on the program and is within the
+//! user's quota of programs. An answer to a sender that is gone is discarded.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of an engine, as it is reported.
+//! The reported state of an engine at one moment: the machine, the plan, each program with its seat
+//! and progress, and notes. Only data; `usher status` and the tests read it.
 
 use serde::{Deserialize, Serialize};
 use usher_act::Description;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observation of one program: its samples and its end.
+//! Observation of one program by a probe: samples of progress and CPU time, whether the program is
+//! stopped, and its end. Errors of the probe are kept until the control loop collects them as
+//! warnings.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Launch errors and program exits, as exit statuses.
+//! Launch errors and program exits, and their mapping to exit statuses as in a shell, `env` and
+//! `timeout`: 125 failure of Usher, 126 not executable, 127 not found, 128 + N ended by signal N.
 
 use std::ffi::OsString;
 use std::io;

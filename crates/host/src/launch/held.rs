@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that is held before `exec`, and a running program.
+//! A child process that waits just before its `exec`, so that it can be seated first, and the
+//! running child after its release.
+//!
+//! The child is forked, prepares its session and streams, and then waits on a pipe. A write
+//! releases it; the end of the pipe (the launcher died) ends it. A second pipe, closed by a
+//! successful `exec`, reports a failed one. Forks are serialised, because a child holds copies of
+//! the pipes of all children that were forked before it.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parser of mix files; `docs/mix-file.md` describes the format.
+//! Parser of mix files, the TOML descriptions of programs that are measured together;
+//! `docs/mix-file.md` describes the format. An error names the line, the program and the key; an
+//! unknown key that resembles a known one gets a suggestion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One round of one arm.
+//! Runs one round of a mix: all programs together under one policy.
+//!
+//! All programs are launched and held, then started at the same time. A program that ends is
+//! started again at once, until each has completed the required number of repetitions. Repetitions
+//! in progress at that moment are killed and do not count, so that every counted repetition ran
+//! beside all other programs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks before the measurement: programs and their inputs exist.
+//! Checks before the measurement of a mix that programs are executable, input files exist and
+//! output files are writable, and runs the commands that make missing inputs (time limit: one day
+//! each).
 
 use std::ffi::OsString;
 use std::io;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts an engine's log into the spans of a timeline.
+//! Converts an engine's log to the spans of a timeline: for each program, the periods in which its
+//! placement did not change, clipped to the window of the round.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers of the control loop's tests.
+//! Helpers of the control loop's tests: a policy that seats every program on the first CPU, the
+//! affinity masks of running tasks, and a poll with a deadline of 60 s.
 
 use std::time::{Duration, Instant};
 
