@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the BPF program into an object that the crate carries.
+//! Build script: compiles `src/bpf/backlog.bpf.c` with clang to an object that the crate embeds.
+//! `USHER_CLANG` names another clang.
 
 use std::path::PathBuf;
 use std::{env, io};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of changes to the machine.
+//! The errors of changes to the machine. Unless an error states otherwise, the machine is as it was
+//! before the change was tried.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads processes and threads from `/proc`.
+//! Reads processes and threads from `/proc`: identity (pid and start time), state, users, cgroups,
+//! threads, children, locks.
+//!
+//! A process is identified by pid and start time, so that a reused pid is not mistaken for it. The
+//! kernel may cut a listing of threads short while threads end; listings are repeated up to 32
+//! times until their length matches the thread count.
 
 use std::fs;
 use std::io::{self, Read};

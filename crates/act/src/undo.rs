@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Undo of the changes of a dead instance.
+//! Undo of the changes that a dead instance has recorded in its journal.
+//!
+//! An instance is undone only if its owner is dead, no other user could have written the journal,
+//! and the pids belong to this boot and PID namespace. A lock ensures that one process undoes a
+//! journal at a time; a stopped lock holder is not waited for, because every step may be repeated.
+//! The undo thaws programs, restores masks, priorities and cgroups, and removes the instance's
+//! directories, the journal first. Cgroups named after the instance are found even if the journal
+//! is damaged.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

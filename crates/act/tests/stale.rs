@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Journals of dead instances: valid, stale, damaged and forged.
+//! Undoes journals of dead instances that are valid, of another boot, damaged, or forged by another
+//! user, and checks what is restored and that reused pids are not touched.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 

@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Admission of a process tree.
+//! Admission of a process tree: the checks that it may be managed, its home cgroup, and the records
+//! by which it can be undone.
+//!
+//! 1. Check that the root process lives, is not Usher or one of its ancestors, and that no
+//!    process of the tree is managed already, here or by another live instance.
+//! 2. Write the journal's line before each change.
+//! 3. A launched program gets a cgroup below its launcher's cgroup or, under systemd, a scope.
+//!    If neither is possible it stays in its launcher's cgroup and is followed by descent. An
+//!    attached program is never moved.
+//!
+//! A failed admission leaves the tree where it was. Processes that fork during the admission are
+//! found by the next refresh.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

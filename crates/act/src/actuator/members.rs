@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Membership of processes in programs.
+//! Membership of processes in programs: which program a process belongs to, and which processes of
+//! a program have left its cgroup. Before an admission, unfinished departures of the same processes
+//! are completed (at most 5 attempts of 200 ms).
 
 use usher_model::{ProcessId, ProgramId};
 

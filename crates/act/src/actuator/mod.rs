@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The actuator of one Usher process.
+//! The actuator: admits programs, seats, freezes, thaws and demotes them, and releases them.
+//!
+//! Each change is written to the journal of this instance before it is made, so that the keeper or
+//! the next start can undo it. Masks and priorities are set by repeated scans of `/proc`, because
+//! threads inherit them while the scan runs; [`Actuator::refresh`] covers later threads and
+//! processes. The submodules hold the parts: `admission`, `acting`, `demotion`, `members`.
+//!
+//! Dropping an actuator undoes nothing.
 
 mod acting;
 mod admission;

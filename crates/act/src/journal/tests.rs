@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! Property tests of the journal: any sequence of records is read back as it was written, survives
+//! rewriting without loss, and tolerates a torn last line and a corrupt line.
 
 use proptest::prelude::*;
 use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The owner's side of the keeper.
+//! The owner's side of the keeper: starts the keeper process, waits up to 5 s until it watches its
+//! owner, and starts another when it has died.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};

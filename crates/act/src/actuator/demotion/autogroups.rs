@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lowers the autogroups of a program's sessions.
+//! Lowers the autogroups of a program's sessions to nice 19, so that background work yields to
+//! other sessions too.
+//!
+//! An autogroup belongs to a session. It is lowered only if all processes of the session belong to
+//! the program; otherwise, and where the user could not restore it, the reason is recorded as a
+//! gap. The kernel limits the rate of such changes for users, so the caller may have to retry.
 
 use rustix::io::Errno;
 use usher_model::ProgramId;

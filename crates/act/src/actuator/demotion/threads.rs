@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lowers the priorities of threads.
+//! Lowers the priorities of all threads of a program: nice value, scheduling policy and I/O class.
+//!
+//! A new thread inherits the priority of its parent, which may not be lowered yet. Scans over all
+//! threads are therefore repeated until two consecutive scans find nothing to lower. Each thread's
+//! former priority is in the journal before it is changed. Fields that this user could not restore
+//! are left alone and reported as gaps; so are threads with a deadline policy.
 
 use std::io;
 
