@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fit: recovers known laws, detects collapses, and satisfies general properties.
+//! Tests of the fit of scalability curves: known laws are recovered, collapses detected, and any
+//! samples give a valid curve that does not depend on their order or unit.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Predicts which two programs gain from sharing their seats.
+//! Tests of the prediction of which two programs gain from sharing their seats. The first program
+//! of such a pair must leave cores idle, the other must scale.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher plan`: input text and output text.
+//! Tests of the text interface of `usher plan`: the documented output, errors that name program and
+//! field, and a fuzz of arbitrary input.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The prediction of time sharing: known cases and general properties.
+//! Tests of the prediction of time sharing: known cases by hand, and as properties that no program
+//! gains from company and that CPU time is conserved.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Thresholds of paper 2's contention test.
+//! Thresholds of paper 2's contention test (sections 4.3, 4.4 and 5): shares of CPU time, disk
+//! sectors and network calls, each 0..=1, with the paper's values as defaults. Parsing rejects any
+//! other value.
 
 use serde::{Deserialize, Serialize};
 

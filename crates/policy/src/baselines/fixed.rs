@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fixed seats, chosen in advance.
+//! A policy with fixed seats, configured by program name in advance. Programs without a configured
+//! seat get none. For comparison in simulations.
 
 use std::collections::BTreeMap;
 

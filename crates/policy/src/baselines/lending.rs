@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lends idle cores of another policy's seats.
+//! Wraps another policy and lends the idle cores of its seats by the lender of policy `usher`, to
+//! measure the gain of lending alone. For comparison in simulations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

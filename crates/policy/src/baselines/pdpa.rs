@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocation by efficiency.
+//! PDPA, performance-driven processor allocation (Corbalán, Martorell, Labarta, OSDI 2000), in
+//! units of whole domains.
+//!
+//! The efficiency of a program is its progress per domain, relative to that on the smallest seat it
+//! has had. Every 200 ms, a program with an efficiency above 0.9 may get one domain more, and one
+//! below 0.7 gives one up and then stays at that size until a program arrives or departs. Domains
+//! are dealt out in turns, so that each program gets at least one while there are enough. For
+//! comparison in simulations; needs live progress.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocation by utilisation.
+//! Allocation by utilisation, as scx_layered sizes its layers by `util_range`, in units of whole
+//! domains.
+//!
+//! Every 100 ms, a program that keeps more than 90 % of its cores busy wants all domains, one below
+//! 60 % wants one less than it has, and others keep theirs. Domains go one by one to the program
+//! that has the fewest and wants more, so that no program exceeds an even share while another wants
+//! more. For comparison in simulations.
 
 use std::collections::BTreeMap;
 

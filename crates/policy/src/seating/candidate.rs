@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A request with its alone-best and its validated binding.
+//! A program to be seated: its request, its best rate alone, and the CPUs that it is bound to.
+//! Computes NTTs by equation 1 of paper 1 and the program's part of the objective, the sum of
+//! weighted NTTs.
 
 use usher_model::{CpuSet, Topology};
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! State of one managed program.
+//! The state of one managed program in the policy `usher`: the estimate of its scalability curve,
+//! the measurement in its present placement, and how its threads wait.
+//!
+//! A rate or a repetition counts only for the placement in which it was measured; at least two
+//! repetitions in one placement are required, since the first has cold caches. The estimates answer
+//! the planner's questions: the curve to plan with, whether more cores would help, and below how
+//! many cores a program with spinning threads must not be narrowed.
 
 use usher_model::{
     CpuSet, Curve, CurvePoint, Program, ProgramSample, Progress, ProgressSource, Seat, SeatMode,

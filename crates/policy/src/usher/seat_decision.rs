@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Decides between seats and time sharing by their ANTT.
+//! Decides between seats and time sharing by the mean NTT (ANTT) of all programs.
+//!
+//! Seats are given if their predicted ANTT is lower than that of time sharing by a margin: a fixed
+//! part, plus the mean of the curves' worst errors (at most 10 %; at most 2 % if both alternatives
+//! were measured in this mix). Seats in force are given up only if they are worse by the fixed
+//! part, so that the decision does not alternate.
 
 use usher_model::Plan;
 

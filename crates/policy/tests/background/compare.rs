@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares a foreground beside background work with the same foreground alone.
+//! Runs the foreground of a world beside background programs and alone, and returns the slowdown of
+//! the foreground and the background's throughput relative to a perfect arbiter.
 
 use usher_model::{Decision, Observation};
 use usher_policy::Policy;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Faults and limits: locks, failed actions, departing programs, missing figures.
+//! Regulation under faults and limits: locks held by stopped programs, failed actions, departing
+//! programs, missing figures, and the limits of stops and log lines.
 
 use std::collections::BTreeSet;
 

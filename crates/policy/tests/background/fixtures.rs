@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine, a program and a meter with default values.
+//! Fixtures of the background tests: a machine, an arriving program and an empty meter reading with
+//! default values.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background work beside foreground work on a model of a machine.
+//! Tests of background regulation (`usher`, `eii`, `ipd`) on a model of a machine with CPUs, disks
+//! and interfaces in virtual time.
 
 #![allow(clippy::unwrap_used)]
 

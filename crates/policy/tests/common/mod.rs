@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines and requests for the tests.
+//! Fixtures of the planner's tests: machines built from nested lists of packages, nodes, domains
+//! and cores, and requests with given curves.
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses a part; helpers of tests
 
 use usher_model::{

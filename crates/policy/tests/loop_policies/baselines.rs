@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Baseline policies of the simulations.
+//! Tests of the baseline policies that simulations compare with: PDPA, utilisation, lending and
+//! fixed seats, each on the fluid model.
 
 use usher_model::*;
 use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};

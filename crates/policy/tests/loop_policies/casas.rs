@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Trials of a single program, as in paper 1.
+//! Tests of the trials of a single program under policy `casas`, as in paper 1: other programs are
+//! stopped for a trial and continue afterwards.
 
 use usher_policy::Casas;
 

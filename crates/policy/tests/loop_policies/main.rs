@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies in a loop on a fluid model of a machine.
+//! Tests of whole policies in a control loop on a fluid model of a machine: progress follows each
+//! program's true curve, and time is virtual.
 
 #![allow(clippy::unwrap_used)]
 

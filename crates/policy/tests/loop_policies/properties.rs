@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Properties of seats under random sequences of events.
+//! Property test: under random sequences of arrivals, departures and other events, seats stay
+//! disjoint, every program has CPUs, and a second policy instance makes the same decisions.
 
 use proptest::prelude::*;
 use usher_model::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats of programs, from profiles and from measurements.
+//! Tests of the seats that `usher` gives from profiles and from measurements: optimal seats,
+//! surveys of new programs, partitions, and the comparison with time sharing.
 
 use usher_model::*;
 use usher_policy::{Usher, by_name};

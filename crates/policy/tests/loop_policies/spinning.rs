@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with busy-waiting threads are not narrowed.
+//! Tests that programs with busy-waiting threads are not given fewer cores than they started with,
+//! and may return to that size.
 
 use usher_model::{Curve, CurvePoint};
 use usher_policy::Usher;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that busy-wait and their neighbours take turns on all cores.
+//! Tests of turns: a spinning program and its neighbours have all cores of the machine alternately,
+//! for times by the roots of their weights, and none starves.
 
 use proptest::prelude::*;
 use usher_model::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats are taken back while another daemon plans the machine.
+//! Tests that a policy releases all seats while another daemon plans the machine, and gives seats
+//! to the programs present when the ban ends.
 
 use usher_model::ProgramId;
 use usher_policy::{NAMES, by_name};
