@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a program alone on a machine.
+//! Runs a program once alone on a simulated machine and returns its duration, work and mean number
+//! of busy CPUs: the reference for NTTs and curves. Limit: one virtual hour.
 
 use std::sync::Arc;
 

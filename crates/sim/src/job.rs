@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads and programs as the simulated kernel keeps them.
+//! Threads, programs (`Job`), barriers, locks and queues as the simulated kernel keeps them. Only
+//! state; `programs.rs`, `steps.rs` and the kernel models change it.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

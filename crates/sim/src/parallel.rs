@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs independent computations on several threads.
+//! Runs independent computations on several threads and returns the results in the order of the
+//! items, so that the output does not depend on the number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

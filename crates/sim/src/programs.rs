@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arrival, repetition, seating, stopping and end of programs.
+//! Operations of the simulated kernel on whole programs: arrival, repetitions, seats, CPU hotplug,
+//! freezing and the end. Threads on CPUs that they may no longer use are moved at once.
 
 use std::sync::Arc;
 

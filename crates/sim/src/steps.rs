@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Execution of the steps of a thread.
+//! Executes the steps of a simulated thread's script: work, pools, sleeps, loops, locks, barriers
+//! and queues.
+//!
+//! [`Engine::advance`] executes steps that take no time one after another, until the thread needs a
+//! CPU, waits or ends. Locks are handed to the waiter that arrived first. A limit on steps without
+//! time ends scripts that would never advance virtual time.
 
 use std::sync::Arc;
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! [`SimWorld`]: the simulated machine behind the control loop's [`World`] interface.
+//! [`SimWorld`]: the simulated machine behind the control loop's [`World`] interface, so that the
+//! loop that ships runs in virtual time.
+//!
+//! A run has planned arrivals and a stop condition. The world advances the engine to the next event
+//! that concerns the policy, collects arrivals, departures and samples as an observation, and
+//! carries out actions on the simulated kernel. Priorities are not modelled; demotions are
+//! rejected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

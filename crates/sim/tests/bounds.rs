@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs that cannot continue end with a reason; phases; recording.
+//! Tests that runs which cannot continue (deadlocks, endless steps, too many events, invalid
+//! scripts) end with a reason, and tests of phases and recording limits.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deviation of the models from published measurements.
+//! Compares the program models with published measurements: the speedups that they were fitted to,
+//! another machine without a fit, and the results of papers 1 and 3b.
 
 #![allow(clippy::unwrap_used)]
 

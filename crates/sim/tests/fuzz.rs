@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fuzzing with fixed seeds. `USHER_FUZZ_SEEDS=FROM..TO` selects other seeds.
+//! Runs fuzz cases of fixed seeds and checks their invariants. `USHER_FUZZ_SEEDS=FROM..TO` selects
+//! other seeds.
 
 #![allow(clippy::unwrap_used)]
 

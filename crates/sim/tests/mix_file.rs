@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sim files: all keys, and the errors of invalid files.
+//! Tests of the sim file parser: all keys in one file, and a one-line error with line and key for
+//! each kind of invalid value.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recorded runs, simulated and real, played back through the control loop.
+//! Plays recorded runs back through the control loop, simulated runs with faults and one recorded
+//! on a real machine, and checks that the actions are the same.
 
 #![allow(clippy::unwrap_used)]
 

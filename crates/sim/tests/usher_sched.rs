@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines under Usher's scheduler.
+//! Tests of Usher's sched_ext scheduler in the simulator: turns of address spaces, balance between
+//! caches and nodes, narrowed programs, and agreement with a measurement in a guest.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task orders: the three of the paper, and that of Usher.
+//! The task orders that the chip simulation compares: FCFS and patterns A and B of paper 5, and the
+//! default policy of `usher-tasks` with the groups of pattern A. A pattern determines the groups of
+//! each task, its dispatcher and the cost of a dispatch.
 
 use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of a run on the chip.
+//! Results of a run on the simulated chip: cycle totals by cause (work, waits for memory,
+//! dispatching, lock, halt), cache counters, and the core and time of each task.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated machine of paper 3a: published, assumed and fitted figures.
+//! The simulated machine and workloads of paper 3a: each figure with its source (published, Linux
+//! 2.4.4, assumed, or fitted), and the placements of structures that are compared. Fitted figures
+//! have one value for both workloads.
 
 use serde::Serialize;
 use usher_cache::{Geometry, GeometryError};

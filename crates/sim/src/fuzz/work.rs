@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The amount of work of a program, computed from its script.
+//! Bounds of the work of one repetition of a program, computed from its script, against which fuzz
+//! cases check the simulated total. Valid only for scripts that the fuzzer generates.
 
 use crate::script::{Op, Script, ThreadKind};
 

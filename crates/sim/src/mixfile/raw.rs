@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of a sim file as they are deserialised.
+//! The tables of a sim file as serde deserialises them, with defaults, before their values are
+//! checked and resolved.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conversion of trials to the data of tables and reports.
+//! Converts the trials of a simulated mix to the data of tables and reports, in the form of a
+//! measured mix: NTTs, ANTT, arrival statistics and timelines. A timeline holds at most 1,500 spans
+//! and states the time after which it is incomplete.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Seats over time, derived from plans and actions.
+//! Records the seats of programs over a simulated run from plans and actions, as periods without a
+//! change, and counts actions. At most 50,000 periods are kept; later ones are dropped.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory accesses of each stage for a macroblock.
+//! The memory accesses of each stage of the H.264 decoder for one macroblock, on the layout of
+//! `Layout`.
+//!
+//! Each stage reads and writes the pixels, vectors, modes and states that the stage of a real
+//! decoder needs, plus code and scratch memory. Addresses are exact for the layout; the values of
+//! the pixels are not computed.
 
 use super::layout::{
     DESCRIPTOR_BYTES, DIFFERENCE_BYTES, DISPATCHER_CODE_BYTES, INFO_BYTES, Layout, MARGIN,
