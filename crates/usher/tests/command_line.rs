@@ -487,7 +487,6 @@ fn manual_pages_and_completions_contain_every_command() {
         );
         let page = fs::read_to_string(man.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".SH EXAMPLES\n.nf\nusher sched"), "{page}");
-        // In the synopsis; and no page belongs to the subcommand alone.
         assert!(page.contains("DIR") && page.contains("\"usher "), "{page}");
     }
     for shell in ["bash", "zsh", "fish"] {
