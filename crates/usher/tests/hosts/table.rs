@@ -75,7 +75,8 @@ pub fn every_cell() {
         write_table(&mut text, daemon, &columns, &mut notes);
     }
     text.push_str(
-        "\n## Refused\n\nEach of these commands changes nothing. ` / ` separates the lines of a message.\n\n",
+        "\n## Refused\n\nA command that is refused with one of these messages changes nothing. ` / ` \
+         separates the lines of\na message.\n\n",
     );
     for (at, note) in notes.iter().enumerate() {
         writeln!(text, "{}. `{note}`", at + 1).unwrap();
@@ -92,26 +93,30 @@ const HEAD: &str = "\
 <!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->
 # Usher under systemd
 
-`make lab` tries each feature in a guest (Debian 13 with systemd 257, a kernel with sched_ext,
-eight CPUs, four last-level caches) and writes this file. A number refers to a command that is
-refused, with its message, below.
+This page shows in which environments each command of Usher works. `make lab` tries each command
+in a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, four last-level caches)
+and writes this file. A number in a table refers to a message in the last section: the command is
+refused with this message.
 
-*root* and *user* are the caller; *session* is a login session, *service* a transient service of
-the caller's manager. Containers have four CPUs and a quota of two. The host's daemons are not
-visible in them, and `run` runs programs unmanaged. Containers of *podman*, *docker* and *nspawn*
-run under root, as the caller inside. Those of *rootless podman* run under the user, as root inside;
-their cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
+In the tables, *root* and *user* are the caller of a command. *session* is a login session, *service*
+a transient service of the caller's service manager. Containers have four CPUs and a CPU quota of
+two. The host's daemons are not visible in a container, and `usher run` runs programs unmanaged
+there. Containers of *podman*, *docker* and *nspawn* are started by root, and the command runs inside
+as the caller. Containers of *rootless podman* are started by the user, and the command runs inside
+as root. The cpuset of a rootless container needs `Delegate=cpu cpuset io memory pids` in a drop-in
+of `user@.service`.
 
-`attach` from outside seats a program of a container within the container's CPUs. The program
-stays in the container's cgroup; `detach` restores its masks and priorities.
+`usher attach` on the host seats a program of a container on CPUs of the container. The attached
+program stays in the cgroup of the container; `usher detach` restores its masks and priorities.
 
-Seats, limits and background work are tried under the stock kernels of Debian 12 (6.1) and
-Debian 13 (6.12), too, without sched_ext. RHEL 9 and its kernel 5.14 are untried.
+Seats, limits and background work are also tested under the stock kernels of Debian 12 (6.1) and
+Debian 13 (6.12), which run without sched_ext. RHEL 9 and its kernel 5.14 are untested.
 
-A user's daemon (`systemctl --user start usher`) ends with the manager of its user. logind
-keeps the manager as long as a process of a session lives: a program that was started with
-`nohup` keeps its seat after the logout, and daemon and manager end after it. For a user that
-lingers (`loginctl enable-linger`) both run on; services keep their seats, too.
+A user's daemon (`systemctl --user start usher`) ends with the service manager of its user. logind
+keeps the service manager while a process of a session lives. A program that was started with
+`nohup` therefore keeps its seat after the logout; when the program ends, the daemon and the service
+manager end, too. For a user with lingering (`loginctl enable-linger`), daemon and service manager
+continue to run after the logout, and services keep their seats.
 
 [A session with Usher](guest-session.md) shows commands with their output.
 ";
