@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the BPF programs to object files, without the skeletons that libbpf-cargo
-//! can generate: a skeleton borrows its object, but the meter owns it.
-//! `switch.bpf.c`, the hook at context switches, is only used by the example that
-//! compares the meter with it.
+//! Build script: compiles the BPF programs to object files, without the skeletons that libbpf-cargo
+//! can generate. A skeleton borrows its object, but the meter owns its object. `switch.bpf.c`, the
+//! hook at context switches, is used only by the example `meter_cost`, which compares the meter
+//! with that hook.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,8 +43,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Compiles the programs' arithmetic for the host. Only the unit tests link it; without a C
-/// compiler everything else still builds.
+/// Compiles `logic.h`, the arithmetic of the BPF programs, for the host. Only the unit tests link
+/// the result; without a C compiler everything else still builds.
 fn compile_logic(out: &Path) {
     let mut logic = cc::Build::new();
     logic.file("src/logic.c").cargo_metadata(false);

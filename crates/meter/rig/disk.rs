@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks.
+//! Disk load of the rig: direct reads of blocks, and buffered writes whose writeback is started at
+//! once. Each returns after a known number of bytes.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -40,8 +41,8 @@ pub fn buffered(file: &str, bytes: u64) -> io::Result<()> {
     for _ in 0..bytes / 65536 {
         file.write_all(&[1; 65536])?;
     }
-    // Starts writeback, as the flusher does, without waiting for it.
-    // SAFETY: takes the descriptor of an open file, and no memory.
+    // Starts writeback, as the kernel's flusher thread does, without waiting for its end. SAFETY:
+    // takes the descriptor of an open file, and no memory.
     let begun =
         unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     if begun != 0 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Holding resources that other processes wait for.
+//! Holds resources that other processes wait for: a file lock, taken with `flock` until the rig's
+//! input is closed.
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Network: a pair of interfaces between two namespaces, which exist until this
-//! program ends.
+//! Network load of the rig: sends over a pair of interfaces between two network namespaces. Both
+//! namespaces exist until this program ends, so that no other program uses the interfaces.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU time.
+//! CPU load of the rig: loops, short-lived processes, daemonised processes and waiting threads. The
+//! used CPU time is reported as the kernel accounts it (`getrusage`).
 
 use std::io;
 

@@ -60,7 +60,7 @@ impl Disks {
         self.lower.contains_key(&disk)
     }
 
-    /// Reads again the names of these disks and of those below them.
+    /// Reads the names of these disks, and of the disks below them, again.
     pub fn refresh(&mut self, disks: impl IntoIterator<Item = DiskId>) {
         let mut left: Vec<DiskId> = disks.into_iter().collect();
         let mut counted = BTreeSet::new();
@@ -78,10 +78,11 @@ impl Disks {
         self.lower.keys().copied().collect()
     }
 
-    /// The lowest disk below this disk, if there is any; of several the first.
+    /// Returns the disk at the bottom of a stack; `None` if the disk is not stacked. A disk on
+    /// several others has the first of them below it.
     pub fn bottom(&self, disk: DiskId) -> Option<DiskId> {
         let mut at = disk;
-        // The depth of a stack without cycles is at most the number of disks.
+        // A stack without cycles is at most as deep as the number of disks.
         for _ in 0..self.lower.len() {
             match self.lower.get(&at).and_then(|lower| lower.first()) {
                 Some((lower, _)) => at = *lower,
@@ -123,8 +124,9 @@ impl Disks {
         totals
     }
 
-    /// Total use of a disk: its own, and that of the disks stacked on it. `open` holds the
-    /// disks in progress, which terminates cycles (the kernel makes none).
+    /// Total use of a disk: the disk's own use, and the use of the disks stacked on it. `open`
+    /// holds the disks whose totals are being computed, which terminates cycles (the kernel makes
+    /// none).
     fn total(
         &self,
         disk: DiskId,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the meter.
+//! Errors of the meter: a file of `/proc` or `/sys` that is unreadable or malformed, a refused BPF
+//! operation, a cgroup that is too deep, and a process that has ended.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ pub enum MeterError {
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -18,7 +19,7 @@ pub enum MeterError {
     /// The file was read, but has another format.
     #[error("{}: expected {expected}", path.display())]
     Malformed {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The expected content.
         expected: &'static str,
@@ -26,7 +27,7 @@ pub enum MeterError {
     /// The kernel refused a BPF operation.
     #[error("{doing}: {source}; metering by BPF needs root or CAP_BPF and CAP_PERFMON")]
     Bpf {
-        /// The operation.
+        /// The BPF operation.
         doing: String,
         /// The error of the kernel or of libbpf.
         source: libbpf_rs::Error,
@@ -39,12 +40,12 @@ pub enum MeterError {
     TooDeep {
         /// The cgroup's directory.
         path: PathBuf,
-        /// Its depth.
+        /// Level of the cgroup below the root.
         level: u32,
         /// The maximum depth.
         most: u32,
     },
-    /// The process has ended, or its number belongs to a later process.
+    /// The process to manage has ended, or its number belongs to a later process.
     #[error("process {pid} has ended")]
     Gone {
         /// The process.

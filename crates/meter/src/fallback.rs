@@ -29,8 +29,9 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// Value of the scheduling policy, `include/uapi/linux/sched.h`.
 const SCHED_IDLE: u32 = 5;
 const SECTOR_BYTES: u64 = 512;
-/// Upper limit of [`Fallback::unmatched_ns`]. It must exceed what the resolution of ticks can
-/// hide; beyond that, the difference is because the two counts include different things.
+/// Upper limit of [`Fallback::unmatched_ns`]. It must exceed the CPU time that the resolution of
+/// ticks can hide. A larger difference arises because the two counts include different things, and
+/// is dropped.
 const UNMATCHED_NS_MAX: u64 = 1_000_000_000;
 
 /// A background program.
@@ -41,14 +42,15 @@ struct Managed {
     usage: Usage,
     /// CPU time of the cgroup at the last sample.
     cgroup_ns: Option<u64>,
-    /// Sectors read and written by each of its processes at the last sample.
+    /// Sectors read and written by each process of the program at the last sample.
     transferred_sectors: BTreeMap<ProcessStart, u64>,
 }
 
 /// A process by its pid and its start time.
 type ProcessStart = (i32, u64);
 
-/// A process at the last sample; a later process with the same pid has a later start.
+/// The times of a process at the last sample. The start time distinguishes a later process with the
+/// same pid.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
     start_ticks: u64,
@@ -56,7 +58,7 @@ struct Counted {
     wait_ns: u64,
 }
 
-/// The meter by `/proc`.
+/// The meter without BPF, which reads `/proc`.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     config: MeterConfig,
@@ -79,7 +81,7 @@ pub(crate) struct Fallback {
 }
 
 impl Fallback {
-    /// Starts metering; later samples report the increase since now.
+    /// Starts metering; each later sample reports the increase since this call.
     pub fn open(config: &MeterConfig, why: String) -> Self {
         let ticks = rustix::param::clock_ticks_per_second().max(1);
         let mut fallback = Self {
@@ -156,7 +158,8 @@ impl Fallback {
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Before the CPUs, which record the processes as known.
+        // Disks are read before CPUs, because the reading of CPUs records the processes of this
+        // sample as known.
         self.read_disks(at_ns);
         if thorough {
             self.read_cpus();
@@ -192,7 +195,8 @@ impl Fallback {
         let ns = |now: u64, before: u64| now.saturating_sub(before).saturating_mul(self.step_ns);
         self.idle_ns = self.idle_ns.saturating_add(ns(now.idle, before.idle));
         let busy_ns = ns(now.busy, before.busy);
-        // Processes' ticks may be visible before the machine's.
+        // The ticks of processes may become visible one sample earlier than the ticks of the
+        // machine.
         let others_ns = others_ns.saturating_add(self.unmatched_ns);
         self.unmatched_ns = others_ns.saturating_sub(busy_ns).min(UNMATCHED_NS_MAX);
         add(
@@ -201,8 +205,8 @@ impl Fallback {
         );
     }
 
-    /// Counts the run and wait time of each process since the last sample. Returns the part
-    /// that is not foreground. The first call only sets the base.
+    /// Counts the run and wait time of each process since the last sample. Returns the run time of
+    /// owners other than foreground. The first call only sets the base.
     fn count_processes(&mut self, first: bool) -> u64 {
         let processes = proc_tree::processes(&self.config.proc);
         let owners = self.owners(&processes);
@@ -234,8 +238,8 @@ impl Fallback {
         }
     }
 
-    /// Charges an owner, and returns the part of the run time that is not foreground. The
-    /// run time of programs with a cgroup is counted by the cgroup.
+    /// Charges an owner, and returns the run time if the owner is not foreground. The run time of a
+    /// program with a cgroup is counted by the cgroup.
     fn charge(&mut self, owner: Option<&OwnerClass>, run_ns: u64, wait_ns: u64) -> u64 {
         match owner {
             Some(OwnerClass::Background(program)) => {
@@ -367,12 +371,12 @@ impl Fallback {
         !dir.join("partition").exists()
     }
 
-    /// Sectors read and written by each background program since the last sample: the
-    /// increase of the sum over its processes.
+    /// Sectors read and written by each background program since the last sample: the increase of
+    /// the sum over the program's processes.
     ///
-    /// A parent that reaps a child takes over the child's count, which has been charged
-    /// before. A process that joins the program but existed before has a past that is not
-    /// the program's; its count at joining is part of the base.
+    /// A parent that reaps a child takes over the child's count, which has been charged before. A
+    /// process that existed before it joined the program has a past count that is not the
+    /// program's; that count is part of the base.
     fn sectors_moved(&mut self) -> BTreeMap<ProgramId, u64> {
         let mut transferred_sectors = BTreeMap::new();
         if self.managed.is_empty() {
@@ -415,8 +419,8 @@ impl Fallback {
 }
 
 impl Managed {
-    /// Its processes. Without a cgroup these are the descendants, including former
-    /// descendants after their parent's end.
+    /// Returns the processes of the program. Without a cgroup these are the descendants of its root
+    /// processes, including former descendants whose parents have ended.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
             Some(cgroup) => proc_tree::members(cgroup),
@@ -428,7 +432,7 @@ impl Managed {
         }
     }
 
-    /// Sectors read and written by each of its processes.
+    /// Returns the sectors read and written by each process of the program.
     fn sectors(
         &mut self,
         proc: &Path,

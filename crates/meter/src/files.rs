@@ -15,7 +15,7 @@ use usher_model::DiskId;
 /// A file's identity, as cached by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId {
-    /// Its file system's device, and its inode.
+    /// Device of the file system, and inode of the file.
     pub file: ((u32, u32), u64),
     pub kind: FileType,
 }
@@ -35,7 +35,7 @@ pub(crate) fn device_of(proc: &Path, path: &Path) -> Option<DiskId> {
     let mounts = text::read(&proc.join("self/mountinfo")).ok()?;
     let mounts = mounts.lines().filter_map(mount);
     let above = mounts.filter(|(point, _)| path.starts_with(point));
-    // Of two mounts at the same point the later hides the earlier.
+    // If two mounts have the same mount point, the later mount hides the earlier mount.
     let (_, device) = above.max_by_key(|(point, _)| point.len())?;
     Some(device)
 }

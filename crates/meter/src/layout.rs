@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The keys and values of the BPF maps: the Rust side of `bpf/shared.h`.
 //!
-//! They are converted to and from bytes field by field, in native byte order, which needs
-//! no unsafe code and leaks no padding.
+//! Keys and values are converted to and from bytes field by field, in native byte order. The
+//! conversion needs no unsafe code and leaks no padding.
 
 use usher_model::{DiskId, DiskUse, LinkUse};
 
@@ -16,9 +16,9 @@ pub(crate) const FIRST_PROGRAM: u32 = 2;
 
 /// A key or a value of a map.
 pub(crate) trait Layout: Sized {
-    /// Its size in the map.
+    /// Size of the key or value in the map.
     const BYTES: usize;
-    /// Reads it; missing bytes are read as 0.
+    /// Converts bytes to the key or value; missing bytes are read as 0.
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -38,7 +38,7 @@ fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// `struct control`.
+/// `struct bpf_config`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BpfConfig {
     pub start_ns: u64,
@@ -87,7 +87,7 @@ impl Layout for BpfConfig {
     }
 }
 
-/// A word.
+/// One 32-bit word as a key or value.
 impl Layout for u32 {
     const BYTES: usize = 4;
 
@@ -96,7 +96,7 @@ impl Layout for u32 {
     }
 }
 
-/// A long word.
+/// One 64-bit word as a key or value.
 impl Layout for u64 {
     const BYTES: usize = 8;
 
@@ -262,7 +262,7 @@ impl Layout for Device {
     }
 }
 
-/// `struct user_key`.
+/// `struct process_key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessKey {
     pub tgid: u32,
@@ -280,7 +280,7 @@ impl Layout for ProcessKey {
     }
 }
 
-/// `struct user_use`.
+/// `struct process_use`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessUse {
     pub epoch: u64,
@@ -305,7 +305,7 @@ impl Layout for ProcessUse {
 }
 
 impl ProcessUse {
-    /// The amount used in this epoch and the previous epoch.
+    /// Returns the amount used in `epoch` and the epoch before it.
     pub fn recent(&self, epoch: u64) -> u64 {
         match epoch.saturating_sub(self.epoch) {
             0 => self.current.saturating_add(self.previous),

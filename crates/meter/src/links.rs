@@ -16,7 +16,7 @@ use usher_model::{LinkId, LinkUse};
 use crate::layout::Interface;
 use crate::text;
 
-/// `lo` has this index in every namespace.
+/// Index of the interface `lo` in every network namespace.
 const LOOPBACK: u32 = 1;
 const FOREIGN: u32 = 1 << 31;
 /// The interface of sockets without a known route.
@@ -32,7 +32,8 @@ pub(crate) struct Links {
 
 impl Links {
     pub fn new(proc: &Path, sys: &Path) -> Self {
-        // A thread may be in another network namespace than its process.
+        // Read from the thread's directory, because a thread may be in another network namespace
+        // than its process.
         let own = fs::metadata(proc.join("thread-self/ns/net"));
         Self {
             sys: sys.to_owned(),
@@ -41,7 +42,7 @@ impl Links {
         }
     }
 
-    /// The number that an interface is reported by; `None` for loopback.
+    /// Returns the number by which an interface is reported; `None` for loopback.
     pub fn id(&mut self, interface: Interface) -> Option<LinkId> {
         match interface.index {
             0 => Some(UNKNOWN),

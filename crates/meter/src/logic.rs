@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the arithmetic in `bpf/logic.h`, compiled for the host.
+//! Tests of the BPF programs' arithmetic (`bpf/logic.h`), compiled for the host: counting of run
+//! and wait times with racing visitors, epochs, vacancies and run-queue imbalances.
 
 use proptest::prelude::*;
 
@@ -61,7 +62,7 @@ fn past_use_of_an_older_thread_is_not_counted() {
 
 #[test]
 fn the_later_of_two_first_visitors_does_not_move_the_base() {
-    // The other visitor has set the base, but not `known`.
+    // State in which the other visitor has set the base, but not `known`.
     let mut counted = [100, 10, 0];
     assert_eq!(visit(&mut counted, true, 120, 15), [0, 0]);
     assert_eq!(counted, [100, 10, 1]);
@@ -85,8 +86,8 @@ fn state_of(words: &ScanWords) -> RqScan {
     RqScan::read(&bytes)
 }
 
-/// Scans 8 ms apart with these numbers of vacant CPUs; notification is requested from scan
-/// `wanted_from` on. Returns the final state and the scans that notified.
+/// Simulates scans 8 ms apart that find these numbers of vacant CPUs; notification is requested
+/// from scan `wanted_from` on. Returns the final state and the scans that notified.
 fn vacancy(vacant: &[u32], wanted_from: usize) -> (RqScan, Vec<usize>) {
     let mut words = ScanWords::default();
     let mut reported = Vec::new();
@@ -119,13 +120,13 @@ fn a_vacancy_notifies_once_when_requested() {
     assert_eq!(notified(&[1; 9], 100), [0; 0]);
 }
 
-/// Scans of CPUs; returns the scans that reported an imbalance.
+/// Simulates scans of CPUs with these loads; returns the scans that reported an imbalance.
 fn reports(scans: &[&[Load]]) -> Vec<usize> {
     scan_all(scans).1
 }
 
-/// Scans of CPUs, 1 ms apart; returns the final state and the scans that reported an
-/// imbalance.
+/// Simulates scans of CPUs with these loads, 1 ms apart; returns the final state and the scans that
+/// reported an imbalance.
 fn scan_all(scans: &[&[Load]]) -> (RqScan, Vec<usize>) {
     let mut words = ScanWords::default();
     let mut imbalanced = [0; 8];
@@ -163,8 +164,8 @@ fn background_work_is_alone_until_two_scans_in_a_row_find_other_work() {
     );
 }
 
-/// Loads of a CPU: idle, one background thread, one ordinary thread, two, one of each,
-/// one real-time thread.
+/// Possible loads of a CPU: idle, one background thread, one ordinary thread, two ordinary threads,
+/// one background and one ordinary thread, one real-time thread.
 const IDLE: Load = [0, 0, 0];
 const BACK: Load = [1, 0, 1];
 const ONE: Load = [1, 1, 0];
@@ -186,7 +187,8 @@ fn an_imbalance_needs_two_scans_with_background_work_and_no_idle_cpu() {
         assert_eq!(reports(&[&cpus[..]; 40]), [0; 0], "{why}");
     }
     assert_eq!(reports(&[&[TWO, BACK, IDLE][..]; 40]), [0; 0]);
-    // Another CPU in each scan, or balanced scans in between: threads that migrate.
+    // The imbalanced CPU is another one in each scan, or balanced scans lie between: threads
+    // migrate.
     let moving: [&[Load]; 4] = [
         &[TWO, ONE, BACK],
         &[ONE, TWO, BACK],

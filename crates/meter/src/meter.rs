@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The meter: BPF where the kernel permits it, `/proc` otherwise.
+//! The meter: measures the use of CPUs, disks and interfaces by foreground and background work, and
+//! notifies when foreground work uses a device of background work.
+//!
+//! [`Meter`] selects the implementation: `observer` counts by BPF programs in the kernel,
+//! `fallback` reads `/proc` where BPF is refused. The fallback cannot notify, and attributes the
+//! use of interfaces to the foreground.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -27,22 +32,22 @@ pub enum OwnerClass {
 /// Recent use of a resource by a process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessShare {
-    /// Its number.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// The class of work that it belongs to.
+    /// The class of work that the process belongs to.
     pub owner: OwnerClass,
-    /// Its part of the use by all processes, 0..1: of CPU time, sectors or bytes.
+    /// Share of the process in the use by all processes, 0..1: of CPU time, sectors or bytes.
     pub share: f64,
 }
 
 /// Names of devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceNames {
-    /// "vda"
+    /// Names of disks, such as "vda".
     pub disks: BTreeMap<DiskId, String>,
-    /// "eth0"
+    /// Names of interfaces, such as "eth0".
     pub links: BTreeMap<LinkId, String>,
 }
 
@@ -90,7 +95,7 @@ impl Meter {
         }
     }
 
-    /// What is not measured and why, one sentence each; empty if everything is.
+    /// Returns what is not measured and why, one sentence each; empty if everything is measured.
     pub fn reasons(&self) -> Vec<String> {
         match &self.backend {
             Backend::Bpf(observer) => observer.reasons(),
@@ -145,9 +150,9 @@ impl Meter {
         }
     }
 
-    /// A descriptor that becomes readable when foreground work has used a disk or an
+    /// Returns a descriptor that becomes readable when foreground work has used a disk or an
     /// interface that background work used shortly before, and on the events set by
-    /// [`Self::notify_on`]. It then stays silent until the next sample.
+    /// [`Self::notify_on`]. After a notification the descriptor stays silent until the next sample.
     /// `None` without BPF: `/proc` cannot notify.
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backend {

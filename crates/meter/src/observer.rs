@@ -33,8 +33,8 @@ const EPOCH_NS: u64 = SECOND_NS;
 /// Cgroup levels that the programs check: bits of a word.
 const DEEPEST_LEVEL: u32 = 31;
 const ALL_LEVELS: u32 = u32::MAX;
-/// The inode of the root of all cgroups. Another inode at the root of a mount shows that
-/// this is a cgroup namespace.
+/// The inode of the root of all cgroups. Another inode at the root of a mount shows that this
+/// process is in a cgroup namespace.
 const ROOT_CGROUP: u64 = 1;
 /// The inode of the initial pid namespace (`PROC_PID_INIT_INO`).
 const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
@@ -46,7 +46,7 @@ struct Managed {
     cgroup: Option<(u64, u32)>,
 }
 
-/// The meter by BPF.
+/// The meter by BPF programs.
 #[derive(Debug)]
 pub(crate) struct Observer {
     kernel: Kernel,
@@ -54,7 +54,7 @@ pub(crate) struct Observer {
     managed: BTreeMap<ProgramId, Managed>,
     next_owner: u32,
     disks: Disks,
-    /// The stacked disks and the disks below them, as the kernel was configured.
+    /// For each stacked disk, the disk below it as the kernel was configured.
     lower_disks: BTreeMap<DiskId, DiskId>,
     links: Links,
     idle: Idle,
@@ -66,7 +66,7 @@ pub(crate) struct Observer {
     cpu: BTreeMap<u32, CpuUse>,
     /// The kernel's counts at the last sample.
     counted: BTreeMap<DiskKey, DiskUse>,
-    /// Use by owner and disk; use of a stacked disk is charged to the disks below it too.
+    /// Use by owner and disk, where use of a stacked disk is charged to the disks below it too.
     charged: BTreeMap<(u32, DiskId), DiskUse>,
     link_uses: BTreeMap<(u32, LinkId), LinkUse>,
     rq_scan: RqScan,
@@ -111,7 +111,8 @@ impl Observer {
     }
 
     pub fn sample(&mut self, at_ns: u64, thorough: bool) -> Metering {
-        // Arm before reading, so that no later event is missed.
+        // Notification is armed before the maps are read, so that no event after the reading is
+        // missed.
         let armed = self.kernel.arm_notify();
         self.note(armed);
         if thorough {
@@ -149,14 +150,13 @@ impl Observer {
         self.cpu_read_ns = at_ns;
     }
 
-    /// Once a second: starts a new epoch of the process list, and reads again how disks are
-    /// stacked.
+    /// Once a second, starts a new epoch of the process list and reads again how disks are stacked.
     fn advance_epoch(&mut self, at_ns: u64) {
         let passed_ns = at_ns.saturating_sub(self.epoch_began_ns);
         if passed_ns < EPOCH_NS {
             return;
         }
-        // After two epochs or more the list holds nothing recent.
+        // After two epochs or more no entry of the process list is recent.
         self.kernel.config.epoch += (passed_ns / EPOCH_NS).min(2);
         self.epoch_began_ns = at_ns;
         let written = self.kernel.update_config();
@@ -185,8 +185,8 @@ impl Observer {
         self.lower_disks = now;
     }
 
-    /// Reads the disk counters and charges the increase since the last sample. A disk that
-    /// has been stacked anew therefore takes no past use along.
+    /// Reads the disk counters and charges the increase since the last sample. A disk that was
+    /// stacked anew since then therefore takes no past use along.
     fn read_disks(&mut self) {
         let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
         let read = self.kernel.disk_uses.each(|key, uses| {
@@ -299,7 +299,7 @@ impl Observer {
         root: ProcessId,
     ) -> Result<(), MeterError> {
         self.forget(program);
-        // Use until now is foreground use.
+        // Counts the threads now, so that their earlier use counts as foreground use.
         self.kernel.count_threads()?;
         let owner = self.next_owner;
         let cgroup = cgroup.map(cgroup_number).transpose()?;
@@ -316,9 +316,9 @@ impl Observer {
         added
     }
 
-    /// Lists a process and its descendants. Children that a listed process forks are listed
-    /// by the kernel; this function adds those that were forked before. It ends when a pass
-    /// finds no new process.
+    /// Lists a process and its descendants in pid_map. The BPF programs list children that a listed
+    /// process forks; this function adds children that were forked before. It ends when a pass over
+    /// `/proc` finds no new process.
     fn add_pid(&self, root: ProcessId, owner: u32) -> Result<(), MeterError> {
         let proc = &self.config.proc;
         let lives = |stat: ProcStat| stat.start_ticks == root.start_ticks;
@@ -361,8 +361,8 @@ impl Observer {
         self.note(written);
     }
 
-    /// Frees entries of the kernel's maps: those of removed programs, including use that a
-    /// CPU was counting while an earlier program was removed.
+    /// Frees map entries of removed programs, including use that a CPU was counting while an
+    /// earlier program was removed.
     fn forget_uses(&mut self) {
         let alive: BTreeSet<u32> = self.managed.values().map(|of| of.owner).collect();
         let gone = |owner: u32| owner >= FIRST_PROGRAM && !alive.contains(&owner);
@@ -410,7 +410,7 @@ impl Observer {
             runs: self.rq_scan.scans,
             run_ns: self.rq_scan.scans_ns,
         };
-        // The kernel keeps no statistics of timers.
+        // Runs of the timer are added by hand, because the kernel keeps no statistics of timers.
         let mut costs = self.kernel.loaded.costs();
         costs.push(scan);
         costs
@@ -472,7 +472,7 @@ impl Observer {
         }
     }
 
-    /// What could not be counted or configured, one sentence each.
+    /// Returns what could not be counted or configured, one sentence each.
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons: Vec<String> = self.errors.iter().cloned().collect();
         let kinds = [
@@ -515,7 +515,7 @@ impl Observer {
         reasons
     }
 
-    /// Records an error; the figures keep their last values.
+    /// Records an error and returns `None`; the figures keep their last values.
     fn note<T>(&mut self, result: Result<T, MeterError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -533,8 +533,8 @@ const DISK_MAX: DiskId = DiskId {
     minor: u32::MAX,
 };
 
-/// The inode of a cgroup, and its level as a bit. All levels in a cgroup namespace, which
-/// hides the depth of its root.
+/// Returns the inode of a cgroup, and its level as a bit. In a cgroup namespace, which hides the
+/// depth of its root, all level bits are set.
 fn cgroup_number(dir: &Path) -> Result<(u64, u32), MeterError> {
     let read = |path: &Path| fs::metadata(path).map_err(MeterError::read(path));
     let dir = fs::canonicalize(dir).map_err(MeterError::read(dir))?;

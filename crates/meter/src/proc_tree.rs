@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The process tree, from `/proc`.
+//! The process tree, read from `/proc`: all processes with their statistics, descendants of given
+//! processes, and members of a cgroup. Processes that end during the reading are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +9,7 @@ use usher_model::ProcStat;
 
 use crate::text;
 
-/// Every process.
+/// Returns all processes by pid.
 pub(crate) fn processes(proc: &Path) -> BTreeMap<i32, ProcStat> {
     pids(proc)
         .into_iter()
@@ -24,12 +25,12 @@ pub(crate) fn pids(proc: &Path) -> BTreeSet<i32> {
         .collect()
 }
 
-/// One process; `None` if it has ended.
+/// Returns a process; `None` if the process has ended.
 pub(crate) fn process(proc: &Path, pid: i32) -> Option<ProcStat> {
     text::parse_optional(&proc.join(pid.to_string()).join("stat"), ProcStat::parse)
 }
 
-/// Processes and all their descendants through living parents.
+/// Returns these processes and all their descendants through living parents.
 pub(crate) fn with_descendants(
     roots: &BTreeSet<i32>,
     processes: &BTreeMap<i32, ProcStat>,

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The BPF programs in the kernel: loading, attaching, maps, cost.
+//! The kernel side of the meter: loads and attaches the BPF programs, opens their maps, and reads
+//! the cost of each program.
+//!
+//! Trace points that this kernel lacks are left out. If the kernel refuses the run-queue scan, the
+//! other programs are loaded without it. `Kernel` is what the observer uses.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -24,11 +28,11 @@ struct Aligned<T: ?Sized>(T);
 
 static METER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/meter.bpf.o")));
 
-/// The cost of a BPF program since it was loaded, in the time that the kernel measured it
+/// The cost of a BPF program, over the time in which the kernel measured it
 /// (`kernel.bpf_stats_enabled`, or [`enable_bpf_stats`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCost {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Number of runs.
     pub runs: u64,
@@ -36,8 +40,8 @@ pub struct ProgramCost {
     pub run_ns: u64,
 }
 
-/// Has the kernel measure the run time of BPF programs until the returned value is dropped.
-/// This makes every BPF program slower meanwhile.
+/// Starts the kernel's measurement of the run time of BPF programs, until the returned value is
+/// dropped. The measurement makes all BPF programs slower.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -58,19 +62,19 @@ pub fn enable_bpf_stats() -> Result<std::os::fd::OwnedFd, MeterError> {
 /// A loaded object, with its attached programs.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// Dropped (detached) before the object.
+    /// Attachments by the name of the program. They must be dropped (detached) before the object.
     links: Vec<(String, Link)>,
     object: Object,
     /// Trace points that this kernel lacks.
     pub missing: Vec<String>,
-    /// Why run queues are not scanned; `None` if they are.
+    /// Why run queues are not scanned; `None` if they are scanned.
     pub scan_refused: Option<String>,
 }
 
 impl Loaded {
     /// Loads the meter's programs without attaching them.
     pub fn meter() -> Result<Self, MeterError> {
-        // Errors of libbpf are returned; it must not write to standard error.
+        // libbpf must not write to standard error; its errors are returned to the caller.
         libbpf_rs::set_print(None);
         let (open, missing) = opened(true)?;
         let (object, refused) = match open.load() {
@@ -157,11 +161,11 @@ impl Loaded {
     }
 }
 
-/// The program that is run once to start the timer. Kernels before 5.17 and kernels with
-/// PREEMPT_RT refuse it.
+/// Name of the BPF program that runs once, to start the timer. Kernels before 5.17 and kernels with
+/// PREEMPT_RT refuse the program.
 const START_SCAN: &str = "start_rq_scan";
 
-/// The programs, ready to be loaded, and the trace points that this kernel lacks.
+/// Returns the BPF programs, ready to be loaded, and the trace points that this kernel lacks.
 fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
     let open = ObjectBuilder::default().open_memory(&METER.0);
     let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
@@ -179,12 +183,11 @@ fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
     Ok((open, missing))
 }
 
-/// Trace points added in 6.3. All others exist since 5.12; on older kernels the meter cannot
-/// use BPF.
+/// Trace points that Linux 6.3 added. All others exist since 5.12; on older kernels the meter
+/// cannot use BPF.
 const ADDED_TRACE_POINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
-/// Disables programs that need trace points which this kernel lacks; returns these trace
-/// points.
+/// Disables programs whose trace points this kernel lacks; returns these trace points.
 fn leave_out_missing(open: &mut OpenObject) -> Vec<String> {
     let mut missing = Vec::new();
     for mut program in open.progs_mut() {
@@ -241,7 +244,7 @@ pub(crate) struct Kernel {
     pub loaded: Loaded,
 }
 
-/// The only key of a map with one entry; also a value of zero.
+/// The key of a map with one entry; also used as a value of zero.
 const ONLY: [u8; 4] = [0; 4];
 
 impl Kernel {
@@ -275,7 +278,7 @@ impl Kernel {
         kernel.update_config()?;
         kernel.loaded.attach()?;
         kernel.count_threads()?;
-        // The iterator has recorded the number of this process.
+        // The iterator has stored the pid of this process in the configuration.
         let known = kernel.config_map.lookup(&ONLY, MapFlags::ANY);
         let known = known.map_err(MeterError::bpf("reading the map config_map"))?;
         kernel.config.own_tgid = BpfConfig::read(&known.unwrap_or_default()).own_tgid;

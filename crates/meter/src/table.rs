@@ -19,9 +19,9 @@ const BATCH: usize = 128;
 pub(crate) struct Table<K, V> {
     map: MapHandle,
     of: PhantomData<fn() -> (K, V)>,
-    /// Number of values per entry: one for each possible CPU, or one.
+    /// Number of copies of each value: the number of possible CPUs for a per-CPU map, else 1.
     copies: usize,
-    /// Bytes from one copy to the next.
+    /// Distance between two copies of a value in bytes.
     stride: usize,
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -62,7 +62,7 @@ impl<K: Layout, V: Layout> Table<K, V> {
         &self.map
     }
 
-    /// Calls `see` with each key and its values, one value for each CPU.
+    /// Calls `see` with each key and its values, one value per copy.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -86,7 +86,7 @@ impl<K: Layout, V: Layout> Table<K, V> {
             }
         })?;
         for key in gone {
-            // The entry may be gone already.
+            // A failure is ignored: the entry may be gone already.
             let _ = self.map.delete(&key);
         }
         Ok(())

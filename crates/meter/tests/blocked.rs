@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real processes that wait for stopped processes.
+//! Tests of [`usher_meter::find_blocked`] with real processes that wait for stopped processes, at
+//! file locks, pipes and unix sockets. Skipped where `/proc` does not show where threads wait.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -21,7 +22,8 @@ fn stop(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGSTOP) };
 }
 
-/// The report that the process is blocked by a background process, if there is one.
+/// Returns the report that process `pid` is blocked by one of the background processes; `None`
+/// without such a report.
 fn blocking_of(pid: i32, background: &[i32]) -> Option<BlockedProcess> {
     let holder = |pid: i32| background.contains(&pid).then_some(PROGRAM);
     let found = find_blocked(Path::new("/proc"), &holder);
@@ -47,8 +49,8 @@ fn reports_waits(what: &str) -> bool {
     reports
 }
 
-/// Starts a program that does nothing. Afterwards only this program has the ends that it was
-/// given, because the command, which holds them too, is dropped.
+/// Starts a program that does nothing. After the start only the program has the given ends open,
+/// because the `Command`, which also holds them, is dropped.
 fn idler(input: Stdio, output: Stdio) -> Child {
     let mut command = Command::new("sleep");
     command
@@ -96,7 +98,7 @@ fn a_pipe_that_only_a_stopped_process_writes_blocks() {
     let (bg_pid, fg_pid) = (bg.id() as i32, fg.id() as i32);
     stop(bg_pid);
     let own = std::process::id() as i32;
-    // While this process has an end too, it could write.
+    // Counts this process as background too: it also has an end of the pipe open and could write.
     let both = blocked(fg_pid, &[bg_pid, own]);
     assert!(
         both.waits_for.starts_with("a pipe held by process"),

@@ -10,7 +10,8 @@ use usher_meter::{Meter, NotifyOn, OwnerClass, ProcessShare};
 use usher_model::{Metering, ProgramId, Resource};
 
 const PROGRAM: ProgramId = ProgramId(42);
-/// Tolerance: start, end and one tick, which a program's own figure does not contain.
+/// Tolerance in nanoseconds for the program's start and end and one tick, which the program's own
+/// figure does not contain.
 const SLACK_NS: u64 = 30_000_000;
 
 fn background_ns(metering: &Metering) -> u64 {
@@ -43,7 +44,7 @@ fn a_child_in_a_managed_cgroup_is_background() {
     let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
     let processes = meter.top_processes(Resource::Cpu);
-    // By owner class: a container numbers processes differently than the kernel.
+    // Found by owner class, because a container numbers processes differently than the kernel.
     let is_ours = |process: &&ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
     let of_program = processes.iter().find(is_ours).unwrap();
     assert_eq!(of_program.comm, "usher-meter-rig");
@@ -61,7 +62,7 @@ fn without_a_cgroup_all_descendants_are_background() {
     let mut program = Program::start(&["daemon", "200"], None);
     meter.manage(PROGRAM, None, program.id()).unwrap();
     let before = sample(&mut meter);
-    // The grandchild answers; its parents have ended by then or end soon.
+    // The figure comes from the grandchild; its parents have ended by then, or end soon.
     let used_us = program.number();
     let after = sample(&mut meter);
     assert_counted(background_ns(&after) - background_ns(&before), used_us);
@@ -116,7 +117,7 @@ fn ten_thousand_short_lived_processes_are_counted() {
         .unwrap();
     let used = program.numbers();
     let used_ns = (used[0] + used[1]) * 1000;
-    // The kernel frees a process one grace period after its end.
+    // Polls, because the kernel frees a process one grace period after its end.
     let mut counted_ns = 0;
     wait_until("the last processes to be freed", || {
         counted_ns = background_ns(&sample(&mut meter));
@@ -130,7 +131,7 @@ fn ten_thousand_short_lived_processes_are_counted() {
     assert!(meter.reasons().iter().all(is_expected));
 }
 
-/// Has the program compute, and checks that its time is ignored.
+/// Lets the program compute, and checks that its CPU time is ignored.
 fn assert_ignored(meter: &mut Meter, program: &mut Program) {
     let before = sample(meter);
     let used_us = program.number();
@@ -180,7 +181,7 @@ fn sched_idle_tasks_are_ignored() {
     assert_ignored(&mut meter, &mut program);
 }
 
-/// Set for the copy of this test that runs in a container.
+/// Environment variable of the copy of this test that runs in a container.
 const CONTAINED: &str = "USHER_METER_CONTAINED";
 
 #[test]
@@ -274,7 +275,7 @@ fn idle_and_busy_time_add_up() {
     let of = |metering: &Metering| metering.foreground.cpu_ns + metering.ignored.cpu_ns;
     let passed = (after.cpu_read_ns - before.cpu_read_ns) * u64::from(after.cpus);
     let counted = of(&after) - of(&before) + after.idle_ns - before.idle_ns;
-    // Interrupts and time taken by a hypervisor are in neither sum.
+    // The sums contain neither interrupts nor time taken by a hypervisor.
     assert!(
         counted <= passed + passed / 10 + 4 * SLACK_NS,
         "{counted} of {passed}"
@@ -301,7 +302,7 @@ fn an_imbalance_beside_background_work_is_reported() {
         .collect();
     let first = sample(&mut meter);
     let (&shared, others) = allowed.split_first().unwrap();
-    // A CPU outside the affinity mask may be idle, and then there is no imbalance.
+    // A CPU outside the affinity mask may be idle; in that case there is no imbalance.
     if others.is_empty() || first.idle_cpus.is_none() || first.cpus as usize != allowed.len() {
         let reasons = meter.reasons();
         usher_skip::skip!("imbalances: CPUs {allowed:?}, {reasons:?}");
@@ -323,7 +324,7 @@ fn an_imbalance_beside_background_work_is_reported() {
         imbalances: true,
         vacancies: false,
     });
-    // Three share a CPU, but another CPU is idle.
+    // Three threads share a CPU while another CPU is idle, so that no imbalance is reported.
     let mut foreground = [(); 3].map(|()| Program::start(&["burn", "200"], None));
     foreground.iter().for_each(|program| bind(program, shared));
     let before = sample(&mut meter).rq_imbalances;

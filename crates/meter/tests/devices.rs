@@ -34,7 +34,7 @@ fn background_disks(metering: &Metering) -> DiskUse {
     })
 }
 
-/// A program of the rig as background, in a new cgroup.
+/// Starts a program of the rig as background work in a new cgroup.
 fn background(args: &[&str], meter: &mut Meter) -> Option<(Program, Cgroup)> {
     let cgroup = Cgroup::make(args[0])?;
     let program = Program::start(args, Some(&cgroup.0));
@@ -190,7 +190,7 @@ fn sends_are_counted_by_interface() {
     let after = meter.sample(now_ns(), false);
     let links = &after.background[&PROGRAM].links;
     let names = meter.names().links;
-    // The near end sent and the far end received, each over its own interface.
+    // The near interface sent the data and the far interface received the data.
     let of = |pick: &dyn Fn(&LinkUse) -> u64| -> Vec<(LinkId, LinkUse)> {
         let used = links.iter().filter(|(_, uses)| pick(uses) > 0);
         used.map(|(link, uses)| (*link, *uses)).collect()
@@ -203,7 +203,7 @@ fn sends_are_counted_by_interface() {
     let receivers = of(&|uses| uses.receives);
     let bytes: u64 = receivers.iter().map(|(_, uses)| uses.received_bytes).sum();
     assert_eq!((bytes, received), (sent, sent), "{links:?}");
-    // Data in one direction, acknowledgements and connection setup in both.
+    // The data flows in one direction; acknowledgements and connection setup flow in both.
     assert!(senders[0].1.packets > 1, "{links:?}");
     assert!(receivers.iter().all(|(_, uses)| uses.packets > 0));
     assert!(senders[0].1.last_ns.is_some_and(|ns| ns >= began_ns));
@@ -211,10 +211,10 @@ fn sends_are_counted_by_interface() {
     assert_used(&processes);
 }
 
-/// Checks that the program is among the processes that used the resource. It is found by its
-/// owner class, because a container numbers processes differently than the kernel. This does
-/// not depend on the machine's speed: only thorough samples start an epoch, and there is none
-/// in between.
+/// Checks that the program is among the processes that used the resource. The program is found by
+/// its owner class, because a container numbers processes differently than the kernel. The result
+/// does not depend on the machine's speed: only thorough samples start an epoch, and the test takes
+/// none in between.
 fn assert_used(processes: &[ProcessShare]) {
     let is_ours = |process: &ProcessShare| process.owner == OwnerClass::Background(PROGRAM);
     assert!(processes.iter().any(is_ours), "{processes:?}");
@@ -260,7 +260,7 @@ fn a_new_socket_does_not_inherit_the_owner_of_an_old_socket() {
 fn foreground_use_of_a_device_used_by_background_notifies() {
     let _turn = turn();
     let config = usher_meter::MeterConfig {
-        // Long enough for a slow machine.
+        // The time is long enough for a slow machine.
         recent_ns: common::DEADLINE.as_nanos() as u64,
         ..Default::default()
     };
@@ -284,8 +284,8 @@ fn foreground_use_of_a_device_used_by_background_notifies() {
     }
     fg.number();
     wait_until("the notification", || is_notified(&meter));
-    // Silent until the next sample. Other programs on this machine may use the disk too, so
-    // the test only checks that notification can be armed again.
+    // The descriptor is silent until the next sample. Other programs on this machine may use the
+    // disk too, so the test only checks that notification can be armed again.
     sample(&mut meter);
     later.number();
     wait_until("the second notification", || is_notified(&meter));

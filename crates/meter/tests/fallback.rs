@@ -99,7 +99,7 @@ fn stat(pid: u64, comm: &str, flags: u64, ticks: u64, policy: u32) -> String {
     format!("{pid} ({comm}) S 1 1 1 0 -1 {flags} 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 {zeros}{policy}")
 }
 
-/// A described machine: one busy disk, one interface, one background process.
+/// A simulated `/proc` and `/sys` with one busy disk, one interface and one background process.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
@@ -124,7 +124,7 @@ impl Machine {
         self.put("proc/diskstats", &(line("254 0 vda") + &line("254 1 vda1")));
     }
 
-    /// A meter that has taken its first sample, with program 10 as background.
+    /// Returns a meter that has taken its first sample, with process 10 as a background program.
     fn meter(&self) -> Meter {
         let mut meter = Meter::open(&MeterConfig {
             proc: self.0.path().join("proc"),
@@ -141,7 +141,7 @@ impl Machine {
         meter
     }
 
-    /// Multiplies all use by `n`.
+    /// Sets all counters of the machine to `n` times their initial use.
     fn at(&self, n: u64) {
         self.busy(100 * n, 300 * n);
         let stat = |pid, comm: &str, flags, ticks| stat(pid, comm, flags, ticks, 0);
@@ -196,7 +196,7 @@ fn late_ticks_are_not_foreground() {
     machine.at(1);
     let mut meter = machine.meter();
     for round in 1..50 {
-        // One sample sees the program's tick, the next one the machine's.
+        // A tick of the program is visible in one sample, the machine's tick in the next.
         machine.put("proc/10/stat", &stat(10, "backup", 0, 30 + round, 0));
         let now = meter.sample(2 * round, true);
         assert_eq!(now.foreground.cpu_ns, 0, "round {round}");
@@ -214,7 +214,7 @@ fn a_disk_used_only_by_background_has_no_recent_foreground_use() {
     let machine = Machine(tempfile::tempdir().unwrap());
     machine.at(1);
     let mut meter = machine.meter();
-    // One foreground request, then one request of the program beside a write.
+    // The window has one foreground request, then one request of the program beside a write.
     machine.disk(41, 408);
     let now = meter.sample(5, false);
     assert_eq!(now.foreground.disks[&VDA].last_ns, Some(5));
@@ -238,12 +238,12 @@ fn children_of_a_program_read_for_it_from_the_start() {
     machine.disk(48, 464);
     let read = |metering: &Metering| metering.background[&PROGRAM].disks[&VDA].sync_sectors;
     assert_eq!(read(&meter.sample(2, true)), 64);
-    // Its parent takes over the child's count, and continues to read.
+    // The child ends: its parent takes over the child's count, and continues to read.
     fs::remove_dir_all(machine.0.path().join("proc/20")).unwrap();
     machine.io(10, 100 + 64 + 8);
     machine.disk(49, 472);
     assert_eq!(read(&meter.sample(3, true)), 72);
-    // A process that joins the program has a past outside of it.
+    // A process that joins the program has read before it joined.
     machine.put(
         "proc/13/stat",
         &stat(13, "editor", 0, 55, 0).replace(" S 1 ", " S 10 "),

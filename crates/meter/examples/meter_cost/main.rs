@@ -63,7 +63,7 @@ fn run(pairs: usize) -> Result<Value, Any> {
     Ok(json!({ "pairs": pairs, "switch": switches, "programs": programs, "samples": samples }))
 }
 
-/// The programs attached while a switch is timed; detached on drop.
+/// The BPF programs that are attached while a context switch is timed. They are detached on drop.
 #[derive(Debug)]
 #[expect(dead_code, reason = "only held to keep the programs attached")]
 enum Attached {
@@ -86,7 +86,7 @@ fn by_bpf() -> Result<Meter, Any> {
     if meter.source() != MeterSource::Bpf {
         return Err(meter.reasons().join("; ").into());
     }
-    // A background program, so that the BPF programs search for one.
+    // The cgroup of a background program, so that the BPF programs have one to search for.
     if let Some(cgroup) = std::env::var_os("USHER_METER_CGROUP") {
         let root = ProcessId {
             pid: 1,
@@ -161,8 +161,8 @@ fn switch_ns() -> Result<f64, Any> {
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
 }
 
-/// CPU time of this process. It includes the switches between its threads, and excludes
-/// other programs.
+/// CPU time of this process in nanoseconds. Switches between the threads of the process are
+/// included, other processes are not.
 fn used_ns() -> u64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
@@ -211,7 +211,8 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
     let path = std::env::temp_dir().join(format!("usher-meter-cost-{}", std::process::id()));
     std::fs::write(&path, vec![1; 1 << 20])?;
     File::open(&path)?.sync_all()?;
-    // O_DIRECT on x86 and most other architectures; elsewhere the cache answers.
+    // Direct I/O (`O_DIRECT` on x86 and most other architectures). Where the flag has another
+    // value, the page cache answers the read.
     let file = File::options()
         .read(true)
         .custom_flags(0o40000)
@@ -222,7 +223,8 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
         file.read_at(&mut room[start..start + 4096], block % 256 * 4096)?;
     }
     std::fs::remove_file(&path)?;
-    // Not connected, so that the route is unknown: loopback would not be counted.
+    // The socket is not connected, so its route is unknown and the send counts. A send over
+    // loopback would not count.
     let (near, far) = (
         UdpSocket::bind("127.0.0.1:0")?,
         UdpSocket::bind("127.0.0.1:0")?,

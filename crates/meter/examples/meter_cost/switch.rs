@@ -37,14 +37,15 @@ impl SwitchKind {
 /// A program attached to every context switch until it is dropped.
 #[derive(Debug)]
 pub struct SwitchHook {
-    /// Dropped (detached) before the object.
+    /// The attachment of the program. It must be dropped (detached) before the object.
     _link: Link,
     id: u32,
     _object: Object,
 }
 
 impl SwitchHook {
-    /// Loads and attaches it. There is no configuration: all use is foreground.
+    /// Loads and attaches the program. The map of background programs is empty, so all use counts
+    /// as foreground.
     pub fn attach(kind: SwitchKind) -> Result<Self, Any> {
         let object = ObjectBuilder::default().open_memory(&SWITCH.0)?.load()?;
         let program = object
@@ -59,7 +60,8 @@ impl SwitchHook {
         })
     }
 
-    /// Its cost; see [`enable_bpf_stats`](usher_meter::enable_bpf_stats).
+    /// The cost of the program as measured by the kernel; see
+    /// [`enable_bpf_stats`](usher_meter::enable_bpf_stats).
     pub fn cost(&self) -> Option<ProgramCost> {
         let info = ProgInfoIter::default().find(|info| info.id == self.id)?;
         Some(ProgramCost {

@@ -38,14 +38,15 @@ pub(super) enum Kind {
     Socket,
 }
 
-/// A blocked thread: the operation, and the descriptor that it waits on.
+/// The operation that a thread is blocked in, and the descriptor of the pipe or socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     kind: Kind,
     fd: u32,
 }
 
-/// What a thread waits for, from its directory below `task`.
+/// Returns the pipe or socket operation that a thread is blocked in, from the thread's directory
+/// below `/proc/PID/task`; `None` if the thread is not blocked in one.
 pub(super) fn wait_of(task: &Path) -> Option<Wait> {
     let function = line(&task.join("wchan"));
     let is = |names: &[&str]| names.contains(&function.as_str());
@@ -55,8 +56,8 @@ pub(super) fn wait_of(task: &Path) -> Option<Wait> {
         () if is(&UNIX_SOCKET) => Kind::Socket,
         () => return None,
     };
-    // The number of the system call, then its arguments. The first argument of all these
-    // calls is the descriptor.
+    // The file contains the number of the system call, then its arguments. The descriptor is the
+    // first argument of read, write, send and receive.
     let call = line(&task.join("syscall"));
     let fd = call.split_whitespace().nth(1)?.strip_prefix("0x")?;
     let fd = u32::from_str_radix(fd, 16).ok()?;
@@ -88,7 +89,8 @@ impl OpenEnds {
         }
     }
 
-    /// The processes at the other ends of what a process waits for; `None` if none is known.
+    /// Returns the processes at the other ends of the pipe or socket that `pid` waits for; `None`
+    /// if no such process is known.
     pub fn of(&mut self, pid: i32, process: &Path, wait: Wait) -> Option<Holders> {
         let (system, number) = files::file_id(&process.join("fd").join(wait.fd.to_string()))?.file;
         let file = match wait.kind {
@@ -147,7 +149,7 @@ fn descriptors(process: &Path) -> Vec<(File, u32)> {
 mod tests {
     use super::*;
 
-    /// A `/proc` of processes with one descriptor each, all for one FIFO.
+    /// A `/proc` with processes that have one descriptor each, all of the same FIFO.
     fn machine(ends: &[(i32, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");

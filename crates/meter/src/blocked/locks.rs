@@ -73,7 +73,8 @@ fn holder(proc: &Path, lock: &Lock, programs: &BTreeMap<i32, ProgramId>) -> Opti
     if let Some(program) = programs.get(&lock.pid) {
         return Some(*program);
     }
-    // The process that took the lock is alive and not background.
+    // Case: the process that took the lock is alive and is no background process, so that process
+    // is the holder.
     if lock.pid > 0 && proc.join(lock.pid.to_string()).exists() {
         return None;
     }
@@ -92,7 +93,8 @@ fn has_on_a_descriptor(process: &Path, wanted: &Lock) -> bool {
     })
 }
 
-/// The file's path, if the waiting process has the file open; otherwise its number.
+/// Returns the path of the locked file if the waiting process has the file open; otherwise device
+/// and inode.
 fn name(proc: &Path, waiter: &Lock) -> String {
     let inode = waiter.file.rsplit(':').next().and_then(text::number);
     let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));

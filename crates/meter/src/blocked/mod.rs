@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Foreground processes that are blocked by a background program.
 //!
-//! While a background program is stopped, processes that wait for it make no progress.
-//! Detected, because it is visible from outside:
+//! While a background program is stopped, processes that wait for it make no progress. Dependencies
+//! that `/proc` shows are detected:
 //!
 //! - **file locks** (`flock`, POSIX, open file descriptions; used by databases and package
 //!   managers): `/proc/locks` lists waiters and holders;
@@ -35,10 +35,10 @@ use crate::proc_tree;
 use crate::text;
 use ends::OpenEnds;
 
-/// Finds foreground processes that cannot continue before a background program does.
-/// `holder` maps a process to its background program. The program's launcher belongs to the
-/// program: it keeps open the files that it was given, and waits for no other process.
-/// `proc` is `/proc`.
+/// Finds foreground processes that cannot continue before a background program does. `holder` maps
+/// a process to its background program; `proc` is the path of `/proc`. The launcher of a background
+/// program counts as part of the program, because the launcher keeps open the files that it was
+/// given and waits for no other process.
 ///
 /// Reads a small file for each thread on the machine, and the descriptors of every process
 /// if some thread waits for a pipe or a socket. Call it after background work has been
@@ -65,7 +65,7 @@ pub fn find_blocked(proc: &Path, holder: &dyn Fn(i32) -> Option<ProgramId>) -> V
     found
 }
 
-/// Those that wait for a pipe or a socket.
+/// Returns the processes outside the programs that wait for a pipe or a socket of a program.
 fn by_descriptor(
     proc: &Path,
     programs: &BTreeMap<i32, ProgramId>,
@@ -98,7 +98,7 @@ fn by_descriptor(
     found
 }
 
-/// The first of the holders and its program, if all are background's.
+/// Returns the first holder and its program if all holders belong to background programs.
 fn background_alone(
     holders: &BTreeSet<i32>,
     programs: &BTreeMap<i32, ProgramId>,
@@ -108,7 +108,7 @@ fn background_alone(
     Some((*first, *programs.get(first)?))
 }
 
-/// A short file of a process; empty where it cannot be read.
+/// Returns the content of a one-line file of a process; empty if the file cannot be read.
 fn line(path: &Path) -> String {
     text::read(path).unwrap_or_default().trim().to_owned()
 }

@@ -19,8 +19,8 @@ const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 16;
 
-/// The inode of the peer's socket; `None` if there is no peer or the kernel does not report
-/// it.
+/// Returns the inode of the peer's socket; `None` if the socket has no peer or the kernel does not
+/// report the peer.
 pub(super) fn peer_of(inode: u32) -> Option<u32> {
     let kernel: OwnedFd = socket(AddressFamily::NETLINK, SocketType::RAW, Some(SOCK_DIAG)).ok()?;
     send(&kernel, &request(inode), SendFlags::empty()).ok()?;

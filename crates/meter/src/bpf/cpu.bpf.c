@@ -2,19 +2,23 @@
 /*
  * CPU time and wait time per owner, without a hook at context switches.
  *
- * The scheduler already accumulates both per thread. The programs add the
- * increase since the last visit to the owner's sum. They visit a thread:
+ * The scheduler already accumulates both times per thread. A program that
+ * visits a thread adds the increase since the last visit to the sum of the
+ * thread's owner. Threads are visited:
  *
- * 1. from the iterator, when user space takes a sample, for all living threads;
- * 2. at the thread's exit, so that threads that live between two samples count;
- * 3. when the kernel frees the thread, for the rest: the kernel tears down a large
- *    address space after the exit trace point, which may be most of a short life.
+ * 1. by the iterator, when user space takes a sample, for all living
+ *    threads;
+ * 2. at the thread's exit, so that threads that live between two samples
+ *    count;
+ * 3. when the kernel frees the thread, for the rest: the kernel tears down a
+ *    large address space after the exit trace point, which may be most of a
+ *    short life.
  *
  * The counted amount is stored with the task itself. A thread that changes its
  * owner therefore takes no past use along, and no sum ever decreases.
  *
- * Limits: run time is as of the thread's last switch or tick; a wait counts when
- * it ends.
+ * Limits: run time is as of the thread's last switch or tick; a wait counts
+ * when it ends.
  */
 #include "logic.h"
 #include "process_use.h"
@@ -77,9 +81,9 @@ static void count_use(struct task_struct *task, struct counted *counted)
 }
 
 /*
- * Records the meter's own process. The iterator runs in the process that reads it,
- * which is the meter. In a container the meter cannot know its number in the
- * initial pid namespace.
+ * Records the pid of the meter's own process. The iterator runs in the process
+ * that reads it, which is the meter. In a container the meter itself cannot
+ * know its pid in the initial pid namespace.
  */
 static void record_own_tgid(void)
 {

@@ -81,7 +81,8 @@ struct css_set {
 };
 
 struct sched_info {
-	/* Nanoseconds on a run queue, in waits that have ended. */
+	/* Nanoseconds that the thread has spent waiting on run queues, in waits that
+	 * have ended. */
 	unsigned long long run_delay;
 };
 
@@ -98,7 +99,7 @@ struct rq {
 	int online;
 };
 
-/* Kernels before 6.13. */
+/* Layout of struct cfs_rq in kernels before 6.13. */
 struct cfs_rq___6_13 {
 	unsigned int h_nr_running;
 	unsigned int idle_h_nr_running;
@@ -108,7 +109,7 @@ struct rq___6_13 {
 	struct cfs_rq___6_13 cfs;
 };
 
-/* Kernels 6.12 and 6.13. */
+/* Layout of struct cfs_rq in kernels 6.12 and 6.13. */
 struct cfs_rq___6_12 {
 	unsigned int h_nr_delayed;
 };
@@ -185,7 +186,7 @@ struct sock_common {
 	unsigned short skc_family;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
-	/* 0: the cookie has not been generated yet. */
+	/* 0: the kernel has not generated a cookie for this socket yet. */
 	atomic64_t skc_cookie;
 };
 

@@ -9,9 +9,9 @@
  * Only IPv4 and IPv6 sockets count, because other families do not leave the
  * machine. Loopback is not a device that programs contend for, and is not counted.
  *
- * Why packets: a call is traced when it returns. A bulk sender may be inside one
- * call for a long time, or may have filled the socket buffer and returned. Only
- * packets show current use of an interface.
+ * Packets are counted because calls are traced only when they return. A bulk
+ * sender may be inside one call for a long time, or may have filled the socket
+ * buffer and returned. Only packets show current use of an interface.
  *
  * Owner of a packet: the sending context does not identify the owner. A packet is
  * charged to the owner of the socket's last call, or to the task that opened the

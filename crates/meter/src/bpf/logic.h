@@ -21,8 +21,8 @@ struct counted {
  * than metering, counting starts at its present totals. Returns whether this was
  * the first visit to such a thread; there is nothing to add then.
  *
- * Two visitors may race for the first visit. The first one sets the base. The
- * atomic exchange orders the base before `known` on every CPU.
+ * Two visitors may race for the first visit to a thread. The first visitor sets
+ * the base. The atomic exchange orders the base before `known` on every CPU.
  */
 static _Bool start_counting(struct counted *counted, _Bool is_older,
 			    __u64 run_ns, __u64 wait_ns)
@@ -173,13 +173,16 @@ static _Bool end_scan(struct rq_scan *scan)
 	return 1;
 }
 
-/* The two counts were not read atomically, so `some` may exceed `all`. */
+/* The counts of all and of some threads were not read atomically, so `some` may
+ * exceed `all`. */
 static __u32 saturating_sub(__u32 all, __u32 some)
 {
 	return all > some ? all - some : 0;
 }
 
-/* `before` may be later than `now`, as it can come from another CPU's clock. */
+/* Returns whether `before` is at most `recent_ns` earlier than `now`. `before`
+ * may be later than `now`, because the two times can come from the clocks of
+ * different CPUs. */
 static _Bool is_recent(__u64 before, __u64 now, __u64 recent_ns)
 {
 	return (__s64)(now - before) < (__s64)recent_ns;

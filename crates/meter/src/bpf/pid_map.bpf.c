@@ -23,12 +23,12 @@ int BPF_PROG(process_forks, struct task_struct *parent,
 }
 
 /*
- * Removes a process; its number may be reused from now on.
+ * Removes a process from pid_map; its number may be reused from now on.
  *
- * The number may be reused as soon as the process is reaped, one grace period
- * before this. If the kernel cycles through all process numbers in that period
- * and gives this number to a process of the same program, that process is
- * classified as foreground.
+ * The kernel may reuse a pid as soon as the process is reaped, one grace period
+ * before this program runs. If the kernel cycles through all pids in that
+ * period and gives this pid to a new process of the same program, the new
+ * process is classified as foreground.
  */
 static void forget_pid(struct task_struct *task)
 {

@@ -92,7 +92,8 @@ static void note_queue(struct task_struct *task)
 	rq = BPF_CORE_READ(task, se.cfs_rq, rq);
 	cpu = BPF_CORE_READ(rq, cpu);
 	queue = bpf_map_lookup_elem(&queues, &cpu);
-	/* A task that is changing groups can yield an unrelated pointer. */
+	/* A task that is changing its task group can yield a pointer to an unrelated
+	 * structure. */
 	if (!queue || !scan || queue->rq || BPF_CORE_READ(rq, cfs.rq) != rq)
 		return;
 	queue->rq = (__u64)rq;
@@ -156,7 +157,7 @@ static __u64 scan_queues(struct bpf_config *config, struct rq_scan *scan)
 
 	begin_scan(scan);
 	bpf_loop(scan->cpus, scan_queue, NULL, 0);
-	/* A waiting background program may use any CPU without foreground work. */
+	/* A waiting background program may use any CPU that runs no foreground work. */
 	vacant = scan->idle + (config->notify_vacancies ? scan->background : 0);
 	if (note_vacancy(scan, vacant, now, config->notify_vacancies))
 		notify(now);
@@ -190,7 +191,8 @@ static int scan_on_timer(void *map, __u32 *key, struct scan_timer *timer)
 	return 0;
 }
 
-/* User space runs this program once. */
+/* Starts the timer of the scan. User space runs this program once, after
+ * loading. */
 SEC("syscall")
 int start_rq_scan(void *ctx)
 {

@@ -38,13 +38,14 @@ struct bpf_config {
 	/* Foreground use of a device notifies user space if background work used
 	 * the device within this time. */
 	__u64 recent_ns;
-	/* Bit n: the cgroup of some program is n levels below the root. */
+	/* Bit n is set if the cgroup of a background program is n levels below the
+	 * root. */
 	__u32 cgroup_levels;
-	/* Nonzero: some program has no cgroup and is tracked by pid_map. */
+	/* Nonzero if a background program has no cgroup and is tracked by pid_map. */
 	__u32 tracks_pids;
 	/* Number of background programs. */
 	__u32 programs;
-	/* Process of the meter itself, as the kernel numbers it; set by the
+	/* Pid of the meter's process in the initial pid namespace; set by the
 	 * iterator. */
 	__u32 own_tgid;
 	/* Nonzero: notify when a CPU has become idle. */
@@ -117,9 +118,9 @@ struct process_key {
 /* Nanoseconds, sectors or bytes used by a process. */
 struct process_use {
 	__u64 epoch;
-	/* In `epoch`. */
+	/* Use in `epoch`. */
 	__u64 current;
-	/* In the epoch before. */
+	/* Use in the epoch before `epoch`. */
 	__u64 previous;
 	__u32 owner;
 	__u32 unused;
@@ -130,7 +131,7 @@ struct process_use {
 struct rq_scan {
 	/* Imbalances reported since metering started. */
 	__u64 imbalances;
-	/* Every scan since this time found a vacant CPU; 0: all CPUs are busy. */
+	/* All scans since this time have found a vacant CPU; 0: no CPU is vacant. */
 	__u64 vacant_since_ns;
 	/* Minimum number of vacant CPUs since vacant_since_ns. */
 	__u32 vacant_cpus;
@@ -142,18 +143,18 @@ struct rq_scan {
 	/* Number of scans, and their total run time. */
 	__u64 scans;
 	__u64 scans_ns;
-	/* Current scan: CPUs without work, CPUs that run only background work, and
-	 * CPUs with an imbalance to report. */
+	/* Results of the current scan: number of CPUs without work, of CPUs that run
+	 * only background work, and of CPUs with an imbalance to report. */
 	__u32 idle;
 	__u32 background;
 	__u32 reports;
 	/* Nonzero: the last scan found background work and no idle CPU. */
 	__u32 was_full;
-	/* Since this time no CPU has run anything but background work (isolated
-	 * scans that found other work are ignored); 0: some CPU does. */
+	/* Since this time all CPUs have run only background work; isolated scans that
+	 * found other work are ignored. 0: some CPU runs other work. */
 	__u64 background_only_since_ns;
-	/* Current scan: CPUs that run other work. Number of consecutive scans that
-	 * found such a CPU. */
+	/* Number of CPUs that the current scan found running other work, and number of
+	 * consecutive scans that found such a CPU. */
 	__u32 others;
 	__u32 others_scans;
 };

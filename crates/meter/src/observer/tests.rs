@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The content of the kernel's maps.
+//! Tests of the content of the kernel's maps: entries that BPF programs would add, their removal
+//! with a program, and limits. Skipped where BPF is refused.
 
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
@@ -22,7 +23,7 @@ fn observer(what: &str, config: &MeterConfig) -> Option<Observer> {
     }
 }
 
-/// A process that waits for input.
+/// A process that waits for input until it is dropped.
 struct Waits(Child);
 
 impl Waits {
@@ -47,7 +48,7 @@ impl Drop for Waits {
     }
 }
 
-/// Adds an entry, as a program in the kernel does on first use.
+/// Adds an entry to a map, as a BPF program does at the first use.
 fn put<K: Layout, V: Layout>(table: &Table<K, V>, words: &[u32]) {
     let key: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let value = vec![1; V::BYTES];
@@ -80,12 +81,12 @@ fn removing_a_program_frees_its_map_entries() {
         let kernel = &observer.kernel;
         put(&kernel.cpu_uses, &[owner]);
         put(&kernel.disk_uses, &[owner, 8, 0]);
-        // An unknown route in another network namespace.
+        // Use with an unknown route, in another network namespace.
         put(&kernel.link_uses, &[owner, 0, 77]);
         put(&kernel.link_uses, &[owner, 3, 77]);
     }
     observer.sample(now_ns(), true);
-    // Devices used since the sample.
+    // Entries of devices that the program used after the sample.
     put(&observer.kernel.disk_uses, &[owners[0], 8, 16]);
     put(&observer.kernel.link_uses, &[owners[0], 4, 77]);
     observer.forget(gone);
@@ -106,7 +107,8 @@ fn removing_a_program_frees_its_map_entries() {
     assert_eq!((usage.disks.len(), usage.links.len()), (1, 2));
     assert_eq!(observer.usage(owners[0]), Usage::default());
 
-    // Use that a CPU was counting during removal is removed with the next program.
+    // An entry that a CPU was still counting while its program was removed; the removal of the next
+    // program removes the entry.
     put(&observer.kernel.cpu_uses, &[owners[0]]);
     observer.forget(stays);
     assert!(of(keys(&mut observer.kernel.cpu_uses)).is_empty());
