@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Features of kernel and machine, and what Usher does without them.
+//! Features of the kernel and the machine that Usher can use, as `usher doctor` reports them: for
+//! each feature whether it exists, what was found, and what Usher does without it. Only reads; some
+//! features are inferred from the kernel's configuration or version.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -15,13 +17,13 @@ use crate::text;
 /// A feature that may or may not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// Its short name, as in `usher doctor --json`.
+    /// Short name of the feature, as in `usher doctor --json`.
     pub name: &'static str,
-    /// Whether Usher can use it.
+    /// Whether Usher can use the feature.
     pub available: bool,
     /// What was found.
     pub found: String,
-    /// The effect of its presence or absence on Usher.
+    /// What Usher does because the feature is present or absent.
     pub consequence: &'static str,
 }
 
@@ -35,7 +37,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Reads all features; nothing is changed.
+    /// Reads the state of all features.
     pub fn read(roots: &Roots) -> Self {
         let found: [fn(&Roots) -> Capability; 11] = [
             pmu, bpf, sched_ext, cgroup_v2, cpu_idle, resctrl, psi, autogroup, steal, cores,
@@ -47,7 +49,7 @@ impl Capabilities {
         }
     }
 
-    /// The feature with this name.
+    /// Returns the feature with this name.
     pub fn get(&self, name: &str) -> Option<&Capability> {
         self.items.iter().find(|item| item.name == name)
     }
@@ -87,12 +89,12 @@ fn pmu(_roots: &Roots) -> Capability {
     capability("pmu", opened.is_ok(), found, uses)
 }
 
-/// Bits of `CapEff`, include/uapi/linux/capability.h.
+/// Bits of `CapEff`, from include/uapi/linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Whether this process may load BPF programs that trace the kernel.
+/// Returns whether this process may load BPF programs that trace the kernel.
 fn may_load_bpf(roots: &Roots) -> bool {
     let status = file::read(&roots.proc.join("self/status")).unwrap_or_default();
     let word = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -158,7 +160,8 @@ fn cgroup2_mount(roots: &Roots) -> Option<String> {
     })
 }
 
-/// A directory of the machine; directories in `/sys` are taken below the root for `/sys`.
+/// Returns the path of a directory of the machine; directories in `/sys` are taken below the
+/// configured root of `/sys`.
 fn rooted(roots: &Roots, dir: &str) -> std::path::PathBuf {
     match Path::new(dir).strip_prefix("/sys") {
         Ok(below) => roots.sys.join(below),
@@ -215,9 +218,9 @@ fn psi(roots: &Roots) -> Capability {
     capability("psi", read.is_some(), found, uses)
 }
 
-/// Whether the kernel can give a group of processes only idle CPU time: with cgroup v1, or
-/// with v2 if the cpu controller is enabled at the top. Whether Usher uses it depends on the
-/// placement, which `usher doctor` reports in a separate line.
+/// The feature `cpu_idle`: whether the kernel can limit a group of processes to idle CPU time, by
+/// cgroup v1, or by v2 if the cpu controller is enabled at the top. Whether Usher uses it depends
+/// on the placement, which `usher doctor` reports in a separate line.
 fn cpu_idle(roots: &Roots) -> Capability {
     let mounts = file::read(&roots.proc.join("self/mounts")).unwrap_or_default();
     let v1 = mounts.lines().find_map(|line| {
@@ -280,8 +283,8 @@ fn cores(roots: &Roots) -> Capability {
     capability("hybrid-cores", unequal, found, uses)
 }
 
-/// The capacities of the usable CPUs (Arm, and hybrid x86 since 6.12). Otherwise two different
-/// values if the kernel lists efficient and performance cores.
+/// Returns the capacities of the usable CPUs (Arm, and hybrid x86 since 6.12). Without capacities,
+/// returns two different values if the kernel lists efficient and performance cores.
 fn cpu_capacities(roots: &Roots) -> Vec<u64> {
     let (core, atom) = ("devices/cpu_core", "devices/cpu_atom");
     if roots.sys.join(core).exists() && roots.sys.join(atom).exists() {
@@ -313,8 +316,8 @@ fn allowed(roots: &Roots) -> Capability {
     capability("all-cpus", all, found, uses)
 }
 
-/// Whether an option is set in the running kernel's configuration; `None` if the configuration
-/// is not found.
+/// Returns whether an option is set in the running kernel's configuration; `None` if no
+/// configuration is found.
 pub(crate) fn kernel_config(roots: &Roots, option: &str) -> Option<bool> {
     let text = packed_config(roots).or_else(|| {
         let name = format!("config-{}", release(roots)?);
@@ -328,7 +331,7 @@ fn packed_config(roots: &Roots) -> Option<String> {
     let file = std::fs::File::open(roots.proc.join("config.gz")).ok()?;
     let mut text = String::new();
     let unpacked = flate2::read::GzDecoder::new(file);
-    // A kernel's configuration is about 300 KB.
+    // Limit of the unpacked size; a kernel's configuration is about 300 KB.
     unpacked.take(16 << 20).read_to_string(&mut text).ok()?;
     Some(text)
 }

@@ -59,7 +59,7 @@ impl CounterKind {
 /// The reason why there is no counter, and the substitute.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterGap {
-    /// The machine has no PMU that counts this event, like most virtual machines.
+    /// The machine has no PMU that counts the event, like most virtual machines.
     #[error(
         "this machine has no '{event}' counter (no PMU): progress comes from \
          heartbeats, OMPT or repetitions, otherwise from CPU time"
@@ -68,7 +68,7 @@ pub enum CounterGap {
         /// The event.
         event: &'static str,
     },
-    /// The kernel does not permit this user to count.
+    /// The kernel does not permit this user to count the event.
     #[error(
         "counting '{event}' on process {pid} is not permitted: lower \
          /proc/sys/kernel/perf_event_paranoid to 2 or give CAP_PERFMON"
@@ -82,20 +82,20 @@ pub enum CounterGap {
     /// The kernel was built without perf events, or a sandbox hides them.
     #[error("this kernel has no perf events: progress comes from other sources")]
     NoPerfEvents,
-    /// The process ended before it could be counted.
+    /// The process ended before the event could be opened.
     #[error("process {pid} has ended")]
     Gone {
         /// The process.
         pid: i32,
     },
-    /// Another error, such as too many open files.
+    /// Another error when the event was opened, such as too many open files.
     #[error("opening the perf event '{event}' on process {pid}: {source}")]
     Refused {
         /// The event.
         event: &'static str,
         /// The process or thread.
         pid: i32,
-        /// The cause.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -113,7 +113,7 @@ impl CounterGap {
     }
 }
 
-/// Counters of one program.
+/// The open perf events of one program, and the counts of ended ones.
 #[derive(Debug)]
 pub struct PerfCounters {
     kind: CounterKind,
@@ -121,8 +121,8 @@ pub struct PerfCounters {
 }
 
 impl PerfCounters {
-    /// Counts a child and everything that it starts, from its `exec` on. Call it while the
-    /// child is stopped and has not executed the program yet.
+    /// Counts a child and everything that the child starts, from its `exec` on. Call it while the
+    /// child is stopped before its `exec`.
     ///
     /// # Errors
     /// The reason why there is no counter.
@@ -134,8 +134,8 @@ impl PerfCounters {
         })
     }
 
-    /// Counts running processes and everything that they start, from now on. Processes that
-    /// end meanwhile are left out.
+    /// Counts running processes and everything that they start, from now on. Processes that end
+    /// during the call are left out.
     ///
     /// # Errors
     /// The reason why there is no counter; [`CounterGap::Gone`] if none of the processes exists
@@ -180,8 +180,8 @@ impl PerfCounters {
         self.counters.len()
     }
 
-    /// The sum since the start, in instructions or nanoseconds; scaled if the event was
-    /// multiplexed.
+    /// Returns the count since the start, summed over all events, in instructions or nanoseconds.
+    /// The count is scaled if the events were multiplexed.
     pub fn read(&mut self) -> f64 {
         let scaled = |counter: &mut Counter| {
             let read = counter.read_count_and_time().ok()?;
@@ -206,7 +206,8 @@ fn open(
     built.map_err(|source| CounterGap::from(kind, pid, source))
 }
 
-/// Whether a thread is older. Threads have their own `/proc` directory, which is not listed.
+/// Returns whether a thread started before `ticks`. Each thread has its own `/proc` directory,
+/// which directory listings omit.
 fn started_before(proc_root: &Path, tid: i32, ticks: u64) -> bool {
     read_stat(proc_root, tid).is_ok_and(|stat| stat.start_ticks < ticks)
 }

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the probes.
+//! Errors of the probes: files of `/proc`, `/sys` or a cgroup that are unreadable or malformed,
+//! processes that have ended, and invalid heartbeat pages.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason why something could not be read.
+/// The reason why a process, a cgroup or the machine could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The file or the process could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The file was read, but has another format.
     #[error("{}: expected {expected}", path.display())]
     Malformed {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The expected content.
         expected: &'static str,
     },
-    /// No process has this number, or a later process has it.
+    /// The process has ended, or a later process has its number.
     #[error("process {pid} has ended")]
     Gone {
         /// The process.
@@ -49,7 +50,7 @@ impl ProbeError {
         }
     }
 
-    /// Whether the process or cgroup no longer exists.
+    /// Returns whether the error means that the process or the cgroup no longer exists.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Gone { .. } => true,
@@ -59,8 +60,8 @@ impl ProbeError {
     }
 }
 
-/// Whether a file's process or cgroup is gone. Files of an ended process return ENOENT or
-/// ESRCH, files of a removed cgroup ENODEV.
+/// Returns whether an error means that the file's process or cgroup is gone. Files of an ended
+/// process return ENOENT or ESRCH, files of a removed cgroup ENODEV.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading of small kernel files, once or repeatedly.
+//! Reads small kernel files, once or repeatedly. [`OpenFile`] stays open and is read with one
+//! system call per reading, up to 4 KiB.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +24,7 @@ pub(crate) fn parse<T>(
     parse(&read(path)?).ok_or_else(|| ProbeError::malformed(path, expected))
 }
 
-/// A file that stays open and is read from its start with one system call per reading.
+/// A file that stays open; each reading is one system call, from the start of the file.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     file: File,
@@ -31,7 +32,7 @@ pub(crate) struct OpenFile {
     buffer: Vec<u8>,
 }
 
-/// Maximum length that is read; the rest of a longer file is ignored.
+/// Maximum number of bytes that are read; the rest of a longer file is ignored.
 const BYTES_MAX: usize = 4096;
 
 impl OpenFile {

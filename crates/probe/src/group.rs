@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program in its own cgroup v2, which the kernel accounts.
+//! A program that has its own cgroup v2, by which the kernel accounts it.
 //!
 //! `cpu.stat` counts the whole subtree, including ended processes and processes that were
 //! never sampled, with or without a controller. `cgroup.events` raises POLLPRI when the last
@@ -25,7 +25,7 @@ pub(crate) struct Cgroup {
 impl Cgroup {
     pub(crate) fn open(dir: &Path) -> Result<Self, ProbeError> {
         let mut events = OpenFile::open(dir.join("cgroup.events"))?;
-        // POLLPRI is raised for changes since the last read, so the first read is needed.
+        // POLLPRI is raised for changes since the last read, so a first read is required.
         events.parse("a cgroup.events file", populated)?;
         Ok(Self {
             cpu: OpenFile::open(dir.join("cpu.stat"))?,
@@ -39,8 +39,8 @@ impl Cgroup {
         self.cpu.parse("a cpu.stat file", text::cpu_stat_ns)
     }
 
-    /// Time that some task waited. `None` if the kernel has no pressure files, or they are
-    /// disabled (`cgroup.pressure` 0, `psi=0`).
+    /// Returns the nanoseconds in which some task waited for a CPU. `None` if the kernel has no
+    /// pressure files, or they are disabled (`cgroup.pressure` 0, `psi=0`).
     pub(crate) fn wait_ns(&mut self) -> Option<u64> {
         let pressure = self.pressure.as_mut()?;
         let read = pressure.parse("a pressure file", text::pressure).ok()?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The identity of a program: which runs share a profile.
 //!
-//! *Executable*: the GNU build id of an ELF file (`build-id:…`), which every distribution's
-//! build has and a rebuild changes. Without a build id (scripts, stripped binaries), a BLAKE3
-//! hash of the file (`hash:…`).
+//! *Executable*: the GNU build id of an ELF file (`build-id:…`), which every distribution's build
+//! has and which a rebuild changes. Files without a build id (scripts, stripped binaries) have a
+//! BLAKE3 hash of their content (`hash:…`).
 //!
 //! *Shape of the arguments*: one word per argument, joined by blanks:
 //!
@@ -50,8 +50,8 @@ use usher_model::ProgramKey;
 use crate::error::{ProbeError, is_gone};
 use crate::process::live_dir;
 
-/// Environment variables that belong to a program's identity: the number of threads and ranks,
-/// and whether they spin while they wait.
+/// Environment variables that are part of a program's identity. They set the number of threads and
+/// ranks, and whether threads spin while they wait.
 pub const THREAD_VARIABLES: [&str; 18] = [
     "BLIS_NUM_THREADS",
     "GOMAXPROCS",
@@ -86,10 +86,10 @@ const HASHED_BYTES_MAX: u64 = 16 << 20;
 const COMMAND_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of arguments in the shape.
 const ARGUMENTS_MAX: usize = 4096;
-/// Whole numbers below this are kept.
+/// Whole numbers below this value are kept as words.
 const SMALL_NUMBER: u64 = 64;
 
-/// A command that is about to run, or that a process runs.
+/// A command that is about to run, or the command of a running process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramCommand {
     /// The executable file.
@@ -98,11 +98,11 @@ pub struct ProgramCommand {
     pub arguments: Vec<OsString>,
     /// The directory that relative operands refer to.
     pub directory: PathBuf,
-    /// Its environment; only [`THREAD_VARIABLES`] are used.
+    /// The environment of the command; only [`THREAD_VARIABLES`] are used.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// The command that a process runs.
+/// Returns the command that a process runs.
 ///
 /// # Errors
 /// The process has ended, or belongs to another user.
@@ -136,14 +136,14 @@ fn read_at_most(path: &Path, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The zero-terminated entries of `cmdline` or `environ`.
+/// Returns the zero-terminated entries of `cmdline` or `environ`.
 fn entries(bytes: &[u8]) -> impl Iterator<Item = OsString> {
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     let parts = bytes.split(|&b| b == 0).map(<[u8]>::to_vec);
     parts.map(OsString::from_vec)
 }
 
-/// The key of a command.
+/// Returns the profile key of a command.
 ///
 /// # Errors
 /// When the executable cannot be read. Operands that cannot be read are treated as words.
@@ -154,8 +154,8 @@ pub fn identify(command: &ProgramCommand) -> Result<ProgramKey, ProbeError> {
     })
 }
 
-/// The identity of an executable: its build id, or a hash of its content. The work is bounded
-/// whatever the file contains, because its owner may try to keep Usher busy.
+/// Returns the identity of an executable: its build id, or a hash of its content. The work is
+/// bounded for any content, because the owner of the file may try to keep Usher busy.
 fn executable(path: &Path) -> Result<String, ProbeError> {
     let failed = |error| ProbeError::read(path, error);
     let mut open = OpenOptions::new();
@@ -197,8 +197,8 @@ fn id_in_notes<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(data: R) 
     None
 }
 
-/// A file reader that refuses pieces larger than [`ELF_READ_BYTES_MAX`]: the sizes in an ELF
-/// file are under the control of its creator.
+/// A file reader that refuses reads of more than [`ELF_READ_BYTES_MAX`] at once: the creator of an
+/// ELF file controls the sizes in it.
 #[derive(Clone, Copy)]
 struct Bounded<R>(R);
 
@@ -227,7 +227,7 @@ fn hash_file(mut file: &File) -> std::io::Result<String> {
     let mut hasher = blake3::Hasher::new();
     file.rewind()?;
     if size <= HASHED_BYTES_MAX {
-        // The limit also ends the reading of a file that grows meanwhile.
+        // The limit also ends the reading of a file that grows during the reading.
         hasher.update_reader(file.take(HASHED_BYTES_MAX))?;
     } else {
         hasher.update(&size.to_le_bytes());
@@ -394,7 +394,8 @@ mod tests {
         let mut command = command(dir.path(), &[]);
         command.executable = dir.path().join("big");
         let file = File::create(&command.executable).unwrap();
-        // The largest size that the file system accepts; a complete hash would take hours.
+        // The first size is the largest that the file system accepts; hashing such a file
+        // completely would take hours.
         let sizes = [15_u64 << 40, 15 << 39, 1 << 43, 1 << 42];
         if !sizes.into_iter().any(|size| file.set_len(size).is_ok()) {
             usher_skip::skip!("this file system has no files of 4 TiB");
@@ -417,7 +418,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // The arguments appear shortly after the child has executed its program.
+        // Polls, because the arguments appear shortly after the child's `exec`.
         let cmdline = format!("/proc/{pid}/cmdline");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while std::fs::read(&cmdline).unwrap().is_empty() {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine as a whole: usable CPUs, idle share of each CPU, steal time, CPU pressure.
+//!
+//! [`MachineProbe`] returns shares over the time since its previous sample, from `/proc/stat` and
+//! `/proc/pressure/cpu`. Resolution: one clock tick (10 ms on nearly all kernels).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,10 +52,11 @@ pub fn usable_cpus(roots: &Roots) -> Result<CpuSet, ProbeError> {
 pub struct MachineSample {
     /// Idle share of each online CPU, 0..1.
     pub idle: BTreeMap<CpuId, f64>,
-    /// Fraction of the wanted CPU time that the hypervisor gave to other machines, 0..1.
+    /// Fraction of the CPU time wanted by this machine that the hypervisor gave to other machines,
+    /// 0..1.
     pub steal_share: f64,
-    /// The part of it that programs' CPU times contain: 0 if the kernel subtracts steal time
-    /// itself.
+    /// The part of `steal_share` that the CPU times of programs contain: 0 if the kernel subtracts
+    /// steal time itself.
     pub steal_in_cpu_time: f64,
     /// CPU pressure of the whole machine; `None` if the kernel has no PSI.
     pub cpu_pressure: Option<Pressure>,
@@ -69,7 +73,7 @@ pub struct MachineProbe {
 type Ticks = (CpuTicks, BTreeMap<CpuId, CpuTicks>);
 
 impl MachineProbe {
-    /// A probe without a sample.
+    /// Creates a probe that has not taken a sample.
     pub fn new(roots: &Roots) -> Self {
         Self {
             proc_root: roots.proc.clone(),
@@ -78,9 +82,9 @@ impl MachineProbe {
         }
     }
 
-    /// The machine since the last sample; the first time since boot.
+    /// Returns the shares since the last sample; the first call returns the shares since boot.
     ///
-    /// Reads `/proc/stat`; its length grows with the number of CPUs and interrupt lines. Ten
+    /// Reads `/proc/stat`, whose length grows with the number of CPUs and interrupt lines. Ten
     /// samples a second are sufficient.
     ///
     /// # Errors
@@ -112,7 +116,7 @@ impl MachineProbe {
     }
 }
 
-/// A pressure file of the whole machine: `cpu`, `memory` or `io`.
+/// Reads a pressure file of the whole machine: `cpu`, `memory` or `io`.
 pub(crate) fn pressure(proc_root: &Path, resource: &str) -> Option<Pressure> {
     let path = proc_root.join("pressure").join(resource);
     file::parse(&path, "a pressure file", text::pressure).ok()
@@ -135,10 +139,10 @@ fn share(part: u64, rest: u64) -> f64 {
     }
 }
 
-/// Whether the kernel subtracts steal time from tasks' CPU time. With
-/// `CONFIG_PARAVIRT_TIME_ACCOUNTING` the scheduler's clock stands still while the hypervisor
-/// runs another machine (kernel/sched/core.c, `update_rq_clock_task`). If the configuration
-/// cannot be read, the option is assumed to be set, as in the kernels of common distributions.
+/// Returns whether the kernel subtracts steal time from the CPU time of tasks. With
+/// `CONFIG_PARAVIRT_TIME_ACCOUNTING` the scheduler's clock stands still while the hypervisor runs
+/// another machine (kernel/sched/core.c, `update_rq_clock_task`). If the configuration cannot be
+/// read, the option is assumed to be set, as in the kernels of common distributions.
 fn subtracts_steal(roots: &Roots) -> bool {
     kernel_config(roots, "CONFIG_PARAVIRT_TIME_ACCOUNTING").unwrap_or(true)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes of one program, and their CPU time.
 //!
-//! The kernel accounts a program in its own cgroup. Processes that leave this cgroup (they
-//! move, or systemd moves them into a scope) stay members: the caller lists them, and they are
-//! tracked by their numbers from then on. Their earlier use is already in the cgroup's sum.
+//! The kernel accounts a program in its own cgroup. Processes that leave this cgroup (they move, or
+//! systemd moves them into a scope) remain members: the caller reports them, and they are tracked
+//! by their numbers from then on. Their use before they left is already in the cgroup's sum.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,14 +27,14 @@ pub(crate) struct TotalTimes {
 /// The processes of a program.
 #[derive(Debug)]
 pub(crate) enum Members {
-    /// In the program's own cgroup, except processes that have left it.
+    /// A program with its own cgroup, and processes that have left the cgroup.
     Cgroup {
         group: Box<Cgroup>,
-        /// Whether the cgroup was empty when last checked.
+        /// Whether the cgroup was empty at the last check.
         is_empty: bool,
         leavers: LeftProcesses,
     },
-    /// Without a cgroup.
+    /// A program without a cgroup.
     Tree(TreeMembers),
 }
 
@@ -42,9 +42,9 @@ pub(crate) enum Members {
 #[derive(Debug)]
 pub(crate) struct LeftProcesses {
     tree: TrackedProcesses,
-    /// CPU time that they had when they were first found outside.
+    /// CPU time that these processes had when they were first found outside.
     before_ns: u64,
-    /// A living process among them, for detecting its end.
+    /// A living process among them, whose end is polled for.
     pidfd: Option<OwnedFd>,
 }
 
@@ -56,10 +56,10 @@ pub(crate) struct TreeMembers {
 }
 
 impl Members {
-    /// The members of the program with this home.
+    /// Opens the members of the program with this home.
     ///
     /// # Errors
-    /// It has ended, or its cgroup cannot be read.
+    /// The program has ended, or its cgroup cannot be read.
     pub(crate) fn open(home: &ProcessTree, proc_root: &Path) -> Result<Self, ProbeError> {
         Ok(match &home.cgroup {
             Some(dir) => Self::Cgroup {
@@ -78,7 +78,7 @@ impl Members {
     /// Also tracks these processes, which have left the program's cgroup.
     pub(crate) fn follow(&mut self, processes: &[ProcessId]) {
         if let Self::Cgroup { leavers, .. } = self {
-            // A process that has ended meanwhile is in the cgroup's sum.
+            // A process that has already ended is in the cgroup's sum.
             let known = processes
                 .iter()
                 .filter_map(|&one| leavers.tree.add(one).ok());
@@ -174,7 +174,7 @@ impl LeftProcesses {
         self.tree.cpu_ns().saturating_sub(self.before_ns)
     }
 
-    /// Samples all of them, and selects a living process to wait for.
+    /// Samples the tree, and selects a living process whose end to wait for.
     fn sample(&mut self) {
         self.tree.sample();
         if self.pidfd.as_ref().is_none_or(has_died) {
@@ -204,7 +204,7 @@ impl TreeMembers {
     }
 }
 
-/// Whether the process behind a pidfd has died.
+/// Returns whether the process behind a pidfd has died.
 fn has_died(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about one process, read before it is managed.
 //!
-//! A process chooses its own name, and the kernel truncates the name to 15 bytes, possibly in
-//! the middle of a character. All texts are therefore read as bytes.
+//! A process chooses its own name, and the kernel truncates the name to 15 bytes, possibly in the
+//! middle of a character. All texts are therefore read as bytes.
 //!
-//! The main thread of a process may have ended while other threads run. Files that belong to
-//! the address space (`exe`, `cwd`, `environ`, `maps`) are empty or missing in `/proc/PID`
-//! then, but readable in `/proc/PID/task/TID` of a live thread: [`live_dir`].
+//! The main thread of a process may have ended while other threads run. Files that belong to the
+//! address space (`exe`, `cwd`, `environ`, `maps`) are then empty or missing in `/proc/PID`, but
+//! readable in `/proc/PID/task/TID` of a living thread; [`live_dir`] finds that directory.
 
 use std::path::{Path, PathBuf};
 
@@ -20,12 +20,12 @@ use crate::tree::{read_stat, tasks};
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// What `/proc` contains about a process.
+/// The data that `/proc` contains about a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// The process.
+    /// Pid and start time of the process.
     pub id: ProcessId,
-    /// Its name, with bytes that are not UTF-8 replaced.
+    /// Name of the process, with bytes that are not UTF-8 replaced.
     pub name: String,
     /// Real, effective, saved and file-system user ids.
     pub uids: [u32; 4],
@@ -33,19 +33,19 @@ pub struct ProcessFacts {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// CPUs that its affinity allows.
+    /// CPUs that the affinity mask of the process allows.
     pub cpus_allowed: CpuSet,
-    /// Whether no thread of it will run again.
+    /// Whether no thread of the process will run again.
     pub has_ended: bool,
-    /// Whether it is a thread of the kernel.
+    /// Whether the process is a thread of the kernel.
     pub is_kernel_thread: bool,
-    /// Its numbers, from this pid namespace to the innermost one. For a process in a container
-    /// the last number is that used in the container.
+    /// Pids of the process, from this pid namespace to the innermost one. For a process in a
+    /// container, the last number is the pid in the container.
     pub numbers: Vec<i32>,
 }
 
 impl ProcessFacts {
-    /// Reads the facts about a process.
+    /// Reads the data about a process.
     ///
     /// # Errors
     /// There is no such process, or its files cannot be read.
@@ -75,8 +75,8 @@ impl ProcessFacts {
     }
 }
 
-/// The directory with the files of a process's address space: its own, or that of a live thread
-/// if the main thread has ended.
+/// Returns the directory with the files of a process's address space: the process's own, or that of
+/// a living thread if the main thread has ended.
 pub(crate) fn live_dir(proc_root: &Path, pid: i32) -> PathBuf {
     let dir = proc_root.join(pid.to_string());
     let main_ended = read_stat(proc_root, pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell that sets its own name to any bytes, and waits.
+    /// Starts a shell that sets its own name to the given bytes, and waits.
     fn child_named(name: &[u8]) -> std::process::Child {
         let octal: String = name.iter().map(|byte| format!("\\{byte:03o}")).collect();
         let script = format!("printf '{octal}' > /proc/self/comm && echo named && read line");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_process_without_its_main_thread_is_read_through_a_live_thread() {
-        // The main thread ends itself; the other thread continues.
+        // In this script the main thread ends itself and the other thread continues.
         let script = "import ctypes,threading,time\n\
                       threading.Thread(target=lambda: time.sleep(600)).start()\n\
                       ctypes.CDLL(None).pthread_exit(None)";

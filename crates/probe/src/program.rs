@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples of one program.
+//! Samples of one program: CPU time, waiting time, threads, spinners, progress, and the end of the
+//! program.
 //!
-//! With a cgroup a sample is two small reads of open files. More expensive work (listing
-//! threads, detecting spinners) is done at a lower rate. Without a cgroup the process tree is
-//! walked.
+//! With a cgroup a sample is two small reads of open files. More expensive work (listing threads,
+//! detecting spinners) is done at a lower rate, and not for a program at rest. Without a cgroup the
+//! process tree is walked. Progress comes from the best source that works: heartbeats, then
+//! instructions, then CPU time.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -24,9 +26,9 @@ pub struct ProbeConfig {
     pub proc_root: PathBuf,
     /// The program's heartbeat page, if it has one.
     pub heartbeat: Option<PathBuf>,
-    /// Minimum interval between checks of threads for spinning, in nanoseconds. Threads are
-    /// counted at the same interval, and more often while their number matters most: after the
-    /// program has arrived, and after it has begun to wait for CPUs.
+    /// Minimum interval between checks of threads for spinning, in nanoseconds. Threads are counted
+    /// at the same interval, and more often in two periods when their number matters most: after
+    /// the program has arrived, and after it has begun to wait for CPUs.
     pub threads_every_ns: u64,
 }
 
@@ -45,8 +47,8 @@ const REST_DIVISOR: u64 = 100;
 
 /// The first interval between counts of threads; each interval is twice the previous one.
 const COUNT_NS_MIN: u64 = 4_000_000;
-/// Intervals between the first checks for spinning, in which threads are sampled. Programs that
-/// end within a second wait, too.
+/// Intervals between the first checks for spinning, in which threads are sampled. They are short,
+/// because programs that end within a second also wait.
 const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time.
 const WAITING_DIVISOR: u64 = 10;
@@ -59,9 +61,9 @@ pub struct ProgramProbe {
     config: ProbeConfig,
     members: Members,
     heartbeat: Option<usher_heartbeat::Page>,
-    /// Work that the page counted before the arrival.
+    /// Work that the heartbeat page counted before the program's arrival.
     work_before: u64,
-    /// CPU time of waiting in the page at the last sample.
+    /// CPU time of waiting that the heartbeat page showed at the last sample.
     page_waiting_ns: u64,
     /// CPU time of waiting since the arrival, without steal time.
     waiting_ns: f64,
@@ -77,22 +79,22 @@ pub struct ProgramProbe {
     watched: LastCheck,
     watches: usize,
     count_pause_ns: u64,
-    /// Time of the last sample, and whether the program waited then.
+    /// Time of the last sample, and whether the program waited for CPUs then.
     waited: (u64, bool),
     progress: Option<Progress>,
     warnings: Vec<String>,
 }
 
-/// The last check of a property that changes only while the program runs.
+/// Time of the last check of a property that changes only while the program runs.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastCheck {
-    /// Its time, and the program's CPU time then.
+    /// Time of the last check, and the program's CPU time at that time.
     last: Option<(u64, u64)>,
 }
 
 impl LastCheck {
-    /// Whether the next check is due and the program has run since the last one. A program at
-    /// rest causes no checks.
+    /// Returns whether the next check is due and the program has run since the last one. A program
+    /// at rest causes no checks.
     fn is_due(&self, at_ns: u64, cpu_ns: u64, every_ns: u64) -> bool {
         self.last.is_none_or(|(last_ns, then_ns)| {
             let passed_ns = at_ns.saturating_sub(last_ns);
@@ -143,7 +145,7 @@ impl ProgramProbe {
         Ok(probe)
     }
 
-    /// Reads progress from this page, counted from now on.
+    /// Reads progress from this heartbeat page, counted from now on.
     pub fn use_heartbeat(&mut self, mut page: usher_heartbeat::Page) {
         let threads = page.threads().ok().flatten();
         self.page_waiting_ns = threads.map_or(0, |threads| threads.waiting_cpu_ns);
@@ -158,8 +160,7 @@ impl ProgramProbe {
 
     /// Opens instruction counters on the running program.
     ///
-    /// # Errors
-    /// The reason why there are none; the probe works without them.
+    /// The reason why there are no counters; the probe works without them.
     pub fn count_instructions(&mut self) -> Result<(), CounterGap> {
         let processes = self.members.processes().unwrap_or_default();
         let kind = CounterKind::Instructions;
@@ -198,7 +199,7 @@ impl ProgramProbe {
         })
     }
 
-    /// Whether the last process has ended.
+    /// Returns whether the last process has ended.
     ///
     /// # Errors
     /// When the cgroup cannot be read.
@@ -211,7 +212,7 @@ impl ProgramProbe {
         self.members.follow(leavers);
     }
 
-    /// The number of the program's oldest living process: its root while that lives.
+    /// Returns the pid of the program's oldest living process: its root while the root lives.
     pub fn oldest_process(&self) -> Option<i32> {
         let pids = self.members.processes().unwrap_or_default().into_iter();
         let living = pids.filter_map(|pid| {
@@ -221,7 +222,7 @@ impl ProgramProbe {
         living.min().map(|(.., pid)| pid)
     }
 
-    /// Whether all its processes are stopped by a signal (`SIGSTOP`, `SIGTSTP`)
+    /// Returns whether all processes of the program are stopped by a signal (`SIGSTOP`, `SIGTSTP`)
     /// or by a debugger.
     pub fn is_stopped(&self) -> bool {
         let pids = self.members.processes().unwrap_or_default().into_iter();
@@ -231,16 +232,16 @@ impl ProgramProbe {
         is_any && living.all(|stat| matches!(stat.state, 'T' | 't'))
     }
 
-    /// The descriptor and the event to poll for the program's end. With a cgroup the event is
-    /// raised when the last process leaves, and on other changes of its state. Without a cgroup
-    /// it is raised when a process ends, although others may live. Then call
-    /// [`ProgramProbe::has_ended`], which also arms the event again.
+    /// Returns the descriptor and the event to poll for the program's end. After an event, call
+    /// [`ProgramProbe::has_ended`], which also arms the event again. With a cgroup the event is
+    /// raised when the last process leaves, and on other changes of the cgroup's state. Without a
+    /// cgroup the event is raised when a process ends, although other processes may live.
     pub fn poll(&self) -> (BorrowedFd<'_>, PollFlags) {
         self.members.poll()
     }
 
-    /// Warnings about sources that have failed since the last call. Each failure is reported
-    /// once, and the next best source is used.
+    /// Returns warnings about sources that have failed since the last call. Each failure is
+    /// reported once; from then on the next best source is used.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
@@ -277,7 +278,7 @@ impl ProgramProbe {
         }
     }
 
-    /// Has threads counted again soon if the program begins to wait.
+    /// Schedules an early count of threads if the program has begun to wait for CPUs.
     fn check_waiting(&mut self, at_ns: u64, before: TotalTimes) {
         let (last_ns, did) = self.waited;
         let wait_ns = self.last.wait_ns.unwrap_or(0);
@@ -311,7 +312,7 @@ impl ProgramProbe {
         progress(self.cpu_ns, ProgressSource::CpuTime)
     }
 
-    /// Progress from the heartbeat page: units of work, or useful CPU time. `kept` is the
+    /// Returns progress from the heartbeat page: units of work, or useful CPU time. `kept` is the
     /// fraction of CPU time since the last sample that was not stolen.
     fn heartbeat_progress(&mut self, kept: f64) -> Option<(f64, ProgressSource)> {
         let page = self.heartbeat.as_mut()?;
@@ -340,9 +341,9 @@ impl ProgramProbe {
         }
     }
 
-    /// CPU time of the program minus the CPU time that its threads spent waiting. A wait is
-    /// subtracted when it ends, so the difference may decrease temporarily; the maximum is
-    /// returned.
+    /// CPU time of the program minus the CPU time that its threads spent waiting. The waiting time
+    /// is subtracted when a wait ends, so the difference may decrease temporarily; the maximum so
+    /// far is returned.
     fn useful_ns(&self) -> f64 {
         let useful_ns = (self.cpu_ns - self.waiting_ns).max(0.0);
         match self.progress {
@@ -352,7 +353,7 @@ impl ProgramProbe {
     }
 }
 
-/// The process with this number, identified by its start time.
+/// Returns the identity (pid and start time) of the process with this number.
 ///
 /// # Errors
 /// There is no such process, or its files cannot be read.

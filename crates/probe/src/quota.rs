@@ -2,7 +2,7 @@
 //! CPU quotas: the CPU time that the cgroups of a process allow.
 //!
 //! A quota applies to a cgroup and all cgroups below it. The effective quota is therefore the
-//! minimum from the process's cgroup up to the root. It includes the user's limits, which
+//! minimum from the process's cgroup up to the root. The minimum includes the user's limits, which
 //! systemd writes to the user's slice. cgroup v2 has `cpu.max`, v1 has `cpu.cfs_quota_us` and
 //! `cpu.cfs_period_us`. In a container only the cgroups that are visible there are read.
 
@@ -21,7 +21,7 @@ pub struct CpuQuotas {
 /// A mounted hierarchy that has or may have a CPU controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
-    /// Whether it is cgroup v2.
+    /// Whether the hierarchy is cgroup v2.
     unified: bool,
     /// The mounted cgroup.
     root: PathBuf,
@@ -39,7 +39,8 @@ impl CpuQuotas {
         }
     }
 
-    /// The CPU time per wall time that a process may use; `None` if there is no readable quota.
+    /// Returns the CPU time per wall time that a process may use; `None` if no quota is set or
+    /// readable.
     pub fn of(&self, pid: i32) -> Option<f64> {
         let path = self.roots.proc.join(pid.to_string()).join("cgroup");
         let cgroups = file::read(&path).ok()?;
@@ -70,7 +71,7 @@ impl CpuQuotas {
 }
 
 impl Mount {
-    /// The cgroup in this hierarchy, from a line of `/proc/PID/cgroup`.
+    /// Returns the cgroup in this hierarchy that a line of `/proc/PID/cgroup` names.
     fn cgroup_in(&self, line: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':');
         let (number, controllers) = (fields.next()?, fields.next()?);
@@ -82,8 +83,8 @@ impl Mount {
     }
 }
 
-/// A hierarchy that may limit CPU time, from a line of `/proc/self/mountinfo`
-/// (proc_pid_mountinfo(5)).
+/// Returns the hierarchy of a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)) if it may
+/// limit CPU time.
 fn mount(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
@@ -101,13 +102,13 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// A `cpu.max` file: `max 100000`, or quota and period in microseconds.
+/// Parses a `cpu.max` file: `max 100000`, or quota and period in microseconds.
 fn cpu_max(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     ratio(words.next()?, words.next()?)
 }
 
-/// The two files of cgroup v1; a quota of -1 means no quota.
+/// Parses the two files of cgroup v1; a quota of -1 means no quota.
 fn cfs_quota(quota: &str, period: &str) -> Option<f64> {
     ratio(quota.trim(), period.trim())
 }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(machine.quota(), None);
         set("", "150000\n");
         assert_eq!(machine.quota(), Some(1.5));
-        // Cgroups outside of the mounted cgroup are not visible.
+        // A cgroup outside of the mounted cgroup is not visible.
         machine.write("proc/7/cgroup", "3:cpu,cpuacct:/other\n");
         assert_eq!(machine.quota(), None);
     }

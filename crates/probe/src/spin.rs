@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Detection of threads that busy-wait. A program with such threads collapses on fewer cores
-//! than it has threads.
+//! Detection of threads that busy-wait. A program with such threads slows down disproportionately
+//! on fewer cores than it has threads.
 //!
 //! Two signs are evaluated, for threads that use CPU time:
 //!
@@ -8,9 +8,8 @@
 //!   switch. The kernel itself preempts a thread at most once per tick, and for wake-ups.
 //!   Measured on a busy machine, involuntary switches per second of CPU time: sysbench's
 //!   yielding locks 300,000 to 370,000, twice as many as voluntary switches; povray 340 to 490;
-//!   LAMMPS 320 to 490; pigz and the `cat` that feeds it 900 to 20,000, but they block on their
-//!   pipe five to fifty times as often.
-//! * *Spinning in a runtime*: samples of the instruction pointer ([`crate::waits`]). Measured:
+//!   LAMMPS 320 to 490; pigz and the `cat` that feeds pigz 900 to 20,000, but these two block on
+//!   their pipe five to fifty times as often.
 //!   two LAMMPS ranks 52 to 64 % in MPI libraries, on one core and on two shared cores; GROMACS
 //!   (2 OpenMP threads) 64 % in libgomp on two shared cores and 5 to 8 % on one core, where
 //!   libgomp detects the single core and sleeps early; povray none. Any polling in MPI is a
@@ -40,10 +39,10 @@ use crate::file;
 use crate::text;
 use crate::waits::{SampleCounts, WaitSampler, fixes_waiting_at_start};
 
-/// Involuntary switches per second of CPU time above which a thread yields, if it blocks less
-/// often than it is switched involuntarily.
+/// Involuntary switches per second of CPU time above which a thread counts as yielding, unless it
+/// blocks more often than it is switched involuntarily.
 const YIELDS_PER_CPU_SECOND: f64 = 20_000.0;
-/// Minimum CPU time between two checks for a thread to be evaluated.
+/// Minimum CPU time of a thread between two checks; threads with less are not evaluated.
 const CPU_NS_MIN: u64 = 2_000_000;
 /// Minimum number of samples for shares to be evaluated.
 const SAMPLES_MIN: u32 = 30;
@@ -55,8 +54,8 @@ const OPENMP_SHARE: f64 = 0.5;
 const CHECKS_BETWEEN_MAX: u32 = 32;
 /// Minimum share of samples in a runtime for a thread to count as waiting there.
 const WAIT_SHARE: f64 = 0.01;
-/// Number of samples outside of runtimes after which a program is assumed not to wait there.
-/// Most programs begin with a phase of one thread.
+/// Number of samples outside of runtimes after which a program is assumed not to wait in one. The
+/// number is high because most programs begin with a phase of one thread.
 const FREE_SAMPLES: u32 = 300;
 /// Maximum number of processes that are searched for runtimes at a time, newest first.
 const PROCESSES_MAX: usize = 8;
@@ -68,12 +67,12 @@ pub(crate) struct SpinDetector {
     last: BTreeMap<i32, SwitchCounts>,
     spinners: BTreeSet<i32>,
     sampler: Option<WaitSampler>,
-    /// Checks until the next round of sampling, and the interval after that.
+    /// Number of checks until the next round of sampling, and the interval of the round after that.
     checks_left: u32,
     pause: u32,
     warning: Option<String>,
-    /// Whether a runtime is loaded that fixes its way of waiting at its start, and whether
-    /// threads were sampled waiting in it.
+    /// Whether a runtime is loaded that fixes its way of waiting at its start, and, in the next
+    /// field, whether threads were sampled waiting in such a runtime.
     loaded: Option<bool>,
     waits_in_runtime: Option<bool>,
     samples: u32,
@@ -110,7 +109,7 @@ impl SpinDetector {
         u32::try_from(self.spinners.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether the program waits actively in a way that was fixed at its start; `None` if
+    /// Returns whether the program waits actively in a way that was fixed at its start; `None` if
     /// unknown.
     pub(crate) fn active_wait(&self) -> Option<bool> {
         match (self.loaded, self.waits_in_runtime) {
@@ -121,8 +120,8 @@ impl SpinDetector {
         }
     }
 
-    /// Searches the newest of these processes for runtimes. At the first check they may not
-    /// have loaded any yet.
+    /// Searches the newest of these processes for runtimes. At the first check a process may not
+    /// have loaded its runtime yet.
     pub(crate) fn find_runtimes(&mut self, pids: &BTreeSet<i32>) {
         if self.last.is_empty() {
             return;
@@ -145,13 +144,13 @@ impl SpinDetector {
         (self.checks_left, self.pause) = (1, 1);
     }
 
-    /// The reason why threads cannot be sampled, reported once.
+    /// Returns the reason why threads cannot be sampled, once.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
         self.warning.take()
     }
 
-    /// Compares each thread with its state at the last check, about a second ago, and reads the
-    /// samples taken since.
+    /// Compares the CPU time and switches of each thread with those at the last check, about a
+    /// second ago, and reads the samples taken since.
     pub(crate) fn check(&mut self, tids: &BTreeSet<i32>) {
         let mut now = BTreeMap::new();
         let mut busy = BTreeSet::new();
@@ -174,8 +173,8 @@ impl SpinDetector {
         self.spinners.retain(|tid| tids.contains(tid));
     }
 
-    /// Ends a round of sampling, or starts a round if it is due. The interval between rounds
-    /// grows.
+    /// Ends a round of sampling, or starts a round if one is due. The interval between rounds grows
+    /// with each round.
     fn sample(&mut self, busy: &BTreeSet<i32>) {
         if let Some(sampler) = self.sampler.take() {
             let counts = sampler.finish(&self.proc_root);
@@ -213,8 +212,8 @@ impl SpinDetector {
         }
     }
 
-    /// The thread's CPU time and switches. The kernel takes long to generate `status`, so it
-    /// is only read for threads that have run.
+    /// Returns the thread's CPU time and switches. The kernel takes long to generate `status`, so
+    /// the file is only read for threads that have run.
     fn switch_counts(&self, tid: i32) -> Option<SwitchCounts> {
         let dir = self.proc_root.join(tid.to_string());
         let sched = file::parse(&dir.join("schedstat"), "a schedstat", text::sched_stat).ok()?;

@@ -27,7 +27,7 @@ pub(crate) fn cpu_stat_ns(text: &str) -> Option<u64> {
 /// A pressure file: share of the last ten seconds (0..1), and totals.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Pressure {
-    /// Share of time in which some task waited, over ten seconds, 0..1.
+    /// Share of the last ten seconds in which some task waited, 0..1.
     pub some_10s: f64,
     /// Nanoseconds in which some task waited.
     pub some_ns: u64,
@@ -35,7 +35,7 @@ pub struct Pressure {
     pub full_ns: u64,
 }
 
-/// Reads a pressure file.
+/// Parses a pressure file.
 pub(crate) fn pressure(text: &str) -> Option<Pressure> {
     let line = |kind: &str| text.lines().find_map(|l| l.strip_prefix(kind));
     let field = |line: &str, key: &str| {
@@ -55,7 +55,7 @@ pub(crate) fn pressure(text: &str) -> Option<Pressure> {
     })
 }
 
-/// Owner, numbers and permitted CPUs of a process, from `/proc/PID/status`.
+/// Users, pids and permitted CPUs of a process, from `/proc/PID/status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {
     pub uids: [u32; 4],
@@ -65,7 +65,7 @@ pub(crate) struct Credentials {
     pub cpus_allowed: CpuSet,
 }
 
-/// Reads these lines of `/proc/PID/status`.
+/// Parses the lines of `/proc/PID/status` about users, pids and permitted CPUs.
 pub(crate) fn credentials(text: &str) -> Option<Credentials> {
     fn list<T: std::str::FromStr>(text: &str, key: &str) -> Option<Vec<T>> {
         let line = |l: &str| Some(l.strip_prefix(key)?.strip_prefix(':')?.to_owned());
@@ -77,13 +77,13 @@ pub(crate) fn credentials(text: &str) -> Option<Credentials> {
         uids: list(text, "Uid")?.try_into().ok()?,
         gid: *list(text, "Gid")?.first()?,
         groups: list(text, "Groups").unwrap_or_default(),
-        // Missing in kernels without pid namespaces.
+        // The line is missing in kernels without pid namespaces.
         numbers: list(text, "NSpid").or(pid).unwrap_or_default(),
         cpus_allowed: list(text, "Cpus_allowed_list")?.pop()?,
     })
 }
 
-/// The other fields of `/proc/PID/status` that Usher uses.
+/// Thread group, permitted CPUs and context switches of a thread, from `/proc/PID/status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub tgid: i32,
@@ -92,7 +92,7 @@ pub(crate) struct Status {
     pub involuntary_switches: u64,
 }
 
-/// Reads `/proc/PID/status`.
+/// Parses thread group, permitted CPUs and context switches in `/proc/PID/status`.
 pub(crate) fn status(text: &str) -> Option<Status> {
     let value = |key: &str| {
         let mut lines = text.lines();
@@ -115,7 +115,7 @@ pub(crate) struct SchedStat {
     pub slices: u64,
 }
 
-/// Reads `/proc/PID/schedstat`.
+/// Parses `/proc/PID/schedstat`.
 pub(crate) fn sched_stat(text: &str) -> Option<SchedStat> {
     let mut numbers = text.split_whitespace().map(|w| w.parse::<u64>().ok());
     let mut next = || numbers.next().flatten();
@@ -134,7 +134,7 @@ pub(crate) struct CpuTicks {
     pub steal: u64,
 }
 
-/// Reads `/proc/stat`: the sum over all CPUs, and each online CPU.
+/// Parses `/proc/stat`: the sum over all CPUs, and each online CPU.
 pub(crate) fn machine_stat(text: &str) -> Option<(CpuTicks, BTreeMap<CpuId, CpuTicks>)> {
     let mut all = None;
     let mut each = BTreeMap::new();
@@ -153,7 +153,8 @@ pub(crate) fn machine_stat(text: &str) -> Option<(CpuTicks, BTreeMap<CpuId, CpuT
     Some((all?, each))
 }
 
-/// user nice system idle iowait irq softirq steal (guest time is in user).
+/// Parses a CPU line, `user nice system idle iowait irq softirq steal`; guest time is included in
+/// user.
 fn cpu_ticks(text: &str) -> Option<CpuTicks> {
     let numbers: Vec<u64> = text
         .split_whitespace()
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(each.keys().copied().collect::<Vec<_>>(), [0, 11]);
     }
 
-    /// Nearly valid texts: pieces of valid texts in any order.
+    /// Generates nearly valid texts: pieces of valid texts in any order.
     fn almost() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just("usage_usec ".to_owned()),

@@ -41,10 +41,10 @@ pub(crate) struct TrackedProcesses {
 }
 
 impl TrackedProcesses {
-    /// Tracks the tree below a process.
+    /// Starts to track the tree below a process.
     ///
     /// # Errors
-    /// The process has ended, or its number belongs to a later one.
+    /// The process has ended, or its number belongs to a later process.
     pub(crate) fn open(proc_root: &Path, root: ProcessId) -> Result<Self, ProbeError> {
         let mut tree = Self::empty(proc_root);
         tree.add(root)?;
@@ -52,7 +52,7 @@ impl TrackedProcesses {
         Ok(tree)
     }
 
-    /// Tracks no process yet.
+    /// Creates a tracker without processes.
     pub(crate) fn empty(proc_root: &Path) -> Self {
         Self {
             proc_root: proc_root.to_owned(),
@@ -63,11 +63,11 @@ impl TrackedProcesses {
         }
     }
 
-    /// Tracks one more process and its descendants. Returns its present CPU time in nanoseconds;
-    /// 0 if it is tracked already.
+    /// Tracks one more process and its descendants. Returns the present CPU time of the process in
+    /// nanoseconds; 0 if it is tracked already.
     ///
     /// # Errors
-    /// The process has ended, or its number belongs to a later one.
+    /// The process has ended, or its number belongs to a later process.
     pub(crate) fn add(&mut self, root: ProcessId) -> Result<u64, ProbeError> {
         let stat = read_stat(&self.proc_root, root.pid)?;
         if stat.start_ticks != root.start_ticks {
@@ -94,12 +94,13 @@ impl TrackedProcesses {
         self.highest_ticks.saturating_mul(self.ns_per_tick)
     }
 
-    /// Whether all members have ended. A zombie counts as ended: it will not run again.
+    /// Returns whether all members have ended. A zombie counts as ended, because it will not run
+    /// again.
     pub(crate) fn has_ended(&self) -> bool {
         self.members.values().all(ProcStat::is_dead)
     }
 
-    /// A pidfd of the member that has run longest; `None` if all have ended.
+    /// Returns a pidfd of the member that has run longest; `None` if all have ended.
     pub(crate) fn oldest(&self) -> Option<OwnedFd> {
         let living = self.members.iter().filter(|(_, stat)| !stat.is_dead());
         let mut by_age: Vec<_> = living.map(|(&pid, stat)| (stat.start_ticks, pid)).collect();
@@ -115,7 +116,7 @@ impl TrackedProcesses {
         self.members.keys().copied().collect()
     }
 
-    /// The threads of all members, without main threads that have ended.
+    /// Returns the threads of all members, without main threads that have ended.
     pub(crate) fn threads(&self) -> BTreeSet<i32> {
         let tasks = |(&pid, stat): (&i32, &ProcStat)| {
             let main_ended = matches!(stat.state, 'Z' | 'X');
@@ -154,7 +155,7 @@ impl TrackedProcesses {
         found
     }
 
-    /// Adds to `ended_ticks` the time of members that are now missing, minus the rise of their
+    /// Adds the time of members that are now missing to `ended_ticks`, minus the rise of their
     /// nearest living ancestor's time for children.
     fn keep_ended(&mut self, living: &BTreeMap<i32, ProcStat>) {
         let mut missing: BTreeMap<Option<i32>, u64> = BTreeMap::new();
@@ -178,8 +179,8 @@ impl TrackedProcesses {
     }
 
     fn living_ancestor(&self, mut pid: i32, living: &BTreeMap<i32, ProcStat>) -> Option<i32> {
-        // A chain longer than the number of members would be a cycle, which only reused
-        // numbers could cause.
+        // A chain of ancestors longer than the number of members would be a cycle, which only
+        // reused pids could cause.
         for _ in 0..=self.members.len() {
             if living.contains_key(&pid) {
                 return Some(pid);
@@ -214,7 +215,7 @@ fn numbered(dir: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// The children from `task/TID/children`, which kernels with `CONFIG_PROC_CHILDREN` have.
+/// Returns the children from `task/TID/children`, a file of kernels with `CONFIG_PROC_CHILDREN`.
 fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
     let task = proc_root.join(pid.to_string()).join("task");
     let lists = tasks(proc_root, pid)
@@ -228,7 +229,8 @@ fn children(proc_root: &Path, pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// All processes by parent, if the kernel has no `children` files; `None` if it has.
+/// Returns all processes by parent if the kernel has no `children` files; `None` if it has such
+/// files.
 fn children_by_scan(
     proc_root: &Path,
     known: &[(i32, Option<u64>)],

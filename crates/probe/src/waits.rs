@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Samples of where threads spend CPU time: in the program, or in a runtime that waits.
 //!
-//! In every counter of the kernel, a thread that spins in user space is identical to a thread
-//! that computes: no system call, and no switch except at the tick. The difference is the code
-//! that it executes. For about a second the software task clock, which every machine has,
-//! samples the thread's instruction pointer four hundred times per second of CPU time. An
-//! address inside the library of an MPI or OpenMP runtime is a wait, since these libraries do
-//! no computation of their own.
+//! In every counter of the kernel, a thread that spins in user space is identical to a thread that
+//! computes: no system call, and no switch except at the tick. Only the executed code differs. For
+//! about a second the software task clock, which every machine has, samples the thread's
+//! instruction pointer four hundred times per second of CPU time. An address inside the library of
+//! an MPI or OpenMP runtime counts as a wait, since these libraries do no computation of their own.
 //!
 //! Not detected: statically linked runtimes, spin loops of the program itself, and processes
 //! that this user may not trace.
@@ -21,14 +20,14 @@ use crate::counters::{CounterGap, CounterKind};
 use crate::file;
 use crate::process::live_dir;
 
-/// CPU time of a thread between two samples.
+/// CPU time of a thread between two samples, in nanoseconds.
 const PERIOD_NS: u64 = 2_500_000;
 /// Size of a ring buffer: 512 samples, more than one second needs.
 const BUFFER_BYTES: usize = 8192;
 /// Maximum number of threads sampled at a time; they represent the whole program.
 const THREADS_MAX: usize = 32;
 
-/// The MPI library of any implementation.
+/// Name of the MPI library of any implementation.
 const MPI_ITSELF: &str = "libmpi";
 /// MPI libraries and their transports, which poll until a message arrives.
 const MPI: [&str; 11] = [
@@ -47,8 +46,8 @@ const MPI: [&str; 11] = [
 /// OpenMP runtimes, which spin for a while and then sleep unless configured otherwise.
 const OPENMP: [&str; 3] = ["libgomp", "libiomp5", "libomp"];
 
-/// The OpenMP runtime that fixes at its start, by the number of CPUs found, how long it spins
-/// before it sleeps, and does not yield meanwhile. LLVM's and Intel's runtimes yield.
+/// The OpenMP runtime that determines at its start, by the number of CPUs found, how long it spins
+/// before it sleeps. It does not yield while it spins; LLVM's and Intel's runtimes yield.
 const GNU_OPENMP: &str = "libgomp";
 
 /// The number of a thread's samples by location.
@@ -77,7 +76,7 @@ impl std::fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Starts to sample threads; ended threads are left out.
+    /// Starts to sample threads; threads that have ended are left out.
     pub(crate) fn start(tids: &BTreeSet<i32>) -> Result<Self, CounterGap> {
         let mut samplers = BTreeMap::new();
         for &tid in tids.iter().take(THREADS_MAX) {
@@ -90,7 +89,7 @@ impl WaitSampler {
         Ok(Self { samplers })
     }
 
-    /// Ends the sampling and returns the locations of each thread's samples.
+    /// Ends the sampling and returns for each thread the number of samples by location.
     pub(crate) fn finish(self, proc_root: &Path) -> BTreeMap<i32, SampleCounts> {
         let counts = |(tid, mut sampler): (i32, Sampler)| {
             let maps = proc_root.join(tid.to_string()).join("maps");
@@ -117,9 +116,9 @@ impl SampleCounts {
     }
 }
 
-/// Whether a process has loaded a runtime that fixes at its start, by the number of CPUs found,
-/// how its threads wait; `None` if that cannot be read. GNU OpenMP does not count with
-/// `OMP_WAIT_POLICY=passive` in the environment.
+/// Returns whether a process has loaded a runtime that determines at its start, by the number of
+/// CPUs found, how its threads wait; `None` if the mappings cannot be read. GNU OpenMP does not
+/// count with `OMP_WAIT_POLICY=passive` in the environment.
 pub(crate) fn fixes_waiting_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
     let dir = live_dir(proc_root, pid);
     let maps = Maps::parse(&file::read(&dir.join("maps")).ok()?);
@@ -133,7 +132,7 @@ pub(crate) fn fixes_waiting_at_start(proc_root: &Path, pid: i32) -> Option<bool>
         let is_passive = |entry: &str| entry.eq_ignore_ascii_case("OMP_WAIT_POLICY=passive");
         environment.split('\0').any(is_passive)
     };
-    // Only MPI itself, not its transports, which other programs use too.
+    // Only the MPI library itself counts: other programs use its transports too.
     Some(loaded(&MPI_ITSELF) || loaded(&GNU_OPENMP) && !passive())
 }
 
@@ -167,7 +166,7 @@ struct Maps {
 }
 
 impl Maps {
-    /// Lines are `start-end perms offset dev inode path`.
+    /// Parses `/proc/PID/maps`, whose lines are `start-end perms offset dev inode path`.
     fn parse(text: &str) -> Self {
         let line = |line: &str| {
             let mut fields = line.split_ascii_whitespace();

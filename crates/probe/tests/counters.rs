@@ -32,8 +32,8 @@ fn stopped(burn: &Path, arguments: &str) -> (Child, Pid) {
     (child, pid)
 }
 
-/// Whether the count matches the CPU time that was used. The task clock continues while the
-/// hypervisor or an interrupt has the CPU, so it may exceed that time.
+/// Returns whether the count matches the CPU time that was used. The task clock continues while the
+/// hypervisor or an interrupt has the CPU, so the count may exceed that time.
 fn counts(counted_ns: f64, burnt: Duration) -> bool {
     (0.95..1.5).contains(&(counted_ns / burnt.as_nanos() as f64))
 }
@@ -50,7 +50,7 @@ fn counting_starts_at_exec_with_threads_and_children() {
     use std::io::Write;
     child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     let all = wait4(pid.as_raw_nonzero().get());
-    // Three threads and two children with 0.1 s each.
+    // Expected: three threads and two children with 0.1 s each.
     let burnt = Duration::from_millis(500);
     let counted = counters.read();
     assert!(counts(counted, burnt), "{counted} of {all:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples of real programs, with and without a cgroup.
+//! Tests of the probe with real programs, with and without a cgroup: CPU time, ends, spinners,
+//! stops and heartbeats.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -139,11 +140,11 @@ fn without_a_cgroup_the_tree_is_nearly_as_accurate() {
         last = now;
         probe.has_ended().unwrap()
     });
-    // No process has waited for the zombie yet, so its time can still be read.
+    // The time of the zombie can still be read, because no process has waited for it yet.
     let last = probe.sample(u64::MAX, 0.0).unwrap();
     let known = program.cpu_time();
-    // The resolution is a clock tick per process, and a child that is reaped between two reads
-    // may be counted both alive and in its parent's sum.
+    // The tolerance covers a clock tick per process, and a child that is reaped between two reads
+    // and so counts both alive and in its parent's sum.
     let ratio = last.cpu_ns as f64 / known.as_nanos() as f64;
     assert!((0.7..1.35).contains(&ratio), "{last:?} {known:?}");
     assert_eq!(last.wait_ns, None);
@@ -173,7 +174,7 @@ fn without_a_cgroup_the_end_of_the_last_process_is_awaited() {
     drop(root.stdin.take());
     root.wait().unwrap();
     assert!(is_raised(&probe));
-    // Raised once; a poll now sleeps until the child ends.
+    // The event was raised once; another poll sleeps until the child ends.
     assert!(!probe.has_ended().unwrap());
     assert!(!is_raised(&probe));
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
@@ -225,7 +226,7 @@ fn stolen_time_is_subtracted() {
 fn sample_until(probe: &mut ProgramProbe, each_ns: u64, enough: impl Fn(u32, u32) -> bool) {
     let (mut cpu_ns, mut samples) = (0, 0);
     until("enough samples were taken", || {
-        // Checks for spinning are due once a second: this sample only reads the CPU time.
+        // The sample only reads the CPU time, because checks for spinning are due once a second.
         let at_ns = u64::from(samples) * 1_000_000_000;
         let sample = probe.sample(at_ns, 0.0).unwrap();
         if sample.cpu_ns < cpu_ns + each_ns {
@@ -237,7 +238,8 @@ fn sample_until(probe: &mut ProgramProbe, each_ns: u64, enough: impl Fn(u32, u32
     });
 }
 
-/// A program whose two busy threads share one CPU, and its probe. Its main thread waits.
+/// Starts a program with two busy threads on one CPU and a waiting main thread; returns the program
+/// and its probe.
 fn on_one_cpu(program: &Path, how: &str) -> (Burning, ProgramProbe) {
     let mut program = Burning::start(program, &[how, "2", "0", "0"]);
     let mut cpus = rustix::thread::CpuSet::new();
@@ -309,7 +311,7 @@ fn heartbeats_have_priority_and_a_broken_page_is_reported_once() {
     slot.release();
     heart.beat(5);
     assert_eq!(source(&mut probe), (ProgressSource::Heartbeat, 5.0, 1.0));
-    // Managed again, as after the death of the daemon: earlier work does not count.
+    // The program is managed again, as after the death of the daemon; earlier work does not count.
     let mut again = ProgramProbe::open(&home, config.clone()).unwrap();
     heart.beat(2);
     assert_eq!(source(&mut again), (ProgressSource::Heartbeat, 2.0, 1.0));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real processes with a known CPU time (`burn.c`).
+//! Helpers of the probe's tests: build and run `burn.c`, real processes with a known CPU time, and
+//! compare measured with known times.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::io::{Read, Write};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Builds `burn.c` into a directory; `poll` with a library named like an MPI library.
+/// Builds `burn.c` into a directory; also builds `poll` with a library that has the name of an MPI
+/// library.
 pub fn build(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/burn.c");
     let cc = |arguments: &[&str]| {
@@ -30,14 +32,14 @@ pub fn build(dir: &Path) -> PathBuf {
     dir.join("burn")
 }
 
-/// A burning program, killed when dropped.
+/// A running `burn`, killed when dropped.
 pub struct Burning {
     pub child: Child,
 }
 
 impl Burning {
-    /// Starts it in a new session, so that autogroup separates it from the other tests. It
-    /// waits with all its threads for [`Burning::go`].
+    /// Starts the program in a new session, so that its autogroup separates it from the other
+    /// tests. The program waits with all its threads for [`Burning::go`].
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -63,8 +65,8 @@ impl Burning {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     }
 
-    /// Waits for its end; returns the CPU time of the program and of all processes that it
-    /// waited for, as the kernel accounts it (`wait4`).
+    /// Waits for the program's end; returns the CPU time of the program and of all processes that
+    /// it waited for, as the kernel accounts it (`wait4`).
     pub fn cpu_time(&mut self) -> Duration {
         wait4(self.pid())
     }
@@ -72,7 +74,7 @@ impl Burning {
 
 impl Drop for Burning {
     fn drop(&mut self) {
-        // The group belongs to the program; it may have ended already.
+        // The process group belongs to the program; the program may have ended already.
         let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
         let _ = self.child.wait();
@@ -98,7 +100,7 @@ pub fn wait4(pid: i32) -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Polls until `state` holds.
+/// Polls until `state` returns true.
 pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !state() {
@@ -107,7 +109,7 @@ pub fn until(what: &str, mut state: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a measured time is equal to a known one within 5 % and two clock ticks.
+/// Returns whether a measured time equals a known time within 5 % and two clock ticks.
 pub fn close(measured_ns: f64, known: Duration) -> bool {
     let known_ns = known.as_nanos() as f64;
     (measured_ns - known_ns).abs() <= 0.05 * known_ns + 20e6
