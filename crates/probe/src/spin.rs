@@ -10,6 +10,7 @@
 //!   yielding locks 300,000 to 370,000, twice as many as voluntary switches; povray 340 to 490;
 //!   LAMMPS 320 to 490; pigz and the `cat` that feeds pigz 900 to 20,000, but these two block on
 //!   their pipe five to fifty times as often.
+//! * *Spinning in a runtime*: samples of the instruction pointer ([`crate::waits`]). Measured:
 //!   two LAMMPS ranks 52 to 64 % in MPI libraries, on one core and on two shared cores; GROMACS
 //!   (2 OpenMP threads) 64 % in libgomp on two shared cores and 5 to 8 % on one core, where
 //!   libgomp detects the single core and sleeps early; povray none. Any polling in MPI is a
