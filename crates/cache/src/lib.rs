@@ -141,7 +141,8 @@ impl Cache {
         self.geometry
     }
 
-    /// Accesses an address, for reading or writing. The line is cached afterwards.
+    /// Accesses an address, for reading or writing. After the access, the line of the address is
+    /// cached.
     pub fn access(&mut self, address: u64) -> AccessOutcome {
         let line = self.geometry.line(address);
         let replacement = self.replacement;
@@ -158,7 +159,8 @@ impl Cache {
         AccessOutcome::Hit
     }
 
-    /// Whether the line of an address is cached; does not count as a use.
+    /// Returns whether the line of an address is cached. The query does not count as a use of the
+    /// line.
     pub fn contains(&self, address: u64) -> bool {
         let line = self.geometry.line(address);
         let first = self.geometry.set(address) * self.geometry.ways;
