@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events that happen to programs, and actions that Usher takes on them.
+//! Events that happen to programs (arrival, departure, repetition, new limits), and the actions
+//! that Usher takes on programs (seat, release, freeze, thaw, demote). Plain values without
+//! behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +23,7 @@ pub enum Event {
         /// Wall-clock seconds of the repetition.
         seconds: f64,
     },
-    /// The CPU quota of a program's cgroups, or the CPUs that its threads pinned themselves to,
-    /// have changed.
+    /// A program's CPU quota, or the CPUs that its threads pinned themselves to, have changed.
     Limited {
         /// The program.
         program: ProgramId,
@@ -68,8 +69,8 @@ pub enum Action {
         /// The program.
         program: ProgramId,
     },
-    /// Lower the priorities of the whole process tree until it is released. A demotion that is
-    /// weaker than the present one changes nothing.
+    /// Lower the priorities of the whole process tree until the program is released. A demotion
+    /// that is weaker than the present demotion changes nothing.
     Demote {
         /// The program.
         program: ProgramId,
@@ -82,8 +83,8 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demotion {
-    /// Nice 19, also for the autogroup where the session consists of the program alone: what paper
-    /// 2's client does.
+    /// Nice 19 for all threads. The autogroup gets nice 19 too if the session consists of the
+    /// program alone. This is what paper 2's client does.
     Nice,
     /// The strongest demotion: nice 19, `SCHED_IDLE`, the idle I/O class, and `cpu.idle` on a
     /// cgroup of its own. Where that cgroup is not available, the autogroup is set as with `Nice`.

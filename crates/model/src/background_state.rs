@@ -20,8 +20,9 @@ pub struct Contention {
     pub foreground: u64,
     /// Length of the window in nanoseconds.
     pub window_ns: u64,
-    /// `eii` and `ipd`: the background share below which background work stops. `usher`:
-    /// nanoseconds without a foreground request after which it continues; 0 for the CPUs.
+    /// `eii` and `ipd`: the background share of a resource below which background work stops.
+    /// `usher`: nanoseconds without a foreground request after which background work continues; 0
+    /// for the CPUs.
     pub threshold: f64,
 }
 
@@ -38,9 +39,9 @@ pub struct BackgroundState {
     pub since_ns: u64,
     /// The contention for which the program was last stopped; `None` if it was never stopped.
     pub reason: Option<Contention>,
-    /// `reason` as a sentence for people.
+    /// The contention in `reason`, as a sentence for people.
     pub reason_text: Option<String>,
-    /// Share of the last 10 s for which the program was allowed to run, 0..1.
+    /// Share of the last 10 s in which the program was allowed to run, 0..1.
     pub share: f64,
     /// Total number of stops.
     pub stops: u64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets of logical CPUs, written as the kernel writes them: `0-3,8,10-11`.
+//! Sets of logical CPUs, written as the kernel writes them: `0-3,8,10-11`. Backed by a bit per CPU
+//! number; numbers above [`CPU_ID_MAX`] are rejected as typing errors when a list is parsed.
 
 use std::fmt;
 use std::str::FromStr;

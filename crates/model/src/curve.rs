@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scalability curves: progress per second as a function of cores.
+//! Scalability curves: progress per second of a program as a function of its number of cores.
+//!
+//! A curve is a list of points, linear between points, proportional below the first and constant
+//! above the last. Computes rates, numbers of busy CPUs and the best rate up to a number of cores.
+//! Fitting of curves to measurements is in crate `policy`.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Use of the machine's resources by foreground work, background work, and processes that count as
 //! neither.
-//!
-//! All figures are totals since metering began and never decrease: the use between two samples is
-//! their difference. Times are on the observations' clock.
+//! All figures are totals since metering began and never decrease, so the use between two samples
+//! is their difference. Times are on the clock of the observations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,11 +109,11 @@ pub struct LinkUse {
     /// where unknown.
     #[serde(default)]
     pub packets: u64,
-    /// Time of the last of these calls or packets; `None`: none yet.
+    /// Time of the last call or packet; `None`: there was none yet.
     pub last_ns: Option<u64>,
 }
 
-/// Resources that one accounting owner has used.
+/// The use of CPUs, disks and interfaces by one accounting owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in nanoseconds, including processes that have ended.
@@ -134,16 +133,17 @@ pub enum MeterSource {
     /// BPF programs at kernel tracepoints: every process, however short-lived, every disk and every
     /// interface.
     Bpf,
-    /// `/proc`, which has three limits. A process that starts and ends between two samples counts
-    /// as foreground, unless it is in a background program's cgroup. The disk that a program uses
-    /// is inferred from the disks' utilisation. All use of interfaces counts as foreground.
+    /// Figures from `/proc`, which have three limits. A process that starts and ends between two
+    /// samples counts as foreground, unless it is in a background program's cgroup. The disk that a
+    /// program uses is inferred from the disks' utilisation. All use of interfaces counts as
+    /// foreground.
     Proc,
 }
 
 /// A foreground process that waits for something that a background program holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockedProcess {
-    /// The background program that holds it.
+    /// The background program that holds the resource.
     pub blocked_by: ProgramId,
     /// The waiting process.
     pub pid: i32,
@@ -155,13 +155,13 @@ pub struct BlockedProcess {
 /// waits for a CPU, CPUs that run only other background work count as idle too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleCpus {
-    /// Time since which at least one CPU has been idle, not always the same; `None`: all CPUs are
-    /// busy.
+    /// Time since which at least one CPU has been idle; at different times it may have been
+    /// different CPUs. `None`: all CPUs are busy.
     pub since_ns: Option<u64>,
-    /// Least number of idle CPUs during that time.
+    /// Least number of idle CPUs since `since_ns`.
     pub cpus: u32,
-    /// Time since which no CPU has run anything but background work, including background work that
-    /// this Usher does not manage; `None`: some CPU runs foreground work.
+    /// Time since which all CPUs have run only background work, including background work that this
+    /// Usher does not manage; `None`: some CPU runs foreground work.
     #[serde(default)]
     pub background_only_since_ns: Option<u64>,
 }
@@ -175,21 +175,21 @@ pub struct Metering {
     pub cpus: u32,
     /// Idle time in nanoseconds, summed over CPUs.
     pub idle_ns: u64,
-    /// Time of the last reading of CPU times and waits. Reading them is more expensive than the
-    /// rest, so they may be older than the observation.
+    /// Time of the last reading of CPU times and waits. CPU times are more expensive to read than
+    /// the other figures, so they may be older than the observation.
     pub cpu_read_ns: u64,
     /// Number of times that two or more runnable threads queued on one CPU while another CPU ran
     /// only background work (run-queue imbalance).
     #[serde(default)]
     pub rq_imbalances: u64,
-    /// CPUs that are idle now; `None` where no timer watches for them.
+    /// CPUs that are idle now; `None` if no timer in the kernel detects idle CPUs.
     #[serde(default)]
     pub idle_cpus: Option<IdleCpus>,
-    /// All processes that are neither background nor ignored.
+    /// Use by all processes that are neither background nor ignored.
     pub foreground: Usage,
-    /// Always-on services and kernel threads.
+    /// Use by always-on services and kernel threads.
     pub ignored: Usage,
-    /// The background programs.
+    /// Use by each background program.
     pub background: BTreeMap<ProgramId, Usage>,
     /// Foreground processes that wait for a stopped background program.
     pub blocked: Vec<BlockedProcess>,

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A bound on the nesting depth of TOML texts that users write.
+//! A bound on the nesting depth of TOML texts that users write: at most 64 open brackets and
+//! braces. The check prevents a stack overflow in crate toml, which parses inline tables
+//! recursively without a bound.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
@@ -7,12 +9,12 @@ use toml_parser::lexer::TokenKind;
 /// Brackets and braces that may be open at the same time. Usher's own files nest at most five deep.
 const DEPTH_MAX: usize = 64;
 
-/// Returns the reason for which a TOML text must not be parsed, or `None` if it may be: crate toml
-/// parses the inline tables of a malformed text recursively, without a bound, and overflows the
-/// stack.
+/// Returns the reason for which a TOML text must not be parsed, or `None` if parsing is safe. Crate
+/// toml parses the inline tables of a malformed text recursively, without a bound, and overflows
+/// the stack.
 ///
-/// As in that parser, a bracket is open until its own counterpart follows. Brackets in strings and
-/// comments are ignored.
+/// As in the toml parser, a bracket is open until its own counterpart follows. Brackets in strings
+/// and comments are ignored.
 pub fn nesting_error(toml: &str) -> Option<&'static str> {
     let mut open = Vec::new();
     for token in Source::new(toml).lex() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! State of the machine and its programs at one moment.
+//! The input of a policy: the state of the machine and its programs at one moment, with progress
+//! figures by source and the confidence in each source. Plain values without behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,19 +15,19 @@ use crate::program::ProgramId;
 pub enum ProgressSource {
     /// The program counts its own work on the heartbeat page.
     Heartbeat,
-    /// Completed repetitions of the whole program.
+    /// Completed repetitions of the whole program. A repetition is a run of the command.
     Repetition,
     /// OpenMP's tool interface: useful CPU time of the threads, without waiting.
     Ompt,
     /// Instructions retired, from the PMU.
     Instructions,
-    /// CPU time without steal. This is a demand signal: it counts the time of spinning threads as
-    /// progress, and thus never justifies taking seats away.
+    /// CPU time without steal time. This source is a demand signal: it counts the time of spinning
+    /// threads as progress, and thus never justifies taking seats away.
     CpuTime,
 }
 
 impl ProgressSource {
-    /// Whether a plan may be based on this source.
+    /// Returns whether a plan may be based on this source.
     pub fn may_plan(self) -> bool {
         self != Self::CpuTime
     }
@@ -76,8 +77,8 @@ pub struct Progress {
 pub const PLAN_CONFIDENCE_MIN: f64 = 0.5;
 
 impl Progress {
-    /// Whether a plan may be based on this figure: its source counts work done, and the confidence
-    /// is high enough.
+    /// Returns whether a plan may be based on this figure: its source must count work done, and the
+    /// confidence must be at least [`PLAN_CONFIDENCE_MIN`].
     pub fn may_plan(&self) -> bool {
         self.source.may_plan() && self.confidence >= PLAN_CONFIDENCE_MIN
     }
@@ -105,7 +106,7 @@ pub struct ProgramSample {
     /// The best progress figure available.
     pub progress: Option<Progress>,
     /// Whether the program was stopped by its user (`SIGSTOP`) at any time since the last sample.
-    /// The rate of that interval is not the rate of a running program.
+    /// The rate of such an interval is not the rate of a running program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
@@ -122,9 +123,9 @@ pub struct Observation {
     /// Actions of the last decision that failed.
     pub failed: Vec<FailedAction>,
     /// Samples of the managed programs, by rising id. Late or lost samples are missing; with
-    /// [`crate::SampleScope::Meter`] there are none.
+    /// [`crate::SampleScope::Meter`] the list is empty.
     pub programs: Vec<ProgramSample>,
-    /// The meter's figures; `None` without background work to regulate.
+    /// The meter's figures; `None` if no background work is regulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metering: Option<Metering>,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Output of a policy: the seats, the actions to take now, and the reasons.
+//! The output of a policy: the plan with all seats and loans, the actions to take now, notes with
+//! the reasons, and the time and scope of the next sample. Plain values without behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub struct Seat {
     pub program: ProgramId,
     /// The program's own CPUs when seated; when shared or in turn, the CPUs that it shares.
     pub cpus: CpuSet,
-    /// Domains of those CPUs.
+    /// Domains of `cpus`.
     pub domains: Vec<DomainId>,
     /// Seated, shared or in turn.
     pub mode: SeatMode,
@@ -78,7 +79,7 @@ pub enum SampleScope {
     /// Everything.
     #[default]
     All,
-    /// The meter alone, since sampling every program costs more.
+    /// The meter alone: sampling every program costs more.
     Meter,
 }
 
@@ -95,26 +96,26 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// The complete plan, if it has changed.
     pub plan: Option<Plan>,
-    /// New reasons.
+    /// Notes with new reasons.
     pub notes: Vec<Note>,
     /// Nanoseconds until the policy needs the next sample; `None`: only after an event.
     pub wake_after_ns: Option<u64>,
-    /// Scope of that sample.
+    /// What the next sample must cover.
     #[serde(default, skip_serializing_if = "SampleScope::is_all")]
     pub scope: SampleScope,
-    /// States of the background programs, by rising id, if they have changed.
+    /// States of the background programs, by rising id; `None` if no state has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background_states: Option<Vec<BackgroundState>>,
-    /// Whether a scheduler may enforce the seats as soft seats: it lends idle CPUs of a seat and
-    /// returns them at once. False while a program is measured on its seat. `None`: unchanged;
-    /// initially false.
+    /// Whether a scheduler may enforce the seats as soft seats, which lends idle CPUs of a seat and
+    /// returns them at once. False while a program is measured on its seat. `None`: unchanged since
+    /// the last decision; the initial value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_seats: Option<bool>,
 }
 
 impl Decision {
-    /// Whether `recorded` equals this decision. Records from before the field `soft_seats` existed
-    /// do not contain it, so the field is then ignored.
+    /// Returns whether `recorded` equals this decision. Records from before the field `soft_seats`
+    /// existed do not contain that field; it is then ignored.
     pub fn is_recorded_as(&self, recorded: &Self) -> bool {
         let soft_seats = self.soft_seats.filter(|_| recorded.soft_seats.is_some());
         let comparable = Self {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Identifies all processes of a managed program.
+//! Identifies all processes of a managed program: the root process with its start time, and the
+//! cgroup of the tree if it has one. Crate `act` creates this value, crate `probe` reads it.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::program::ProgramId;
 
-/// A process. The start time distinguishes it from a later process with the same pid.
+/// A process by pid and start time. The start time distinguishes the process from a later process
+/// with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// The pid.

@@ -7,42 +7,43 @@
 /// Fields of a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcStat {
-    /// Its number.
+    /// Number of the process or thread.
     pub pid: i32,
-    /// The name that it chose: at most 15 bytes, for threads of the kernel 63.
+    /// Name that the process chose: at most 15 bytes, for threads of the kernel 63.
     pub name: String,
-    /// `R`, `S`, `Z` and others.
+    /// State letter: `R`, `S`, `Z` and others.
     pub state: char,
-    /// The number of its parent process.
+    /// Number of the parent process.
     pub parent: i32,
-    /// Its process group.
+    /// Number of the process group.
     pub group: i32,
-    /// Its session.
+    /// Number of the session.
     pub session: i32,
     /// The kernel's `PF_` bits.
     pub flags: u64,
     /// CPU time in user and kernel mode, in clock ticks.
     pub own_ticks: u64,
-    /// The part of it in kernel mode, in clock ticks.
+    /// CPU time in kernel mode, in clock ticks; part of `own_ticks`.
     pub system_ticks: u64,
-    /// CPU time of children that ended and were waited for, in clock ticks.
+    /// CPU time of children that ended and were waited for, in clock ticks. Not part of
+    /// `own_ticks`.
     pub children_ticks: u64,
-    /// Threads of the process.
+    /// Number of threads of the process.
     pub threads: i64,
-    /// When the process or thread started, in clock ticks since boot.
+    /// Start time of the process or thread, in clock ticks since boot.
     pub start_ticks: u64,
-    /// Its scheduling class (sched(7)); `None` where the text ends before.
+    /// Scheduling policy (sched(7)); `None` if the text ends before this field.
     pub policy: Option<u32>,
 }
 
 impl ProcStat {
-    /// Parses the file's text; `None` where it is cut short or malformed.
+    /// Parses the file's text; `None` if the text is truncated or malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let (pid, rest) = text.split_once(" (")?;
-        // The name may contain parentheses and blanks: the last one ends it.
+        // The name may contain parentheses and blanks, so the last `) ` of the text ends the name.
         let (name, rest) = rest.rsplit_once(") ")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
-        // The manual numbers fields from 1; the state is the third.
+        // The manual numbers fields from 1; the first field after the name is number 3.
         let field = |number: usize| fields.get(number - 3).copied();
         let ticks = |number: usize| field(number)?.parse::<u64>().ok();
         Some(Self {
@@ -62,8 +63,8 @@ impl ProcStat {
         })
     }
 
-    /// Whether it will not run again. A process of which the main thread alone has
-    /// ended has the same state.
+    /// Returns whether the process will not run again. A process whose main thread alone has ended
+    /// has the same state, and also counts as dead.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Managed programs: a program is a whole process tree.
+//! Managed programs: a program is a whole process tree with an identifier, a profile key, and the
+//! properties that the policy knows when the program arrives. Plain values without behaviour.
 
 use std::fmt;
 
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::cpuset::CpuSet;
 use crate::curve::Curve;
 
-/// Identifier of a managed program. Numbers rise in the order of arrival; a daemon never uses one
-/// twice.
+/// Identifier of a managed program. Numbers rise in the order of arrival; a daemon never uses a
+/// number twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProgramId(pub u64);
 
@@ -70,11 +71,11 @@ pub struct Program {
     pub weight: f64,
     /// Curve from the profile store, together with `llc_bytes` and `bandwidth_gbps`.
     pub profile: Option<Curve>,
-    /// Number of threads known to busy-wait for one another: on fewer cores than this the program
-    /// collapses. 0: not known to spin.
+    /// Number of threads known to busy-wait for one another. On fewer cores than this the program
+    /// slows down disproportionately. 0: not known to spin.
     pub spinners: u32,
-    /// Whether the program waits actively ([`ProgramSample::active_wait`]), where earlier runs
-    /// showed it.
+    /// Whether the program waits actively ([`ProgramSample::active_wait`]), if earlier runs have
+    /// shown it.
     ///
     /// [`ProgramSample::active_wait`]: crate::ProgramSample::active_wait
     #[serde(default)]
@@ -95,23 +96,24 @@ pub struct Program {
     /// seat.
     #[serde(default)]
     pub background: Option<Regulation>,
-    /// CPUs that the program, or the process that started it, has bound the whole program to. The
-    /// program is seated within these CPUs or not at all. `None`: not bound.
+    /// CPUs to which the program, or the process that started it, has bound the whole program. The
+    /// program gets a seat within these CPUs, or no seat. `None`: not bound.
     pub bound_to: Option<CpuSet>,
     /// CPUs that threads of the program pinned themselves to by affinity masks. Such a program gets
     /// no seat, since a seat might exclude these CPUs and the program places its threads itself.
     /// `None`: no thread is pinned.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
-    /// CPUs' worth of time that its cgroups allow, > 0: more cores than this do not make the
-    /// program faster. `None`: no quota.
+    /// CPUs' worth of time that the cgroups of the program allow, > 0. More cores than this do not
+    /// make the program faster. `None`: no quota.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
 }
 
 impl Program {
-    /// CPUs that the planner assigns to the program: those that its threads are pinned to, else
-    /// those that the program is bound to. Unpinned threads of a pinned program may run elsewhere.
+    /// Returns the CPUs that the planner assigns to the program: the CPUs that its threads are
+    /// pinned to, else the CPUs that the program is bound to. Unpinned threads of a pinned program
+    /// may run elsewhere.
     pub fn confined_to(&self) -> Option<&CpuSet> {
         self.pinned_to.as_ref().or(self.bound_to.as_ref())
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Restricts a topology to a subset of its CPUs and renumbers the rest.
+//! Restricts a topology to a subset of its CPUs and renumbers the remaining cores, domains and
+//! packages. A core, domain or package without a kept CPU is removed.
 
 use crate::cpuset::CpuSet;
 use crate::topology::{Core, Cpu, Domain, NumaNode, Package, Topology};

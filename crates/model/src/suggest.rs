@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suggestions for misspelt keys in serde's error messages.
+//! Suggestions for misspelt keys in serde's error messages: the closest permitted name by edit
+//! distance (optimal string alignment), if at most a third of its characters differ or the given
+//! name is a prefix of it.
 
 /// Returns serde's message for an unknown field or variant, with the closest permitted name
-/// appended if there is a close one. Other messages are returned unchanged.
+/// appended if one is close enough. Other messages are returned unchanged.
 pub fn with_suggestion(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let is_unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");

@@ -33,18 +33,18 @@ pub struct Cpu {
 /// A physical core.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Core {
-    /// Its hardware threads.
+    /// Hardware threads of the core.
     pub cpus: CpuSet,
     /// The domain of the core.
     pub domain: DomainId,
-    /// Its speed relative to the fastest core of the machine, in (0, 1].
+    /// Speed of the core relative to the fastest core of the machine, in (0, 1].
     pub capacity: f64,
 }
 
 /// A cache, by level and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// 2 for an L2, 3 for an L3, and so on.
+    /// Level of the cache: 2 for an L2, 3 for an L3, and so on.
     pub level: u8,
     /// Capacity in bytes; 0 if unknown.
     pub bytes: u64,
@@ -53,15 +53,15 @@ pub struct Cache {
 /// The cores that share one last-level cache: the unit of seating.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Domain {
-    /// Logical CPUs of all its cores.
+    /// Logical CPUs of all cores of the domain.
     pub cpus: CpuSet,
-    /// Its cores, in rising order.
+    /// Cores of the domain, in rising order.
     pub cores: Vec<CoreId>,
     /// The package of the domain.
     pub package: PackageId,
-    /// The NUMA nodes (memory controllers) local to it; the first is the nearest.
+    /// NUMA nodes (memory controllers) that are local to the domain; the first is the nearest.
     pub nodes: Vec<NodeId>,
-    /// The shared cache, if known.
+    /// Last-level cache that the cores share, if known.
     pub llc: Option<Cache>,
 }
 
@@ -70,7 +70,7 @@ pub struct Domain {
 pub struct Package {
     /// Logical CPUs of the package.
     pub cpus: CpuSet,
-    /// Its domains, in rising order.
+    /// Domains of the package, in rising order.
     pub domains: Vec<DomainId>,
     /// The processor's name, if known.
     pub model: Option<String>,
@@ -83,7 +83,7 @@ pub struct Package {
 pub struct NumaNode {
     /// The operating system's number.
     pub os: u32,
-    /// Logical CPUs local to it; empty for memory without CPUs.
+    /// Logical CPUs local to the node; empty for memory without CPUs.
     pub cpus: CpuSet,
     /// Size of the memory in bytes; 0 if unknown.
     pub bytes: u64,
@@ -122,13 +122,13 @@ impl Topology {
         self.cpus.iter().map(|cpu| cpu.os).collect()
     }
 
-    /// The logical CPU with that OS number.
+    /// Returns the logical CPU with this OS number.
     pub fn cpu(&self, os: CpuId) -> Option<&Cpu> {
         let at = self.cpus.binary_search_by_key(&os, |cpu| cpu.os).ok()?;
         self.cpus.get(at)
     }
 
-    /// Logical CPUs of the cores given.
+    /// Returns the logical CPUs of the given cores.
     pub fn cpus_of_cores(&self, cores: impl IntoIterator<Item = CoreId>) -> CpuSet {
         cores
             .into_iter()
@@ -158,7 +158,7 @@ impl Topology {
             .sum()
     }
 
-    /// The same machine restricted to `allowed`, without its offline or forbidden CPUs. Cores,
+    /// Returns the same machine restricted to `allowed`, without offline or forbidden CPUs. Cores,
     /// domains and packages without a remaining CPU are removed.
     ///
     /// # Errors
@@ -178,8 +178,9 @@ impl Topology {
         Ok(RestrictedIndices::of(self, kept).topology(self))
     }
 
-    /// Checks that the parts agree: every CPU in exactly one core, every core in exactly one
-    /// domain, every domain in exactly one package, capacities in (0, 1], indices in range.
+    /// Checks that the parts of the topology agree: every CPU is in exactly one core, every core in
+    /// exactly one domain, every domain in exactly one package, capacities are in (0, 1], and
+    /// indices in range.
     ///
     /// # Errors
     /// The first inconsistency found.
