@@ -57,8 +57,8 @@ pub struct Protocol {
     pub repeats_min: u32,
     /// Number of rounds; each policy has one result per round.
     pub rounds: u32,
-    /// Whether the policies alternated round by round, which spreads drift of the machine over all
-    /// of them. Ratios are then paired by round.
+    /// Whether the policies alternated round by round. Alternation spreads drift of the machine
+    /// over all policies, and ratios are then paired by round.
     pub interleaved: bool,
     /// Assignment of programs to sessions ("each in a session of its own"), which matters because
     /// of autogroup.
@@ -85,14 +85,14 @@ pub struct ProgramFacts {
     pub command: String,
     /// Scalability in a word or two ("scalable", "memory", "busy-waits").
     pub class: String,
-    /// Weight of its NTT in the mean, > 0.
+    /// Weight of the program's NTT in the mean, > 0.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Its curve alone, if measured.
+    /// Scalability curve of the program alone, if measured.
     pub curve: Option<Curve>,
     /// Best mean time of a repetition alone, in seconds: the unit of NTT.
     pub alone_best_seconds: Option<f64>,
-    /// Number of cores of that time.
+    /// Number of cores at which `alone_best_seconds` was measured.
     pub alone_best_cores: Option<f64>,
     /// Origin of the curve ("measured here, 3 runs a point").
     pub curve_source: String,
@@ -108,7 +108,7 @@ fn one() -> f64 {
 pub enum PolicyRole {
     /// The reference of the comparison; at most one.
     Baseline,
-    /// A second run of the baseline: the difference between the two is noise (A/A).
+    /// A second run of the baseline: the difference between the two runs is noise (A/A).
     BaselineAgain,
     /// A policy under test.
     Candidate,
@@ -165,7 +165,7 @@ pub struct ProgramRound {
     pub reps: u32,
     /// Source of the progress that the policy used; `None`: the policy used no progress.
     pub progress_source: Option<ProgressSource>,
-    /// Confidence in that source, 0 to 1.
+    /// Confidence in `progress_source`, 0 to 1.
     pub confidence: Option<f64>,
     /// Reason for a missing result.
     #[serde(default)]
@@ -176,13 +176,13 @@ pub struct ProgramRound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpanMode {
-    /// On its own or borrowed CPUs.
+    /// The program ran on its own or on borrowed CPUs.
     Seated,
-    /// Scheduled by the kernel together with other programs.
+    /// The program was scheduled by the kernel together with other programs.
     Shared,
-    /// On all listed CPUs while the other programs are stopped.
+    /// The program ran on all listed CPUs while the other programs were stopped.
     InTurn,
-    /// Stopped.
+    /// The program was stopped.
     Frozen,
 }
 
@@ -256,8 +256,8 @@ pub fn antt(ntts: impl IntoIterator<Item = (Option<f64>, f64)>) -> Option<f64> {
 }
 
 impl RoundResult {
-    /// Creates a round: computes each NTT from its repetitions and the ANTT from the NTTs, with the
-    /// weights in `facts` (matched by name).
+    /// Creates a round: computes each NTT from the program's repetitions, and the ANTT from the
+    /// NTTs with the weights in `facts` (matched by name).
     pub fn new(facts: &[ProgramFacts], mut programs: Vec<ProgramRound>) -> Self {
         let of = |name: &str| facts.iter().find(|f| f.name == name);
         for program in &mut programs {
@@ -304,8 +304,8 @@ impl PolicyResult {
         self.rounds.iter().filter(|round| round.abstained).count()
     }
 
-    /// The round that represents the policy: the round with the median ANTT (the lower of two), or
-    /// the first if none has an ANTT.
+    /// Returns the round that represents the policy: the round with the median ANTT (of two middle
+    /// rounds the lower), or the first round if no round has an ANTT.
     pub fn typical_round(&self) -> Option<&RoundResult> {
         let mut rounds: Vec<_> = self.rounds.iter().filter(|r| r.antt.is_some()).collect();
         rounds.sort_by(|a, b| {
@@ -332,7 +332,7 @@ impl MixResult {
     }
 
     /// Computes every policy's comparison with the baseline, paired by round. Without a baseline
-    /// there is no comparison.
+    /// nothing is computed.
     pub fn compare(&mut self) {
         let Some(baseline) = self.baseline().cloned() else {
             return;

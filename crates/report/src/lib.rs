@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables, figures, HTML pages and Perfetto traces.
+//! Tables, figures, HTML pages and Perfetto traces of the results of mixes and benchmarks.
 //!
 //! This crate converts data to text without any I/O: it uses no files, clock, terminal or
 //! environment. [`data`] holds the results of a mix, [`stats`] and [`summary`] evaluate them;

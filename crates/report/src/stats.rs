@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Statistics of reports and bars.
+//! Statistics of reports and bars: means, quantiles, ratios with confidence intervals, and the
+//! noise band of equal policies.
 //!
 //! # The estimator of a comparison
 //! Two policies are compared over rounds that ran in alternation. Round i gives one ratio r_i =
-//! ANTT(policy, i) / ANTT(baseline, i); drift of the machine that affects both cancels.
+//! ANTT(policy, i) / ANTT(baseline, i); drift of the machine that affects both policies cancels.
 //!
-//! - The *point estimate* is the geometric mean of the r_i. With it, "A against B" is the inverse
-//!   of "B against A".
+//! - The *point estimate* is the geometric mean of the r_i. With the geometric mean, "A against
+//!   B" is the inverse of "B against A".
 //! - The *interval* is a bootstrap over rounds. [`RESAMPLES`] times, n ratios are drawn with
-//!   replacement from the n observed ones and their geometric mean is computed. The ends of the
+//!   replacement from the n observed ratios and their geometric mean is computed. The ends of the
 //!   interval are the quantiles a and 1 - a of these means.
 //!
 //! A plain percentile interval uses a = 0.025 and is too narrow for few rounds: its variance is
 //! divided by n instead of n - 1, and it uses the normal instead of Student's distribution.
 //! Hesterberg's *expanded percentile interval* ("What Teachers Should Know About the Bootstrap",
 //! The American Statistician 69, 2015, section 5.3 and table 7) corrects both with a = Phi(-sqrt(n
-//! / (n - 1)) * t(0.975; n - 1)). This module uses it; it approaches the plain interval as n grows.
-//! For n = 5, a = 0.00095.
+//! / (n - 1)) * t(0.975; n - 1)). This module uses the expanded interval, which approaches the
+//! plain interval as n grows. For n = 5, a = 0.00095.
 //!
 //! A bootstrap interval cannot exceed the range of the observed ratios. Below [`LEVEL_PAIRS`] = 6
 //! rounds even that range contains the true median with less than 95 % probability (1 - 2^(1-n)).
@@ -47,7 +48,7 @@ pub struct Estimate {
     pub value: f64,
     /// Lower end of the interval; `None` for fewer than [`INTERVAL_PAIRS`] values.
     pub low: Option<f64>,
-    /// Upper end.
+    /// Upper end of the interval; `None` for fewer than [`INTERVAL_PAIRS`] values.
     pub high: Option<f64>,
     /// Number of values.
     pub n: usize,
@@ -221,9 +222,9 @@ fn expanded_tail(n: usize) -> Option<f64> {
     tail.is_finite().then_some(tail)
 }
 
-/// The band of A/A ratios: the middle 95 % of the ratios and their inverses together (the order of
-/// the two equal policies is arbitrary). Pairs are skipped as in [`ratio`]; `None` for fewer than
-/// [`INTERVAL_PAIRS`].
+/// Returns the noise band: the middle 95 % of the A/A ratios and their inverses together, because
+/// the order of the two equal policies is arbitrary. Pairs are skipped as in [`ratio`]; `None` for
+/// fewer than [`INTERVAL_PAIRS`] pairs.
 pub fn aa_band(pairs: &[(f64, f64)]) -> Option<Band> {
     let usable = |v: f64| v.is_finite() && v > 0.0;
     let kept = pairs.iter().filter(|(a, b)| usable(*a) && usable(*b));

@@ -87,7 +87,7 @@ pub fn usual_cores(mix: &MixResult, round: &RoundResult, program: &str) -> Optio
     (longest.0 > 0).then_some(longest.0 as f64 / 1e3)
 }
 
-/// The conclusion with its qualifications.
+/// The conclusion of a mix with its qualifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headline {
     /// The best policy and its advantage.
@@ -118,8 +118,8 @@ pub fn headline(mix: &MixResult) -> Headline {
     }
 }
 
-/// The candidate with the lowest ratio if its interval lies below 1; the baseline if that interval
-/// lies above 1.
+/// Returns the candidate with the lowest ratio if the interval of that ratio lies below 1, or the
+/// baseline if the interval lies above 1.
 fn winner(mix: &MixResult) -> Option<String> {
     let (best, ratio) = best(mix)?;
     if ratio.is_below(1.0) {
@@ -169,7 +169,8 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
     } else if best.abstentions() == best.rounds.len() || is_alike(ratio.value) {
         format!("{name} and {base} come out alike: {figures}.")
     } else if ratio.value < 1.0 {
-        // A simulation with one seed has no interval; more seeds give one.
+        // A simulation with one seed has no interval, so the sentence states the figures without a
+        // level.
         format!("{name} comes out ahead of {base}: {figures}.")
     } else {
         format!("{base} comes out best: the next, {name}, has {figures}.")
@@ -208,7 +209,8 @@ fn without_baseline(mix: &MixResult) -> String {
     }
 }
 
-/// Minimum duration alone for a comparison; below it the start of the program dominates.
+/// Minimum duration of a program alone, in seconds, for a comparison. In shorter runs the start of
+/// the program dominates.
 const COMPARABLE_SECONDS_MIN: f64 = 0.1;
 
 /// A remark that names the programs that are too short to compare.
@@ -266,7 +268,7 @@ fn noise(mix: &MixResult) -> Option<String> {
     ))
 }
 
-/// One remark per candidate that abstained, or a remark that none did.
+/// Returns a remark for each candidate that abstained, or one remark that no candidate did.
 fn abstentions(mix: &MixResult) -> Vec<String> {
     let remarks: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
     match remarks.is_empty() && mix.policies.iter().any(|p| p.role == PolicyRole::Candidate) {
@@ -295,7 +297,7 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
     ))
 }
 
-/// A policy's reason without a prefix that repeats the surrounding sentence.
+/// Returns a policy's reason without the prefix that repeats the surrounding sentence.
 fn reason_alone(reason: &str) -> &str {
     let prefixes = ["left to the kernel: ", "everything is left to the kernel: "];
     let mut reasons = prefixes

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-/// Replaces a missing number.
+/// Text in place of a missing number.
 pub const NONE: &str = "–";
 
 /// A number with the given decimals; from 10^9 on with an exponent.

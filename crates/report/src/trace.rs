@@ -50,7 +50,7 @@ fn sane(span: &SeatSpan) -> bool {
 }
 
 fn micros(seconds: f64) -> f64 {
-    // The finest step of the format is a thousandth of a microsecond.
+    // Rounds to a thousandth of a microsecond, the finest step of the format.
     (seconds * 1e9).round() / 1e3
 }
 
@@ -63,7 +63,7 @@ fn program(pid: usize, name: &str, spans: &[&SeatSpan]) -> Vec<Value> {
     ];
     let cpus: BTreeSet<u32> = spans.iter().flat_map(|s| s.cpus.iter()).collect();
     for &cpu in &cpus {
-        // Viewers take thread 0 for the idle thread.
+        // Thread numbers start at 1, because viewers take thread 0 for the idle thread.
         events.push(meta(
             "thread_name",
             cpu + 1,

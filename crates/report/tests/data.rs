@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results survive a round trip through JSON.
+//! Tests that the results of a mix survive a round trip through JSON, that old files with missing
+//! fields are read, and that comparisons are computed from pairs.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -53,7 +54,8 @@ fn policies_are_compared_round_by_round() {
     mix.compare();
     assert_eq!(mix.policies[0].role, PolicyRole::Baseline);
     assert_eq!(mix.policies[0].comparison, None);
-    // Pairs (0.5, 1) and (8, 4): the second round is incomplete and skipped on both sides.
+    // Expected from the pairs (0.5, 1) and (8, 4): the second round is incomplete and skipped on
+    // both sides.
     let antt = mix.policies[4].comparison.as_ref().unwrap().antt.unwrap();
     assert!((antt.value - 1.0).abs() < 1e-12);
     assert_eq!((antt.n, antt.low), (2, None));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rectangles of a timeline cover exactly its spans, at every time and on every CPU.
+//! Tests of the timeline layout: its rectangles cover exactly the spans, at every time and on every
+//! CPU, compared with an independent evaluation of the spans.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 use usher_report::data::{Lender, MixResult, RoundResult, SeatSpan, SpanMode};
 use usher_report::layout::{Layout, layout};
 
-/// The programs drawn on a CPU at a time, according to the blocks.
+/// Returns the programs drawn on a CPU at a time, according to the blocks.
 fn drawn(layout: &Layout, row: usize, at: f64) -> BTreeSet<(String, bool)> {
     let here = layout
         .blocks
@@ -23,8 +24,8 @@ fn drawn(layout: &Layout, row: usize, at: f64) -> BTreeSet<(String, bool)> {
         .collect()
 }
 
-/// The programs according to the spans: all that cover the time; owners only if their CPUs are not
-/// borrowed.
+/// Returns the programs according to the spans: all programs whose spans cover the time. An owner
+/// counts only if its CPUs are not borrowed.
 fn expected(round: &RoundResult, cpu: u32, at: f64) -> BTreeSet<(String, bool)> {
     let covers = |s: &&SeatSpan| s.cpus.contains(cpu) && s.start_s <= at && at < s.end_s;
     let spans: Vec<_> = round.timeline.iter().filter(covers).collect();

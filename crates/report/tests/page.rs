@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages are well formed, load no external resources, agree with the data, have no overlapping
-//! texts, and handle hostile and missing data.
+//! Tests of report pages: they are well formed, load no external resources, agree with the data,
+//! have no overlapping texts, and handle hostile and missing data.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -17,7 +17,7 @@ use usher_report::data::{MixResult, PolicyRole};
 use usher_report::figure::{self, CurveFigure};
 use usher_report::html::{self, Cell, Item, Profile, Section};
 
-/// Parses a page, with all checks that hold for any page.
+/// Parses a page, and applies all checks that hold for any page.
 fn check(page: &str) -> Html {
     let parsed = Html::parse_document(page);
     assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);

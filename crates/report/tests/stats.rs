@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Statistics compared with known values, properties, and an independent second implementation:
-//! another generator, tails from printed tables, plain sums.
+//! Tests of the statistics: known values, properties, and a comparison with an independent second
+//! implementation, which uses another generator, tails from printed tables, and plain sums.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 
@@ -17,14 +17,15 @@ fn statistics_have_known_values() {
     assert_eq!(stats::mean(&[1.0, 2.0, 6.0]), Some(3.0));
     assert_eq!(stats::median(&[3.0, 1.0, 2.0]), Some(2.0));
     assert_eq!(stats::median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    // R: quantile(c(1, 2, 3, 4), c(.25, .9)) is 1.75 and 3.7.
+    // R gives 1.75 and 3.7 for quantile(c(1, 2, 3, 4), c(.25, .9)).
     assert_eq!(stats::quantile(&[4.0, 2.0, 3.0, 1.0], 0.25), Some(1.75));
     assert!(close(
         stats::quantile(&[4.0, 2.0, 3.0, 1.0], 0.9).unwrap(),
         3.7
     ));
     assert!(close(stats::geometric_mean(&[1.0, 4.0, 2.0]).unwrap(), 2.0));
-    // All nine ratios of {2, 4, 6} to {1, 2, 4}; the fifth is the median: .5 1 1 1.5 2 2 3 4 6.
+    // The nine ratios of {2, 4, 6} to {1, 2, 4} in order are .5 1 1 1.5 2 2 3 4 6; the fifth is the
+    // median.
     assert_eq!(
         stats::median_pairwise_ratio(&[2.0, 4.0, 6.0], &[1.0, 2.0, 4.0]),
         Some(2.0)
@@ -68,13 +69,14 @@ fn few_values_give_no_interval_or_their_range() {
     };
     let two = stats::ratio(&pairs(2), 1).unwrap();
     assert_eq!((two.low, two.high, two.n), (None, None, 2));
-    // For n = 3, a = 7e-8: none of ten thousand resamples lies outside.
+    // For n = 3, a = 7e-8, so none of ten thousand resamples lies outside the interval.
     let three = stats::ratio(&pairs(3), 1).unwrap();
     assert!(close(three.low.unwrap(), 1.0) && close(three.high.unwrap(), 1.2));
     assert!(!three.reaches_level() && stats::ratio(&pairs(6), 1).unwrap().reaches_level());
 }
 
-/// SplitMix64, and the geometric mean as the n-th root of a product.
+/// A second bootstrap: SplitMix64 as the generator, and the geometric mean as the n-th root of a
+/// product.
 fn second_bootstrap(ratios: &[f64], tail: f64, resamples: usize) -> (f64, f64) {
     let mut state = 0x1234_5678_u64;
     let mut next = || {
@@ -100,9 +102,8 @@ fn second_bootstrap(ratios: &[f64], tail: f64, resamples: usize) -> (f64, f64) {
 
 #[test]
 fn interval_agrees_with_second_implementation() {
-    // Phi(-sqrt(n / (n - 1)) t(0.975; n - 1)), from tables of t and Phi:
-    // n = 6: t 2.5706, z 2.8160; n = 8: 2.3646, 2.5279; n = 10: 2.2622, 2.3845;
-    // n = 20: 2.0930, 2.1474.
+    // Expected tails, Phi(-sqrt(n / (n - 1)) t(0.975; n - 1)), from tables of t and Phi: n = 6: t
+    // 2.5706, z 2.8160; n = 8: 2.3646, 2.5279; n = 10: 2.2622, 2.3845; n = 20: 2.0930, 2.1474.
     let tails = [
         (6, 0.002_431),
         (8, 0.005_737),
@@ -141,7 +142,7 @@ fn interval_covers_the_true_value_at_its_level() {
         e.low.unwrap() <= 0.9 && 0.9 <= e.high.unwrap()
     });
     let held = held.count();
-    // Binomial(200, 0.95) is below 181 with a probability of 1 %.
+    // A Binomial(200, 0.95) variable is below 181 with a probability of 1 %.
     assert!(held >= 181, "only {held} of 200");
 }
 

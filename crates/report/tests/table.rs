@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables and pictures for terminals.
+//! Tests of tables and pictures for terminals: content, alignment, maximum width, and the absence
+//! of colours without a terminal.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 

@@ -110,7 +110,7 @@ fn counters_equal_the_cpus_of_each_program() {
         let counter = &series[&(index as u64 + 1)];
         assert!(counter.windows(2).all(|w| w[0].0 < w[1].0));
         for step in 1..200 {
-            // Sampling times do not coincide with starts and ends of spans.
+            // Sampling times are chosen so that they do not coincide with starts and ends of spans.
             let at = (f64::from(step) + 0.37) / 201.0 * round.length_s();
             let mine = round.timeline.iter().filter(|s| s.program == program.name);
             let now: Vec<_> = mine.filter(|s| s.start_s <= at && at < s.end_s).collect();

@@ -67,8 +67,8 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
     }
 }
 
-/// ANTT bars, one per policy: the geometric mean over the rounds. Whiskers show the 95 % interval,
-/// or the range without one.
+/// ANTT bars, one per policy: the geometric mean over the rounds. Whiskers show the 95 % interval
+/// if there is one, else the range.
 pub fn antt(mix: &MixResult) -> Markup {
     let bars: Vec<Bar> = mix.policies.iter().map(|p| antt_bar(mix, p)).collect();
     if bars.iter().all(|bar| bar.value.is_none()) {
@@ -163,7 +163,7 @@ fn draw(bar: &Bar, x: &Scale, top: f64) -> Markup {
     shape(bar, x, top, BAR - 2.0, true)
 }
 
-/// `named`: whether the policy's name follows the bar.
+/// Draws one bar; if `named`, the policy's name follows the bar.
 fn shape(bar: &Bar, x: &Scale, top: f64, height: f64, named: bool) -> Markup {
     let Some(s) = bar.value else {
         return html! {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scalability curve: speed-up over one core against cores.
+//! A scalability curve as SVG, standalone or as a panel of a page: speed-up over one core against
+//! cores, with the ideal line and marked core counts.
 
 use maud::{Markup, html};
 use usher_model::Curve;
@@ -26,8 +27,8 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 42.0;
 
-/// Rate relative to one core (proportionally extrapolated if the first point is above one core);
-/// `None` if the result is not a number.
+/// Returns the rate relative to that on one core; `None` if the result is not a number. If the
+/// first point is above one core, the rate on one core is extrapolated proportionally.
 pub fn speed_up(curve: &Curve, cores: f64) -> Option<f64> {
     let ratio = curve.rate(cores) / curve.rate(1.0);
     ratio.is_finite().then_some(ratio)
@@ -109,8 +110,8 @@ fn axes(x: &Scale, y: &Scale, (width, height): (f64, f64)) -> Markup {
     }
 }
 
-/// A line from the axis to the curve at every marked core count. Marks at the same count are side
-/// by side.
+/// Draws a line from the axis to the curve at every marked core count. Lines at the same count are
+/// drawn side by side.
 fn seats(curve: &Curve, figure: &CurveFigure, x: &Scale, y: &Scale) -> Markup {
     let known = figure.seats.iter().filter(|s| s.2.is_finite() && s.2 > 0.0);
     let mut taken: Vec<f64> = Vec::new();

@@ -9,9 +9,9 @@ use crate::text;
 /// A dot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// Index of its series in the figure.
+    /// Index of the dot's series in the figure.
     pub series: usize,
-    /// Its value.
+    /// Value of the dot.
     pub value: f64,
 }
 
@@ -57,7 +57,7 @@ const BOTTOM: f64 = 40.0;
 const ROW: f64 = 19.0;
 const RADIUS: f64 = 5.0;
 
-/// Draws the plot. The axis starts at 0, or at 0.8 if all values are above.
+/// Draws the plot. The axis starts at 0, or at 0.8 if all values are above 0.8.
 pub fn dots(figure: &Dots) -> Markup {
     let values = || {
         figure

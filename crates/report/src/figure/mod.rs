@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Figures, as SVG.
+//! Figures as SVG: bars, curves, dot plots, ratios and timelines. Each function converts data of
+//! [`crate::data`] to an element of a page or a standalone file; no plotting library is used.
 
 mod bars;
 mod curve;

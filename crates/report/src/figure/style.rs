@@ -2,16 +2,15 @@
 //! Colours and strokes of figures, for pages and standalone files.
 //!
 //! Programs have the colours of Okabe and Ito, which are distinguishable with any colour vision,
-//! then darker (on dark pages lighter) variants. A key letter accompanies the colour wherever there
-//! is room, so colour is not the only distinction. The colours of policies also differ in
-//! lightness.
+//! then darker (on dark pages lighter) variants. A key letter accompanies the colour if there is
+//! room, so colour is not the only distinction. The colours of policies also differ in lightness.
 
 use maud::{Markup, html};
 
 /// Style sheet of figures.
 pub const CSS: &str = include_str!("figure.css");
 
-/// The hatching of borrowed CPUs; once per page.
+/// The hatching pattern of borrowed CPUs, which each page contains once.
 pub fn patterns() -> Markup {
     html! {
         svg.defs width="0" height="0" aria-hidden="true" {

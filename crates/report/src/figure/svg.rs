@@ -32,7 +32,7 @@ impl Scale {
         self.to.0 + share.clamp(0.0, 1.0) * (self.to.1 - self.to.0)
     }
 
-    /// About `wanted` round values for an axis, and their number of decimals.
+    /// Returns about `wanted` round values for an axis, and their number of decimals.
     pub fn ticks(&self, wanted: usize) -> (Vec<f64>, usize) {
         let step = round_step((self.from.1 - self.from.0) / wanted.max(1) as f64);
         let decimals = (-step.log10().floor()).max(0.0) as usize;
@@ -42,7 +42,7 @@ impl Scale {
     }
 }
 
-/// The next of 1, 2, 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_step(raw: f64) -> f64 {
     let power = 10_f64.powf(raw.log10().floor());
     let digit = raw / power;
@@ -65,7 +65,7 @@ pub fn points(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     pairs.join(" ")
 }
 
-/// Estimated width of a text at a font size; rather too wide.
+/// Estimates the width of a text at a font size. The estimate is rather too wide.
 pub fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.58
 }

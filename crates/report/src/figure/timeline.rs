@@ -19,15 +19,16 @@ const BOTTOM: f64 = 40.0;
 const TWO_LINES: f64 = 30.0;
 const DOMAIN_GAP: f64 = 5.0;
 const PACKAGE_GAP: f64 = 12.0;
-/// Total height of the rows, before their own limits.
+/// Total height of the rows, before the minimum heights are applied.
 const ROWS_HEIGHT: f64 = 440.0;
 const ROW_MIN: f64 = 1.0;
 const ROW_MAX: f64 = 28.0;
 /// Minimum height of a band with a label.
 const LABEL_MIN: f64 = 10.5;
-/// Minimum height of the band of a program that shares its CPUs; lower bands are drawn together.
+/// Minimum height of the band of a program that shares its CPUs; programs whose bands would be
+/// lower are drawn together.
 const BAND_MIN: f64 = 2.0;
-/// Distance below which notes share a mark.
+/// Distance below which two notes share a mark.
 const MARK_WIDTH: f64 = 24.0;
 
 /// The timeline of one round on a time axis of `seconds_max`, which makes the policies of a mix
@@ -163,7 +164,8 @@ fn time_axis(axes: &TimelineAxes) -> Markup {
     }
 }
 
-/// One block: a rectangle, or a pale band for each program that shares it.
+/// Draws one block: a rectangle for a single program, or a pale band for each program that shares
+/// the CPUs.
 fn draw(layout: &Layout, block: &Block, axes: &TimelineAxes) -> Markup {
     let (top, height) = axes.span(block.first, block.last);
     let (left, right) = (axes.x.at(block.start_s), axes.x.at(block.end_s));
@@ -237,7 +239,7 @@ fn fill(occupant: &Occupant, area: &Area) -> Markup {
     };
     let class = format!("{} {mode}", program_class(occupant.program));
     let (x, y) = (c(area.left), c(area.top));
-    // A small gap between neighbours; thin rows have no space for it.
+    // Leaves a small gap between neighbours; thin rows have no space for a gap.
     let trim = if area.height >= 4.0 { 0.6 } else { 0.0 };
     let (w, h) = (c(area.width.max(0.5)), c((area.height - trim).max(0.5)));
     html! {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The frame of every page.
+//! The frame of every page: document head, style sheets, banner and content in one self-contained
+//! HTML document, and the scrollable container of wide figures.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -7,7 +8,7 @@ use crate::figure::style;
 
 const PAGE_CSS: &str = include_str!("page.css");
 
-/// A whole page. `banner` is displayed across its top.
+/// Returns a whole page. `banner` is displayed across the top of the page.
 pub(crate) fn frame(title: &str, banner: Option<&str>, content: &Markup) -> String {
     html! {
         (DOCTYPE)

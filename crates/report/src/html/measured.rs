@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The section about the measurement: machine, protocol, sources, estimators.
+//! The section "How it was measured" of a page: machine, protocol, sources of progress, and the
+//! estimators of the statistics.
 
 use maud::{Markup, html};
 use usher_model::Topology;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The report page of a mix.
+//! The report page of a mix: conclusion, turnaround times, scalability curves, seats over time with
+//! the policy's notes, tables and the measurement.
 
 use maud::{Markup, html};
 
@@ -11,7 +12,7 @@ use crate::html::{measured, tables};
 use crate::summary;
 use crate::text;
 
-/// Maximum number of notes below a timeline; the trace contains all.
+/// Maximum number of notes below a timeline; the trace contains all notes.
 const NOTES_SHOWN: usize = 24;
 
 /// A self-contained page about a mix: the conclusion, turnaround, curves, seats over time, all
@@ -20,7 +21,7 @@ pub fn page(mix: &MixResult) -> String {
     page_with(mix, &[])
 }
 
-/// The page with the caller's sections after the turnaround.
+/// Returns the page, with the caller's sections after the turnaround times.
 pub fn page_with(mix: &MixResult, sections: &[Section]) -> String {
     let mut mix = mix.clone();
     if mix.policies.iter().all(|p| p.comparison.is_none()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! HTML pages, each one file without external resources.
+//! HTML pages about mixes, benchmarks and program profiles, each a single file without external
+//! resources. Foreign text is escaped.
 
 mod frame;
 mod measured;

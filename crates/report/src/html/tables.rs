@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All figures of a mix in a table.
+//! Tables of a mix's report page: the ANTT of each policy and round, and NTT, times, cores and
+//! sources of progress of every program under every policy.
 
 use maud::{Markup, html};
 
@@ -50,7 +51,7 @@ fn policy_name(mix: &MixResult, policy: &PolicyResult) -> Markup {
     html! { i class={ "bar " (policy_class(mix, &policy.name)) } {} (policy.label) }
 }
 
-/// ANTT of every round, which shows the pairs.
+/// ANTT of every policy in every round; rows show the pairs of a comparison.
 fn rounds(mix: &MixResult) -> Markup {
     let most = mix
         .policies

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tables of a mix's results.
+//! Tables of a mix's results for a terminal: ANTT of each policy with the conclusion, NTT of every
+//! program under every policy, and ANTT ratios of several mixes.
 
 use comfy_table::Cell;
 

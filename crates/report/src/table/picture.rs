@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Curves and timelines drawn with characters.
+//! Curves and timelines drawn with characters for a terminal: a scalability curve in braille, and
+//! the number of CPUs of each program over time.
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -88,8 +89,8 @@ fn core_labels(cores: f64) -> Vec<String> {
     (0..=parts).map(|i| text::short(at(i), 2)).collect()
 }
 
-/// Puts a dot on each point, given as shares of the axes, into the cell of the line at that point
-/// (a braille cell is 2 dots wide and 4 high).
+/// Draws a dot for each point, given as shares of the axes, in the character cell of the line at
+/// that point. A braille cell is 2 dots wide and 4 high.
 fn mark(buffer: &mut Buffer, points: impl Iterator<Item = (f64, f64)>) {
     let area = buffer.area;
     let corner = area.positions().find(|&p| buffer[p].symbol() == "└");
@@ -107,7 +108,7 @@ fn mark(buffer: &mut Buffer, points: impl Iterator<Item = (f64, f64)>) {
     }
 }
 
-/// The buffer's lines with the few colours used here.
+/// Returns the buffer's lines with ANSI sequences for the colours used here.
 fn text_of(buffer: &Buffer, style: Style) -> String {
     let mut out = String::new();
     for y in buffer.area.rows() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scalability curve as a table.
+//! A scalability curve as a table: one row per point with cores, rate, standard error, speed-up,
+//! speed-up per core and busy CPUs.
 
 use comfy_table::Cell;
 use usher_model::Curve;

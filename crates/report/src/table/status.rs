@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The present seats.
+//! The present seats as a table: one row per managed program with its CPUs, loans, progress and
+//! predicted NTT.
 
 use comfy_table::{Cell, Color};
 use usher_model::{CpuSet, Progress};
@@ -15,13 +16,13 @@ pub struct StatusRow {
     pub id: u64,
     /// Name of the program.
     pub name: String,
-    /// Pid of the first process of its tree.
+    /// Pid of the first process of the program's tree.
     pub pid: i32,
-    /// Number of threads of the tree.
+    /// Number of threads of the program's tree.
     pub threads: u32,
     /// Mode of the program.
     pub mode: SpanMode,
-    /// Own CPUs, or those that the program shares.
+    /// CPUs of the program, or CPUs that it shares.
     pub cpus: CpuSet,
     /// CPUs borrowed from other programs.
     pub borrowed: CpuSet,

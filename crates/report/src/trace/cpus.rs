@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace of a simulated run: the program on every CPU, and the seat of every program, over time.
 //!
-//! The trace has two processes. *CPUs* has a track for each CPU with the programs that ran there.
+//! The trace has two processes. *CPUs* has a track for each CPU with the programs that ran on it.
 //! *programs* has a track for each program with its seats. For a real run only the seats are known
 //! (`perfetto`).
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Generated results of mixes, as a runner would produce them, from a seed.
+//! Generates results of mixes from a seed, in the form in which a runner produces them, as input of
+//! the report's tests. Not every test uses every function.
 
 #![allow(dead_code, clippy::unwrap_used)] // not every test uses every part
 
@@ -186,7 +187,7 @@ pub fn programs(count: usize, cores: usize) -> Vec<ProgramFacts> {
         .collect()
 }
 
-/// `programs` on a machine under linux, linux again, equal, casas and usher.
+/// Returns `count` programs on a machine under linux, linux again, equal, casas and usher.
 pub fn mix(title: &str, topology: Topology, count: usize, rounds: u32) -> MixResult {
     let cores = topology.cores.len();
     let facts = programs(count, cores);
@@ -334,7 +335,7 @@ fn timeline(
     spans
 }
 
-/// Lends idle seats for some time, in turn.
+/// Adds loans of idle seats for some time, in turn.
 fn lend(
     spans: &mut Vec<SeatSpan>,
     facts: &[ProgramFacts],
@@ -361,7 +362,7 @@ fn lend(
     }
 }
 
-/// All programs except the first are stopped during its trial.
+/// Adds trials: all programs except the first are stopped during the trial of the first.
 fn stop_for_trials(spans: &mut Vec<SeatSpan>, facts: &[ProgramFacts], length: f64, all: &CpuSet) {
     for f in &facts[1..] {
         let seats = spans.iter().find(|s| s.program == f.name);
@@ -384,7 +385,7 @@ fn stop_for_trials(spans: &mut Vec<SeatSpan>, facts: &[ProgramFacts], length: f6
     }
 }
 
-/// 2 programs on 2 CPUs; usher abstains.
+/// Sample of 2 programs on 2 CPUs; usher abstains.
 pub fn small() -> MixResult {
     let mut topology = topology("vm-2", 1, 1, 2);
     topology.domains[0].llc = Some(Cache {
@@ -413,7 +414,7 @@ pub fn small() -> MixResult {
     mix
 }
 
-/// 4 programs on the paper's 48 cores in 8 domains of 6.
+/// Sample of 4 programs on the paper's 48 cores in 8 domains of 6.
 pub fn paper() -> MixResult {
     mix(
         "Four programs on 48 cores",
@@ -423,7 +424,7 @@ pub fn paper() -> MixResult {
     )
 }
 
-/// 16 programs on 48 CPUs with some 200 spans, simulated.
+/// Sample of 16 simulated programs on 48 CPUs with some 200 spans.
 pub fn crowd() -> MixResult {
     let mut mix = mix(
         "Sixteen programs on 48 cores",
@@ -435,7 +436,7 @@ pub fn crowd() -> MixResult {
     mix
 }
 
-/// 24 programs on 512 CPUs in 64 domains.
+/// Sample of 24 programs on 512 CPUs in 64 domains.
 pub fn huge() -> MixResult {
     mix(
         "Twenty-four programs on 512 CPUs",
