@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Merges measurements of one rate.
+//! Merges a new measurement of a rate into the stored estimate.
 //!
 //! Two estimates of the same quantity are averaged with the inverse of their variances as weights.
 //! Three rules prevent the store from trusting a wrong estimate for ever:
@@ -9,17 +9,17 @@
 //! * *Disagreement*: where two estimates are further apart than their errors allow, the error of
 //!   the mean is scaled up by that ratio (the Birge ratio, as the Particle Data Group does).
 //! * *Outliers*: a new value more than [`OUTLIER_SIGMAS`] away gets the weight of a value at
-//!   exactly that distance. Since the error of the mean grows, a second and third such value
-//!   prevail: the program has then changed.
+//!   exactly that distance. The error of the mean grows with each outlier, so that a second and
+//!   third equal value prevail: the program has then changed.
 //!
-//! Errors below [`ERROR_MIN`] are raised to it: runs of the same command differ by this amount from
-//! their placement in memory alone.
+//! Errors below [`ERROR_MIN`] are raised to it: from their placement in memory alone, runs of the
+//! same command differ by this amount.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.
 pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
 /// Number of combined errors beyond which a new value is an outlier.
 pub const OUTLIER_SIGMAS: f64 = 4.0;
-/// The least relative error that is used.
+/// The least relative error that is used; smaller errors are raised to it.
 pub const ERROR_MIN: f64 = 0.01;
 
 /// A rate with its error.
@@ -38,8 +38,8 @@ impl Estimate {
     }
 }
 
-/// Merges an estimate that is `age_s` seconds old with a new one. Both rates must be finite and
-/// positive; the result's rate is, too.
+/// Merges an estimate that is `age_s` seconds old with a new estimate. Both rates must be finite
+/// and positive; the result's rate is finite and positive too.
 pub fn combine(old: Estimate, age_s: f64, new: Estimate) -> Estimate {
     let fade = (age_s.max(0.0) / HALF_LIFE_S).min(64.0).exp2();
     let old_variance = old.variance() * fade;

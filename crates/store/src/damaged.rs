@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves a damaged store out of the way.
+//! Moves a damaged store out of the way: renames the file and creates a new store. A lock file
+//! serialises processes that find the damage at the same time.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,8 +11,8 @@ use rustix::fs::FlockOperation;
 use crate::error::StoreError;
 use crate::store::Store;
 
-/// Renames a damaged store and creates a new one. If another process has already done so, opens the
-/// new store and renames nothing.
+/// Renames a damaged store and creates a new store. If another process has already replaced the
+/// store, opens the new store and renames nothing.
 pub(crate) fn replace_damaged(path: &Path) -> Result<(Store, Option<PathBuf>), StoreError> {
     let failed = |source| StoreError::Directory {
         path: path.to_owned(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the profile store.
+//! Errors of the profile store, and the warning that a substitute is in use because the file could
+//! not be opened.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

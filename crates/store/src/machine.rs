@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kind of machine that a profile was measured on.
+//! The kind of machine that a profile was measured on, as a readable text of the machine's
+//! structure. Machines of equal structure have the same key; CPU numbers and the machine's name are
+//! not part of it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use usher_model::{DomainId, Topology};
 
-/// The structure of a machine: profiles are valid on machines of equal structure.
-///
-/// The text is readable: `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768 KiB]`. CPU numbers and the
-/// machine's name are not part of it.
+/// The structure of a machine, as a text such as `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768
+/// KiB]`. Profiles are valid on machines of equal structure. CPU numbers and the machine's name are
+/// not part of the text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct MachineKey(String);
 
 impl MachineKey {
-    /// The structure of a topology, including its restriction to some CPUs.
+    /// Returns the structure of a topology, including its restriction to some CPUs.
     pub fn of(topology: &Topology) -> Self {
         let packages = topology.packages.iter().map(|package| {
             let model = package.model.as_deref().unwrap_or("unknown").trim();

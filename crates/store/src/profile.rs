@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contents of a profile.
+//! The contents of a profile: the measured points of a program's scalability curve by source of
+//! progress, how its threads wait, and its use of caches and memory. Selects the curve for
+//! planning, and detects misleading sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +13,7 @@ use crate::machine::MachineKey;
 /// One rate, measured in one run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredPoint {
-    /// Cores by capacity, rate, its relative error, busy CPUs.
+    /// Cores by capacity, rate, relative error of the rate, and busy CPUs.
     pub point: CurvePoint,
     /// Unit of the rate.
     pub source: ProgressSource,
@@ -20,7 +22,7 @@ pub struct MeasuredPoint {
 /// Measurements of one program in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measurement {
-    /// The program's name for people.
+    /// Name of the program for people.
     pub name: String,
     /// Time in seconds since 1970; the store reads no clock.
     pub at_s: i64,
@@ -53,7 +55,7 @@ pub struct StoredPoint {
 /// A program's profile on one kind of machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
-    /// The program's name at the last measurement.
+    /// Name of the program at the last measurement.
     pub name: String,
     /// Points by source, then by rising cores.
     pub points: Vec<StoredPoint>,
@@ -73,8 +75,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The curve for planning. Of the sources that allow planning, the source with the most core
-    /// counts is used; of equals, the best source. `None` if there is no such point.
+    /// Returns the curve for planning. Of the sources that allow planning, the source with the most
+    /// core counts is used; of sources with equally many, the best. `None` if no such source has a
+    /// point.
     pub fn curve(&self) -> Option<(Curve, ProgressSource)> {
         let mut by_source: BTreeMap<ProgressSource, Vec<CurvePoint>> = BTreeMap::new();
         for stored in self.points.iter().filter(|p| p.source.may_plan()) {
@@ -88,9 +91,9 @@ impl Profile {
         Some((Curve::new(points).ok()?, source))
     }
 
-    /// Sources that misjudge this program: the speed-up between two core counts differs from that
-    /// of whole repetitions by more than [`SOURCE_ERROR_MAX`]. Such a source must not be used for
-    /// planning.
+    /// Returns the sources that misjudge this program. The speed-up between two core counts by such
+    /// a source differs from the speed-up of whole repetitions by more than [`SOURCE_ERROR_MAX`]. A
+    /// misleading source must not be used for planning.
     pub fn misleading_sources(&self) -> Vec<ProgressSource> {
         let rates = |source| {
             let points = self.points.iter().filter(move |p| p.source == source);
@@ -158,10 +161,10 @@ mod tests {
         let known = profile(&[
             (Repetition, 1.0, 0.1),
             (Repetition, 2.0, 0.15),
-            // Units differ; the speed-up is the same except for 4 %.
+            // Heartbeats count in another unit; the speed-up is the same except for 4 %.
             (Heartbeat, 1.0, 700.0),
             (Heartbeat, 2.0, 1_090.0),
-            // Spinning counts as progress: 1.9 instead of 1.5.
+            // Instructions count spinning as progress: a speed-up of 1.9 instead of 1.5.
             (Instructions, 1.0, 1e9),
             (Instructions, 2.0, 1.9e9),
         ]);

@@ -3,7 +3,7 @@
 //!
 //! A command line may contain a password: `--password=x`, `-px`, or a word that follows an option.
 //! The store needs arguments only to distinguish commands. It keeps the parts of a word that cannot
-//! be a secret of value and replaces the rest by a short hash:
+//! be a valuable secret and replaces the rest by a short hash:
 //!
 //! | word | stored as |
 //! |---|---|
@@ -74,8 +74,8 @@ fn is_number_of(text: Option<&str>) -> bool {
     text.is_some_and(is_number)
 }
 
-/// Whether the text is a small number or a list of them, such as thread counts or sizes. Longer
-/// numbers may be card or telephone numbers.
+/// Returns whether the text is a small number or a list of small numbers, such as thread counts or
+/// sizes. Longer numbers may be card or telephone numbers.
 fn is_number(text: &str) -> bool {
     (1..=4).contains(&text.len())
         && text

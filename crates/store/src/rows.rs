@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Profiles and points as rows of the tables.
+//! Reads and writes profiles and their points as rows of the SQLite tables. Numbers that SQLite's
+//! signed integers cannot hold are clamped.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use usher_model::{CurvePoint, ProgramKey, ProgressSource};
@@ -90,7 +91,7 @@ pub(crate) fn merge_profile(
     transaction.query_row(sql, values, |row| row.get(0))
 }
 
-/// SQLite's integers are signed.
+/// Converts a number to SQLite's signed integers, clamped to their maximum.
 pub(crate) fn saturating(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

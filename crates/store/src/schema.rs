@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables, and the migration of older files.
+//! The tables of the profile store, and the migration of older files.
 //!
 //! The format version is SQLite's `user_version`: the number of [`STEPS`] that were executed. A
-//! released step never changes; a new format adds a step at the end.
+//! released step never changes; a new format adds a step at the end. A migration is one
+//! transaction, executed completely or not at all.
 
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -37,7 +38,7 @@ pub(crate) const STEPS: [&str; 2] = [
     "ALTER TABLE profile ADD COLUMN active_wait INTEGER;",
 ];
 
-/// Marks the file as Usher's (shown by `file`): the letters "Ushr".
+/// Application id that marks the file as Usher's (shown by `file`): the letters "Ushr".
 const APPLICATION_ID: i32 = 0x5573_6872;
 
 /// Reason for which a file cannot be used.
@@ -60,7 +61,8 @@ pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(),
         return check_owner(connection);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Checked again: another process may have migrated the file meanwhile.
+    // The version is checked again under the write lock, because another process may have migrated
+    // the file meanwhile.
     let found = version(&transaction)?;
     if found > steps.len() as u32 {
         return Err(OpenError::Newer(found));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store.
+//! The profile store in one SQLite file, shared by any number of processes: opening, looking up,
+//! merging and deleting profiles.
 //!
-//! Writers exclude one another (WAL, a busy timeout, one immediate transaction per merge); readers
-//! never wait. A damaged file is renamed, never deleted. A lock file serialises this, since two
-//! processes that find the damage at the same time would otherwise each rename the other's new
-//! store.
+//! Writers exclude one another (WAL, a busy timeout of 5 s, one immediate transaction per merge);
+//! readers never wait. The whole file is checked for damage when it is opened. A damaged file is
+//! renamed, never deleted. A lock file serialises the renaming, since two processes that find the
+//! damage at the same time would otherwise each rename the other's new store.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -64,7 +65,7 @@ impl Store {
     }
 
     /// Tries to open the store once. If two processes convert a new file to WAL at the same time,
-    /// SQLite ignores the busy timeout, since waiting might deadlock, and fails in one of them at
+    /// SQLite ignores the busy timeout, since waiting might deadlock, and fails in one process at
     /// once. That process must close the file and try again.
     fn open_now(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
@@ -90,9 +91,9 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store or a substitute. A damaged file is renamed and a new file created. If that
-    /// fails too, or the file is read-only, profiles are kept in memory, starting with those that
-    /// could be read from the file.
+    /// Opens the store or a substitute. A damaged file is renamed and a new file created. If the
+    /// renaming fails too, or the file is read-only, profiles are kept in memory, starting with the
+    /// profiles that could be read from the file.
     ///
     /// # Errors
     /// There is not enough memory for a store.
@@ -157,7 +158,7 @@ impl Store {
         }
     }
 
-    /// All profiles, by name.
+    /// Returns all profiles, by name.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -233,7 +234,7 @@ impl Store {
         self.redact_old().map_err(|e| self.failed(e))
     }
 
-    /// Redacts arguments that an earlier version has stored.
+    /// Redacts arguments that an earlier version of Usher has stored.
     fn redact_old(&mut self) -> rusqlite::Result<()> {
         let old: Vec<(i64, String)> = {
             let mut all = self
@@ -256,14 +257,14 @@ impl Store {
             transaction.execute(update, params![id, redact(&arguments)])?;
         }
         transaction.commit()?;
-        // The write-ahead log still contains the old pages.
+        // Truncates the write-ahead log, which still contains the old pages.
         self.connection
             .pragma_query(None, "wal_checkpoint(TRUNCATE)", |_| Ok(()))?;
         self.connection.execute_batch("VACUUM")
     }
 
-    /// Checks the whole file for damage before it is used for planning. Profiles are few and small,
-    /// so that this takes well under a millisecond.
+    /// Checks the whole file for damage before it is used for planning. The check takes well under
+    /// a millisecond, because profiles are few and small.
     fn check_whole(&self) -> Result<(), StoreError> {
         let sql = "quick_check";
         let result: Result<String, _> = self
@@ -291,7 +292,7 @@ impl Store {
         })
     }
 
-    /// Opens a file that cannot be written or locked.
+    /// Opens a file that cannot be written or locked, for reading.
     fn open_to_read(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
         let uri = format!("file:{}?immutable=1", escaped(path));
@@ -362,7 +363,7 @@ impl Store {
     }
 }
 
-/// The key with redacted arguments.
+/// Returns the key with redacted arguments.
 fn stored(key: &ProgramKey) -> ProgramKey {
     ProgramKey {
         executable: key.executable.clone(),
@@ -370,9 +371,9 @@ fn stored(key: &ProgramKey) -> ProgramKey {
     }
 }
 
-/// Restricts the file and SQLite's companion files to the owner: even a reader's lock would block
-/// every write. SQLite gives its own files the mode of the main file. Errors are ignored here,
-/// since opening the file reports them.
+/// Restricts the file and SQLite's companion files to the owner, because even a reader's lock would
+/// block every write. SQLite gives its own files the mode of the main file. Errors are ignored
+/// here; opening the file reports them.
 fn keep_private(path: &Path) {
     let private = Permissions::from_mode(0o600);
     let made = OpenOptions::new()
@@ -393,7 +394,7 @@ fn keep_private(path: &Path) {
     }
 }
 
-/// Checks a point as a curve does, so that every stored point can be used for planning.
+/// Checks a point by the rules of [`Curve`], so that every stored point can be used for planning.
 fn check(point: &CurvePoint) -> Result<(), StoreError> {
     let curve = usher_model::Curve::new(vec![*point]);
     match curve {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The store under damage, concurrency and lack of space.
+//! Tests of the profile store under damage, concurrent processes, read-only files and a full file
+//! system.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -158,7 +159,7 @@ fn rejects_a_measurement_with_an_invalid_point_completely() {
     assert_eq!(store.list().unwrap(), []);
 }
 
-/// A store with fifty profiles, closed.
+/// Creates a store with fifty profiles and closes it.
 fn filled(path: &Path) {
     let mut store = Store::open(path).unwrap();
     for i in 0..50 {
@@ -253,7 +254,8 @@ fn concurrent_openers_rename_one_damaged_file() {
             });
         }
     });
-    // Writes to the damaged file just before it was renamed are lost.
+    // Fewer profiles than written may remain: writes to the damaged file just before it was renamed
+    // are lost.
     let listed = Store::open(&path).unwrap().list().unwrap().len();
     assert!((1..=8).contains(&listed), "{listed}");
     let kept = names(dir.path())
@@ -317,7 +319,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
 struct Mount(PathBuf);
 
 impl Mount {
-    /// Returns `None`, with a message on stderr, where mounting is not permitted.
+    /// Mounts a tmpfs; prints a skip and returns `None` if mounting is not permitted.
     fn tmpfs(dir: &Path, options: &str) -> Option<Self> {
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "usher-store-test"])
