@@ -6,7 +6,7 @@
 //! exactly one core, each core to one domain, and each domain to one package. Larger sets are
 //! unions of smaller ones and are never copied from the facts.
 //!
-//! *Cores* are hwloc's; a CPU without a core becomes a core of its own.
+//! *Cores* are taken from hwloc; a CPU without a core becomes a core of its own.
 //!
 //! *Domains* group the cores with the same last cache. An L3 or larger cache forms a domain even
 //! for a single core. An L2 forms a domain only if at least two cores share it, because a private
@@ -80,7 +80,7 @@ enum Bond {
 struct Owners(Vec<Option<usize>>);
 
 impl Owners {
-    /// Where sets overlap, the last one contains the CPU.
+    /// If sets overlap, the last set that contains a CPU owns it.
     fn new<'a>(sets: impl IntoIterator<Item = (usize, &'a CpuSet)>) -> Self {
         let mut owners = Vec::new();
         for (index, set) in sets {
@@ -161,7 +161,7 @@ fn cores(parts: &Parts) -> Vec<CpuSet> {
     let mut groups = Groups::new();
     let mut sets: Vec<CpuSet> = Vec::new();
     for &cpu in &parts.pus {
-        // The key of a CPU without a core is its own number.
+        // The key of a CPU without a core is the number of the CPU.
         let key = owners.of(cpu).map_or((1, cpu as usize), |core| (0, core));
         let core = groups.index(key);
         if core == sets.len() {
@@ -267,7 +267,8 @@ fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
     pieces
 }
 
-/// The capacity of each core: that of its fastest CPU, relative to the machine's fastest.
+/// Returns the capacity of each core: the capacity of the core's fastest CPU, relative to the
+/// machine's fastest.
 fn capacities(parts: &Parts, cores: &[CpuSet]) -> Vec<f64> {
     let of_kind = capacity::of_kinds(&parts.kinds);
     let owners = Owners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());
@@ -314,8 +315,8 @@ fn cpus(cores: &[Core]) -> Vec<Cpu> {
     cpus
 }
 
-/// The node of each CPU: of the nodes near to it, the node near to the fewest CPUs; ties go to
-/// the first.
+/// Returns the node of each CPU. Of the nodes near to a CPU, the node that is near to the fewest
+/// CPUs owns it; ties go to the first.
 fn node_owners(nodes: &[Node]) -> Owners {
     let mut widest_first: Vec<(usize, &CpuSet)> =
         nodes.iter().map(|node| &node.near).enumerate().collect();
@@ -376,7 +377,7 @@ mod tests {
         prop::collection::vec(cpu_set(), 0..6)
     }
 
-    /// Contradictory facts of all kinds.
+    /// Generates facts of all kinds that may contradict one another.
     fn parts() -> impl Strategy<Value = Parts> {
         let caches = prop::collection::vec((2u8..5, cpu_set()), 0..6);
         let packages = prop::collection::vec((cpu_set(), any::<Option<String>>()), 0..4);
@@ -468,7 +469,8 @@ mod tests {
         let private = |level| [(level, "0"), (level, "1"), (level, "2")];
         assert_eq!(described(&cores, &private(2), &["0-2"]), ["0-2"]);
         assert_eq!(described(&cores, &private(3), &["0-2"]), ["0", "1", "2"]);
-        // The hardware threads of one core do not count as sharing its L2.
+        // Each core has an L2 of its own: the hardware threads of one core do not count as sharing
+        // it.
         assert_eq!(
             described(&["0-1", "2-3"], &[(2, "0-1"), (2, "2-3")], &["0-3"]),
             ["0-3"]
@@ -477,7 +479,7 @@ mod tests {
 
     #[test]
     fn cores_without_a_shared_cache_form_a_domain_beside_others() {
-        // Low-power cores of a tiled package: private L2, no L3.
+        // The machine has low-power cores of a tiled package: private L2, no L3.
         let cores = ["0-1", "2-3", "4", "5", "6"];
         let caches = [(3, "0-3"), (2, "4-5"), (2, "6")];
         assert_eq!(described(&cores, &caches, &["0-6"]), ["0-3", "4-5", "6"]);

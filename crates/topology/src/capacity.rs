@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Speed of a core relative to the fastest core of the machine.
 //!
-//! hwloc groups CPUs into kinds and attaches the system's attributes to each. The first of these
-//! attributes that all kinds have, with different values, determines the capacity:
+//! hwloc groups CPUs into kinds and attaches the system's attributes to each kind. The capacity is
+//! determined by the first of these attributes that all kinds have, with different values:
 //!
 //! 1. `LinuxCapacity`: the kernel's figure (`cpu_capacity` in sysfs, up to 1024; Arm, and Intel
 //!    hybrids since Linux 6.12);
@@ -25,10 +25,10 @@ use crate::assemble::Kind;
 /// Linux's drivers/cpufreq/intel_pstate.c; Meteor Lake has 80,000).
 const INTEL_ATOM_WORK_PER_CYCLE: f64 = 0.787;
 
-/// Minimum capacity of a core; it prevents a capacity of 0.
+/// Minimum capacity of a core, which prevents a capacity of 0.
 const CAPACITY_MIN: f64 = 0.01;
 
-/// The capacity of each kind relative to the fastest, in (0, 1].
+/// Returns the capacity of each kind relative to the fastest kind, in (0, 1].
 pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
     let scores = [
         |kind: &Kind| number(kind, "LinuxCapacity"),
@@ -48,7 +48,7 @@ pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
         .collect()
 }
 
-/// Adds the core types of an Intel hybrid. Linux exposes them as the CPUs of its two kinds of
+/// Adds the core types of an Intel hybrid. Linux exposes the types as the CPUs of its two kinds of
 /// performance counters; hwloc 2.9 can determine them only by moving a thread to every CPU. A kind
 /// with CPUs of both types is split.
 pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec<Kind> {

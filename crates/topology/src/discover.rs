@@ -16,8 +16,8 @@ use usher_model::{Cache, CpuId, CpuSet};
 use crate::assemble::{Kind, Node, Parts};
 use crate::capacity;
 
-/// Loads the machine that the builder describes and returns its facts; `root` is the root of its
-/// `/sys`, if it has one.
+/// Loads the machine that the builder describes and returns its facts. `root` is the root of the
+/// machine's `/sys`, if it has one.
 ///
 /// CPUs outside this process's cpuset are included; offline CPUs are not. A flag prevents hwloc
 /// from moving this thread to every CPU, which is not needed on Linux.
@@ -153,7 +153,7 @@ fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
     }
 }
 
-/// The object's CPUs that the machine has.
+/// Returns the CPUs of an object that the machine has.
 fn cpus_of(object: &TopologyObject, all: &CpuSet) -> CpuSet {
     object
         .cpuset()

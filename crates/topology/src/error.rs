@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of reading a topology.
+//! Errors of reading a topology, each one line that names the input and the reason. Foreign text is
+//! shortened and escaped.
 
 use std::path::PathBuf;
 

@@ -11,11 +11,11 @@
 //! - after its death the parent reports an error and has nothing to repair.
 //!
 //! The child runs `work`, writes the result as JSON with a length prefix into a pipe, and ends by
-//! `_exit`. It is forked without `exec`, because a library has no program to start. In the child of
-//! a process with threads, only code that takes no lock of the parent's Rust code may run: the work
-//! reads files, allocates (glibc resets its allocator in the child) and calls hwloc. If another
-//! thread held a lock inside the C library at the time of the fork, the alarm turns the wait into
-//! an error.
+//! `_exit`. The child is forked without `exec`, because a library has no program to start. In the
+//! child of a process with threads, only code that takes no lock of the parent's Rust code may run:
+//! the work reads files, allocates (glibc resets its allocator in the child) and calls hwloc. If
+//! another thread held a lock inside the C library at the time of the fork, the child waits for
+//! that lock until the alarm ends it, and the parent reports an error.
 
 use std::ffi::{CString, c_char};
 use std::fs::File;
@@ -94,7 +94,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-/// Runs in the child and ends it.
+/// Runs the work in the child, writes the result and ends the child.
 fn child<T: Serialize>(
     environment: &[*const c_char],
     mut sender: File,
@@ -161,7 +161,7 @@ fn limit() {
 /// Discards hwloc's messages about foreign input; the parent reports errors itself.
 fn quiet() {
     if let Ok(null) = File::options().write(true).open("/dev/null") {
-        // SAFETY: both are open descriptors; dup2 replaces the second.
+        // SAFETY: both arguments are open descriptors; dup2 replaces the second.
         unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) };
     }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sources of machines, and their reader.
+//! Sources of machines (this machine, an XML file of hwloc, a one-line description, a copy of
+//! `/sys`), the parser of their names, and [`load`], which reads any of them. Foreign input is
+//! parsed in a child process.
 
 use std::fmt;
 use std::fs;
@@ -30,8 +32,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Parses `SPEC|FILE.xml|DIR`: a directory is a sysfs copy, any other file is XML, and other
-    /// text is a description.
+    /// Parses `SPEC|FILE.xml|DIR`. A directory is a copy of `/sys`, any other file is XML, and
+    /// other text is a description.
     ///
     /// # Errors
     /// The text is neither an existing file nor a valid description.
@@ -62,7 +64,7 @@ impl Source {
         }
     }
 
-    /// The error of a source that cannot be read.
+    /// Returns the error of a source that cannot be read.
     fn error(&self, reason: String) -> TopologyReadError {
         match self {
             Self::ThisMachine => TopologyReadError::ThisMachine { reason },
@@ -103,11 +105,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// Reads the machine with all online CPUs, including those that this process may not use. For
-/// planning on this machine, restrict it with [`Topology::restrict`] to
+/// Reads the machine with all online CPUs, including CPUs that this process may not use. For
+/// planning on this machine, restrict the result with [`Topology::restrict`] to
 /// [`usable_cpus`](crate::usable_cpus).
 ///
-/// Foreign input is parsed in a child process, so no input can crash this one.
+/// Foreign input is parsed in a child process, so that no input can crash this process.
 ///
 /// # Errors
 /// One line with the source and the reason.
@@ -186,7 +188,7 @@ fn capture(path: &Path) -> Result<Topology, String> {
         .to_str()
         .ok_or("its name is not valid UTF-8")?
         .to_owned();
-    // Only files: otherwise hwloc would add results of this machine's cpuid.
+    // Restricts hwloc to reading files: otherwise it would add results of this machine's cpuid.
     let environment = [
         ("HWLOC_FSROOT", root.as_str()),
         ("HWLOC_THISSYSTEM", "0"),
@@ -207,8 +209,8 @@ fn apart(
     root: Option<&Path>,
     builder: impl FnOnce() -> Result<TopologyBuilder, String>,
 ) -> Result<Topology, String> {
-    // hwloc's own XML reader without plug-ins: the result does not depend on installed software,
-    // and no library is loaded into a forked child.
+    // Uses hwloc's own XML reader without plug-ins: the result does not depend on installed
+    // software, and no library is loaded into a forked child.
     let fixed = [
         ("HWLOC_LIBXML", "0"),
         ("HWLOC_PLUGINS_PATH", "/nonexistent"),

@@ -3,11 +3,13 @@
 //!
 //! hwloc's syntax is a list of levels from large to small, each with a type and its number per
 //! object of the level above: `package:4 die:2 core:6 pu:1`. Attributes follow a level in
-//! parentheses, attached memory in brackets; hwloc parses those. This module reads only the
-//! numbers, before hwloc gets the text, because hwloc builds any number of objects one by one.
+//! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module reads
+//! only the numbers, before hwloc gets the text, because hwloc builds any number of objects, one by
+//! one.
 
 /// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
-/// x86-64). hwloc's time grows with its square: seconds at this limit, minutes beyond.
+/// x86-64). The time of hwloc grows with the square of the number: seconds at this limit, minutes
+/// beyond.
 pub(crate) const CPUS_MAX: u64 = 8_192;
 /// Maximum length of a description in bytes.
 const LENGTH_MAX: usize = 4_096;
@@ -62,8 +64,8 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
 /// Rank of a logical CPU.
 const PU: usize = 3;
 
-/// Rank of a level with the same position in all machines, from large to small. Other levels
-/// (caches, groups, NUMA nodes) may be anywhere above the cores.
+/// Returns the rank of a level that has the same position in all machines, from large to small.
+/// Other levels (caches, groups, NUMA nodes) may be anywhere above the cores.
 fn rank(level: &str) -> Option<usize> {
     let name = level.split(':').next().unwrap_or(level);
     match name.to_ascii_lowercase().as_str() {
@@ -97,7 +99,7 @@ fn ordered(levels: &[(String, bool)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The levels without their attributes, each with whether it is attached memory.
+/// Returns the levels without their attributes, each with a flag for attached memory.
 fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
     let mut levels = vec![(String::new(), false)];
     let (mut attributes, mut memory) = (false, false);
@@ -127,7 +129,7 @@ fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
     Ok(levels)
 }
 
-/// The number of a level: `core:4`, or a bare `4`; attached memory may omit it.
+/// Returns the number of a level: `core:4`, or a bare `4`. Attached memory may omit the number.
 fn count(level: &str) -> Result<u64, String> {
     let digits = match level.split_once(':') {
         Some((_, digits)) => digits,

@@ -5,7 +5,6 @@
 //! come back. These functions read the files at every call; the kernel updates `Cpus_allowed_list`
 //! for cpusets (v1 and v2), affinity and hot-plug. The root of `/proc` and `/sys` is an argument,
 //! which lets tests use captured trees.
-//! captured trees.
 
 use std::path::Path;
 
@@ -25,7 +24,7 @@ pub fn online_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     parse(root, ONLINE, &text)
 }
 
-/// The CPUs that this process may run on: its affinity within its cpuset.
+/// Returns the CPUs that this process may run on: its affinity mask within its cpuset.
 ///
 /// # Errors
 /// `proc/self/status` below the root cannot be read or has no CPU list.

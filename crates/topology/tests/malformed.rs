@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Input that is not a machine gives a one-line error, never a crash.
+//! Tests that input which is not a machine gives an error of one line and never a crash: damaged
+//! XML, extreme descriptions, wrong directories, and random text.
 
 // Test helpers: clippy exempts only the tests themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -140,7 +141,7 @@ fn written(text: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// The result must be a consistent machine or an error of one line.
+/// Checks that the result is a consistent machine or an error of one line.
 fn harmless(source: Source) -> Result<(), TestCaseError> {
     match load(source) {
         Ok(topology) => prop_assert_eq!(topology.check(), Ok(())),

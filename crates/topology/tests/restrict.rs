@@ -26,7 +26,8 @@ fn machine_and_cpus() -> impl Strategy<Value = (&'static Topology, CpuSet)> {
     })
 }
 
-/// The CPU numbers in a drawing without locations: cells, or lists after colons.
+/// Returns whether a drawing without locations shows exactly these CPUs, in cells or in lists after
+/// colons.
 fn shows(text: &str, cpus: &CpuSet) -> bool {
     let mut shown = CpuSet::new();
     let words = text.split(|c: char| !(c.is_ascii_digit() || c == '-' || c == ','));
@@ -67,7 +68,7 @@ proptest! {
     #[test]
     fn drawing_fits_and_shows_every_cpu(
         (whole, allowed) in machine_and_cpus(),
-        // Below this width an unbreakable list of CPUs may exceed it.
+        // The width is at least 60: below it, an unbreakable list of CPUs may exceed the width.
         width in 60usize..160,
         unicode: bool,
         seated in prop::bool::ANY,

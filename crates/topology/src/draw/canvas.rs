@@ -43,7 +43,7 @@ impl Line {
         self
     }
 
-    /// The line truncated to a width; `mark` shows the truncation.
+    /// Returns the line truncated to a width; `mark` shows the truncation.
     pub(super) fn cut(self, width: usize, mark: &str) -> Self {
         if self.width() <= width {
             return self;
@@ -199,8 +199,8 @@ pub(super) fn flow(blocks: Vec<Block>, width: usize, gap: usize) -> Block {
     rows
 }
 
-/// Breaks text after its separators to lines of at most `width` columns; longer words are not
-/// broken.
+/// Breaks text after its separators to lines of at most `width` columns. Words that are longer are
+/// not broken.
 pub(super) fn wrap(text: &str, separator: char, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(separator) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Drawing of one domain: a box with a column for every core, or a shape and a list of CPUs if
-//! there are too many for boxes.
+//! Drawing of one domain: a box with a column for every core, or a summary and a list of CPUs if
+//! the cores are too many for a box.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn by_capacity(topology: &Topology, domain: &Domain) -> Vec<(f64, Vec<CoreId>)> 
     kinds
 }
 
-/// `domain 3 · L3 32 MiB`.
+/// Returns a title such as `domain 3 · L3 32 MiB`.
 pub(super) fn title(topology: &Topology, id: DomainId, dot: &str) -> Line {
     let domain = &topology.domains[id];
     let mut line = Line::new(Style::Strong, format!("domain {id}"));
@@ -59,7 +59,7 @@ pub(super) fn cells(topology: &Topology, id: DomainId, seats: &Seats, width: usi
     block
 }
 
-/// Rows of columns of similar length, up to the width.
+/// Divides the cores into rows with similar numbers of columns, up to the width.
 fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, width: usize) -> Block {
     let digits = topology
         .cpus
@@ -102,7 +102,7 @@ fn bands(topology: &Topology, cores: &[CoreId], seats: &Seats, label: &str, widt
     block
 }
 
-/// The common properties of equal domains: `8 cores, SMT 2, L3 32 MiB`.
+/// Returns the common properties of equal domains, such as `8 cores, SMT 2, L3 32 MiB`.
 pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
     let domain = &topology.domains[id];
     let kinds = by_capacity(topology, domain);
@@ -124,7 +124,8 @@ pub(super) fn shape(topology: &Topology, id: DomainId) -> String {
     }
 }
 
-/// Returns whether any shared cache is known; otherwise the heading states it once.
+/// Returns whether any shared cache is known. If none is, the heading of the drawing states that
+/// once.
 fn any_llc(topology: &Topology) -> bool {
     topology.domains.iter().any(|domain| domain.llc.is_some())
 }

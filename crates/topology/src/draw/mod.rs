@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The drawing of a machine.
 //!
-//! A machine that fits a screen is drawn core by core: a frame for every package, in it a frame for
-//! every domain, in it a column for every core with its hardware threads below one another. A
-//! larger machine is folded: adjacent equal domains are described once, and each is listed with its
-//! number and its CPUs. Both forms give the die and the NUMA nodes of a domain: in the package's
-//! frame if they are the same for all its domains, in the domain's frame if each has its own,
-//! otherwise on a line above the domains that share them.
+//! A machine that fits a screen is drawn core by core: a frame for every package, within it a frame
+//! for every domain, and within that a column for every core with its hardware threads below one
+//! another. A larger machine is folded: adjacent equal domains are described once, and each is
+//! listed with its number and its CPUs. Both forms give the die and the NUMA nodes of a domain: in
+//! the package's frame if they are the same for all its domains, in the domain's frame if each has
+//! its own, otherwise on a line above the domains that share them.
 
 mod canvas;
 mod domain;
@@ -161,7 +161,7 @@ impl Painter<'_> {
         looks(a).is_some() && looks(a) == looks(b)
     }
 
-    /// Equal packages with one domain each: their domains, grouped by NUMA node. Packages and
+    /// Draws equal packages with one domain each: their domains, grouped by NUMA node. Packages and
     /// domains have the same order.
     fn packages(&self, run: &[PackageId], width: usize) -> (Line, Block) {
         let topology = self.topology;
@@ -208,7 +208,7 @@ impl Painter<'_> {
     fn sites(&self, package: PackageId) -> (Place, Vec<Site>) {
         let package = &self.topology.packages[package];
         let domains = || package.domains.iter().map(|&id| &self.topology.domains[id]);
-        // The only node of a machine is in its heading.
+        // On a machine with one node, the heading contains the node.
         let some_nodes = self.topology.nodes.len() > 1;
         let mut all_nodes = domains().map(|domain| &domain.nodes);
         let nodes = all_nodes.next().cloned().unwrap_or_default();
@@ -240,7 +240,7 @@ impl Painter<'_> {
         (common, sites)
     }
 
-    /// `die 1 · node 3, 16 GiB`; `None` if there is nothing to display.
+    /// Returns a location such as `die 1 · node 3, 16 GiB`; `None` if there is nothing to display.
     fn place(&self, place: &Place) -> Option<String> {
         let die = place.die.map(|die| format!("die {die}"));
         let nodes = (!place.nodes.is_empty()).then(|| words::nodes(self.topology, &place.nodes));
@@ -267,7 +267,8 @@ impl Painter<'_> {
         block
     }
 
-    /// `domain 3 · L3 32 MiB`, with the location if it is the domain's own.
+    /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has its
+    /// own.
     fn box_title(&self, site: &Site, id: DomainId, own: bool) -> Line {
         let mut title = domain::title(self.topology, id, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
@@ -276,7 +277,8 @@ impl Painter<'_> {
         title
     }
 
-    /// The width of the widest domain's frame, used for all; 0 if the widths differ too much.
+    /// Returns the width of the widest domain's frame, used for all frames; 0 if the widths differ
+    /// too much.
     fn box_width(&self, width: usize) -> usize {
         let mut widths = Vec::new();
         for package in 0..self.topology.packages.len() {
@@ -295,7 +297,8 @@ impl Painter<'_> {
         if alike { most } else { 0 }
     }
 
-    /// For adjacent equal domains, their common description, then the number and CPUs of each.
+    /// Draws, for adjacent equal domains, their common description, then the number and CPUs of
+    /// each.
     fn runs(&self, sites: &[Site], width: usize) -> Block {
         let shape = |id: &DomainId| domain::shape(self.topology, *id);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
@@ -319,7 +322,7 @@ impl Painter<'_> {
         block
     }
 
-    /// Runs of domains that each have their own location.
+    /// Draws runs of domains that each have their own location.
     fn single_runs(&self, sites: &[Site], width: usize) -> Block {
         let shape = |(site, id): &(&Site, DomainId)| {
             let bytes: u64 = (site.place.nodes.iter())
@@ -343,7 +346,7 @@ impl Painter<'_> {
         block
     }
 
-    /// `8 × domain: 8 cores, SMT 2, L3 32 MiB, CPUs`.
+    /// Returns the description of a run, such as `8 × domain: 8 cores, SMT 2, L3 32 MiB, CPUs`.
     fn heading_of_run(&self, domains: usize, shape: &str, width: usize) -> Block {
         let text = match domains {
             1 => format!("domain: {shape}, CPUs"),
@@ -384,7 +387,7 @@ impl Painter<'_> {
         flow(rows.collect(), width, 2)
     }
 
-    /// The block below its location, if there is one to display.
+    /// Draws the block below its location, if there is a location to display.
     fn headed(&self, site: &Site, block: Block) -> Block {
         let Some(place) = self.place(&site.place) else {
             return block;
@@ -394,7 +397,7 @@ impl Painter<'_> {
         headed
     }
 
-    /// ` (die 1, node 3)`.
+    /// Returns the numbers of die and nodes, such as ` (die 1, node 3)`.
     fn numbers(&self, place: &Place) -> String {
         let die = place.die.map(|die| format!("die {die}"));
         let nodes: CpuSet = (place.nodes.iter())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Locations of domains within a package, and domains that share a location.
+//! Locations of domains within a package (die and NUMA nodes), and the grouping of adjacent domains
+//! that share a location.
 
 use usher_model::{DomainId, NodeId};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs on the drawing of the machine.
+//! Marks programs on the drawing of the machine.
 //!
-//! Every program has a letter beside its CPUs, which gives a drawing without colours the same
-//! information.
+//! Every program has a letter beside its CPUs, so that a drawing without colours has the same
+//! information. Beyond 52 programs, the letter is `*`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use usher_model::{CpuId, CpuSet, Topology};
 
 use super::canvas::{Block, Line, Style};
 
-/// Letters in the order of the labels; labels beyond them share the last one.
+/// Letters in the order of the labels; labels beyond the last letter share it.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ*";
 
 /// Programs by CPU.
@@ -64,7 +64,7 @@ impl Seats {
         }
     }
 
-    /// The letter of each program with all its CPUs, and the free CPUs.
+    /// Returns the legend: the letter of each program with all its CPUs, and the free CPUs.
     pub(super) fn legend(&self, topology: &Topology) -> Block {
         let mut block = Block::default();
         if self.labels.is_empty() {

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Formatting of counts, sizes and names.
+//! Formatting of counts, sizes, ranges and names in the drawing of a machine, and the description
+//! of a machine in one sentence.
 
 use usher_model::{Cache, NodeId, Topology};
 
-/// `1 core`, `2 cores`.
+/// Formats a count: `1 core`, `2 cores`.
 pub(super) fn count(number: usize, thing: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{s}")
 }
 
-/// A size in the largest binary unit that gives at least 1, with one decimal if it is not 0.
+/// Formats a size in the largest binary unit in which it is at least 1, with one decimal unless the
+/// decimal is 0.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut unit = 0;
     let mut scaled = bytes as f64;
-    // 1023.95 would be formatted as 1024.0.
+    // The limit is below 1024, because 1023.95 would be formatted as 1024.0.
     while scaled >= 1023.95 && unit + 1 < units.len() {
         scaled /= 1024.0;
         unit += 1;
@@ -24,7 +26,7 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{text} {}", units[unit])
 }
 
-/// `L3 32 MiB`.
+/// Formats a cache: `L3 32 MiB`.
 pub(super) fn cache(llc: Option<Cache>) -> String {
     match llc {
         Some(Cache { level, bytes: 0 }) => format!("L{level}"),
@@ -33,7 +35,7 @@ pub(super) fn cache(llc: Option<Cache>) -> String {
     }
 }
 
-/// The range of a figure over the machine: `2`, or `1-2` if it varies.
+/// Formats the range of a figure over the machine: `2`, or `1-2` if the figure varies.
 pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
     let least = figures.clone().min().unwrap_or(0);
     let most = figures.max().unwrap_or(0);
@@ -43,7 +45,7 @@ pub(super) fn span(figures: impl Iterator<Item = usize> + Clone) -> String {
     }
 }
 
-/// `node 0, 16 GiB + node 4, 4 GiB, memory only`; a count for many nodes.
+/// Formats nodes: `node 0, 16 GiB + node 4, 4 GiB, memory only`; a count if there are many.
 pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
     const LISTED: usize = 3;
     if ids.len() > LISTED {
@@ -70,7 +72,7 @@ pub(super) fn nodes(topology: &Topology, ids: &[NodeId]) -> String {
         .join(" + ")
 }
 
-/// The machine in one sentence.
+/// Describes the machine in one sentence.
 pub(super) fn headline(topology: &Topology) -> String {
     let threads = topology.cores.iter().map(|core| core.cpus.len());
     let domains = topology.domains.len();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The captured machines in tests/fixtures, unpacked and loaded.
+//! Helpers of the topology tests: unpacks the captured machines in tests/fixtures and loads each
+//! once.
 
 #![allow(dead_code)]
 
@@ -16,7 +17,7 @@ pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// A fixture, unpacked: a sysfs tree or an XML file of the fixture's name.
+/// An unpacked fixture: a sysfs tree, or an XML file with the fixture's name.
 pub struct Unpacked {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
@@ -62,7 +63,7 @@ pub fn machines() -> &'static [(String, Topology)] {
     })
 }
 
-/// The fixture's machine, by the start of its file name.
+/// Returns the machine of the fixture whose file name starts with `name`.
 pub fn machine(name: &str) -> &'static Topology {
     let found = machines().iter().find(|(file, _)| file.starts_with(name));
     &found.unwrap_or_else(|| panic!("no fixture {name}")).1
