@@ -9,11 +9,10 @@
 //! - [`mix`]: mixes of programs under several policies.
 
 pub mod engine;
-mod error;
 pub mod launch;
 mod measured;
 pub mod mix;
 pub mod profile;
 pub mod rights;
 
-pub use error::MeasureError;
+pub use measured::{RunCondition, RunError};

@@ -10,14 +10,98 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProgramId;
 
-use crate::engine::{AdoptOptions, AdoptedProgram, EngineHandle};
-use crate::error::MeasureError;
-use crate::launch::{LaunchSpec, Repeater, Repetition, Stream, repeat};
+use crate::engine::{AdoptOptions, AdoptedProgram, EngineError, EngineHandle};
+use crate::launch::{
+    Exit, LaunchError, LaunchSpec, OWN_FAILURE, Repeater, Repetition, Stream, repeat,
+};
 
 /// Maximum length of the end of a program's standard error that is reported.
 const STDERR_BYTES: usize = 400;
 /// Interval of the checks for cancellation.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
+
+/// The reason why a program was not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The control loop failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The program could not be launched.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The program failed.
+    #[error(
+        "program '{name}' ended with {exit} {condition}{}",
+        stderr_text(stderr)
+    )]
+    Failed {
+        /// Its name.
+        name: String,
+        /// Its end.
+        exit: Exit,
+        /// The condition of the run.
+        condition: RunCondition,
+        /// The end of its standard error.
+        stderr: String,
+    },
+    /// The program exceeded the time limit of a repetition.
+    #[error(
+        "program '{name}' {condition}: a repetition did not end within {seconds:.0} s{}",
+        match condition {
+            RunCondition::Alone => "",
+            RunCondition::Policy(_) => "; set protocol.timeout_seconds if it needs longer",
+        }
+    )]
+    TimedOut {
+        /// Its name.
+        name: String,
+        /// The condition of the run.
+        condition: RunCondition,
+        /// The time limit.
+        seconds: f64,
+    },
+    /// A step of the runner failed.
+    #[error("{doing}: {source}")]
+    System {
+        /// The step.
+        doing: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The user has cancelled.
+    #[error("interrupted")]
+    Cancelled,
+}
+
+impl RunError {
+    /// The exit status.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Engine(error) => error.code(),
+            Self::Launch(error) => error.code(),
+            Self::Cancelled => 130,
+            _ => OWN_FAILURE,
+        }
+    }
+}
+
+/// The condition of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunCondition {
+    /// The program ran alone, to measure its curve.
+    Alone,
+    /// The program ran in a mix, under this policy.
+    Policy(String),
+}
+
+impl std::fmt::Display for RunCondition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Alone => f.write_str("when run alone"),
+            Self::Policy(name) => write!(f, "under '{name}'"),
+        }
+    }
+}
 
 /// A program under measurement. Dropping it kills all of its processes.
 #[derive(Debug)]
@@ -34,7 +118,7 @@ impl MeasuredProcess {
         mut spec: LaunchSpec,
         adopt: AdoptOptions,
         stderr: &Path,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, RunError> {
         spec.stderr = Stream::File(stderr.to_owned());
         let (repeater, adopted) = match engine {
             Some(engine) => {
@@ -61,14 +145,14 @@ impl MeasuredProcess {
     }
 
     /// Starts a repetition.
-    pub fn start(&mut self) -> Result<(), MeasureError> {
+    pub fn start(&mut self) -> Result<(), RunError> {
         let repeater = self.repeater.as_mut();
         Ok(repeater.map_or(Ok(()), Repeater::start)?)
     }
 
     /// Waits for the end of the current repetition.
-    pub fn finish(&mut self) -> Result<Repetition, MeasureError> {
-        let repeater = self.repeater.as_mut().ok_or(MeasureError::Cancelled)?;
+    pub fn finish(&mut self) -> Result<Repetition, RunError> {
+        let repeater = self.repeater.as_mut().ok_or(RunError::Cancelled)?;
         Ok(repeater.finish()?)
     }
 
@@ -84,7 +168,7 @@ impl MeasuredProcess {
         timeout: Duration,
         cancel: &AtomicBool,
         mut tick: impl FnMut(),
-    ) -> Result<Option<Repetition>, MeasureError> {
+    ) -> Result<Option<Repetition>, RunError> {
         let began = Instant::now();
         while wait_readable(&[self.report_fd()], cancel)?.is_empty() {
             if began.elapsed() > timeout {
@@ -115,9 +199,9 @@ impl Drop for MeasuredProcess {
 pub(crate) fn wait_readable(
     fds: &[Option<BorrowedFd<'_>>],
     cancel: &AtomicBool,
-) -> Result<Vec<usize>, MeasureError> {
+) -> Result<Vec<usize>, RunError> {
     if cancel.load(Ordering::Relaxed) {
-        return Err(MeasureError::Cancelled);
+        return Err(RunError::Cancelled);
     }
     let there = fds.iter().enumerate();
     let there = there.filter_map(|(at, fd)| Some((at, fd.as_ref()?.as_fd())));
@@ -131,7 +215,7 @@ pub(crate) fn wait_readable(
     // An interrupted sleep only ends early.
     let _ = poll(&mut polled, Some(&tick));
     if cancel.load(Ordering::Relaxed) {
-        return Err(MeasureError::Cancelled);
+        return Err(RunError::Cancelled);
     }
     let ready = polled.iter().zip(places);
     let ready = ready.filter(|(fd, _)| !fd.revents().is_empty());
@@ -142,4 +226,13 @@ pub(crate) fn file_tail(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let end = &bytes[bytes.len().saturating_sub(STDERR_BYTES)..];
     String::from_utf8_lossy(end).trim().to_owned()
+}
+
+/// The end of a program's standard error, to follow an error message.
+pub(crate) fn stderr_text(stderr: &str) -> String {
+    let words: Vec<_> = stderr.split_whitespace().collect();
+    match words.is_empty() {
+        true => String::new(),
+        false => format!("; its standard error: {}", words.join(" ")),
+    }
 }

@@ -20,20 +20,54 @@ use usher_model::{
     ProgressSource, Topology,
 };
 use usher_policy::Policy;
-use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
+use usher_store::{MachineKey, MeasuredPoint, Measurement, Store, StoreError};
 
 use crate::engine::{AdoptOptions, Engine, EngineConfig, ProfileUse};
-use crate::error::MeasureError;
-use crate::launch::LaunchSpec;
-use crate::measured::{MeasuredProcess, file_tail};
+use crate::launch::{LaunchSpec, OWN_FAILURE};
+use crate::measured::{MeasuredProcess, RunCondition, RunError, file_tail};
 
-/// Relative standard error of a point with one run: the typical variation between runs on a
-/// quiet machine. The store determines the actual variation.
-pub const SINGLE_RUN_ERROR: f64 = 0.05;
 /// Larger machines are measured only at powers of two and whole domains.
 const ALL_COUNTS_MAX: u32 = 8;
 /// Machines with more domains are measured only at powers of two.
 const ALL_DOMAINS_MAX: usize = 16;
+
+/// The reason why a curve was not measured. All actions have been undone, and all started
+/// programs have ended, when this is returned.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The profile store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The curve is invalid.
+    #[error("the curve of '{name}': {source}")]
+    Curve {
+        /// The program.
+        name: String,
+        /// The cause.
+        source: usher_model::CurveError,
+    },
+    /// A core count is out of range.
+    #[error("core counts must be between 1 and {most}, not {given}")]
+    Cores {
+        /// The given count.
+        given: u32,
+        /// The machine's number of cores.
+        most: u32,
+    },
+}
+
+impl ProfileError {
+    /// The exit status.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Run(error) => error.code(),
+            _ => OWN_FAILURE,
+        }
+    }
+}
 
 /// The program to measure.
 #[derive(Debug, Clone)]
@@ -160,7 +194,7 @@ pub fn profile(
     options: &ProfileOptions,
     cancel: &AtomicBool,
     on_run: &mut dyn FnMut(&ProfileRun),
-) -> Result<MeasuredProfile, MeasureError> {
+) -> Result<MeasuredProfile, ProfileError> {
     let topology = config.topology.clone();
     let counts = counts(&topology, options)?;
     let profiles = ProfileUse {
@@ -169,8 +203,8 @@ pub fn profile(
         learn: false,
     };
     let config = EngineConfig { profiles, ..config };
-    let engine = Engine::start(config, Box::new(SeatAsBound))?;
-    let scratch = tempfile::tempdir().map_err(|source| MeasureError::System {
+    let engine = Engine::start(config, Box::new(SeatAsBound)).map_err(RunError::from)?;
+    let scratch = tempfile::tempdir().map_err(|source| RunError::System {
         doing: "making a directory for the programs' standard error",
         source,
     })?;
@@ -189,7 +223,7 @@ pub fn profile(
         .collect();
     session.measure(&counts, &mut points, on_run)?;
     let curve = points.iter().map(ProfilePoint::summary).collect();
-    let curve = Curve::new(curve).map_err(|source| MeasureError::Curve {
+    let curve = Curve::new(curve).map_err(|source| ProfileError::Curve {
         name: target.name.clone(),
         source,
     })?;
@@ -212,7 +246,7 @@ pub fn store_curve(
     topology: &Topology,
     name: &str,
     measured: &MeasuredProfile,
-) -> Result<(), MeasureError> {
+) -> Result<(), ProfileError> {
     let Some(key) = &measured.key else {
         return Ok(());
     };
@@ -239,7 +273,7 @@ pub fn store_curve(
     Ok(store.merge(key, &MachineKey::of(topology), &measurement)?)
 }
 
-fn counts(topology: &Topology, options: &ProfileOptions) -> Result<Vec<u32>, MeasureError> {
+fn counts(topology: &Topology, options: &ProfileOptions) -> Result<Vec<u32>, ProfileError> {
     let given = options.counts.clone();
     let counts: BTreeSet<u32> = given
         .unwrap_or_else(|| default_counts(topology))
@@ -247,7 +281,7 @@ fn counts(topology: &Topology, options: &ProfileOptions) -> Result<Vec<u32>, Mea
         .collect();
     let most = topology.cores.len() as u32;
     match counts.iter().find(|&&n| n == 0 || n > most) {
-        Some(&given) => Err(MeasureError::Cores { given, most }),
+        Some(&given) => Err(ProfileError::Cores { given, most }),
         None => Ok(counts.into_iter().collect()),
     }
 }
@@ -277,7 +311,7 @@ impl ProfilePoint {
     fn relative_error(&self) -> f64 {
         let n = self.seconds.len() as f64;
         if n < 2.0 {
-            return SINGLE_RUN_ERROR;
+            return CurvePoint::SINGLE_RUN_ERROR;
         }
         let mean = self.seconds.iter().sum::<f64>() / n;
         let squares = self.seconds.iter().map(|s| (s - mean) * (s - mean));
@@ -310,7 +344,7 @@ impl ProfileSession<'_> {
         counts: &[u32],
         points: &mut [ProfilePoint],
         on_run: &mut dyn FnMut(&ProfileRun),
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), RunError> {
         let began = Instant::now();
         for pass in 0..self.options.repeats.max(1) {
             let pass_began = Instant::now();
@@ -341,7 +375,7 @@ impl ProfileSession<'_> {
         cores: u32,
         repetition: u32,
         cpus: &CpuSet,
-    ) -> Result<ProfileRun, MeasureError> {
+    ) -> Result<ProfileRun, RunError> {
         let spec = &self.target.spec;
         let mut adopt = AdoptOptions::new(&spec.argv).named(&self.target.name);
         adopt.cwd = spec.cwd.clone();
@@ -372,9 +406,9 @@ impl ProfileSession<'_> {
         self.active_wait = self.active_wait.max(active_wait);
         let name = self.target.name.clone();
         let Some(ended) = ended else {
-            return Err(MeasureError::TimedOut {
+            return Err(RunError::TimedOut {
                 name,
-                policy: ALONE.to_owned(),
+                condition: RunCondition::Alone,
                 seconds: self.options.timeout_seconds,
             });
         };
@@ -383,10 +417,10 @@ impl ProfileSession<'_> {
             .status
             .is_some_and(|s| self.target.ok_exit_codes.contains(&s))
         {
-            return Err(MeasureError::Failed {
+            return Err(RunError::Failed {
                 name,
                 exit: ended.exit,
-                policy: ALONE.to_owned(),
+                condition: RunCondition::Alone,
                 stderr: file_tail(self.stderr),
             });
         }
@@ -400,9 +434,6 @@ impl ProfileSession<'_> {
         })
     }
 }
-
-/// Replaces the policy's name in errors about a program that is measured alone.
-pub const ALONE: &str = "no neighbours";
 
 /// A policy that seats every program on the CPUs that it is bound to.
 #[derive(Debug)]
@@ -444,7 +475,7 @@ mod tests {
     #[test]
     fn a_point_is_the_median_with_its_error() {
         assert_eq!(point(&[4.0]).summary().rate, 0.25);
-        assert_eq!(point(&[4.0]).relative_error(), SINGLE_RUN_ERROR);
+        assert_eq!(point(&[4.0]).relative_error(), CurvePoint::SINGLE_RUN_ERROR);
         assert_eq!(point(&[1.0, 9.0, 2.0]).summary().rate, 0.5);
         assert_eq!(point(&[1.0, 3.0]).summary().rate, 0.5);
         assert_eq!(point(&[2.0, 2.0, 2.0]).relative_error(), 0.0);

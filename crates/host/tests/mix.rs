@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 use usher_act::ActConfig;
-use usher_host::MeasureError;
 use usher_host::engine::EngineConfig;
 use usher_host::launch::LaunchSpec;
-use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
+use usher_host::mix::{MixError, MixEvent, MixFile, MixOptions, run_mix};
 use usher_host::profile::{ProfileOptions, ProfileTarget, default_counts, profile, seat_of};
 use usher_model::Topology;
 use usher_report::data::{MixResult, PolicyRole, SpanMode};
@@ -56,7 +55,7 @@ impl Bench {
         }
     }
 
-    fn run(&self, text: &str, options: &MixOptions) -> Result<MixResult, MeasureError> {
+    fn run(&self, text: &str, options: &MixOptions) -> Result<MixResult, MixError> {
         self.run_with_events(text, options, &mut |_| ())
     }
 
@@ -65,7 +64,7 @@ impl Bench {
         text: &str,
         options: &MixOptions,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<MixResult, MeasureError> {
+    ) -> Result<MixResult, MixError> {
         let never = AtomicBool::new(false);
         run_mix(&self.mix(text), &self.config(), options, &never, on_event)
     }
@@ -285,7 +284,7 @@ fn an_interrupted_mix_leaves_nothing_behind() {
     let (mix, config) = (bench.mix(&text), bench.config());
     let options = bench.options(&["equal"]);
     let error = run_mix(&mix, &config, &options, &cancel, &mut cancel_soon).unwrap_err();
-    assert!(matches!(error, MeasureError::Cancelled), "{error}");
+    assert!(error.is_cancelled(), "{error}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !bench.survivors().is_empty() {
         assert!(

@@ -24,6 +24,12 @@ pub struct CurvePoint {
     pub busy_cpus: Option<f64>,
 }
 
+impl CurvePoint {
+    /// Relative standard error of a rate from one run: the typical variation between runs on a
+    /// quiet machine. The profile store determines the actual variation.
+    pub const SINGLE_RUN_ERROR: f64 = 0.05;
+}
+
 /// A scalability curve: points in rising order of cores. Linear between points, proportional below
 /// the first, flat above the last.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,9 @@
 use std::io;
 use std::process::ExitCode;
 
-use usher_host::MeasureError;
 use usher_host::launch::LaunchError;
+use usher_host::mix::MixError;
+use usher_host::profile::ProfileError;
 
 use crate::measure::Ended;
 use crate::output;
@@ -56,8 +57,9 @@ fn status(error: &anyhow::Error) -> u8 {
     let known = |cause: &(dyn std::error::Error + 'static)| {
         let ended = cause.downcast_ref::<Ended>().map(Ended::code);
         let launch = cause.downcast_ref::<LaunchError>().map(LaunchError::code);
-        let measure = cause.downcast_ref::<MeasureError>().map(MeasureError::code);
-        ended.or(launch).or(measure)
+        let mix = cause.downcast_ref::<MixError>().map(MixError::code);
+        let profile = cause.downcast_ref::<ProfileError>().map(ProfileError::code);
+        ended.or(launch).or(mix).or(profile)
     };
     error.chain().find_map(known).unwrap_or(OWN)
 }

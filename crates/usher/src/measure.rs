@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use usher_act::ActConfig;
-use usher_host::MeasureError;
 use usher_host::engine::{EngineConfig, KeeperCommand};
+use usher_host::mix::MixError;
 use usher_report::table::Style;
 use usher_report::text;
 
@@ -80,10 +80,10 @@ impl Interruption {
     ///
     /// # Errors
     /// As the measurement.
-    pub fn outcome<T>(&self, measured: Result<T, MeasureError>) -> anyhow::Result<T> {
+    pub fn outcome<T>(&self, measured: Result<T, impl Into<MixError>>) -> anyhow::Result<T> {
         let signal = self.signal.load(Ordering::Relaxed) as i32;
-        measured.map_err(|error| match error {
-            MeasureError::Cancelled if signal != 0 => Ended { signal }.into(),
+        measured.map_err(|error| match error.into() {
+            error if error.is_cancelled() && signal != 0 => Ended { signal }.into(),
             error => error.into(),
         })
     }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use usher_host::launch::{Exit, LaunchSpec};
-use usher_host::profile::SINGLE_RUN_ERROR;
 use usher_model::{CurvePoint, ProgressSource};
 use usher_probe::{MachineProbe, ProgramCommand, Roots};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
@@ -86,7 +85,7 @@ impl Run {
         let point = CurvePoint {
             cores: topology.capacity_of(&topology.all_cpus()),
             rate: 1.0 / seconds,
-            relative_error: SINGLE_RUN_ERROR,
+            relative_error: CurvePoint::SINGLE_RUN_ERROR,
             busy_cpus: Some(busy_cpus),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);

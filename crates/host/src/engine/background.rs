@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background work on the real machine: the meter, which is open while there is background
+//! The state kept for background work: the meter, which is open while there is background
 //! work, and foreground processes that are blocked by a stopped background program.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use procfs::FromRead;
-use procfs::process::Stat;
-use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass, find_blocked};
+use usher_meter::{DeviceNames, Meter, MeterConfig, NotifyOn, OwnerClass};
 use usher_model::{
     BackgroundState, BlockedProcess, Decision, Metering, ProcessTree, ProgramId, Regulation,
     Resource, SampleScope,
 };
 
-use super::status::BackgroundStatus;
-use super::world::{RealWorld, thread_cpu_ns};
+use super::clock::thread_cpu_ns;
 
 /// Minimum interval between readings of CPU times, which visit every thread of the machine.
 const CPU_NS_MIN: u64 = 15_000_000;
@@ -37,8 +31,6 @@ const BLOCKED_INTERVAL_RATIO: u64 = 1000;
 const BLOCKED_NS_MAX: u64 = 1_000_000_000;
 /// Minimum interval between readings of device names, which are read when a name is missing.
 const NAMES_INTERVAL_NS: u64 = 50_000_000;
-/// A program that has been stopped for less than this blocks no process yet.
-const STOPPED_NS_MIN: u64 = 200_000_000;
 /// Minimum interval between searches for blocked processes; the second one applies while a
 /// process is blocked.
 const BLOCKED_NS: u64 = 500_000_000;
@@ -164,8 +156,24 @@ impl Background {
         self.blocked.clone()
     }
 
+    /// Whether a search for blocked processes is due.
+    pub fn is_search_due(&self, at_ns: u64) -> bool {
+        self.blocked_due_ns <= at_ns
+    }
+
+    /// Stores the result of a search for blocked processes, which took `took_ns` of CPU time.
+    pub fn searched(&mut self, at_ns: u64, took_ns: u64, blocked: Vec<BlockedProcess>) {
+        let pause_ns = match blocked.is_empty() {
+            true => BLOCKED_NS,
+            false => BLOCKED_SOON_NS,
+        };
+        self.blocked_due_ns =
+            at_ns + (took_ns * BLOCKED_INTERVAL_RATIO).clamp(pause_ns, BLOCKED_NS_MAX);
+        self.blocked = blocked;
+    }
+
     /// The foreground process that recently used a resource most.
-    fn top_process(&mut self, resource: Resource) -> Option<String> {
+    pub fn top_process(&mut self, resource: Resource) -> Option<String> {
         let processes = self.meter.as_mut()?.top_processes(resource);
         let mut foreground = processes
             .iter()
@@ -175,7 +183,7 @@ impl Background {
     }
 
     /// A resource, with the machine's name for it.
-    fn name_of(&mut self, resource: Resource) -> String {
+    pub fn name_of(&mut self, resource: Resource) -> String {
         self.with_device_names(&resource.to_string())
     }
 
@@ -217,135 +225,11 @@ fn name_of<'a, T: Display>(number: &str, names: &'a BTreeMap<T, String>) -> Opti
     Some(found.1)
 }
 
-/// The Usher process that launched a program and waits for it. Unlike a shell it keeps open
-/// the files that it was given (the pipe in `usher bg -- tar c /data | upload`).
-fn launcher_of(proc: &Path, root: i32) -> Option<i32> {
-    let parent = Stat::from_file(proc.join(root.to_string()).join("stat"));
-    let parent = parent.ok()?.ppid;
-    let executable = |pid: &str| fs::metadata(proc.join(pid).join("exe")).ok();
-    let (own, theirs) = (executable("self")?, executable(&parent.to_string())?);
-    let is_usher = (own.dev(), own.ino()) == (theirs.dev(), theirs.ino());
-    is_usher.then_some(parent)
-}
-
-impl RealWorld {
-    /// Registers a background program with the meter.
-    pub(super) fn meter_program(&mut self, home: &ProcessTree) {
-        let mut config = MeterConfig {
-            proc: self.roots.proc.clone(),
-            sys: self.roots.sys.clone(),
-            ..MeterConfig::default()
-        };
-        config.ignore.extend(self.ignore.iter().cloned());
-        for text in self.state.background.add_program(&config, home) {
-            self.warn(text);
-        }
-    }
-
-    /// The regulation of a program, if it is background work.
-    pub(super) fn background_status(
-        &mut self,
-        id: ProgramId,
-        at_ns: u64,
-    ) -> Option<BackgroundStatus> {
-        let member = self.state.members.get(&id)?;
-        let regulation = member.program.background?;
-        let background = &mut self.state.background;
-        let state = background.states.get(&id).cloned();
-        let since_ns = state.as_ref().map_or(member.arrived_ns, |one| one.since_ns);
-        let resource = state
-            .as_ref()
-            .and_then(|one| Some(one.reason.as_ref()?.resource));
-        let is_stopped = member.frozen;
-        Some(BackgroundStatus {
-            regulation,
-            since_seconds: at_ns.saturating_sub(since_ns) as f64 * 1e-9,
-            resource: resource.map(|resource| background.name_of(resource)),
-            user: resource
-                .filter(|_| is_stopped)
-                .and_then(|resource| background.top_process(resource)),
-            lacking: self.actuator.demotion_gaps(id).to_vec(),
-            state,
-        })
-    }
-
-    /// Searches for foreground processes that are blocked by a background program which has
-    /// been stopped for a while.
-    pub(super) fn find_blocked(&mut self, at_ns: u64) {
-        let background = &self.state.background;
-        if background.blocked_due_ns > at_ns {
-            return;
-        }
-        let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + STOPPED_NS_MIN <= at_ns);
-        let held_before: BTreeSet<_> = background
-            .blocked
-            .iter()
-            .map(|one| one.blocked_by)
-            .collect();
-        let members = self.state.members.values();
-        let suspects = members.filter(|member| {
-            member.program.background.is_some()
-                && (is_stopped(member.frozen_ns) || held_before.contains(&member.id()))
-        });
-        let proc = &self.roots.proc;
-        let holders: BTreeMap<i32, ProgramId> = suspects
-            .flat_map(|member| {
-                let processes = self.actuator.processes(member.id()).into_iter();
-                let launcher = launcher_of(proc, member.home.root.pid);
-                processes.chain(launcher).map(|pid| (pid, member.id()))
-            })
-            .collect();
-        let begun_ns = thread_cpu_ns();
-        let blocked = match holders.is_empty() {
-            true => Vec::new(),
-            false => find_blocked(proc, &|pid| holders.get(&pid).copied()),
-        };
-        let took_ns = thread_cpu_ns().saturating_sub(begun_ns);
-        let pause_ns = match blocked.is_empty() {
-            true => BLOCKED_NS,
-            false => BLOCKED_SOON_NS,
-        };
-        self.state.background.blocked_due_ns =
-            at_ns + (took_ns * BLOCKED_INTERVAL_RATIO).clamp(pause_ns, BLOCKED_NS_MAX);
-        self.state.background.blocked = blocked;
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-
     use usher_model::{DiskId, LinkId};
 
     use super::*;
-
-    #[test]
-    fn the_launcher_is_an_usher_that_is_the_parent() {
-        let shell = "sleep 60 & echo $!; exec cat";
-        let mut child = std::process::Command::new("sh")
-            .args(["-c", shell])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        let grandchild: i32 = line.trim().parse().unwrap();
-        let proc = Path::new("/proc");
-        let own = std::process::id() as i32;
-        assert_eq!(launcher_of(proc, child.id() as i32), Some(own));
-        assert_eq!(
-            launcher_of(proc, grandchild),
-            None,
-            "a shell is not a launcher"
-        );
-        // SAFETY: ends the process that the shell above started.
-        unsafe { libc::kill(grandchild, libc::SIGKILL) };
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert_eq!(launcher_of(proc, child.id() as i32), None);
-    }
 
     #[test]
     fn known_device_numbers_become_names() {

@@ -16,7 +16,7 @@ use usher_model::{Action, Event, Plan, ProgramId};
 use usher_policy::Policy;
 
 use super::config::PolicyFactory;
-use super::reports::Topic;
+use super::warning::Topic;
 use super::world::RealWorld;
 
 impl RealWorld {

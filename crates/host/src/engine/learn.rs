@@ -12,9 +12,6 @@
 
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgramSample, Progress, ProgressSource};
 
-use super::profiles::WaitBehaviour;
-use crate::profile::SINGLE_RUN_ERROR;
-
 /// Shorter repetitions are dominated by start-up and noise, and yield no sample.
 const SECONDS_MIN: f64 = 0.5;
 /// A neighbour that uses less of a CPU than this does not disturb.
@@ -97,7 +94,7 @@ impl PlacementInterval {
         let point = |rate: f64| CurvePoint {
             cores: self.cores,
             rate,
-            relative_error: SINGLE_RUN_ERROR,
+            relative_error: CurvePoint::SINGLE_RUN_ERROR,
             busy_cpus: Some(used_ns as f64 * 1e-9 / seconds),
         };
         let counted = self.progress.and_then(|progress| {
@@ -111,6 +108,14 @@ impl PlacementInterval {
             by_source: counted.filter(|(source, _)| *source != ProgressSource::Repetition),
         })
     }
+}
+
+/// The observed waiting of a program's threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct WaitBehaviour {
+    /// Threads that busy-wait.
+    pub spinners: u32,
+    pub active_wait: Option<bool>,
 }
 
 /// A program that has ended, kept for the report of its last repetition.

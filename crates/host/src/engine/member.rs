@@ -10,9 +10,8 @@ use usher_model::{
     Progress, ProgressSource, SeatMode,
 };
 
-use super::learn::{PlacementInterval, QUIET_CPUS};
+use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
-use super::profiles::WaitBehaviour;
 use super::status::ProgramStatus;
 use super::watch::Watch;
 

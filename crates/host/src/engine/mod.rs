@@ -11,6 +11,7 @@
 
 mod arrival;
 mod background;
+mod clock;
 mod config;
 mod hotplug;
 mod learn;
@@ -19,11 +20,14 @@ mod member;
 mod pins;
 mod profiles;
 mod realtime;
+mod regulation;
 mod reports;
 mod request_channel;
 mod requests;
+mod seats;
 mod soft_seats;
 mod status;
+mod warning;
 mod watch;
 mod world;
 
@@ -58,7 +62,7 @@ use self::request_channel::{Request, RequestSender, request_channel};
 use self::world::{RealWorld, State};
 use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
 
-pub(crate) use world::now_ns;
+pub(crate) use clock::now_ns;
 
 /// A running control loop. Dropping it stops the loop and undoes everything.
 #[derive(Debug)]

@@ -11,8 +11,9 @@
 
 use usher_model::{Event, ProgramId};
 
+use super::clock::now_ns;
 use super::log::Change;
-use super::world::{RealWorld, now_ns};
+use super::world::RealWorld;
 
 /// Time for which pins count after they were last seen.
 const PIN_HOLD_NS: u64 = 3_000_000_000;

@@ -12,7 +12,7 @@ use usher_model::{Curve, ProgramKey, ProgressSource, Topology};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Profile, Store, StoreError};
 
 use super::config::{EngineError, ProfileUse};
-use super::learn::ProfileSample;
+use super::learn::{ProfileSample, WaitBehaviour};
 
 /// Interval between attempts to write a store that another process has locked.
 const RETRY: Duration = Duration::from_secs(2);
@@ -50,14 +50,6 @@ pub(super) struct ProfileUpdate {
     pub name: String,
     pub sample: ProfileSample,
     pub waits: WaitBehaviour,
-}
-
-/// The observed waiting of a program's threads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct WaitBehaviour {
-    /// Threads that busy-wait.
-    pub spinners: u32,
-    pub active_wait: Option<bool>,
 }
 
 /// The store, shared between threads.

@@ -18,34 +18,13 @@ use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
 use super::log::Change;
 use super::status::TimedNote;
+use super::warning::{Topic, Warning};
 use super::world::RealWorld;
 
 /// Maximum number of notes.
 const NOTES_MAX: usize = 400;
 /// Maximum number of warnings.
 const WARNINGS_MAX: usize = 100;
-
-/// The subject of a warning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Topic {
-    /// Which CPUs may be used.
-    Cpus,
-    /// The keeper process.
-    Keeper,
-    /// One program, until its management ends.
-    Program(ProgramId),
-    /// Threads and processes that a program created after it was seated.
-    Refresh(ProgramId),
-    /// Everything else. Such a warning holds until the engine ends.
-    Other,
-}
-
-/// A warning and its topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Warning {
-    topic: Topic,
-    pub text: String,
-}
 
 impl RealWorld {
     /// Adds a warning that holds until the engine ends, unless it exists.

@@ -11,16 +11,17 @@ use usher_act::{ActError, PreparedHome, Work};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::arrival::ArrivingProgram;
+use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
-use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample};
+use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, WaitBehaviour};
 use super::log::Change;
 use super::member::ManagedProgram;
-use super::profiles::{ProfileUpdate, WaitBehaviour};
-use super::reports::Topic;
+use super::profiles::ProfileUpdate;
 use super::request_channel::{Reply, Request};
 use super::status::{BackgroundStatus, ProgramStatus, Status};
+use super::warning::Topic;
 use super::watch::Watch;
-use super::world::{RealWorld, now_ns, thread_cpu_ns};
+use super::world::RealWorld;
 
 impl RealWorld {
     pub fn handle(&mut self, request: Request) {

@@ -10,8 +10,8 @@ use usher_heartbeat::Page;
 use usher_model::{ProcessId, ProcessTree, ProgramSample};
 use usher_probe::{CounterKind, PerfCounters, ProbeConfig, ProgramProbe};
 
+use super::clock::now_ns;
 use super::config::EngineError;
-use super::world::now_ns;
 
 /// A program's probe. Errors are kept until they are read.
 #[derive(Debug)]

@@ -21,7 +21,6 @@ use std::io::BufWriter;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 use usher_act::Actuator;
 use usher_act::keeper::KeeperHandle;
 use usher_control::{Recorder, World};
@@ -32,15 +31,16 @@ use usher_model::{
 use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
 use super::background::Background;
+use super::clock::now_ns;
 use super::config::AdoptedProgram;
 use super::learn::EndedProgram;
 use super::log::{Change, Log};
 use super::member::ManagedProgram;
 use super::profiles::Profiles;
-use super::reports::{Topic, Warning};
 use super::request_channel::{Reply, RequestReceiver};
 use super::soft_seats::SoftSeats;
 use super::status::TimedNote;
+use super::warning::{Topic, Warning};
 
 /// Interval of housekeeping, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
@@ -132,21 +132,6 @@ impl State {
             ..Self::default()
         }
     }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    nanoseconds(ClockId::Monotonic)
-}
-
-/// CPU time of this thread in nanoseconds.
-pub(super) fn thread_cpu_ns() -> u64 {
-    nanoseconds(ClockId::ThreadCPUTime)
-}
-
-fn nanoseconds(clock: ClockId) -> u64 {
-    let t = clock_gettime(clock);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 impl World for RealWorld {

@@ -11,10 +11,10 @@ use usher_report::data::ProgramFacts;
 use usher_report::text;
 use usher_store::{MachineKey, Store};
 
+use super::error::MixError;
 use super::file::{MixFile, MixProgram};
-use super::{MixEvent, MixOptions};
+use super::options::{MixEvent, MixOptions};
 use crate::engine::EngineConfig;
-use crate::error::MeasureError;
 use crate::launch::Stream;
 use crate::profile::{ProfileOptions, ProfileTarget, default_counts, profile, store_curve};
 
@@ -40,7 +40,7 @@ pub(super) fn curves(
     seconds: Option<f64>,
     cancel: &AtomicBool,
     on_event: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<Vec<AloneCurve>, MeasureError> {
+) -> Result<Vec<AloneCurve>, MixError> {
     let mut known: BTreeMap<CommandAndEnv<'_>, AloneCurve> = BTreeMap::new();
     let mut missing: Vec<&MixProgram> = Vec::new();
     for program in &mix.programs {
@@ -124,7 +124,7 @@ fn measure(
     seconds_max: Option<f64>,
     cancel: &AtomicBool,
     on_event: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<AloneCurve, MeasureError> {
+) -> Result<AloneCurve, MixError> {
     let target = ProfileTarget {
         name: program.name.clone(),
         spec: program.spec(&mix.dir, Stream::Null, true),

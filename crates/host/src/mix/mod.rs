@@ -26,13 +26,15 @@
 //! directory, and relative paths start there.
 
 mod alone;
+mod error;
 mod file;
+mod options;
 mod round;
 mod schedule;
 mod setup;
 mod timeline;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -43,124 +45,17 @@ use usher_report::data::{
 };
 use usher_report::text;
 
+pub use error::MixError;
 pub use file::{MixFile, MixFileError, MixPosition, MixProgram, MixProtocol, Setup};
+pub use options::{MixEvent, MixOptions};
 
 use self::round::RoundContext;
 use self::schedule::{Arm, RoundPlan, arms, fit, order, seconds_a_repetition};
 use crate::engine::{EngineConfig, ProfileUse};
-use crate::error::MeasureError;
-use crate::profile::ProfileRun;
+use crate::measured::RunError;
 
 /// Maximum part of the time limit that is used for curves.
 const CURVES_SHARE: f64 = 0.35;
-
-/// The options of a run.
-#[derive(Debug, Clone)]
-pub struct MixOptions {
-    /// The policies, in display order.
-    pub policies: Vec<String>,
-    /// Number of rounds; `None`: from the file.
-    pub rounds: Option<u32>,
-    /// Number of repetitions; `None`: from the file.
-    pub repeats: Option<u32>,
-    /// Time limit of everything; `None`: from the file.
-    pub max_seconds: Option<f64>,
-    /// Selects the first policy of the first round, and seeds the bootstrap.
-    pub seed: u64,
-    /// The profile store, for reading and adding curves.
-    pub store: Option<PathBuf>,
-    /// Whether curves are measured even if the store has them.
-    pub remeasure: bool,
-    /// Maximum number of runs per point of a curve.
-    pub alone_repeats: u32,
-    /// Whether `usher` starts without the curves.
-    pub cold: bool,
-    /// Usher's OMPT tool, if it is installed.
-    pub ompt: Option<PathBuf>,
-    /// The command line that repeats this run, for the report.
-    pub command: String,
-    /// The date in ISO 8601, for the report.
-    pub date: String,
-}
-
-impl Default for MixOptions {
-    fn default() -> Self {
-        Self {
-            policies: usher_policy::NAMES.map(str::to_owned).to_vec(),
-            rounds: None,
-            repeats: None,
-            max_seconds: None,
-            seed: 1,
-            store: None,
-            remeasure: false,
-            alone_repeats: 3,
-            cold: false,
-            ompt: None,
-            command: String::new(),
-            date: String::new(),
-        }
-    }
-}
-
-/// Progress of a run, for display.
-#[derive(Debug)]
-pub enum MixEvent<'a> {
-    /// A setup command starts.
-    Setup {
-        /// The command.
-        command: &'a str,
-    },
-    /// A run of a program alone has ended.
-    Alone {
-        /// The program.
-        program: &'a str,
-        /// The run.
-        run: &'a ProfileRun,
-    },
-    /// The measurement starts.
-    Begins {
-        /// Rounds of each policy.
-        rounds: u32,
-        /// Repetitions of each program in each round.
-        repeats: u32,
-        /// The expected duration.
-        seconds: f64,
-    },
-    /// A round of a policy starts.
-    Round {
-        /// The policy.
-        policy: &'a str,
-        /// The round, from 1.
-        round: u32,
-        /// The number of rounds.
-        rounds: u32,
-    },
-    /// A repetition has ended.
-    Repetition {
-        /// The policy.
-        policy: &'a str,
-        /// The program.
-        program: &'a str,
-        /// The number of completed repetitions.
-        done: u32,
-        /// The required number.
-        of: u32,
-        /// The duration.
-        seconds: f64,
-    },
-    /// A round of a policy has ended.
-    RoundEnded {
-        /// The policy.
-        policy: &'a str,
-        /// Its result.
-        result: &'a RoundResult,
-    },
-    /// A problem that does not stop the run.
-    Warning {
-        /// Its description.
-        text: &'a str,
-    },
-}
 
 /// Runs a mix. The profile store and the record of `config` are not used; `options.store` is
 /// the store.
@@ -174,7 +69,7 @@ pub fn run_mix(
     options: &MixOptions,
     cancel: &AtomicBool,
     on_event: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<MixResult, MeasureError> {
+) -> Result<MixResult, MixError> {
     let began = Instant::now();
     let arms = arms(&options.policies)?;
     setup::check_programs(mix)?;
@@ -231,8 +126,8 @@ impl Runner<'_> {
     fn all_rounds(
         &self,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<Vec<PolicyResult>, MeasureError> {
-        let scratch = tempfile::tempdir().map_err(|source| MeasureError::System {
+    ) -> Result<Vec<PolicyResult>, MixError> {
+        let scratch = tempfile::tempdir().map_err(|source| RunError::System {
             doing: "making a directory for the programs' standard error",
             source,
         })?;
@@ -252,7 +147,7 @@ impl Runner<'_> {
         round: u32,
         scratch: &Path,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<RoundResult, MeasureError> {
+    ) -> Result<RoundResult, MixError> {
         let policy = &arm.name;
         on_event(MixEvent::Round {
             policy,

@@ -15,14 +15,14 @@ use usher_heartbeat::Page;
 use usher_model::{CpuSet, ProgramId, ProgressSource};
 use usher_report::data::{ProgramFacts, ProgramRound, RoundResult, SeatSpan, SpanMode};
 
-use super::MixEvent;
+use super::error::MixError;
 use super::file::{MixFile, MixProgram};
+use super::options::MixEvent;
 use super::schedule::Arm;
 use super::timeline::{Window, left_to_the_kernel, notes, spans};
 use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
-use crate::error::MeasureError;
 use crate::launch::{Repetition, Stream};
-use crate::measured::{MeasuredProcess, wait_readable};
+use crate::measured::{MeasuredProcess, RunCondition, RunError, wait_readable};
 
 /// The policy gets every repetition, whatever other progress it can read.
 const REPETITIONS: [(ProgressSource, f64); 1] = [(ProgressSource::Repetition, 1.0)];
@@ -59,7 +59,7 @@ impl RoundContext<'_> {
         &self,
         config: Option<EngineConfig>,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<RoundResult, MeasureError> {
+    ) -> Result<RoundResult, MixError> {
         let engine = config.map(|config| self.engine(config)).transpose()?;
         let mut programs = Vec::new();
         for (at, program) in self.mix.programs.iter().enumerate() {
@@ -75,16 +75,20 @@ impl RoundContext<'_> {
             start_ns,
             end_ns: now_ns(),
         };
-        self.result(&programs, engine.as_ref(), window)
+        Ok(self.result(&programs, engine.as_ref(), window)?)
     }
 
-    fn engine(&self, config: EngineConfig) -> Result<Engine, MeasureError> {
+    fn condition(&self) -> RunCondition {
+        RunCondition::Policy(self.arm.name.clone())
+    }
+
+    fn engine(&self, config: EngineConfig) -> Result<Engine, MixError> {
         let name = self.arm.policy.as_deref().unwrap_or_default();
         let policy = usher_policy::by_name(name, &config.topology);
-        let policy = policy.ok_or_else(|| MeasureError::Policy {
+        let policy = policy.ok_or_else(|| MixError::Policy {
             name: self.arm.name.clone(),
         })?;
-        Ok(Engine::start(config, policy)?)
+        Ok(Engine::start(config, policy).map_err(RunError::from)?)
     }
 
     fn launch<'p>(
@@ -92,7 +96,7 @@ impl RoundContext<'_> {
         at: usize,
         program: &'p MixProgram,
         engine: Option<&Engine>,
-    ) -> Result<RunningProgram<'p>, MeasureError> {
+    ) -> Result<RunningProgram<'p>, RunError> {
         let new_session = !self.mix.protocol.one_session;
         let mut spec = program.spec(&self.mix.dir, Stream::Null, new_session);
         let mut adopt = AdoptOptions::new(&program.argv).named(&program.name);
@@ -104,7 +108,7 @@ impl RoundContext<'_> {
         let file_stem = format!("{}-{}-{at}", self.arm.name, self.round);
         if engine.is_some() {
             let page = self.scratch.join(format!("{file_stem}.heartbeat"));
-            Page::create(&page).map_err(|error| MeasureError::System {
+            Page::create(&page).map_err(|error| RunError::System {
                 doing: "making a heartbeat page",
                 source: std::io::Error::other(error.to_string()),
             })?;
@@ -128,7 +132,7 @@ impl RoundContext<'_> {
         programs: &mut [RunningProgram<'_>],
         engine: Option<&Engine>,
         on_event: &mut dyn FnMut(MixEvent<'_>),
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), RunError> {
         let enough = |running: &RunningProgram<'_>| running.seconds.len() >= self.repeats as usize;
         while !programs.iter().all(enough) {
             let fds: Vec<_> = programs.iter().map(|p| p.process.report_fd()).collect();
@@ -159,11 +163,7 @@ impl RoundContext<'_> {
         Ok(())
     }
 
-    fn check(
-        &self,
-        running: &RunningProgram<'_>,
-        repetition: &Repetition,
-    ) -> Result<(), MeasureError> {
+    fn check(&self, running: &RunningProgram<'_>, repetition: &Repetition) -> Result<(), RunError> {
         let ok = &running.program.ok_exit_codes;
         match repetition
             .exit
@@ -171,22 +171,22 @@ impl RoundContext<'_> {
             .is_some_and(|status| ok.contains(&status))
         {
             true => Ok(()),
-            false => Err(MeasureError::Failed {
+            false => Err(RunError::Failed {
                 name: running.program.name.clone(),
                 exit: repetition.exit,
-                policy: self.arm.name.clone(),
+                condition: self.condition(),
                 stderr: running.process.stderr_tail(),
             }),
         }
     }
 
-    fn check_timeout(&self, programs: &[RunningProgram<'_>]) -> Result<(), MeasureError> {
+    fn check_timeout(&self, programs: &[RunningProgram<'_>]) -> Result<(), RunError> {
         let seconds = self.mix.protocol.timeout_seconds;
         let timeout = Duration::from_secs_f64(seconds);
         match programs.iter().find(|p| p.began.elapsed() > timeout) {
-            Some(running) => Err(MeasureError::TimedOut {
+            Some(running) => Err(RunError::TimedOut {
                 name: running.program.name.clone(),
-                policy: self.arm.name.clone(),
+                condition: self.condition(),
                 seconds,
             }),
             None => Ok(()),
@@ -198,7 +198,7 @@ impl RoundContext<'_> {
         programs: &[RunningProgram<'_>],
         engine: Option<&Engine>,
         window: Window,
-    ) -> Result<RoundResult, MeasureError> {
+    ) -> Result<RoundResult, RunError> {
         let status = engine.map(|engine| engine.status()).transpose()?;
         let log = engine.map(|engine| engine.log(0)).transpose()?;
         let log = log.map_or_else(Vec::new, |(entries, _)| entries);

@@ -3,7 +3,7 @@
 
 use usher_report::data::PolicyRole;
 
-use crate::error::MeasureError;
+use super::error::MixError;
 
 /// An arm of the comparison: a policy under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,15 +21,15 @@ const BASELINE: &str = "linux";
 
 /// Makes the arms with these names. The first `linux` is the baseline; further arms
 /// `linux#N` repeat it (A/A).
-pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
+pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MixError> {
     let mut arms: Vec<Arm> = Vec::new();
     for name in names {
         let policy = name.split('#').next().unwrap_or(name);
         if policy != BARE && !usher_policy::NAMES.contains(&policy) {
-            return Err(MeasureError::Policy { name: name.clone() });
+            return Err(MixError::Policy { name: name.clone() });
         }
         if arms.iter().any(|arm| arm.name == *name) {
-            return Err(MeasureError::DuplicatePolicy { name: name.clone() });
+            return Err(MixError::DuplicatePolicy { name: name.clone() });
         }
         let has_baseline = arms.iter().any(|arm| arm.role == PolicyRole::Baseline);
         let role = match (policy == BASELINE, has_baseline) {
@@ -44,7 +44,7 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MeasureError> {
         });
     }
     match arms.is_empty() {
-        true => Err(MeasureError::Policy {
+        true => Err(MixError::Policy {
             name: String::new(),
         }),
         false => Ok(arms),
@@ -97,7 +97,7 @@ pub(super) fn seconds_a_repetition(alone_best: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn named(names: &[&str]) -> Result<Vec<Arm>, MeasureError> {
+    fn named(names: &[&str]) -> Result<Vec<Arm>, MixError> {
         let names: Vec<_> = names.iter().map(|&n| n.to_owned()).collect();
         arms(&names)
     }
@@ -122,7 +122,7 @@ mod tests {
         );
         assert!(matches!(
             named(&["usher", "usher"]),
-            Err(MeasureError::DuplicatePolicy { .. })
+            Err(MixError::DuplicatePolicy { .. })
         ));
     }
 

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use rustix::fs::{Access, access};
 
-use super::MixEvent;
+use super::error::MixError;
 use super::file::{MixFile, Setup};
+use super::options::MixEvent;
 use crate::engine::AdoptOptions;
-use crate::error::MeasureError;
 use crate::launch::{LaunchError, LaunchSpec, Stream};
-use crate::measured::MeasuredProcess;
+use crate::measured::{MeasuredProcess, RunCondition, RunError};
 
 /// Time limit of a setup command: one day.
 const TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Checks that every program can be executed.
-pub(super) fn check_programs(mix: &MixFile) -> Result<(), MeasureError> {
+pub(super) fn check_programs(mix: &MixFile) -> Result<(), MixError> {
     for program in &mix.programs {
         let spec = program.spec(&mix.dir, Stream::Null, true);
-        spec.resolve().map_err(|source| MeasureError::Program {
+        spec.resolve().map_err(|source| MixError::Program {
             name: program.name.clone(),
             package: program.package.clone(),
             source,
@@ -35,10 +35,10 @@ pub(super) fn check_programs(mix: &MixFile) -> Result<(), MeasureError> {
 }
 
 /// Checks that every input file exists and every output file can be written.
-pub(super) fn check_files(mix: &MixFile) -> Result<(), MeasureError> {
+pub(super) fn check_files(mix: &MixFile) -> Result<(), MixError> {
     for program in &mix.programs {
         if let Some(path) = program.stdin.as_ref().map(|path| mix.dir.join(path)) {
-            std::fs::File::open(&path).map_err(|source| MeasureError::Input {
+            std::fs::File::open(&path).map_err(|source| MixError::Input {
                 name: program.name.clone(),
                 what: "input",
                 path,
@@ -46,7 +46,7 @@ pub(super) fn check_files(mix: &MixFile) -> Result<(), MeasureError> {
             })?;
         }
         if let Some(path) = program.output.as_ref().map(|path| mix.dir.join(path)) {
-            check_output(&path).map_err(|source| MeasureError::Program {
+            check_output(&path).map_err(|source| MixError::Program {
                 name: program.name.clone(),
                 package: None,
                 source: LaunchError::Stream {
@@ -79,7 +79,7 @@ pub(super) fn make_inputs(
     mix: &MixFile,
     cancel: &AtomicBool,
     on_event: &mut dyn FnMut(MixEvent<'_>),
-) -> Result<(), MeasureError> {
+) -> Result<(), MixError> {
     let is_there = |path: &Path| mix.dir.join(path).exists();
     for setup in &mix.setup {
         if setup.unless_exists.as_deref().is_some_and(is_there) {
@@ -89,14 +89,14 @@ pub(super) fn make_inputs(
         on_event(MixEvent::Setup { command: &command });
         run(setup, &mix.dir, &command, cancel)?;
         if let Some(path) = setup.unless_exists.clone().filter(|path| !is_there(path)) {
-            return Err(MeasureError::MissingOutput { command, path });
+            return Err(MixError::MissingOutput { command, path });
         }
     }
     Ok(())
 }
 
-fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<(), MeasureError> {
-    let stderr = tempfile::NamedTempFile::new().map_err(|source| MeasureError::System {
+fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<(), MixError> {
+    let stderr = tempfile::NamedTempFile::new().map_err(|source| RunError::System {
         doing: "making a file for the setup's standard error",
         source,
     })?;
@@ -113,16 +113,16 @@ fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<
     let ended = process.wait(TIMEOUT, cancel, || ())?;
     match ended.map(|repetition| repetition.exit) {
         Some(exit) if exit.success() => Ok(()),
-        Some(exit) => Err(MeasureError::Setup {
+        Some(exit) => Err(MixError::Setup {
             command: command.to_owned(),
             exit,
             stderr: process.stderr_tail(),
         }),
-        None => Err(MeasureError::TimedOut {
+        None => Err(MixError::Run(RunError::TimedOut {
             name: command.to_owned(),
-            policy: "setup".to_owned(),
+            condition: RunCondition::Policy("setup".to_owned()),
             seconds: TIMEOUT.as_secs_f64(),
-        }),
+        })),
     }
 }
 

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A warning of the control loop, which holds until its topic is resolved.
+
+use usher_model::ProgramId;
+
+/// The subject of a warning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Which CPUs may be used.
+    Cpus,
+    /// The keeper process.
+    Keeper,
+    /// One program, until its management ends.
+    Program(ProgramId),
+    /// Threads and processes that a program created after it was seated.
+    Refresh(ProgramId),
+    /// Everything else. Such a warning holds until the engine ends.
+    Other,
+}
+
+/// A warning and its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Warning {
+    pub topic: Topic,
+    pub text: String,
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The errors for which a mix was not measured, and their exit statuses.
+
+use std::path::PathBuf;
+
+use crate::launch::{Exit, LaunchError, OWN_FAILURE};
+use crate::measured::{RunError, stderr_text};
+use crate::profile::ProfileError;
+
+/// The reason why a mix was not measured. All actions have been undone, and all started programs
+/// have ended, when this is returned.
+#[derive(Debug, thiserror::Error)]
+pub enum MixError {
+    /// The policy does not exist.
+    #[error("there is no policy '{name}': choose from {}", usher_policy::NAMES.join(", "))]
+    Policy {
+        /// The given name.
+        name: String,
+    },
+    /// A policy is given twice by one name.
+    #[error("policy '{name}' is given twice: write '{name}#2' for another arm of it")]
+    DuplicatePolicy {
+        /// The name.
+        name: String,
+    },
+    /// A program of the mix cannot be run.
+    #[error("program '{name}': {source}{}", hint(package.as_deref()))]
+    Program {
+        /// Its name in the mix.
+        name: String,
+        /// The Debian package that contains it.
+        package: Option<String>,
+        /// The cause.
+        source: LaunchError,
+    },
+    /// A file that a program needs does not exist.
+    #[error("program '{name}': its {what} {} cannot be read: {source}", path.display())]
+    Input {
+        /// Its name in the mix.
+        name: String,
+        /// The kind of file.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A command that makes inputs failed.
+    #[error("setup '{command}' ended with {exit}{}", stderr_text(stderr))]
+    Setup {
+        /// The command.
+        command: String,
+        /// Its end.
+        exit: Exit,
+        /// The end of its standard error.
+        stderr: String,
+    },
+    /// A command that makes inputs did not create its output.
+    #[error("setup '{command}' did not create {}", path.display())]
+    MissingOutput {
+        /// The command.
+        command: String,
+        /// The missing file.
+        path: PathBuf,
+    },
+    /// The curve of a program was not measured.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl MixError {
+    /// The exit status.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Program { source, .. } => source.code(),
+            Self::Profile(error) => error.code(),
+            Self::Run(error) => error.code(),
+            _ => OWN_FAILURE,
+        }
+    }
+
+    /// Whether the user has cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(RunError::Cancelled) | Self::Profile(ProfileError::Run(RunError::Cancelled))
+        )
+    }
+}
+
+fn hint(package: Option<&str>) -> String {
+    package.map_or_else(String::new, |package| {
+        let packages = package.replace(',', " ");
+        let words: Vec<_> = packages.split_whitespace().collect();
+        format!("; on Debian: apt install {}", words.join(" "))
+    })
+}
