@@ -12,7 +12,7 @@ use super::interference::Interference;
 use super::options::{OptionTable, option_table, quantise};
 use super::place::{Demand, Group, Objective, Placed, Score, place};
 use super::relax;
-use super::units::{Class, Pool, Unit};
+use super::units::{Allotment, Class, Pool, Unit};
 
 /// Steps of placement search per plan, at the first level and below.
 const STEPS: u32 = 4_000;
@@ -71,9 +71,6 @@ pub(super) fn split_domains(
 
 /// Maps a unit to its group at one level.
 type Level = fn(&Unit) -> usize;
-
-/// Number of units of each class for each candidate.
-pub(super) type Allotment = Vec<Vec<u32>>;
 
 fn assign(
     candidates: &[SeatCandidate<'_>],

@@ -5,7 +5,7 @@
 
 use usher_model::{CpuSet, Topology};
 
-use super::Request;
+use super::request::Request;
 
 /// A program to be seated.
 #[derive(Debug, Clone)]

@@ -16,10 +16,9 @@
 //!
 //! gap = solution - bound >= solution - optimum.
 
-use super::assign::Allotment;
 use super::candidate::{SeatCandidate, finite};
 use super::options::cost_of;
-use super::units::Class;
+use super::units::{Allotment, Class};
 
 /// Largest number of units that a candidate may gain in one jump.
 const JUMP_MAX: u32 = 16;

@@ -11,6 +11,9 @@ use usher_model::{CoreId, CpuSet, Domain, DomainId, NodeId, PackageId, Topology}
 
 use super::candidate::SeatCandidate;
 
+/// Number of units of each class for each candidate.
+pub(super) type Allotment = Vec<Vec<u32>>;
+
 /// One domain or one core.
 #[derive(Debug)]
 pub(super) struct Unit {

@@ -21,6 +21,7 @@ use usher_model::{ProgramId, Progress, ProgressSource};
 
 use super::Usher;
 use super::curve_data::SeatComparison;
+use super::intervals::COMPARE_AGAIN_NS;
 use super::managed_program::ManagedProgram;
 
 /// Length of a step: several work cycles of the programs.
@@ -29,8 +30,6 @@ const STEP_NS: u64 = 1_000_000_000;
 const STEP_NS_MAX: u64 = 5_000_000_000;
 /// Least number of changes of a program's progress figure for a valid rate.
 const CHANGES_MIN: u32 = 5;
-/// Least interval between comparisons.
-pub(super) const COMPARE_AGAIN_NS: u64 = 30_000_000_000;
 
 /// A step of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

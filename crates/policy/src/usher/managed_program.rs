@@ -12,8 +12,8 @@ use usher_model::{
     Topology,
 };
 
-use super::compare::COMPARE_AGAIN_NS;
 use super::curve_data::{CurveData, CurveEstimate, Origin};
+use super::intervals::COMPARE_AGAIN_NS;
 use super::meter::{RateEstimate, RateMeter};
 use crate::seating::Request;
 use crate::simple::request;

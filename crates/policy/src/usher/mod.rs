@@ -36,6 +36,7 @@
 
 mod compare;
 mod curve_data;
+mod intervals;
 
 pub mod lend;
 mod managed_program;
@@ -56,6 +57,7 @@ use usher_model::{
 };
 
 use self::compare::{Comparison, ComparisonSamples};
+use self::intervals::{CALM_NS, MEASURE_NS};
 use self::lend::{Lender, LendingContext, TICK_NS};
 use self::managed_program::{ManagedProgram, Placement};
 use self::meter::SampleOutcome;
@@ -82,10 +84,6 @@ const SHARED_NS: u64 = 1_000_000_000;
 const REST_NS: u64 = 4_000_000_000;
 /// Use of all programs together, in CPUs, below which they count as at rest.
 const REST_CPUS: f64 = 0.01;
-/// Interval between samples while rates are measured.
-const MEASURE_NS: u64 = 100_000_000;
-/// Interval between samples while seats are in use and no program waits.
-const CALM_NS: u64 = 20_000_000;
 
 /// The policy `usher`.
 #[derive(Debug)]

@@ -29,8 +29,8 @@ use std::collections::VecDeque;
 
 use usher_model::{Plan, ProgramId, ProgramSample, SeatMode, Topology};
 
+use super::intervals::{CALM_NS, MEASURE_NS};
 use super::lend::RECALL_WAIT;
-use super::{CALM_NS, MEASURE_NS};
 use crate::seating::Request;
 use crate::simple::shared_plan;
 
