@@ -26,6 +26,7 @@ pub mod cli;
 mod clock;
 mod emulator;
 mod error;
+mod exit_status;
 mod guest;
 mod interrupts;
 mod job;
@@ -38,17 +39,9 @@ mod vm;
 
 pub use cache::LabCache;
 pub use error::LabError;
+pub use exit_status::{NOT_FOUND, NOT_RUNNABLE, OWN_FAILURE, TIMED_OUT};
 pub use shape::{CPUS_MAX, Shape};
 pub use vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
-
-/// Exit status: the lab or the guest failed; as of `env` and `timeout`.
-pub const OWN_FAILURE: u8 = 125;
-/// Exit status: the command cannot be run.
-pub const NOT_RUNNABLE: u8 = 126;
-/// Exit status: the command does not exist.
-pub const NOT_FOUND: u8 = 127;
-/// Exit status: the time limit was exceeded.
-pub const TIMED_OUT: u8 = 124;
 
 /// Runs as init if this process is the first of a guest, and then does not return; otherwise does
 /// nothing.

@@ -15,7 +15,8 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{self, MountFlags, MoveMountFlags, OpenTreeFlags};
 
-use super::{Refusal, machine};
+use super::machine;
+use super::refusal::Refusal;
 use crate::job::Job;
 
 /// Flag of `finit_module`: the file is compressed.

@@ -9,7 +9,7 @@ use rustix::mount::MountFlags;
 use rustix::process::{Resource, Rlimit};
 use usher_model::CpuSet;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use crate::job::Job;
 
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -7,6 +7,7 @@
 mod files;
 mod machine;
 mod pump;
+mod refusal;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::system::RebootCommand;
 
+use self::refusal::Refusal;
 use crate::job::{CONTROL, ERR, Job, OUT, Report};
 
 /// The word on the kernel's command line that identifies a guest's init process.
@@ -22,25 +24,6 @@ pub(crate) const WORD: &str = "usher-lab-guest";
 /// Time limit for the kernel to find its ports, and the polling interval.
 const PORTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// A job that cannot be done: exit status and reason.
-#[derive(Debug)]
-struct Refusal(u8, String);
-
-impl Refusal {
-    fn because(doing: impl std::fmt::Display, why: impl Into<std::io::Error>) -> Self {
-        Self(
-            crate::OWN_FAILURE,
-            format!("{doing}: {}", system_message(&why.into())),
-        )
-    }
-}
-
-/// The system's message without Rust's " (os error 13)".
-fn system_message(why: &std::io::Error) -> String {
-    let text = why.to_string();
-    text.split(" (os error ").next().unwrap_or(&text).to_owned()
-}
 
 /// The ports to the host.
 struct Ports {

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
-use super::Refusal;
+use super::refusal::{Refusal, system_message};
 use crate::job::Job;
 
 /// Size of a transfer, and number of transfers in a row: at most the capacity of a pipe, thus a
@@ -97,7 +97,7 @@ fn start(job: &Job) -> Result<(Pid, File, File), Refusal> {
             ErrorKind::NotFound => crate::NOT_FOUND,
             _ => crate::NOT_RUNNABLE,
         };
-        let why = super::system_message(&why);
+        let why = system_message(&why);
         Refusal(
             status,
             format!("running {program} in {}: {why}", job.directory.display()),
