@@ -40,9 +40,10 @@ mod systemd;
 mod tree;
 mod undo;
 
-pub use actuator::{Actuator, NoOwnCgroup, PinnedCpus, describe};
+pub use actuator::{Actuator, NoOwnCgroup, describe};
 pub use cgroups::kill_all;
 pub use config::{ActConfig, Description, Placement, Work, Yielding};
 pub use error::ActError;
+pub use mask::PinnedCpus;
 pub use prepared::{Forked, PreparedHome};
 pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use usher_model::{CpuSet, ProgramId};
 
-use crate::actuator::PinnedCpus;
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Journal, ProgramState, Record, ThreadId};
@@ -33,6 +32,15 @@ use crate::scan::{self, SCANS_MAX, ThreadChange, VisitResult};
 
 /// Number of CPUs in a mask passed to the kernel: `CPU_ID_MAX` + 1.
 const MASK_WORDS: usize = 1024;
+
+/// CPUs that threads of a program chose by affinity masks of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedCpus {
+    /// All pinned CPUs.
+    pub cpus: CpuSet,
+    /// Whether every thread of the program is pinned.
+    pub every_thread: bool,
+}
 
 /// Returns the mask of a thread, within the online CPUs.
 pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {

@@ -31,7 +31,7 @@ use crate::journal::{
     Dir, DirKind, Journal, JournalHeader, ProgramState, Record, ThreadId, VERSION,
 };
 use crate::keeper;
-use crate::mask::{self, OwnMasks};
+use crate::mask::{self, OwnMasks, PinnedCpus};
 use crate::prepared::PreparedHome;
 use crate::procs::Procs;
 use crate::release::{self, ReleaseOutcome, RetryLimits, release_all, release_program};
@@ -53,15 +53,6 @@ pub struct NoOwnCgroup {
     pub reason: String,
     /// Whether an attempt failed. If false, none was made by design.
     pub failed: bool,
-}
-
-/// CPUs that threads of a program chose by affinity masks of their own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PinnedCpus {
-    /// All pinned CPUs.
-    pub cpus: CpuSet,
-    /// Whether every thread of the program is pinned.
-    pub every_thread: bool,
 }
 
 /// Admits programs, acts on them and releases them.

@@ -11,7 +11,8 @@ use std::process::{ChildStdout, Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProcessId;
 
-use super::{KeeperTask, parse_id};
+use super::KeeperTask;
+use super::instance_files::parse_id;
 use crate::error::ActError;
 use crate::procs::{Procs, has_died};
 

@@ -19,13 +19,14 @@
 //! ([`crate::undo_orphaned`]).
 
 mod handle;
+mod instance_files;
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,18 +34,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use usher_model::ProcessId;
 
 pub use handle::KeeperHandle;
+pub(crate) use instance_files::{ENDING, of_instance};
 
+use self::instance_files::{FILE, write_id};
 use crate::config::ActConfig;
 use crate::error::{ActError, file_error};
-use crate::files;
 use crate::procs::Procs;
 use crate::undo;
 
-/// The file in the instance's directory to which a keeper writes its process number.
-const FILE: &str = "keeper";
-/// A file that the owner makes there when it begins an orderly exit. It is then not restarted,
-/// whatever state it leaves.
-pub(crate) const ENDING: &str = "ending";
 /// The kernel's preference for killing this process when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// Signals meant for the owner, which the keeper ignores.
@@ -231,32 +228,6 @@ fn pause(short_lives: u32) -> Duration {
             .saturating_mul(1 << (many - 3).min(16))
             .min(PAUSE_MAX),
     }
-}
-
-/// Upper limit of the bytes of a pid and start time.
-const ID_BYTES_MAX: u64 = 64;
-
-/// Returns the keeper that was recorded last in an instance's directory.
-pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
-    let bytes = files::read_own(&instance_dir.join(FILE), ID_BYTES_MAX).ok()?;
-    parse_id(std::str::from_utf8(&bytes).ok()?)
-}
-
-fn parse_id(text: &str) -> Option<ProcessId> {
-    let (pid, start) = text.trim().split_once(' ')?;
-    Some(ProcessId {
-        pid: pid.parse().ok()?,
-        start_ticks: start.parse().ok()?,
-    })
-}
-
-/// Writes the keeper's process number to the file that launchers read.
-fn write_id(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
-    let path = instance_dir.join(FILE);
-    let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));
-    fs::write(&fresh, format!("{} {}\n", own.pid, own.start_ticks))
-        .and_then(|()| fs::rename(&fresh, &path))
-        .map_err(file_error("writing", path))
 }
 
 fn undo_all(task: &KeeperTask) -> Result<(), ActError> {

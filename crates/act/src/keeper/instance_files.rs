@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files of an instance's directory that its keeper and other processes read.
+
+use std::fs;
+use std::path::Path;
+
+use usher_model::ProcessId;
+
+use crate::error::{ActError, file_error};
+use crate::files;
+
+/// The file in the instance's directory to which a keeper writes its process number.
+pub(super) const FILE: &str = "keeper";
+/// The file in the instance's directory that the owner makes when it begins an orderly exit. It is then not restarted,
+/// whatever state it leaves.
+pub(crate) const ENDING: &str = "ending";
+/// Upper limit of the bytes of a pid and start time.
+const ID_BYTES_MAX: u64 = 64;
+
+/// Returns the keeper that was recorded last in an instance's directory.
+pub(crate) fn of_instance(instance_dir: &Path) -> Option<ProcessId> {
+    let bytes = files::read_own(&instance_dir.join(FILE), ID_BYTES_MAX).ok()?;
+    parse_id(std::str::from_utf8(&bytes).ok()?)
+}
+
+pub(super) fn parse_id(text: &str) -> Option<ProcessId> {
+    let (pid, start) = text.trim().split_once(' ')?;
+    Some(ProcessId {
+        pid: pid.parse().ok()?,
+        start_ticks: start.parse().ok()?,
+    })
+}
+
+/// Writes the keeper's process number to the file that launchers read.
+pub(super) fn write_id(instance_dir: &Path, own: ProcessId) -> Result<(), ActError> {
+    let path = instance_dir.join(FILE);
+    let fresh = instance_dir.join(format!("{FILE}.{}", own.pid));
+    fs::write(&fresh, format!("{} {}\n", own.pid, own.start_ticks))
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(file_error("writing", path))
+}
