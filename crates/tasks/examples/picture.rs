@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let runtime = Runtime::with_policy(workers, policy)?;
         let mut graph = frame::wavefront(COLUMNS, ROWS, groups).build(|task| {
-            // One or two microseconds of arithmetic.
+            // Computes for one or two microseconds.
             black_box((0..700_u64).fold(task as u64, |sum, x| sum.rotate_left(5) ^ x));
         })?;
         runtime.run(&mut graph)?;
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The temporal group is the row, the spatial group the stage.
+/// Returns the groups of a task: the row is the temporal group, the stage the spatial group.
 fn groups(_: usize, y: usize, stage: usize) -> Groups {
     Groups::new(y as u32 + 1, stage as u32 + 1)
 }

@@ -14,7 +14,7 @@ use usher_tasks::{GraphBuilder, Groups, Policy, Runtime};
 
 use frame::{STAGES, wavefront};
 
-/// The size of a frame in macroblocks, and the bytes of state of each.
+/// The size of a frame in macroblocks, and the bytes of state of each macroblock.
 #[derive(Clone, Copy)]
 struct Frame {
     columns: usize,
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures each policy without hints, the same with tracing, and with hints.
+/// Measures each policy without hints, without hints but with tracing, and with hints.
 fn measure(numbers: &[usize]) {
     let number = |at: usize, or: usize| numbers.get(at).copied().unwrap_or(or);
     let (workers, frames) = (number(0, 1), number(4, 200));
@@ -83,7 +83,7 @@ fn measure(numbers: &[usize]) {
     }
 }
 
-/// A row is a temporal group, and a macroblock a spatial one.
+/// Returns the groups of a task: the row is the temporal group, the macroblock the spatial group.
 fn block_groups(frame: Frame, x: usize, y: usize) -> Groups {
     Groups::new(y as u32 + 1, (y * frame.columns + x + 1) as u32)
 }
@@ -105,7 +105,7 @@ fn run(runtime: &Runtime, frame: Frame, frames: usize, builder: GraphBuilder) ->
         })
         .unwrap();
     runtime.run(&mut graph).unwrap();
-    // Runs until an order has been found, if one is searched.
+    // Repeats the run until an order has been found, if the runtime searches for an order.
     let finds = runtime.current_grouping().is_some() && !graph.explain().hinted;
     while finds && graph.explain().chosen.is_none() {
         runtime.run(&mut graph).unwrap();

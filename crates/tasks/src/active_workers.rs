@@ -2,9 +2,9 @@
 //! Termination of a closing runtime: no worker ends while another may still make a task ready.
 //!
 //! A worker counts as active before it takes a task, and becomes inactive after it has found none.
-//! A sequentially consistent fence separates the two steps of each. If a worker finds nothing
-//! because another took the task, it therefore sees the other as active. When the last worker
-//! becomes inactive, no task is left.
+//! In each worker, a sequentially consistent fence separates these two steps. If a worker finds
+//! nothing because another worker took the task, it therefore sees the other worker as active. When
+//! the last worker becomes inactive, no task is left.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 
@@ -19,9 +19,9 @@ impl ActiveWorkers {
         fence(Ordering::SeqCst);
     }
 
-    /// Counts a worker as inactive, after it has found no task. It sleeps by `sleep` until woken
-    /// for a task or until no worker is active, and returns whether none is. The last worker wakes
-    /// the others by `wake`.
+    /// Counts a worker as inactive, after it has found no task. The worker then sleeps by `sleep`
+    /// until it is woken for a task or no worker is active. Returns whether no worker is active.
+    /// The last worker wakes the others by `wake`.
     pub fn deactivate(&self, sleep: impl FnOnce(&dyn Fn() -> bool), wake: impl FnOnce()) -> bool {
         let all_inactive = || self.0.load(Ordering::Relaxed) == 0;
         fence(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Closures of any type in storage of a fixed size. A small closure is stored inline, a larger one
-//! in a box. Most closures capture one or two pointers, and an allocation would cost more than all
-//! else that the runtime does for them.
+//! Closures of any type in storage of a fixed size. A small closure is stored inline, a larger
+//! closure in a box. Most closures capture one or two pointers, and an allocation would cost more
+//! than everything else that the runtime does for them.
 
 use std::alloc::{Layout, alloc};
 use std::mem::{self, ManuallyDrop, MaybeUninit};
@@ -39,14 +39,14 @@ unsafe fn no_op(_: *mut ClosureStorage) {}
 /// # Safety
 /// The storage holds a closure of this type, which is not used after that.
 unsafe fn call<F: FnOnce()>(storage: *mut ClosureStorage) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { storage.cast::<F>().read()() };
 }
 
 /// # Safety
 /// As for [`call`].
 unsafe fn discard<F>(storage: *mut ClosureStorage) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { storage.cast::<F>().drop_in_place() };
 }
 
@@ -70,19 +70,19 @@ const fn fits<F>() -> bool {
     size_of::<F>() <= size_of::<ClosureStorage>() && align_of::<F>() <= align_of::<ClosureStorage>()
 }
 
-/// A closure that is called or dropped once.
+/// A closure that is called or dropped exactly once.
 #[derive(Debug)]
 pub(crate) struct Closure {
     vtable: &'static ClosureVtable,
     storage: ClosureStorage,
 }
 
-// SAFETY: it is only made from closures that may be sent.
+// SAFETY: a `Closure` is only made from closures that are `Send`.
 unsafe impl Send for Closure {}
 
 impl Closure {
-    /// Stores the closure of a task; `is_guessed`: the groups of the task are a guess. Returns
-    /// `None` if there is no memory.
+    /// Stores the closure of a task. `is_guessed` means that the groups of the task are a guess.
+    /// Returns `None` if there is no memory.
     pub fn new<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Option<Self> {
         if fits::<F>() {
             return Some(Self::small(closure, is_guessed));
@@ -105,12 +105,12 @@ impl Closure {
 
     pub fn call(self) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: the closure is there, and is not dropped again.
+        // SAFETY: the storage holds the closure, which is not dropped again.
         unsafe { (this.vtable.call)(&raw mut this.storage) };
     }
 
-    /// Splits the closure into its parts. They must become a closure again by [`Self::from_parts`],
-    /// or it is neither called nor dropped.
+    /// Splits the closure into its parts. The parts must become a closure again by
+    /// [`Self::from_parts`], or the closure is neither called nor dropped.
     pub fn into_parts(self) -> (&'static ClosureVtable, ClosureStorage) {
         let parts = (self.vtable, self.storage);
         mem::forget(self);
@@ -126,7 +126,7 @@ impl Closure {
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: the closure is there and was not called.
+        // SAFETY: the storage holds the closure, which was not called.
         unsafe { (self.vtable.discard)(&raw mut self.storage) };
     }
 }
@@ -154,7 +154,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks that a closure with this value is called or dropped once, and frees it once.
+    /// Checks that a closure with this value is called or dropped once, and that its memory is
+    /// freed once.
     fn check_used_once<T: Send + Sync + 'static>(owned: T) {
         let owned = Arc::new(owned);
         for is_called in [true, false] {
@@ -191,7 +192,7 @@ mod tests {
         let own = Arc::clone(&alive);
         let body = move || {
             assert_eq!(large, [7; 4]);
-            // Captures the whole value, not only the field that is read.
+            // Captures the whole value, and not only the field that is read.
             let aligned = &aligned;
             assert!(aligned.0 == 7 && std::ptr::from_ref(aligned).addr() % 64 == 0);
             drop(own);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coloured blocks: blocks with headers that are spread over the cache sets.
 //!
-//! Problem: blocks of a power of two of bytes, aligned to their size, have a useful property.
-//! Masking any pointer into a block gives its base, and thus its header. Linux 2.4 finds the task
-//! structure below a kernel stack in this way. But the same field of all headers then has the same
-//! low address bits, so all of them compete for the few cache sets that these bits select. A walk
-//! of a run queue of 8 KiB blocks misses at nearly every step (paper 3a: 90 %, where 1 % is usual),
-//! whatever the size of the cache.
+//! Problem: blocks whose size is a power of two, aligned to their size, have a useful property.
+//! Masking any pointer into a block gives the base of the block, and thus its header. Linux 2.4
+//! finds the task structure below a kernel stack in this way. But the same field of all headers
+//! then has the same low address bits, so all these fields compete for the few cache sets that the
+//! bits select. A walk of a run queue of 8 KiB blocks misses at nearly every step (paper 3a: 90 %,
+//! where 1 % is usual), whatever the size of the cache.
 //!
-//! Idea: *colouring* shifts each header by a number of whole cache lines, computed as a hash of the
-//! upper bits of the block's address, which masking keeps. Base, hash and header can still be
-//! computed from any pointer into the block.
+//! Idea: *colouring* shifts each header by a number of whole cache lines, which is a hash of the
+//! upper bits of the block's address. Masking keeps these bits, so base, hash and header can still
+//! be computed from any pointer into the block.
 //!
 //! Half of the headers stand at the start of their blocks and half at the end:
 //!
@@ -20,10 +20,10 @@
 //! |------------------------- ... ---------------|----------------|  colour   |
 //! ```
 //!
-//! The header of a block of several pages is in its first page or in its last, so headers are also
-//! spread over the sets of the translation look-aside buffers. With all headers at the start,
-//! blocks of two pages would have every frequently used field in an even page, and half of those
-//! sets would be unused. Colours also take half of the bytes in this way.
+//! The header of a block of several pages is in the first or in the last page of the block, so
+//! headers are also spread over the sets of the translation look-aside buffers. With all headers at
+//! the start, blocks of two pages would have every frequently used field in an even page, and half
+//! of the sets would be unused. Two positions also halve the bytes that colours take.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;
@@ -74,7 +74,7 @@ pub enum ColorError {
     },
 }
 
-/// The position of headers in blocks. Pure arithmetic.
+/// The position of headers in blocks, computed without access to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coloring {
     block_bytes: usize,
@@ -83,8 +83,8 @@ pub struct Coloring {
 }
 
 impl Coloring {
-    /// Lays out headers of that size in blocks of that size, with that number of colours. One
-    /// colour means no colouring.
+    /// Lays out headers of `header_bytes` bytes in blocks of `block_bytes` bytes, with `colors`
+    /// colours. One colour means no colouring.
     ///
     /// # Errors
     /// If masking cannot work, if a header would extend beyond its block, or if the number of
@@ -123,7 +123,7 @@ impl Coloring {
     /// Returns the offset of the header of the block at `base`, in bytes.
     pub fn shift(&self, base: usize) -> usize {
         let number = base / self.block_bytes;
-        // Upper bits are included, because blocks are often a power of two apart.
+        // The hash includes upper bits, because blocks are often a power of two apart.
         let folded = number ^ (number >> 6) ^ (number >> 12) ^ (number >> 18);
         let color = folded % self.colors;
         let inset = color / 2 * LINE_BYTES;
@@ -139,8 +139,8 @@ impl Coloring {
         base + self.shift(base)
     }
 
-    /// Returns the largest contiguous range of the block that contains an address, after or before
-    /// the header.
+    /// Returns the larger of the two contiguous ranges of a block, before and after its header.
+    /// `inside` is any address in the block.
     pub fn room(&self, inside: usize) -> Range<usize> {
         let (base, header) = (self.base(inside), self.header(inside));
         let (before, behind) = (
@@ -163,18 +163,18 @@ pub struct Blocks {
 
 #[derive(Debug, Default)]
 struct BlockPool {
-    /// Free blocks. The capacity is enough for all blocks, so returning one allocates nothing.
+    /// Free blocks. The capacity is enough for all blocks, so returning a block allocates nothing.
     free: Vec<NonNull<u8>>,
     chunks: Vec<(NonNull<u8>, Layout)>,
     /// Number of blocks in all chunks.
     blocks: usize,
 }
 
-// SAFETY: the pointers are to memory that is this value's own.
+// SAFETY: the pointers refer to memory that belongs to this value alone.
 unsafe impl Send for BlockPool {}
 
 impl Blocks {
-    /// Creates a source of blocks that has allocated none yet.
+    /// Creates a source of blocks that has not allocated any block.
     pub fn new(coloring: Coloring) -> Self {
         Self {
             coloring,
@@ -209,7 +209,7 @@ impl Blocks {
     /// Returns a block, given any pointer into it.
     ///
     /// # Safety
-    /// The block came from [`Self::take`] of this value and is not used after that.
+    /// The block came from [`Self::take`] of this value and is not used after this call.
     pub unsafe fn give_back(&self, inside: NonNull<u8>) {
         let offset = inside.as_ptr().addr() & (self.coloring.block_bytes - 1);
         // SAFETY: the base is in the same block.
@@ -251,8 +251,8 @@ impl Blocks {
 impl Drop for Blocks {
     fn drop(&mut self) {
         for (chunk, layout) in self.pool().chunks.drain(..) {
-            // SAFETY: allocated with this layout. Blocks are handed out as raw pointers, which are
-            // valid only while this value lives.
+            // SAFETY: the chunk was allocated with this layout. Blocks are handed out as raw
+            // pointers, which are valid only while this value lives.
             unsafe { alloc::dealloc(chunk.as_ptr(), layout) };
         }
     }
@@ -294,7 +294,7 @@ mod tests {
     fn headers_use_even_and_odd_pages_and_leave_contiguous_room() {
         let coloring = Coloring::new(8192, 128, 64).unwrap();
         let blocks = 0..4096_usize;
-        // The four sets that the two lowest bits of a page's number select.
+        // Counts headers by the two lowest bits of the page number, which select one of four sets.
         let mut pages = [0; 4];
         for base in blocks.map(|block| block * 8192) {
             pages[coloring.header(base) / 4096 % 4] += 1;

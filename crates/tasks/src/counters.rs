@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters of what each worker has done.
+//! Counters of what each worker has done: tasks, steals, sleeps and time asleep. A counter has one
+//! writer, its worker, and any thread may read it at any time without stopping the worker.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -8,8 +9,8 @@ use std::time::Instant;
 
 use crate::places::Distance;
 
-/// The counters of a worker, which only this worker writes and any thread may read. They have cache
-/// lines of their own.
+/// The counters of a worker. Only this worker writes them; any thread may read them. They are on
+/// cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counts {
@@ -27,8 +28,8 @@ pub(crate) struct Counts {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds to the counter. Only its worker calls this, so load and store need not be one atomic
-    /// operation.
+    /// Adds to the counter. Only the counter's worker calls this function, so load and store need
+    /// not be one atomic operation.
     #[inline]
     pub fn add(&self, more: u64) {
         let more = self.get().wrapping_add(more);
@@ -43,11 +44,12 @@ impl Count {
 
 /// The total time for which a thread has slept, including a sleep in progress.
 ///
-/// One word, so that a reader gets a consistent value. The lowest bit is set during sleep.
+/// The time is kept in one word, so that a reader gets a consistent value. The lowest bit is set
+/// during sleep.
 ///
 /// - Awake: twice the time slept.
-/// - Asleep: one more than twice (the time slept before, minus the time at which this sleep began).
-///   Adding twice the current time gives twice the total, and the lowest bit.
+/// - Asleep: one more than twice (the time slept before, minus the time at which this sleep
+///   began). Adding twice the current time gives twice the total, and the lowest bit.
 #[derive(Debug, Default)]
 pub(crate) struct SleepTime(AtomicU64);
 
@@ -58,12 +60,12 @@ fn now_ns() -> u64 {
 }
 
 impl SleepTime {
-    /// The thread begins to sleep.
+    /// Records that the thread begins to sleep.
     pub fn begin(&self) {
         self.begin_at(now_ns());
     }
 
-    /// The thread has woken.
+    /// Records that the thread has woken.
     pub fn end(&self) {
         self.end_at(now_ns());
     }
@@ -104,20 +106,20 @@ impl Counts {
     }
 }
 
-/// What a worker has done since the runtime was made.
+/// What a worker has done since the runtime was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Tasks run.
     pub tasks: u64,
     /// Chains of tasks taken from other workers, by [`Distance`], the nearest first.
     pub steals: [u64; Distance::ALL.len()],
-    /// Times it took injected tasks, which other threads made ready.
+    /// How often the worker took injected tasks, which other threads made ready.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
     /// Spatial groups taken over from another worker.
     pub group_moves: u64,
-    /// Times it went to sleep for lack of tasks.
+    /// How often the worker went to sleep for lack of tasks.
     pub sleeps: u64,
     /// Total time asleep in ns, including a sleep in progress.
     pub asleep_ns: u64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors, with the tasks that they concern.
+//! Errors of the runtime, of graphs, of registered tasks and of waits, with the numbers or tokens
+//! of the tasks that they concern, and the handling of panic payloads.
 
 use std::any::Any;
 use std::mem;
@@ -15,7 +16,7 @@ pub enum RuntimeError {
     Workers {
         /// The requested number.
         count: usize,
-        /// The upper limit.
+        /// Upper limit of the number of workers.
         max: usize,
     },
     /// The policy `paper` would keep too many queues.
@@ -25,7 +26,7 @@ pub enum RuntimeError {
         t_groups: u32,
         /// The requested number of spatial groups.
         s_groups: u32,
-        /// Upper limit of queues.
+        /// Upper limit of the number of queues.
         max: u64,
     },
     /// There is no memory for the policy's queues.
@@ -39,7 +40,7 @@ pub enum RuntimeError {
     Thread {
         /// The worker, from 0.
         worker: usize,
-        /// The error of the system.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -50,10 +51,10 @@ pub enum GraphError {
     /// Some tasks would wait for themselves.
     #[error("dependency cycle: the tasks {} wait for one another", list(.tasks))]
     Cycle {
-        /// One cycle: each task waits for its predecessor, and the first for the last.
+        /// The tasks of one cycle: each task waits for its predecessor, and the first for the last.
         tasks: Vec<usize>,
     },
-    /// The graph has no task of that number.
+    /// The graph has no task of the given number.
     #[error("no task {task}: the graph has {count} tasks")]
     NoSuchTask {
         /// The number that was given.
@@ -64,9 +65,9 @@ pub enum GraphError {
     /// The graph has more tasks or dependencies than can be numbered.
     #[error("the graph has {count} {what}: the limit is {}", u32::MAX)]
     TooLarge {
-        /// The number.
+        /// Number of tasks or dependencies.
         count: usize,
-        /// What is numbered.
+        /// What exceeds the limit: tasks or dependencies.
         what: &'static str,
     },
 }
@@ -74,7 +75,7 @@ pub enum GraphError {
 /// A task cannot be registered or resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// A task of that token is registered and has not run yet.
+    /// A task with this token is registered and has not run yet.
     #[error("task {token} is registered already and has not run")]
     Registered {
         /// The token.
@@ -133,11 +134,11 @@ pub enum WaitError {
         /// The process that created the runtime.
         creator_pid: u32,
     },
-    /// No task is ready any more, and some are unfinished or panicked.
+    /// No task is ready any more, and some tasks are unfinished or have panicked.
     #[error("{}", unfinished(.0))]
     Unfinished(Unfinished),
-    /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports
-    /// those that panicked.
+    /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports the
+    /// tasks that panicked.
     #[error(
         "no memory to name what is left: {panicked} panicked, {unresolved} never resolved, \
          {unregistered} resolved and never registered"
@@ -172,7 +173,7 @@ impl Unfinished {
 /// A task that panicked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Panicked {
-    /// Its number or token.
+    /// Number or token of the task.
     pub task: u64,
     /// The message of the panic.
     pub message: String,
@@ -184,16 +185,17 @@ pub enum RunError {
     /// The groups of a task are outside the tables of the policy. Nothing was run.
     #[error("task {task} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
-        /// The task's number.
+        /// Number of the task.
         task: usize,
-        /// Its groups.
+        /// Groups of the task.
         groups: Groups,
         /// Number of temporal groups, 0 included.
         t_groups: u32,
         /// Number of spatial groups, 0 included.
         s_groups: u32,
     },
-    /// A task runs the graph on a runtime with tasks that wait for its own. Nothing was run.
+    /// A task runs the graph on a runtime that has tasks waiting for the calling task's runtime.
+    /// Nothing was run.
     #[error(
         "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
     )]
@@ -204,7 +206,8 @@ pub enum RunError {
         /// The process that created the runtime.
         creator_pid: u32,
     },
-    /// A task runs the graph, and there is no memory for queues of its tasks. Nothing was run.
+    /// A task runs the graph, and there is no memory for queues of the graph's tasks. Nothing was
+    /// run.
     #[error("no memory for the queues of a graph that a task runs")]
     Memory,
     /// Tasks panicked.
@@ -291,8 +294,8 @@ pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "without a message".to_owned())
 }
 
-/// Drops the payload of a panic. The drop may panic in turn; after eight attempts the payload is
-/// leaked.
+/// Drops the payload of a panic. If the drop panics, the payload of the new panic is dropped in
+/// turn; after eight attempts a payload is leaked.
 pub(crate) fn discard(mut payload: Box<dyn Any + Send>) {
     for _ in 0..8 {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {

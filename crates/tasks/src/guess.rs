@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guessed temporal groups for tasks that are registered without any.
 //!
-//! Only the time of registration is known of such a task, and sometimes the address of its data.
-//! There are three ways to group: by time of registration, by region of the data, and no groups.
-//! They are tried in turn. Their measure is the run time of tasks: one task in [`SAMPLE`] is timed,
-//! and the mean of [`SAMPLES`] of them is one trial. A task that became ready under one grouping
-//! and runs under the next counts for the next. Trials are long enough to ignore this.
+//! Of a task without groups only the time of registration is known, and sometimes the address of
+//! its data. Three groupings are tried in turn: by time of registration, by region of the data, and
+//! no groups. Their measure is the run time of tasks: one task in [`SAMPLE`] is timed, and the mean
+//! of [`SAMPLES`] timed tasks is one trial. A task that became ready under one grouping and runs
+//! under the next counts for the next. Trials are long enough for this error to be negligible.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,11 +15,11 @@ use crate::pool::T_QUEUES;
 use crate::sync::Mutex;
 use crate::trials::Trials;
 
-/// One task in this many is timed.
+/// One task in this number is timed.
 pub(crate) const SAMPLE: u64 = 64;
-/// Timed tasks per trial.
+/// Number of timed tasks per trial.
 const SAMPLES: u32 = 256;
-/// Tasks per group by time: tasks that one thread registered in a row.
+/// Number of tasks per group by time. The tasks of a group were registered in a row by one thread.
 const TASKS: u32 = 512;
 /// Bytes per region of data, for groups by data.
 const REGION_BYTES: usize = 1 << 16;
@@ -29,9 +29,9 @@ const REGION_BYTES: usize = 1 << 16;
 pub enum Grouping {
     /// The time of registration.
     Time,
-    /// The region of their data.
+    /// The region of the tasks' data.
     Data,
-    /// Nothing: the tasks have no groups.
+    /// Nothing in common: the tasks have no groups.
     None,
 }
 
@@ -50,8 +50,8 @@ pub(crate) struct GroupGuesser {
 
 thread_local! {
     /// The group by time that this thread fills: the number of the [`GroupGuesser`], the group, and
-    /// how many more tasks it takes. Threads share only the counter of groups, so that tasks that
-    /// one thread registers in a row stay together.
+    /// how many more tasks the group takes. Threads share only the counter of groups, so that tasks
+    /// that one thread registers in a row stay together.
     static OPEN_GROUP: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
@@ -80,7 +80,7 @@ impl Default for GroupGuesser {
 }
 
 impl GroupGuesser {
-    /// Returns groups for a task that has none; `data`: the address of its data.
+    /// Returns groups for a task that has none. `data` is the address of the task's data, if known.
     pub fn groups(&self, data: Option<usize>) -> Groups {
         let queues = T_QUEUES - 1;
         let grouping = GROUPINGS[self.grouping.load(Ordering::Relaxed)];
@@ -94,7 +94,7 @@ impl GroupGuesser {
 
     fn by_time(&self) -> u64 {
         // A thread may still register tasks from destructors of its thread-local values. This cell
-        // needs no destructor, so it is usable then.
+        // has no destructor, so it is usable during them.
         let (guesser, group, more) = OPEN_GROUP.get();
         let (group, more) = match guesser == self.number && more > 0 {
             true => (group, more),
@@ -128,7 +128,8 @@ impl GroupGuesser {
 mod tests {
     use super::*;
 
-    /// Times tasks with the given cost per grouping, and returns the grouping chosen in the end.
+    /// Simulates tasks with the given cost per grouping, and returns the grouping chosen in the
+    /// end.
     fn learn(ns: impl Fn(Grouping) -> u64) -> Grouping {
         let guess = GroupGuesser::default();
         for _ in 0..20 * SAMPLES {

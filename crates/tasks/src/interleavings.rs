@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Loom tests of the lock-free parts: `cargo test -p usher-tasks --features loom --lib --release`.
+//! Loom tests of the lock-free parts, which explore all interleavings of two or three threads:
+//! steal slots, inboxes, sleeping, termination and trace buffers. Run by `cargo test -p usher-tasks
+//! --features loom --lib --release`.
 
 use std::ptr::NonNull;
 
@@ -23,13 +25,13 @@ fn job(number: u32) -> JobRef {
     static NEVER: JobVtable = JobVtable { run: never };
     let vtable = NonNull::from(&NEVER);
     let job = Box::new(Job::new(vtable, Groups::new(0, number)));
-    // SAFETY: leaked here and freed once, by `number`.
+    // SAFETY: the job is leaked here and freed once, by `number`.
     unsafe { JobRef::new(NonNull::from(Box::leak(job))) }
 }
 
 /// Frees a job and returns its number.
 fn number(job: JobRef) -> u32 {
-    // SAFETY: made by `job`, and passed on by its only holder.
+    // SAFETY: `job` created it, and its only holder passed it on.
     let job = unsafe { Box::from_raw(job.as_ptr().as_ptr()) };
     job.groups().s
 }
@@ -94,7 +96,7 @@ fn removing_a_task_keeps_the_others_published() {
         };
         let mut all = Vec::new();
         if slots.remove(pointer).found {
-            // SAFETY: it is in no chain any more, and this thread holds it.
+            // SAFETY: the job is in no chain any more, and this thread holds it.
             all.push(number(unsafe { JobRef::new(pointer) }));
         }
         slots.push_overflow(job(4));
@@ -105,7 +107,7 @@ fn removing_a_task_keeps_the_others_published() {
     });
 }
 
-/// Two thieves compete for one chain.
+/// Two thieves compete for one chain; exactly one gets it.
 #[test]
 fn one_of_two_thieves_gets_a_chain() {
     loom::model(|| {
@@ -119,7 +121,8 @@ fn one_of_two_thieves_gets_a_chain() {
     });
 }
 
-/// Two threads add jobs. A third takes them during that and once more afterwards.
+/// Two threads add jobs to an inbox. A third thread takes jobs while they are added and once more
+/// afterwards.
 #[test]
 fn inbox_tasks_are_taken_once_and_in_order() {
     loom::model(|| {
@@ -186,17 +189,17 @@ fn wake_all_wakes_every_sleeper() {
     });
 }
 
-/// Explores only interleavings with at most three preemptions, besides those at blocking
-/// operations: these models have too many otherwise.
+/// Explores only interleavings with at most three preemptions, besides the preemptions at blocking
+/// operations: without the limit, these models have too many interleavings.
 fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model
 }
 
-/// Two tasks become ready one after the other, each of which wakes one worker; each of two workers
-/// takes one. No worker stays asleep beside the second task, which would happen if the first
-/// wake-up were spent on an awake worker, or both on the same one.
+/// Two tasks become ready one after the other, and one worker is woken for each; each of two
+/// workers takes one task. No worker stays asleep beside the second task, which would happen if the
+/// first wake-up were spent on an awake worker, or both wake-ups on the same worker.
 #[test]
 fn two_tasks_do_not_wake_the_same_sleeper() {
     bounded().check(|| {
@@ -265,8 +268,8 @@ fn a_waiting_worker_is_woken_for_its_event() {
     });
 }
 
-/// A worker waits for an event, and is woken for a task when the event has just happened. It wakes
-/// another worker in its place, and the task runs.
+/// A worker waits for an event, and is woken for a task when the event has just happened. The
+/// worker wakes another worker in its place, and the task runs.
 #[test]
 fn an_unused_wakeup_is_passed_on() {
     bounded().check(|| {
@@ -312,8 +315,8 @@ fn an_unused_wakeup_is_passed_on() {
     });
 }
 
-/// A runtime with two workers closes while one of them has a task that makes another ready. Neither
-/// worker ends before that task has run, and both end afterwards.
+/// A runtime with two workers closes while one worker has a task that makes another task ready.
+/// Neither worker ends before that task has run, and both end afterwards.
 #[test]
 fn no_worker_ends_while_another_may_make_tasks_ready() {
     bounded().check(|| {
@@ -346,7 +349,7 @@ fn no_worker_ends_while_another_may_make_tasks_ready() {
         let other = thread::spawn(worker(1));
         let mut all = worker(0)();
         let (_, _, inbox) = &*shared;
-        // Both have ended, or the other one still runs the task.
+        // Both workers have ended, or the other worker still runs the task.
         assert!(inbox.is_empty());
         all.extend(other.join().unwrap());
         assert_eq!(all, [1]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A ready task, as containers and workers see it.
 //!
-//! A ready task is in one container, or with the worker that is about to run it. Only its holder
-//! may write its link. A holder passes a task on by an atomic release operation, and the next
-//! holder acquires it.
+//! A ready task is in one container, or with the worker that is about to run it. Only the holder of
+//! the task may write the task's link. A holder passes a task on by an atomic release operation,
+//! and the next holder acquires it.
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::dispatch::Groups;
 use crate::worker::Worker;
 
-/// What jobs of one type have in common. It may be the first field of a larger structure known to
-/// its `run` function: all tasks of a graph point to the graph.
+/// The part that all jobs of one type share. It may be the first field of a larger structure known
+/// to its `run` function: all tasks of a graph point to the graph.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct JobVtable {
-    /// Runs a job of this type, and possibly others that it makes ready.
+    /// Runs a job of this type, and possibly other jobs that it makes ready.
     pub run: unsafe fn(JobRef, &Worker<'_>),
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Job {
     vtable: NonNull<JobVtable>,
     /// The next job of a chain.
     link: UnsafeCell<*mut Job>,
-    /// Both groups, packed. Only a holder of the task writes them, and publishes them by the
-    /// release that passes the task on.
+    /// Both groups, packed. Only a holder of the task writes the groups, and publishes them by the
+    /// release operation that passes the task on.
     groups: AtomicU64,
 }
 
 impl Job {
-    /// The vtable must outlive the job.
+    /// Creates a job. The vtable must outlive the job.
     pub fn new(vtable: NonNull<JobVtable>, groups: Groups) -> Self {
         Self {
             vtable,
@@ -76,7 +76,7 @@ impl JobRef {
 
     #[inline]
     pub fn groups(&self) -> Groups {
-        // SAFETY: the job lives, as it has not run.
+        // SAFETY: the job lives, because it has not run.
         unsafe { self.0.as_ref() }.groups()
     }
 
@@ -104,7 +104,7 @@ pub(crate) struct Chain {
     head: *mut Job,
 }
 
-// SAFETY: as for a single job.
+// SAFETY: as for `JobRef`: any worker may run the jobs, and the chain has one holder.
 unsafe impl Send for Chain {}
 
 impl Chain {
@@ -132,12 +132,12 @@ impl Chain {
         self.head.is_null()
     }
 
-    /// Removes that job, wherever it is in the chain. Returns whether it was there.
+    /// Removes a job, wherever it is in the chain. Returns whether the chain contained it.
     pub fn remove(&mut self, job: NonNull<Job>) -> bool {
         let mut at = &raw mut self.head;
         loop {
-            // SAFETY: the head, or the link of a job of the chain. These live and belong to the
-            // holder of the chain.
+            // SAFETY: `at` is the head, or the link of a job of the chain. Jobs of the chain live
+            // and belong to the holder of the chain.
             let Some(one) = NonNull::new(unsafe { *at }) else {
                 return false;
             };
@@ -166,7 +166,7 @@ impl Chain {
         })
     }
 
-    /// Reverses the order.
+    /// Returns the chain in reverse order.
     pub fn reversed(mut self) -> Self {
         let mut reversed = Self::EMPTY;
         while let Some(job) = self.pop() {
@@ -189,8 +189,8 @@ impl Chain {
     /// Links the only job of this chain to a chain that starts at `tail`.
     ///
     /// # Safety
-    /// No thread follows the link before this chain is published. Until then the holder need not
-    /// own `tail`.
+    /// No thread follows the link before this chain is published. Until then the holder of this
+    /// chain need not own `tail`.
     pub unsafe fn link_first_to(&mut self, tail: *mut Job) {
         if let Some(first) = NonNull::new(self.head) {
             // SAFETY: the holder of a job may write its link.

@@ -4,18 +4,18 @@
 //! 1. The second function becomes a task on the stack of the calling worker, in that worker's own
 //!    queues.
 //! 2. The worker runs the first function.
-//! 3. If no other worker has taken the second one, the worker removes it from its queues and calls
-//!    it: a fork that is not stolen costs a few nanoseconds.
-//! 4. Otherwise it runs other tasks until the thief is done.
+//! 3. If no other worker has taken the second function, the worker removes it from its queues
+//!    and calls it: a fork that is not stolen costs a few nanoseconds.
+//! 4. Otherwise the worker runs other tasks until the thief is done.
 //!
 //! The stack frame stays until the task has run or will never run.
 //!
 //! The tasks of step 4 run on top of the stack of the waiting task, as in other fork-join pools:
-//! each adds the depth of its own recursion. To bound the depth, a worker with a given number of
-//! waits on its stack sleeps instead of beginning another. The holder of the stolen task either
-//! runs or waits for a task that was forked later, so the workers never all sleep. With a global
-//! queue that gives all workers the oldest task first, all of them would often sleep; such policies
-//! fork nothing.
+//! each task adds the depth of its own recursion. To bound the depth, a worker that has
+//! `NESTED_WAITS_MAX` waits on its stack sleeps instead of beginning another wait. The holder of
+//! the stolen task either runs or waits for a task that was forked later, so the workers never all
+//! sleep. With a global queue that gives all workers the oldest task first, all workers would often
+//! sleep; such policies fork nothing.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -31,16 +31,17 @@ use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
 use crate::worker::Worker;
 
-/// The result of a function, or its panic.
+/// The result of a function, or the payload of its panic.
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 
 /// A function as a task, on the stack of its caller.
 #[repr(C)]
 struct Forked<F, R> {
     job: Job,
-    /// Belongs to the worker that holds the job.
+    /// The function. It belongs to the worker that holds the job.
     function: UnsafeCell<Option<F>>,
-    /// Written by that worker before it sets `done`, read by the caller after that.
+    /// The result. The worker that holds the job writes it before setting `done`; the caller reads
+    /// it after that.
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
     caller: Caller,
@@ -75,7 +76,8 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
     /// Called once. The value is not moved or dropped before the job has run or was removed from
     /// the queues.
     unsafe fn job(&self) -> JobRef {
-        // SAFETY: the caller's promise; fields that other threads write are in cells.
+        // SAFETY: the caller guarantees that the value stays; fields that other threads write are
+        // in cells.
         unsafe { JobRef::new(self.job_ptr()) }
     }
 
@@ -99,7 +101,8 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
-    // SAFETY: the caller's promise; it stays until it is done, and this worker holds its job.
+    // SAFETY: the forked function stays until it is done, as the caller guarantees, and this worker
+    // holds its job.
     let caller = unsafe { complete(forked) };
     match caller {
         Caller::Worker(caller) => worker.wake(caller),
@@ -108,42 +111,41 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>
 }
 
 /// Calls a forked function, sets `done` and returns the thread to wake.
-///
 /// # Safety
-/// The value lives until it is done, and its job belongs to the caller.
+/// The forked function lives until it is done, and its job belongs to the caller.
 unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> Caller {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if let Some(function) = (*(*forked).function.get()).take() {
             let outcome = catch_unwind(AssertUnwindSafe(function));
             *(*forked).outcome.get() = Some(outcome);
         }
         let caller = (*forked).caller.clone();
-        // After this store the waiting thread may have freed the value.
+        // After this store the waiting thread may free the forked function.
         (*forked).done.store(true, Ordering::Release);
         caller
     }
 }
 
-/// Runs `a` here, and `b` here or on a worker that steals it.
+/// Runs `a` on this worker, and `b` on this worker or on a worker that steals it.
 pub(crate) fn join<A, B, RA, RB>(worker: &Worker<'_>, a: A, b: B) -> (RA, RB)
 where
     A: FnOnce() -> RA,
     B: FnOnce() -> RB + Send,
     RB: Send,
 {
-    // With a global queue, the waiting worker would run the oldest task and wait inside it. A
-    // single worker has no thieves.
+    // Case: a global queue, in which the waiting worker would run the oldest task and wait inside
+    // it; or a single worker, which has no thieves.
     if !worker.allows_stealing() {
         return (a(), b());
     }
     let forked = Forked::new(b, FORKED, Caller::Worker(worker.index()));
-    // SAFETY: this function neither returns nor moves it before it is done or removed.
+    // SAFETY: this function neither returns nor moves `forked` before it is done or removed.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
-    // The task may still be in the own steal slots, and is preferred to any other task.
+    // The task may still be in the worker's own steal slots. It is preferred to any other task.
     if worker.pop_fork(forked.job_ptr()) || worker.unpublish(forked.job_ptr()) {
-        // It is in no container any more: it is a plain function again.
+        // The function is in no container any more, so it is a plain function again.
         let b = forked.function.into_inner();
         return match (first, b) {
             (Ok(first), Some(b)) => (first, b()),
@@ -159,7 +161,7 @@ where
     }
 }
 
-/// Resumes a panic, after dropping a result that is no longer needed and may itself panic when
+/// Resumes a panic. Before that, drops a result that is no longer needed and may itself panic when
 /// dropped.
 fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(rest))) {
@@ -168,8 +170,8 @@ fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
     resume_unwind(panic)
 }
 
-/// Runs a function as a task of a runtime to which the calling thread does not belong, and sleeps
-/// meanwhile.
+/// Runs a function as a task of a runtime to which the calling thread does not belong. The calling
+/// thread sleeps until the function has run.
 pub(crate) fn run_inside<F, R>(inject: impl FnOnce(JobRef), function: F) -> R
 where
     F: FnOnce() -> R + Send,
@@ -177,7 +179,7 @@ where
 {
     let latch = Arc::new(Latch::default());
     let forked = Forked::new(function, Groups::NONE, Caller::Outside(Arc::clone(&latch)));
-    // SAFETY: this function neither returns nor moves it before it is done.
+    // SAFETY: this function neither returns nor moves `forked` before it is done.
     inject(unsafe { forked.job() });
     latch.wait();
     match forked.into_outcome() {
@@ -201,7 +203,7 @@ mod interleavings {
 
     impl Data {
         fn set(&self) {
-            // SAFETY: no other thread accesses it at that time, which loom checks.
+            // SAFETY: no other thread accesses the data at that time, which loom checks.
             self.0.with_mut(|data| unsafe { *data = 7 });
         }
 
@@ -214,18 +216,19 @@ mod interleavings {
     /// Sends the address of a forked function to another thread.
     struct SendPtr<F, R>(*const Forked<F, R>);
 
-    // SAFETY: one other thread gets it, and completes it.
+    // SAFETY: exactly one other thread gets the pointer, and completes the function.
     unsafe impl<F: Send, R: Send> Send for SendPtr<F, R> {}
 
     impl<F: FnOnce() -> R, R> SendPtr<F, R> {
         fn complete(self) -> Caller {
-            // SAFETY: it is freed when it is done, and completed once.
+            // SAFETY: the function is completed once, and freed after it is done.
             unsafe { complete(self.0) }
         }
     }
 
-    /// Completes a function on another thread, `waits` until it is done and frees it. Checks that
-    /// the written data are visible, and that the function is not accessed after that.
+    /// Completes a function on another thread, waits by `waits` until it is done, and frees it.
+    /// Checks that the written data are visible, and that the function is not accessed after it was
+    /// freed.
     fn explore(caller: Caller, waits: impl Fn(&dyn Fn() -> bool)) {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);

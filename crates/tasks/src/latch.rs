@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A latch: threads wait until an event has happened.
+//! A latch: threads wait until an event has happened. [`Latch`] uses a mutex and a condition
+//! variable for waiting threads, and one atomic load for checks. It can be closed again for the
+//! next run.
 
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
@@ -7,8 +9,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     is_open: AtomicBool,
-    /// Held while opening, so that a thread cannot begin to wait between the check and the
-    /// notification.
+    /// Held while the latch is opened, so that a thread cannot begin to wait between the check and
+    /// the notification.
     mutex: Mutex<()>,
     opened: Condvar,
 }

@@ -3,9 +3,10 @@
 //!
 //! Registered tasks, and graphs run by threads outside the runtime, have level 0. A graph run by a
 //! task has the level of that task plus one. A worker that waits for such a graph takes only tasks
-//! of its level or above, so levels rise from the bottom of its stack to the top. The stack then
-//! holds only the waits that the program nests, whatever else is ready. All that a worker waits for
-//! is at levels at which it may help, so at least one worker always proceeds.
+//! of the graph's level or above, so levels rise from the bottom of the worker's stack to the top.
+//! The stack then holds only the waits that the program nests, whatever else is ready. Everything
+//! that a worker waits for is at a level at which it may help, so at least one worker always
+//! proceeds.
 
 use crate::dispatch::{Dispatch, Dispatcher};
 use crate::job::JobRef;
@@ -39,7 +40,7 @@ impl Levels {
         Ok(levels)
     }
 
-    /// Creates the queues up to that level, before any task is ready there.
+    /// Creates the queues up to this level, before any task is ready at the level.
     ///
     /// # Errors
     /// If a queue cannot be allocated.
@@ -58,19 +59,19 @@ impl Levels {
     }
 
     /// Removes the next job for a worker, of level `min_level` or above, and returns it with its
-    /// level. The highest level comes first, as a task waits for it.
+    /// level. The highest level comes first, because a task waits for the jobs of that level.
     pub fn next(&mut self, worker: usize, min_level: usize) -> Option<(usize, Dispatch<JobRef>)> {
         let mut levels = self.levels.iter_mut().enumerate().skip(min_level).rev();
         levels.find_map(|(level, order)| Some((level, order.next(worker)?)))
     }
 
-    /// Returns the lowest level from `min_level` on that has a job.
+    /// Returns the lowest level that has a job, among the levels from `min_level` on.
     pub fn filled_from(&self, min_level: usize) -> Option<usize> {
         let mut levels = self.levels.iter().enumerate().skip(min_level);
         levels.find_map(|(level, order)| (!order.is_empty()).then_some(level))
     }
 
-    /// Returns whether there is a job of that level or above.
+    /// Returns whether there is a job of level `min_level` or above.
     pub fn has(&self, min_level: usize) -> bool {
         self.filled_from(min_level).is_some()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which CPUs share a last-level cache (LLC), as the kernel reports it.
 //!
-//! Placing workers needs only two files per CPU. hwloc provides far more, and a program that has a
-//! [`Topology`] from it can use that ([`Places::on`](crate::Places::on)). But if this library
-//! linked hwloc, every program that uses it would link hwloc and scan the whole machine at
-//! start-up.
+//! Placing workers requires only two files of `/sys` per CPU. hwloc provides far more, and a
+//! program that has a [`Topology`] from hwloc can use it ([`Places::on`](crate::Places::on)). But
+//! if this library linked hwloc, every program that uses it would link hwloc and scan the whole
+//! machine at start-up.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,12 +20,12 @@ pub(crate) struct Llc {
     pub cpus: CpuSet,
     /// The number of cores of these CPUs.
     pub cores: usize,
-    /// Equal for LLCs of the same package.
+    /// Index of the package; equal for LLCs of the same package.
     pub package: usize,
 }
 
 /// Reads the LLCs of these CPUs from `/sys` below `root`; `None` if the kernel does not report
-/// them.
+/// caches.
 pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
     let all = root.join("sys/devices/system/cpu");
     let mut found: Vec<Llc> = Vec::new();

@@ -2,16 +2,16 @@
 //! Placement of workers, by the caches that they share.
 //!
 //! Tasks that run close in time profit from a cache that their cores share, so workers are kept
-//! together. They fill the cores of one last-level cache (LLC), then those of the next in the same
-//! package, and then SMT siblings. A worker is bound to all CPUs of its LLC. Within them the kernel
-//! chooses, because it knows the other load.
+//! together. Workers fill the cores of one last-level cache (LLC), then those of the next LLC in
+//! the same package, and then SMT siblings. A worker is bound to all CPUs of its LLC. Within these
+//! CPUs the kernel chooses, because it knows the other load.
 //!
 //! Workers are not bound if there is only one LLC, or if there are more workers than CPUs.
 //!
 //! A program may have several runtimes. Cores intended for the workers of one runtime count as
-//! taken when the next one is placed. It begins with an LLC without taken cores if there is one. A
-//! runtime may use the CPUs allowed for the thread that creates it. If that thread is itself a
-//! bound worker, the CPUs allowed before it was bound count.
+//! taken when the next runtime is placed. The next runtime begins with an LLC without taken cores
+//! if there is one. A runtime may use the CPUs allowed for the thread that creates it. If that
+//! thread is itself a bound worker, the CPUs allowed before it was bound count.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -25,30 +25,30 @@ use crate::sync::StaticMutex;
 /// Where the workers of a runtime run, and the order in which they search one another for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// By worker: its CPUs; `None` if it is not bound.
+    /// By worker: the CPUs of the worker; `None` if the worker is not bound.
     cpus: Vec<Option<CpuSet>>,
-    /// By worker: the others with their distances, the nearest first.
+    /// By worker: the other workers with their distances, the nearest first.
     near: Vec<Vec<(usize, Distance)>>,
 }
 
 /// The distance of two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// They share an LLC, or nothing is known of their caches.
+    /// The workers share an LLC, or their caches are unknown.
     Llc,
-    /// They share a package.
+    /// The workers share a package.
     Package,
-    /// They share only the machine's memory.
+    /// The workers share only the machine's memory.
     Machine,
 }
 
 impl Distance {
-    /// The nearest first.
+    /// All distances, the nearest first.
     pub const ALL: [Self; 3] = [Self::Llc, Self::Package, Self::Machine];
 }
 
 impl Places {
-    /// Places this number of workers without binding them. All have the same distance.
+    /// Places this number of workers without binding them. All workers have the same distance.
     pub fn anywhere(workers: usize) -> Self {
         Self::new(vec![None; workers], |_, _| Distance::Llc)
     }
@@ -68,7 +68,7 @@ impl Places {
         Self::on_llcs(&llc::of(topology), workers, home, &[])
     }
 
-    /// `taken`: the CPU sets of workers of other runtimes.
+    /// Places workers on the LLCs. `taken` holds the CPU sets of workers of other runtimes.
     fn on_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSet]) -> Self {
         let cpus: usize = llcs.iter().map(|llc| llc.cpus.len()).sum();
         if llcs.len() < 2 || workers > cpus {
@@ -93,8 +93,8 @@ impl Places {
             let mut near: Vec<_> = others
                 .map(|other| (other, distance(worker, other)))
                 .collect();
-            // At equal distance each worker begins with a different other, so that they do not all
-            // try the same.
+            // At equal distance, the list of each worker begins with a different other worker, so
+            // that idle workers do not all try the same worker first.
             near.sort_by_key(|&(_, distance)| distance);
             near
         };
@@ -126,7 +126,7 @@ static CLAIMED_CPUS: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
 pub(crate) struct CpuClaim(Vec<CpuSet>);
 
 impl CpuClaim {
-    /// Enters workers that were placed by the caller.
+    /// Claims the CPUs of workers that were placed by the caller.
     pub fn of(places: &Places) -> Self {
         Self::take(places, &mut CLAIMED_CPUS.lock())
     }
@@ -149,8 +149,8 @@ impl Drop for CpuClaim {
     }
 }
 
-/// Places workers on the CPUs that this thread may use. Does not bind them if the kernel does not
-/// report the caches.
+/// Places workers on the CPUs that this thread may use. Workers are not bound if the kernel does
+/// not report the caches.
 pub(crate) fn on_this_machine(workers: usize) -> (Places, CpuClaim) {
     let allowed = (workers > 1).then(allowed_cpus).flatten();
     let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
@@ -161,7 +161,7 @@ pub(crate) fn on_this_machine(workers: usize) -> (Places, CpuClaim) {
 }
 
 thread_local! {
-    /// The CPUs allowed for this thread before it was bound as a worker.
+    /// The CPUs allowed for this thread before it was bound as a worker; `None` if it is not bound.
     static UNBOUND_CPUS: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
 }
 
@@ -185,8 +185,8 @@ fn own_cpus() -> Option<CpuSet> {
     )
 }
 
-/// Binds this thread, a new worker. `unbound`: the CPUs allowed for the thread that created the
-/// runtime before that thread was bound as a worker, if it was.
+/// Binds this thread, a new worker, to its CPUs. `unbound` holds the CPUs that were allowed for the
+/// creator of the runtime before the creator was itself bound as a worker, if it was.
 pub(crate) fn bind_worker(cpus: Option<&CpuSet>, unbound: Option<CpuSet>) {
     match (cpus, unbound) {
         (Some(cpus), unbound) => {
@@ -199,20 +199,20 @@ pub(crate) fn bind_worker(cpus: Option<&CpuSet>, unbound: Option<CpuSet>) {
 }
 
 fn current_cpu() -> Option<CpuId> {
-    // SAFETY: takes and returns numbers. rustix would use the vDSO, which is missing in programs
-    // under valgrind.
+    // SAFETY: the call takes and returns numbers. rustix would use the vDSO, which is missing in
+    // programs under valgrind.
     CpuId::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Binds this thread to those CPUs that are allowed.
+/// Binds this thread to those of the CPUs that are allowed.
 fn bind(cpus: &CpuSet) {
     let mut mask = rustix::thread::CpuSet::new();
     let known = |&cpu: &CpuId| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
     cpus.iter()
         .filter(known)
         .for_each(|cpu| mask.set(cpu as usize));
-    // The CPUs may have been taken from this process meanwhile. The worker then runs on those that
-    // are allowed.
+    // The kernel may have removed the CPUs from this process meanwhile. The worker then runs on the
+    // CPUs that are allowed.
     let _ = rustix::thread::sched_setaffinity(None, &mask);
 }
 
@@ -224,7 +224,7 @@ fn assign_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSe
         let of = |&llc: &usize| std::iter::repeat_n(llc, count(llc));
         order.iter().flat_map(of).collect()
     };
-    // First the free cores, then cores taken by other runtimes, then second hardware threads.
+    // Fills first the free cores, then cores taken by other runtimes, then second hardware threads.
     let by_core = times(&|llc| free[llc]);
     let taken = times(&|llc| llcs[llc].cores - free[llc]);
     let siblings = times(&|llc| llcs[llc].cpus.len().saturating_sub(llcs[llc].cores));
@@ -240,9 +240,9 @@ fn free_cores(llc: &Llc, taken: &[CpuSet]) -> usize {
     llc.cores.saturating_sub(there.count())
 }
 
-/// Returns the LLCs in the order in which they are filled. The first is that of `home`. If another
-/// runtime has taken cores of it, the first is the LLC with most free cores instead, and LLCs
-/// without taken cores have priority. The LLCs of the same package follow, then the rest.
+/// Returns the LLCs in the order in which they are filled. The first is the LLC of `home`. If
+/// another runtime has taken cores of that LLC, the first is the LLC with most free cores instead,
+/// and LLCs without taken cores have priority. The LLCs of the same package follow, then the rest.
 fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
     let count = llcs.len();
     let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));
@@ -272,7 +272,7 @@ mod tests {
         load(Source::parse(synthetic).unwrap()).unwrap()
     }
 
-    /// The LLC that each worker is bound to.
+    /// Returns the LLC domain that each worker is bound to.
     fn domains(topology: &Topology, places: &Places) -> Vec<Option<DomainId>> {
         let of = |worker| {
             let cpus = places.cpus(worker)?;

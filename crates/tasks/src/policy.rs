@@ -5,20 +5,20 @@ use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;
 use crate::levels::{BoxedDispatcher, Levels, NoMemory};
 
-/// Upper limit of queues of the policy `paper`, at 32 bytes each while empty.
+/// Upper limit of the number of queues of policy `paper`. An empty queue takes 32 bytes.
 const QUEUES_MAX: u64 = 1 << 22;
 
 /// The order in which ready tasks run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
     /// The default. Each worker serves temporal groups cyclically, and within a group runs first
-    /// the task that became ready last, as its data are in the cache. Spatial groups stay with a
-    /// worker.
+    /// the task that became ready last, because its data are in the cache. Spatial groups stay with
+    /// a worker.
     #[default]
     Usher,
-    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 counts as 1. It
-    /// keeps one queue for each pair of groups, at most 2^22, and the same number again for each
-    /// level at which tasks run graphs.
+    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 counts as 1. The
+    /// dispatcher keeps one queue for each pair of groups, at most 2^22, and the same number again
+    /// for each level at which tasks run graphs.
     Paper {
         /// Number of temporal groups, including 0.
         t_groups: u32,
@@ -35,7 +35,7 @@ impl Policy {
     /// Checks that a runtime can use this policy.
     ///
     /// # Errors
-    /// If it would keep too many queues.
+    /// If the policy would keep too many queues.
     pub fn check(self) -> Result<(), RuntimeError> {
         self.groups_below().map(|_| ())
     }

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The runtime: a set of workers, and the public calls that give them tasks.
+//! The runtime: a set of worker threads, and the public calls that give them tasks.
+//!
+//! [`Runtime`] runs graphs, forks and tasks by token, waits for them, and starts traces.
+//! [`RuntimeBuilder`] configures policy, places and stacks; [`Handle`] is a reference for use
+//! inside tasks. The scheduling itself is in `worker` (policy `usher`) and `dispatch` (policies
+//! with a global queue). A runtime works only in the process that created it: after a fork, calls
+//! return errors.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -27,17 +33,18 @@ use crate::worker::{Registry, Worker};
 
 /// Upper limit of workers per runtime.
 pub const WORKERS_MAX: usize = 1024;
-/// Bytes of a worker's stack: the default, which is that of the standard library; the minimum; and
-/// a limit above any size that can be allocated.
+/// Default number of bytes of a worker's stack, equal to that of the standard library. The next two
+/// constants are the minimum, and a limit above any size that can be allocated.
 const STACK_BYTES: usize = 2 << 20;
 const STACK_BYTES_MIN: usize = 64 << 10;
 const STACK_BYTES_MAX: usize = 1 << 46;
 
-/// Workers that run tasks.
+/// The worker threads that run tasks, and the tasks given to them.
 ///
-/// Dropping it runs all ready tasks to completion and ends the workers. If a task of another
-/// runtime drops it while tasks of this runtime wait for that runtime, it ends later and the drop
-/// does not wait. In a process forked from its creator, dropping it does nothing.
+/// Dropping a runtime runs all ready tasks to completion and ends the workers. If a task of another
+/// runtime drops this runtime while tasks of this runtime wait for that other runtime, the workers
+/// end later and the drop does not wait. In a process forked from the creator, the drop does
+/// nothing.
 pub struct Runtime {
     registry: Arc<Registry>,
     threads: Vec<JoinHandle<()>>,
@@ -59,14 +66,14 @@ pub struct Runtime {
 #[derive(Debug, Clone)]
 pub struct RuntimeBuilder {
     workers: usize,
-    /// `None`: chosen from the topology of this machine.
+    /// The places of the workers; `None`: chosen from the topology of this machine.
     places: Option<Places>,
     policy: Policy,
     stack_bytes: usize,
 }
 
 impl RuntimeBuilder {
-    /// Configures this number of workers, placed by the topology of this machine: see [`Places`].
+    /// Configures this number of workers, placed by the topology of this machine; see [`Places`].
     pub fn new(workers: usize) -> Self {
         Self {
             workers,
@@ -76,7 +83,7 @@ impl RuntimeBuilder {
         }
     }
 
-    /// Configures one worker per place.
+    /// Configures one worker per entry of `places`.
     pub fn on(places: Places) -> Self {
         Self {
             places: Some(places),
@@ -84,16 +91,17 @@ impl RuntimeBuilder {
         }
     }
 
-    /// Sets the order in which ready tasks run. Default: [`Policy::Usher`].
+    /// Sets the order in which ready tasks run. The default is [`Policy::Usher`].
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
-    /// Sets the bytes of each worker's stack, at least 64 KiB. 0 is the default, 2 MiB.
+    /// Sets the number of bytes of each worker's stack, at least 64 KiB. 0 means the default, 2
+    /// MiB.
     ///
-    /// A task uses the part of the stack that the tasks below it have left. A worker that waits
-    /// (for a `join`, or for a graph that a task runs) runs other tasks meanwhile, which may wait
-    /// in turn. Up to 16 such waits are nested, fewer if the stack has less than 128 KiB for each.
+    /// A task uses the part of the stack that the tasks below it have left. While a worker waits
+    /// (for a `join`, or for a graph that a task runs), it runs other tasks, which may wait in
+    /// turn. Up to 16 such waits are nested, fewer if the stack has less than 128 KiB for each.
     /// Deeper waits run only the tasks that they wait for, and nest as deeply as the program does.
     pub fn stack_bytes(self, stack_bytes: usize) -> Self {
         Self {
@@ -142,7 +150,7 @@ fn check(workers: usize) -> Result<(), RuntimeError> {
 }
 
 thread_local! {
-    /// The registry and the worker of this thread; null if it is no worker.
+    /// The registry and the worker of this thread; null if the thread is no worker.
     static CURRENT_WORKER: Cell<(*const Registry, *const Worker<'static>)> =
         const { Cell::new((ptr::null(), ptr::null())) };
 }
@@ -158,7 +166,8 @@ impl CurrentWorkerGuard {
 }
 
 impl Drop for CurrentWorkerGuard {
-    /// Destructors of thread-local values may call the runtime after the worker has ended.
+    /// Clears [`CURRENT_WORKER`], because destructors of thread-local values may call the runtime
+    /// after the worker has ended.
     fn drop(&mut self) {
         CURRENT_WORKER.set((ptr::null(), ptr::null()));
     }
@@ -174,8 +183,8 @@ impl Runtime {
         Self::with_policy(workers, Policy::Usher)
     }
 
-    /// Starts this number of workers with that policy, placed by the topology of this machine: see
-    /// [`Places`].
+    /// Starts this number of workers with the given policy, placed by the topology of this machine;
+    /// see [`Places`].
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -183,7 +192,7 @@ impl Runtime {
         RuntimeBuilder::new(workers).policy(policy).build()
     }
 
-    /// Starts one worker per place with that policy.
+    /// Starts one worker per entry of `places` with the given policy.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -229,7 +238,8 @@ impl Runtime {
         let stack_bytes = stack_bytes.unwrap_or(STACK_BYTES);
         let unbound = places::unbound_cpus();
         let started = thread.spawn(move || {
-            // Placement is best effort: a worker that may not use its CPUs runs where it is.
+            // Placement is best effort: a worker that may not use its CPUs runs on the CPUs that it
+            // may use.
             places::bind_worker(cpus.as_ref(), unbound);
             let worker = Worker::new(&registry, index, stack_bytes);
             let _guard = CurrentWorkerGuard::enter(&registry, &worker);
@@ -241,10 +251,10 @@ impl Runtime {
         })
     }
 
-    /// Starts to record which worker runs which task, and discards earlier records. Keeps the last
-    /// `spans_per_worker` tasks of each worker, at 32 bytes each, until the runtime ends. A later
-    /// call with a larger number allocates at least twice the earlier number, in addition to the
-    /// earlier memory.
+    /// Starts to record which worker runs which task, and discards earlier records. The last
+    /// `spans_per_worker` tasks of each worker are kept, at 32 bytes each, until the runtime ends.
+    /// A later call with a larger number allocates at least twice the earlier number, in addition
+    /// to the earlier memory.
     ///
     /// # Errors
     /// If there is no memory. A trace in progress continues.
@@ -260,7 +270,7 @@ impl Runtime {
     /// Returns the tasks recorded since [`Self::start_trace`].
     ///
     /// # Panics
-    /// If there is no memory for them: see [`Self::try_trace`].
+    /// If there is no memory for the tasks: see [`Self::try_trace`].
     pub fn trace(&self) -> Trace {
         match self.try_trace() {
             Ok(trace) => trace,
@@ -271,7 +281,7 @@ impl Runtime {
     /// Returns the tasks recorded since [`Self::start_trace`].
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// If there is no memory for the tasks.
     pub fn try_trace(&self) -> Result<Trace, TraceError> {
         let tracer = &self.registry.tracer;
         tracer.try_read().ok_or_else(|| TraceError::Memory {
@@ -291,26 +301,26 @@ impl Runtime {
     }
 
     /// Returns the process that created the runtime. A process forked from the creator has no
-    /// workers, and cannot wait for any.
+    /// workers and cannot wait for any.
     pub fn creator_pid(&self) -> u32 {
         self.creator_pid
     }
 
-    /// Returns the process that created the runtime, if that is not this process.
+    /// Returns the process that created the runtime, if it is not this process.
     fn foreign_creator(&self) -> Option<u32> {
         (self.creator_pid != process::id()).then_some(self.creator_pid)
     }
 
-    /// Runs a graph and returns when all of its tasks have run. A task may call this on its own
-    /// runtime or on another. On its own runtime, the worker runs other tasks meanwhile, those of
-    /// this graph first. On another, the worker only waits.
+    /// Runs a graph and returns when all tasks of the graph have run. A task may call this function
+    /// on its own runtime or on another. On its own runtime, the task's worker runs other tasks
+    /// during the wait, tasks of this graph first. On another runtime, the worker only waits.
     ///
     /// # Errors
     /// - A task panicked. Tasks that had not begun by then are not run.
     /// - Groups are outside the limits of the policy.
     /// - Tasks of this runtime wait for the runtime of the calling task, so that both might wait
     ///   forever. This is an error even if enough workers are left.
-    /// - A task calls, and there is no memory for queues of one more level.
+    /// - A task calls, and there is no memory for queues of one more nesting level.
     /// - The process was forked from the creator of the runtime.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
         if let Some(error) = graph.check_groups(self.registry.groups_below) {
@@ -351,19 +361,19 @@ impl Runtime {
         }
         let time = begun.elapsed();
         let outcome = graph.outcome();
-        // The time of an aborted run is no measure of its order.
+        // The time of an aborted run says nothing about its order.
         if finds_groups && outcome.is_ok() {
             graph.record_time(time);
         }
         outcome
     }
 
-    /// Runs both functions and returns their results. The second one runs at the same time as the
-    /// first if a worker is idle. The functions may borrow from the caller, and may call `join` in
-    /// turn.
+    /// Runs both functions and returns their results. If a worker is idle, the second function runs
+    /// at the same time as the first. The functions may borrow from the caller, and may call `join`
+    /// in turn.
     ///
-    /// A call from a task of this runtime runs on its worker. A call from another thread runs as a
-    /// task, and the thread waits. The functions run one after the other in these cases:
+    /// A call from a task of this runtime runs on the task's worker. A call from another thread
+    /// runs as a task, and the thread waits. The functions run one after the other in these cases:
     ///
     /// - under policies other than [`Policy::Usher`];
     /// - in the calling thread, in a process forked from the creator of the runtime;
@@ -386,8 +396,8 @@ impl Runtime {
     /// ```
     ///
     /// # Panics
-    /// If one of the functions panics, after both have ended. If the first one panics, the second
-    /// one may not have begun.
+    /// If one of the functions panics, after both have ended. If the first function panics, the
+    /// second may not have begun.
     pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
     where
         A: FnOnce() -> RA + Send,
@@ -419,7 +429,7 @@ impl Runtime {
     }
 
     /// Registers a task that runs after it has been resolved `count` times (paper 5, section 3.2).
-    /// The token identifies it until it has run.
+    /// The token identifies the task until the task has run.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -454,8 +464,9 @@ impl Runtime {
         register(&self.registry, token, count, hint, entry)
     }
 
-    /// As [`Self::register`], without groups, for a task that works on the data at that address.
-    /// Tasks on neighbouring data run close in time if this makes them faster.
+    /// As [`Self::register`], without groups, for a task that works on the data at an address.
+    /// Tasks on neighbouring data run close in time if measurements show that this makes tasks
+    /// faster.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -470,7 +481,7 @@ impl Runtime {
     }
 
     /// Returns how registered tasks without groups are grouped at present; `None` under policies
-    /// that do not group them.
+    /// that do not group such tasks.
     pub fn current_grouping(&self) -> Option<Grouping> {
         (self.registry.finds_groups()).then(|| self.registry.guess.current())
     }
@@ -485,8 +496,8 @@ impl Runtime {
 
     /// Waits until no registered task is ready or running.
     ///
-    /// **Each panic is reported once**: if several threads wait, one of them gets it and the others
-    /// may get `Ok`. All of them get the unresolved and the unregistered tokens.
+    /// **Each panic is reported once**: if several threads wait, one thread gets the report and the
+    /// others may get `Ok`. All threads get the unresolved and the unregistered tokens.
     ///
     /// # Errors
     /// - Tasks wait to be resolved, tokens were resolved and never registered, or tasks panicked.
@@ -498,8 +509,8 @@ impl Runtime {
         self.wait_with(|tokens| tokens.wait())
     }
 
-    /// As [`Self::wait`], but does not report unfinished tasks or panics: the next wait reports
-    /// them. It allocates no memory.
+    /// As [`Self::wait`], but does not report unfinished tasks or panics, which the next wait
+    /// reports. Allocates no memory.
     ///
     /// # Errors
     /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], as [`Self::wait`].
@@ -526,20 +537,20 @@ impl Runtime {
         wait(&self.registry.tokens)
     }
 
-    /// Returns panics that [`Self::wait`] has reported and that could not be delivered. The next
-    /// wait reports them again.
+    /// Records panics again that [`Self::wait`] has reported but the caller could not deliver. The
+    /// next wait reports them again.
     pub fn restore_panics(&self, panicked: Vec<Panicked>) {
         self.registry.tokens.restore_panics(panicked);
     }
 
     /// Drops the registered tasks that have not begun, and drops tasks registered from now on when
-    /// they become ready. Does not affect graphs. Returns how many tokens were waiting, registered
-    /// or not. The next wait reports a task that panics when dropped.
+    /// they become ready. Graphs are not affected. Returns how many tokens were waiting, registered
+    /// or not. If a task panics when it is dropped, the next wait reports it.
     pub fn cancel(&self) -> usize {
         self.registry.tokens.cancel()
     }
 
-    /// Returns a handle by which tasks register and resolve others.
+    /// Returns a handle by which tasks register and resolve other tasks.
     pub fn handle(&self) -> Handle {
         Handle {
             registry: Arc::downgrade(&self.registry),
@@ -547,10 +558,10 @@ impl Runtime {
     }
 }
 
-/// A reference to a runtime that does not keep it alive.
+/// A reference to a runtime that does not keep the runtime alive.
 ///
-/// A thread other than a worker that registers or resolves a task while the runtime is being
-/// dropped may be too late: the task is then dropped and does not run.
+/// If a thread other than a worker registers or resolves a task while the runtime is being dropped,
+/// the call may be too late: the task is then dropped and does not run.
 #[derive(Clone)]
 pub struct Handle {
     registry: Weak<Registry>,
@@ -603,10 +614,11 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Returns the worker of that runtime that the calling thread is, if any.
+/// Returns the worker of this runtime whose thread calls; `None` if the calling thread is no worker
+/// of it.
 fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
     let (of, worker) = CURRENT_WORKER.get();
-    // SAFETY: a worker lives as long as its thread runs, and this is its thread.
+    // SAFETY: a worker lives as long as its thread runs, and the calling thread is that thread.
     (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
 }
 
@@ -614,7 +626,7 @@ fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
 #[derive(Debug, Clone, Copy)]
 enum TaskHint {
     Groups(Groups),
-    /// No groups; the address of its data.
+    /// No groups, but the address of the task's data.
     Data(usize),
 }
 
@@ -681,13 +693,14 @@ impl Drop for Runtime {
             // released.
             self.threads.drain(..).for_each(mem::forget);
             mem::forget(self.claim.take());
-            // Leaked for the same reason.
+            // The registry is leaked, because its locks may be held by threads that do not exist in
+            // this process.
             mem::forget(Arc::clone(&self.registry));
             return;
         }
         self.registry.close();
-        // Dropped by one of its own tasks, or by a task that its tasks may wait for: the workers
-        // end later, as each of them co-owns the registry.
+        // Case: the runtime is dropped by one of its own tasks, or by a task that its tasks may
+        // wait for. The workers end later, because each worker co-owns the registry.
         if self.current_worker().is_some() {
             return;
         }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A slab: slots for values of one type, in coloured blocks.
 //!
-//! The header of a block records its free slots. It is found from any slot by masking and colouring
-//! (see [`color`](crate::color)), so a slot needs no word for its block. Colouring spreads the
-//! headers, which every insertion and removal accesses, over the cache sets.
+//! The header of a block records the free slots of the block. The header is found from any slot by
+//! masking and colouring (see [`color`](crate::color)), so a slot needs no word for its block.
+//! Colouring spreads the headers, which every insertion and removal accesses, over the cache sets.
 //!
-//! Blocks with free slots are in a list. A full block is in none, until one of its slots is freed.
-//! An empty block is returned, unless it is the only one in the list, because the next value would
-//! need it again.
+//! Blocks with free slots are in a list. A full block is in no list until one of its slots is
+//! freed. An empty block is returned to the source, unless it is the only block in the list,
+//! because the next value would need it again. Insertion and removal take constant time.
 
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
@@ -15,7 +15,8 @@ use std::ptr::{self, NonNull};
 
 use crate::color::{Blocks, ColorError, Coloring};
 
-/// Bytes of a block, bytes of its header, and number of header positions.
+/// Number of bytes of a block; the next constants are the bytes of its header and the number of
+/// header positions.
 const BLOCK_BYTES: usize = 8192;
 const HEADER_BYTES: usize = 64;
 const COLORS: usize = 16;
@@ -28,19 +29,19 @@ pub(crate) fn blocks() -> Result<Blocks, ColorError> {
 /// The header of a block.
 #[repr(C)]
 struct Header {
-    /// Linked list of free slots that were used before.
+    /// Linked list of free slots that held a value before.
     free: *mut Slot,
-    /// The first slot that was never used, and the end of the slots.
+    /// The first slot that was never used; the next field is the end of the slots.
     fresh: *mut u8,
     end: *mut u8,
-    /// Values in this block.
+    /// Number of values in this block.
     live: usize,
-    /// Neighbours in the list of blocks with free slots.
+    /// The neighbours in the list of blocks with free slots.
     previous: *mut Header,
     next: *mut Header,
 }
 
-/// A free slot.
+/// A free slot, which holds the link to the next free slot.
 struct Slot {
     next: *mut Slot,
 }
@@ -111,13 +112,13 @@ impl<T> Slab<T> {
     /// Removes a value.
     ///
     /// # Safety
-    /// It was inserted into this slab with the same blocks, and is not used after that.
+    /// The value was inserted into this slab with the same blocks, and is not used after this call.
     pub unsafe fn remove(&mut self, blocks: &Blocks, at: NonNull<T>) -> T {
         let coloring = blocks.coloring();
         let inside = at.as_ptr().cast::<u8>();
         let header_at = coloring.header(inside.addr());
-        // SAFETY: the caller's promise: this is a slot, its block is ours, and its header is where
-        // colouring puts it.
+        // SAFETY: the caller guarantees that `at` is a slot; its block belongs to this slab, and
+        // the header is at the position given by the colouring.
         unsafe {
             let header = inside.with_addr(header_at).cast::<Header>();
             let value = at.as_ptr().read();
@@ -145,8 +146,8 @@ impl<T> Slab<T> {
         let room = blocks.coloring().room(base.addr());
         let slots = room.len() / Self::SLOT_BYTES;
         let header = base.cast::<MaybeUninit<Header>>();
-        // SAFETY: the block is ours alone now, its header has room for this header, and the slots
-        // do not overlap it.
+        // SAFETY: the block belongs to this slab alone now, its header has room for a `Header`, and
+        // the slots do not overlap the header.
         unsafe {
             let fresh = base.with_addr(room.start);
             (*header).write(Header {
@@ -162,16 +163,16 @@ impl<T> Slab<T> {
     }
 
     /// # Safety
-    /// A header of a block of this slab.
+    /// `header` is a header of a block of this slab.
     unsafe fn is_full(header: *mut Header) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { (*header).free.is_null() && (*header).fresh == (*header).end }
     }
 
     /// # Safety
-    /// A header of a block of this slab that is not in the list.
+    /// `header` is a header of a block of this slab that is not in the list.
     unsafe fn link(&mut self, header: *mut Header) {
-        // SAFETY: the caller's promise; the headers in the list also belong to this slab.
+        // SAFETY: guaranteed by the caller; the headers in the list also belong to this slab.
         unsafe {
             (*header).previous = ptr::null_mut();
             (*header).next = mem::replace(&mut self.partial, header);
@@ -182,9 +183,9 @@ impl<T> Slab<T> {
     }
 
     /// # Safety
-    /// A header of a block of this slab that is in the list.
+    /// `header` is a header of a block of this slab that is in the list.
     unsafe fn unlink(&mut self, header: *mut Header) {
-        // SAFETY: the caller's promise; its neighbours are in the list, too.
+        // SAFETY: the caller guarantees that the header is in the list, and so are its neighbours.
         unsafe {
             let (previous, next) = ((*header).previous, (*header).next);
             match previous.is_null() {
@@ -216,19 +217,19 @@ mod tests {
             let mut slab = Slab::<Value>::default();
             let mut held: Vec<(NonNull<Value>, u64)> = Vec::new();
             for (number, (is_in, which)) in steps.into_iter().enumerate() {
-                // Mostly insertions first, removals later.
+                // Most steps are insertions at first, and removals later.
                 if is_in || held.is_empty() {
                     let at = slab.insert(&blocks, [number as u64; 9]).unwrap();
                     prop_assert_eq!(at.addr().get() % align_of::<Value>(), 0);
                     held.push((at, number as u64));
                 } else {
                     let (at, number) = held.swap_remove(which % held.len());
-                    // SAFETY: inserted above, and not used after that.
+                    // SAFETY: the value was inserted above, and is not used after this call.
                     prop_assert_eq!(unsafe { slab.remove(&blocks, at) }, [number; 9]);
                 }
             }
             for (at, number) in held {
-                // SAFETY: as above.
+                // SAFETY: the value was inserted above, and is not used after this call.
                 prop_assert_eq!(unsafe { slab.remove(&blocks, at) }, [number; 9]);
             }
         }
@@ -253,7 +254,7 @@ mod tests {
                 in_use.len()
             );
             for at in values {
-                // SAFETY: inserted above, and not used after that.
+                // SAFETY: the value was inserted above, and is not used after this call.
                 unsafe { slab.remove(&blocks, at) };
             }
         }

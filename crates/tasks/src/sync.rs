@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Synchronisation primitives: from the standard library, or from loom for tests that explore all
-//! interleavings. Lock-free parts use only these. Exceptions are counters that order nothing
-//! (`counters`, `guess`, groups of a job), and statics, which loom does not support.
+//! interleavings. Lock-free parts use only these primitives. Exceptions are counters that order
+//! nothing (`counters`, `guess`, groups of a job), and statics, which loom does not support.
 //!
 //! Locks are included, because the standard library is built without ThreadSanitizer's
-//! instrumentation, which therefore cannot see what its locks order. With the feature `tsan` the
-//! locks are those of parking_lot, which is compiled with the tests. No kind is poisoned: no
-//! critical section leaves inconsistent state if it panics.
+//! instrumentation, which therefore cannot see what the library's locks order. With the feature
+//! `tsan` the locks are those of parking_lot, which is compiled with the tests. No kind of lock is
+//! poisoned: no critical section leaves inconsistent state if it panics.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tasks that are registered one by one and identified by tokens (paper 5, section 3.2).
 //! `register(token, count, entry)` adds a task that waits for `count` resolutions; `resolve(token)`
-//! is one of them, before or after the registration.
+//! is one resolution, before or after the registration.
 //!
-//! A token belongs to a task from its first use until the task has run, and is then free again. The
-//! lock of the token's shard protects the state of the task until the task is ready. From then on
-//! the worker that holds the task owns it.
+//! A token belongs to a task from its first use until the task has run; after that it is free
+//! again. Tokens are divided into shards with a lock each. The lock of the token's shard protects
+//! the state of the task until the task is ready. From then on the worker that holds the task owns
+//! it. Registration and resolution take constant time on average.
 
 use std::hash::BuildHasher;
 use std::mem;
@@ -23,22 +24,23 @@ use crate::slab::{self, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use crate::worker::Worker;
 
-/// Number of locks, so that threads rarely compete for one.
+/// Number of shards, each with a lock. There are many, so that threads rarely compete for one.
 const SHARDS: usize = 64;
 
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Resolved, but not registered yet. Field: number of resolutions.
+    /// Resolved, but not registered yet. The field is the number of resolutions.
     Early(u32),
-    /// Registered. Fields: missing resolutions, at least one; resolutions required in all.
+    /// Registered. The fields are the missing resolutions, at least one, and the resolutions
+    /// required in total.
     Waiting(u32, u32),
-    /// Ready or running. Field: resolutions required in all.
+    /// Ready or running. The field is the number of resolutions required in total.
     Ready(u32),
 }
 
-/// A [`State`] in eight bytes. `left > count` is impossible for a waiting task, so such pairs
-/// encode early tasks.
+/// A [`State`] in eight bytes, as two numbers. `left > count` is impossible for a waiting task, so
+/// such pairs encode early tasks.
 #[derive(Debug, Clone, Copy)]
 struct PackedState {
     left: u32,
@@ -70,10 +72,10 @@ impl PackedState {
 struct Task {
     job: Job,
     token: u64,
-    /// Protected by the lock of the shard.
+    /// The state of the task, protected by the lock of the shard.
     state: PackedState,
-    /// The closure; the vtable knows its type. It belongs to the thread that may write the state,
-    /// and from readiness on to the thread that runs the task.
+    /// The closure, whose type the vtable knows. It belongs to the thread that may write the state,
+    /// and after the task has become ready to the thread that runs the task.
     storage: ClosureStorage,
 }
 
@@ -84,9 +86,9 @@ impl Task {
     /// Moves the closure out of the task.
     ///
     /// # Safety
-    /// The task belongs to the caller, and this is called at most once.
+    /// The task belongs to the caller, and this function is called at most once for it.
     unsafe fn closure(task: *const Self) -> Closure {
-        // SAFETY: the caller's promise. The vtables of tasks are static values of this type.
+        // SAFETY: guaranteed by the caller. The vtables of tasks are static values of this type.
         unsafe {
             let vtable = (*task).job.vtable().cast::<ClosureVtable>().as_ref();
             Closure::from_parts(vtable, (*task).storage)
@@ -94,8 +96,8 @@ impl Task {
     }
 }
 
-/// The address of a task. Different threads own different fields of it, so a reference to the whole
-/// task is never made.
+/// The address of a task. Different threads own different fields of a task, so a reference to the
+/// whole task is never made.
 #[derive(Clone, Copy)]
 struct TaskPtr(NonNull<Task>);
 
@@ -109,7 +111,7 @@ impl TaskPtr {
         unsafe { (*self.0.as_ptr()).token }
     }
 
-    /// Returns the state. The shard proves that the caller holds the lock.
+    /// Returns the state. The argument proves that the caller holds the lock of the shard.
     fn state(self, _: &Shard) -> State {
         // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
         // proves.
@@ -141,20 +143,21 @@ impl TaskPtr {
 struct Shard {
     table: HashTable<TaskPtr>,
     tasks: Slab<Task>,
-    /// Tasks that are ready or running.
+    /// Number of tasks of the shard that are ready or running.
     active: usize,
 }
 
 /// All tokens in use.
 pub(crate) struct Tokens {
     shards: Box<[Mutex<Shard>]>,
-    /// Memory of the tasks; `None` if it could not be set up.
+    /// Memory of the tasks; `None` if it could not be allocated.
     blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
-    /// Shards with ready or running tasks. It changes only when a shard gets its first such task or
-    /// loses its last one, which is rare with many tasks.
+    /// Number of shards with ready or running tasks. The number changes only when a shard gets its
+    /// first such task or loses its last, which is rare with many tasks.
     busy: AtomicUsize,
-    /// Held by the thread that ends the last task, and by threads that wait for that.
+    /// Held by the thread that ends the last task, and by threads that wait for the end of the last
+    /// task.
     idle: Mutex<()>,
     became_idle: Condvar,
     /// Whether tasks that become ready are dropped.
@@ -182,7 +185,8 @@ impl Default for Tokens {
 impl Tokens {
     fn shard(&self, token: u64) -> (u64, MutexGuard<'_, Shard>) {
         let hash = self.hasher.hash_one(token);
-        // The table uses the lower and the uppermost bits of the hash.
+        // The shard is selected by the bits from 40 on, because the table uses the lower and the
+        // uppermost bits of the hash.
         (hash, self.shards[(hash >> 40) as usize % SHARDS].lock())
     }
 
@@ -212,7 +216,7 @@ impl Tokens {
                 count,
             });
         };
-        // SAFETY: the task was found early, or created early above.
+        // SAFETY: the task was early when it was found, or was created early above.
         unsafe { task_ptr.set_entry(&mut shard, groups, entry) };
         Ok(self.advance(task_ptr, &mut shard, left, count))
     }
@@ -289,7 +293,7 @@ impl Tokens {
     /// address.
     unsafe fn remove_task(&self, shard: &mut Shard, task_ptr: TaskPtr) -> Option<Task> {
         let blocks = self.blocks.as_ref()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(unsafe { shard.tasks.remove(blocks, task_ptr.0) })
     }
 
@@ -299,11 +303,12 @@ impl Tokens {
         if let Ok(entry) = shard.table.find_entry(hash, |other| other.0 == task_ptr.0) {
             entry.remove();
         }
-        // SAFETY: removed from the table, and run by this thread, so no other thread has its
-        // address.
+        // SAFETY: the task was removed from the table and was run by this thread, so no other
+        // thread has its address.
         unsafe { self.remove_task(&mut shard, task_ptr) };
         shard.active -= 1;
-        // Other tasks of this shard have ended under its lock, and thus before this task.
+        // Other tasks of this shard have ended under the lock of the shard, and thus before this
+        // task.
         let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
         if was_last {
@@ -354,7 +359,7 @@ impl Tokens {
                 match task_ptr.state(&shard) {
                     State::Early(_) => unregistered.push(task_ptr.token()),
                     State::Waiting(more, _) => unresolved.push((task_ptr.token(), more)),
-                    // Another thread has resolved it meanwhile.
+                    // Another thread has resolved the task meanwhile.
                     State::Ready(_) => {}
                 }
             }
@@ -378,22 +383,22 @@ impl Tokens {
         }
     }
 
-    /// Records panics again that a wait has reported.
+    /// Records panics again that a wait has reported to its caller.
     pub fn restore_panics(&self, mut before: Vec<Panicked>) {
         let mut panicked = self.panicked.lock();
-        // Panics recorded since then are rare.
+        // Panics that were recorded since then are rare, so copying them is cheap.
         before.append(&mut panicked);
         *panicked = before;
     }
 
-    /// Drops all waiting tasks, and from now on those that become ready.
+    /// Drops all waiting tasks; from now on, drops tasks when they become ready.
     pub fn cancel(&self) -> usize {
         self.cancelled.store(true, Ordering::Relaxed);
         self.drop_waiting()
     }
 
-    /// Drops all waiting tasks and returns their number. They are linked in a chain, because there
-    /// may be no memory for a list.
+    /// Drops all waiting tasks and returns their number. The tasks are linked in a chain, because
+    /// there may be no memory for a list.
     fn drop_waiting(&self) -> usize {
         let mut waiting = Chain::EMPTY;
         let mut count = 0;
@@ -403,8 +408,8 @@ impl Tokens {
             let is_waiting =
                 |task_ptr: &mut TaskPtr| !matches!(task_ptr.state(&shard), State::Ready(_));
             for task_ptr in table.extract_if(is_waiting) {
-                // SAFETY: removed from the table and never ready, so no other thread has its
-                // address.
+                // SAFETY: the task was removed from the table and never ready, so no other thread
+                // has its address.
                 waiting.push(unsafe { JobRef::new(task_ptr.0.cast()) });
                 count += 1;
             }
@@ -415,7 +420,7 @@ impl Tokens {
         while let Some(job) = waiting.pop() {
             let task_ptr = TaskPtr(job.as_ptr().cast());
             let token = task_ptr.token();
-            // SAFETY: in no table, and removed from the chain.
+            // SAFETY: the task is in no table, and was removed from the chain.
             if let Some(closure) = unsafe { self.remove_closure(task_ptr) } {
                 self.call(token, || drop(closure));
             }
@@ -429,7 +434,7 @@ impl Tokens {
     /// The task was removed from the table, and no other thread has its address.
     unsafe fn remove_closure(&self, task_ptr: TaskPtr) -> Option<Closure> {
         let (_, mut shard) = self.shard(task_ptr.token());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let task = unsafe { self.remove_task(&mut shard, task_ptr) }?;
         // SAFETY: as above.
         Some(unsafe { Task::closure(&raw const task) })
@@ -462,7 +467,7 @@ impl<T: Ord> FallibleList<T> {
         }
         match self.list.try_reserve(1) {
             Ok(()) => self.list.push(element),
-            // Frees memory for other lists.
+            // Frees the memory of this list for other lists.
             Err(_) => self.list = Vec::new(),
         }
     }
@@ -474,15 +479,16 @@ impl<T: Ord> FallibleList<T> {
 }
 
 impl Drop for Tokens {
-    /// No workers are left, so ready tasks do not run either.
+    /// Drops the remaining tasks. No workers are left, so ready tasks do not run either.
     fn drop(&mut self) {
         for shard in &self.shards {
             let table = mem::take(&mut shard.lock().table);
             for task_ptr in table {
-                // SAFETY: removed from the table, and no thread is left that could run it.
+                // SAFETY: the task was removed from the table, and no thread is left that could run
+                // it.
                 let closure = unsafe { self.remove_closure(task_ptr) };
-                // A panic must not keep the others from being dropped, and cannot be reported any
-                // more.
+                // A panic must not prevent the other tasks from being dropped, and cannot be
+                // reported any more.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
                     discard(panic);
                 }
@@ -491,7 +497,7 @@ impl Drop for Tokens {
     }
 }
 
-/// Runs a registered task. `GUESSED`: its groups are a guess.
+/// Runs a registered task. With `GUESSED`, the groups of the task are a guess.
 ///
 /// # Safety
 /// The job is the first field of a task of this worker's runtime.

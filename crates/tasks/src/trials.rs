@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chooses the fastest of several alternatives by trials.
 //!
-//! 1. The alternatives are tried in a few rounds, in alternating direction. A disturbance, also a
-//!    periodic one, then affects all of them.
+//! 1. The alternatives are tried in a few rounds, in alternating direction. A disturbance, even
+//!    a periodic one, then affects all alternatives.
 //! 2. The measure of an alternative is its fastest run, because disturbances only make runs slower.
 //! 3. The fastest alternative is chosen, unless it is hardly faster than an alternative that was
 //!    expected to be better.
@@ -11,17 +11,19 @@
 //!
 //! This module reads no clock: the caller passes the time of each run.
 
-/// Rounds of trials. An odd number, so that the alternative expected to be best is tried first.
+/// Number of rounds of trials. An odd number, so that the alternative expected to be best is tried
+/// first.
 const ROUNDS: u32 = 3;
-/// Runs between two sets of trials.
+/// Number of runs between two sets of trials.
 const SETTLED_RUNS: u32 = 1000;
-/// Consecutive slower runs after which all alternatives are tried again.
+/// Number of consecutive slower runs after which all alternatives are tried again.
 const SLOWER_RUNS: u32 = 16;
-/// A run is slower if it takes this factor of the usual time.
+/// A run counts as slower if it takes this multiple of the usual time.
 const SLOWER: f64 = 1.5;
-/// An alternative is hopeless if it takes this factor of the best time.
+/// An alternative is hopeless if it takes this multiple of the best time.
 const HOPELESS: f64 = 2.0;
-/// An alternative replaces an earlier one if it takes less than this factor of its time.
+/// An alternative replaces an earlier one if it takes less than this fraction of the earlier one's
+/// time.
 const MARGIN: f64 = 0.97;
 
 /// Trials of alternatives numbered from 0, sorted by expected speed.
@@ -34,13 +36,14 @@ pub(crate) struct Trials {
     /// Alternatives still to be tried, the next one last.
     pending: Vec<usize>,
     chosen: usize,
-    /// Runs since the last trial, and how many of the latest were slower.
+    /// Number of runs since the last trial; the next field is how many of the latest runs were
+    /// slower.
     runs: u32,
     slower: u32,
 }
 
 impl Trials {
-    /// Begins trials of this number of alternatives, at least one.
+    /// Begins trials of this number of alternatives, which is at least one.
     pub fn new(alternatives: usize) -> Self {
         let mut trials = Self {
             fastest_ns: vec![None; alternatives],
@@ -66,7 +69,7 @@ impl Trials {
             .collect();
         self.current_ns.fill(None);
         self.pending = match alternatives.len() {
-            // Nothing to choose from.
+            // With one alternative there is nothing to choose.
             0 | 1 => Vec::new(),
             _ => (0..ROUNDS)
                 .flat_map(|round| match round % 2 {
@@ -148,13 +151,13 @@ impl Trials {
 mod tests {
     use super::*;
 
-    /// Does runs with the given costs, and returns how often each alternative was used.
+    /// Simulates runs with the given costs, and returns how often each alternative was used.
     fn run_trials(trials: &mut Trials, costs_ns: &[f64], runs: u32) -> Vec<u32> {
         let mut used = vec![0; costs_ns.len()];
         for run in 0..runs {
             let current = trials.current();
             used[current] += 1;
-            // Some runs are disturbed, none is sped up.
+            // Some runs are disturbed; no run is sped up.
             let disturbed = if run % 5 == 2 { 1.4 } else { 1.0 };
             trials.record(costs_ns[current] * disturbed);
         }
@@ -213,7 +216,7 @@ mod tests {
         while trials.pending.is_empty() {
             trials.record(50.0);
         }
-        // The first run of each alternative is slow, as if all of the machine was.
+        // The first run of each alternative is slow, as if the whole machine was slow.
         for _ in 0..6 {
             let is_first = trials.current_ns[trials.current()].is_none();
             let disturbed = if is_first { 3.0 } else { 1.0 };

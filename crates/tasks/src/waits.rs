@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Deadlock detection for runtimes that wait for one another.
 //!
-//! A task may wait for another runtime: run a graph on it, wait for its tokens or drop it. Its
-//! worker does nothing else meanwhile. If tasks of the other runtime wait for the first one, all
-//! workers of both may wait forever. Each wait is therefore entered in a global table and rejected
-//! if it would close a cycle. It is also rejected if enough workers are left for both to proceed; a
-//! program that needs such waits must wait in one direction only.
+//! A task may wait for another runtime: run a graph on it, wait for its tokens or drop it. The
+//! task's worker does nothing else meanwhile. If tasks of the other runtime wait for the first
+//! runtime, all workers of both may wait forever. Each wait is therefore entered in a global table
+//! and rejected if it would close a cycle. The wait is rejected even if enough workers are left for
+//! both runtimes to proceed; a program that needs such waits must wait in one direction only. A
+//! check takes time in the order of the number of current waits.
 
 use crate::sync::StaticMutex;
 
@@ -22,8 +23,8 @@ pub struct Wait(usize, usize);
 pub struct DeadlockCycle;
 
 impl Wait {
-    /// Enters a wait of runtime `from` for runtime `to`. A runtime is identified by an address of
-    /// its own.
+    /// Enters a wait of runtime `from` for runtime `to`. A runtime is identified by the address of
+    /// its registry.
     ///
     /// # Errors
     /// If the wait would close a cycle.

@@ -25,23 +25,24 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Orderin
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
 
-/// Attempts to find work before a worker goes to sleep.
+/// Number of attempts to find work before a worker goes to sleep.
 const SPINS: u32 = 200;
-/// Attempts before a spinning worker counts as idle. They last longer than
+/// Number of attempts before a spinning worker counts as idle. The attempts last longer than
 /// [`share::STEAL_BACKOFF`].
 const SPINS_BUSY: u32 = 50;
 /// Limit of nested waits on a worker's stack during which the worker runs any task it finds. In a
-/// deeper wait it runs only the tasks of that wait, so that from there on the program's own nesting
+/// deeper wait the worker runs only the tasks of that wait, so that the program's own nesting
 /// bounds the stack.
 const NESTED_WAITS_MAX: usize = 16;
 /// Stack bytes per nested wait. A smaller stack lowers the limit of nested waits.
 const STACK_BYTES_PER_WAIT: usize = 128 << 10;
-/// Tasks that a worker takes from its own queues between two checks for injected tasks. Without the
-/// check, tasks that keep making others ready would starve injected tasks.
+/// Number of tasks that a worker takes from its own queues between two checks for injected tasks.
+/// Without the check, tasks that keep making others ready would starve injected tasks.
 const CHECK_INTERVAL: u32 = 64;
-/// Checks between two tasks that are taken by age, against starvation within a worker's own queues.
+/// Number of checks between two tasks that are taken by age, which prevents starvation within a
+/// worker's own queues.
 const AGE_INTERVAL: u32 = 16;
-/// Size of the table of owners. Spatial groups with the same remainder share an entry.
+/// Number of entries of the table of owners. Spatial groups with the same remainder share an entry.
 const OWNER_TABLE_LEN: usize = 1024;
 /// Marks a spatial group without an owner.
 const NO_OWNER: u32 = u32::MAX;
@@ -52,7 +53,7 @@ struct WorkerShared {
     steal_slots: StealSlots,
     inbox: Inbox,
     counts: Counts,
-    /// The lowest level of the tasks that the worker may run next. Only used by policies with a
+    /// The lowest level of the tasks that the worker may run next. Used only by policies with a
     /// global queue.
     min_level: AtomicUsize,
 }
@@ -68,7 +69,7 @@ pub(crate) struct Registry {
     worker_shared: Box<[WorkerShared]>,
     /// Tasks made ready by threads that are not workers of this runtime.
     injector: Inbox,
-    /// The worker that owns each spatial group, or [`NO_OWNER`].
+    /// For each spatial group, the worker that owns it, or [`NO_OWNER`].
     owners: Box<[AtomicU32]>,
     places: Places,
     sleepers: Sleepers,
@@ -142,8 +143,8 @@ impl Registry {
         self.sleepers.wake_one(0..self.workers());
     }
 
-    /// Requests the workers to end. They end once nothing is ready and no running task can make
-    /// anything ready.
+    /// Requests the workers to end. They end when no task is ready and no running task can make a
+    /// task ready.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.sleepers.wake_all();
@@ -185,12 +186,14 @@ pub(crate) struct Worker<'a> {
     outer_queues: RefCell<Vec<LocalQueues>>,
     /// Empty queues, kept for later waits.
     spare_queues: RefCell<Vec<LocalQueues>>,
-    /// Nested waits on this worker's stack, and the limit up to which each of them runs any task.
+    /// Number of nested waits on this worker's stack; the next field is the limit up to which a
+    /// wait runs any task.
     wait_depth: Cell<usize>,
     wait_depth_max: usize,
-    /// The level of the running task. Only used by policies with a global queue.
+    /// The level of the running task. Used only by policies with a global queue.
     level: Cell<usize>,
-    /// Tasks until the next check for overdue tasks, and the number of past checks.
+    /// Number of tasks until the next check for overdue tasks; the next field is the number of past
+    /// checks.
     until_check: Cell<u32>,
     checks: Cell<u32>,
     /// Whether other workers exist and may steal from this worker.
@@ -199,7 +202,7 @@ pub(crate) struct Worker<'a> {
     overflow_used: Cell<bool>,
     /// The time of the last steal, until [`share::STEAL_BACKOFF`] has passed.
     last_steal: Cell<Option<Instant>>,
-    /// Tasks with guessed groups that ran since one was timed.
+    /// Number of tasks with guessed groups that ran since one was timed.
     since_sample: Cell<u64>,
 }
 
@@ -233,15 +236,15 @@ impl<'a> Worker<'a> {
         self.shared.min_level.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this is the only worker of the runtime. State that only tasks access then
-    /// needs no atomic operations.
+    /// Returns whether this is the only worker of the runtime. If it is, state that only tasks
+    /// access needs no atomic operations.
     #[inline]
     pub fn is_only_worker(&self) -> bool {
         self.registry.workers() == 1
     }
 
-    /// Runs a registered task with guessed groups, and times one in [`SAMPLE`] of them. A task that
-    /// ran other tasks inside it is not counted, as its time includes theirs.
+    /// Runs a registered task with guessed groups, and times one in [`SAMPLE`] of such tasks. A
+    /// task that ran other tasks inside it is not counted, because its time includes theirs.
     pub fn run_sampled(&self, run: impl FnOnce()) {
         let since_sample = self.since_sample.get() + 1;
         if since_sample < SAMPLE {
@@ -311,7 +314,7 @@ impl<'a> Worker<'a> {
 
     /// Wakes a worker that waits for a condition which has just become true.
     pub fn wake(&self, worker: usize) {
-        // It sleeps in one of the two sets.
+        // The worker sleeps in one of the two sets of sleepers.
         if !self.registry.sleepers.wake_worker(worker) {
             self.registry.waiters.wake_worker(worker);
         }
@@ -334,16 +337,16 @@ impl<'a> Worker<'a> {
         self.registry.tracer.is_on()
     }
 
-    /// Calls the body of a task and records its span if tracing is on. The span is complete before
-    /// any other thread can observe that the task has run.
+    /// Calls the body of a task and records the span of the task if tracing is on. The span is
+    /// complete before any other thread can observe that the task has run.
     pub fn trace(&self, task: u64, groups: Groups, body: impl FnOnce()) {
-        // The span is written by `Drop`, also when the body panics.
+        // `Drop` writes the span, also when the body panics.
         let buffer = self.registry.tracer.for_worker(self.index);
         let _span = buffer.map(|buffer| SpanGuard::begin(buffer, task, groups));
         body();
     }
 
-    /// Runs tasks while there are any and `condition` holds.
+    /// Runs tasks while tasks are found and `condition` holds.
     fn run_while(&self, condition: impl Fn() -> bool) {
         while condition() {
             match self.find_work().or_else(|| self.spin_for_work(&condition)) {
@@ -358,7 +361,8 @@ impl<'a> Worker<'a> {
     fn spin_for_work(&self, condition: impl Fn() -> bool) -> Option<JobRef> {
         let mut idle = None;
         for spins in 1..SPINS {
-            // In a deep wait the worker cannot take tasks of others, so it does not count as idle.
+            // In a deep wait the worker cannot take tasks of other workers, so it does not count as
+            // idle.
             if spins == SPINS_BUSY && !self.is_deep() {
                 idle = Some(self.registry.sleepers.begin_search());
             }
@@ -377,20 +381,21 @@ impl<'a> Worker<'a> {
     /// Runs a task and the chain of tasks that it makes ready.
     fn run(&self, job: JobRef) {
         self.share();
-        // A frame below may hold a task that another worker is using, so unwinding is not allowed.
+        // Unwinding is not allowed, because a frame below may hold a task that another worker is
+        // using.
         let unwinding = AbortOnUnwind;
         job.run(self);
         mem::forget(unwinding);
     }
 
-    /// Returns whether a task made ready here may have to be sent to another worker. `has_s`: the
-    /// graph has tasks with spatial groups.
+    /// Returns whether a task made ready here may have to be sent to another worker. `has_s` means
+    /// that the graph has tasks with spatial groups.
     #[inline]
     pub fn may_redirect(&self, has_s: bool) -> bool {
         (has_s && self.allows_stealing) || self.registry.global_queue.is_some()
     }
 
-    /// Enqueues a task that was made ready on this worker and stays here.
+    /// Enqueues a task that was made ready on this worker and stays on it.
     pub fn push(&self, job: JobRef) {
         self.local_queues.borrow_mut().push(job);
     }
@@ -398,7 +403,8 @@ impl<'a> Worker<'a> {
     /// Enqueues a source of a graph that a task starts on this worker.
     pub fn ready_nested_source(&self, job: JobRef) {
         match self.is_deep() && self.registry.global_queue.is_none() {
-            // In a deep wait the worker reads no inbox, not even its own.
+            // In a deep wait the worker reads no inbox, not even its own, so the task is queued
+            // directly.
             true => self.push(job),
             false => self.ready(job),
         }
@@ -425,8 +431,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns the owner of the task's spatial group if it is another worker. A group without an
-    /// owner becomes this worker's.
+    /// Returns the owner of the task's spatial group if the owner is another worker. If the group
+    /// has no owner, this worker becomes its owner.
     fn other_owner(&self, job: &JobRef) -> Option<usize> {
         let s = job.groups().s;
         if s == 0 || !self.allows_stealing {
@@ -475,8 +481,8 @@ impl<'a> Worker<'a> {
         self.find_work_elsewhere()
     }
 
-    /// Counts a task of a chain, which runs without a search. Returns whether the chain must end
-    /// because other tasks are overdue.
+    /// Counts a task of a chain, which runs without a search for work. Returns whether the chain
+    /// must end because other tasks are overdue.
     #[inline]
     pub fn chain_must_yield(&self) -> bool {
         let until_check = self.until_check.get() - 1;
@@ -484,7 +490,7 @@ impl<'a> Worker<'a> {
         until_check == 0 && self.has_overdue()
     }
 
-    /// Returns whether tasks may be overdue. If not, the next interval begins.
+    /// Returns whether tasks may be overdue. If none can be, the next interval begins.
     #[cold]
     fn has_overdue(&self) -> bool {
         let checks = self.checks.get().wrapping_add(1);
@@ -493,7 +499,7 @@ impl<'a> Worker<'a> {
             || !self.shared.inbox.is_empty();
         let is_overdue = may_be_overdue && !self.is_nested();
         match is_overdue {
-            // Makes the next search check for overdue tasks.
+            // The value 1 makes the next search check for overdue tasks.
             true => self.until_check.set(1),
             false => {
                 self.until_check.set(CHECK_INTERVAL);
@@ -503,8 +509,8 @@ impl<'a> Worker<'a> {
         is_overdue
     }
 
-    /// Returns an injected task or the task that has waited longest here, so that a stream of newly
-    /// ready tasks starves neither.
+    /// Returns an injected task or the task that has waited longest in this worker's queues. This
+    /// choice prevents a stream of newly ready tasks from starving them.
     #[cold]
     fn find_overdue(&self) -> Option<JobRef> {
         self.until_check.set(CHECK_INTERVAL);
@@ -521,7 +527,7 @@ impl<'a> Worker<'a> {
         self.take_ownership(&chain);
         let mut local_queues = self.local_queues.borrow_mut();
         // With empty queues the task is not overdue: it is queued, and its group becomes the active
-        // one.
+        // group.
         let first = match local_queues.len() {
             0 => None,
             _ => chain.pop(),
@@ -530,7 +536,7 @@ impl<'a> Worker<'a> {
         first.or_else(|| local_queues.pop())
     }
 
-    /// Searches everywhere except the queues of the innermost wait.
+    /// Searches for a task everywhere except in the queues of the innermost wait.
     fn find_work_elsewhere(&self) -> Option<JobRef> {
         let steal_slots = &self.shared.steal_slots;
         let overflow = || match self.is_deep() {

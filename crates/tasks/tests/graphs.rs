@@ -24,7 +24,7 @@ const POLICIES: [Policy; 4] = [
     Policy::Lcfs,
 ];
 
-/// Groups by task, and dependencies from lower to higher numbers.
+/// The groups of each task, and dependencies of tasks on tasks with lower numbers.
 #[derive(Debug, Clone)]
 struct Dag {
     groups: Vec<Groups>,
@@ -38,13 +38,15 @@ impl Dag {
         let ran: Vec<AtomicU32> = self.groups.iter().map(|_| AtomicU32::new(0)).collect();
         let early = AtomicUsize::new(0);
         let body = |task: usize| {
-            // The number of the run, from 0, equals the number of earlier runs of the task.
+            // The number of earlier runs of the task must equal the number of this run, counted
+            // from 0.
             let run = ran[task].load(Ordering::Relaxed);
             let is_done = |&before: &usize| ran[before].load(Ordering::Relaxed) == run + 1;
             if !self.before[task].iter().all(is_done) {
                 early.fetch_add(1, Ordering::Relaxed);
             }
-            // Added and not stored, so that a second call within one run is detected.
+            // The number is incremented instead of stored, so that a second call within one run is
+            // detected.
             ran[task].fetch_add(1, Ordering::Relaxed);
         };
         let mut graph = self.graph(body);
@@ -55,8 +57,8 @@ impl Dag {
         assert_eq!(early.into_inner(), 0, "tasks ran too early");
     }
 
-    /// The same with tasks by token: each has its number as token and is resolved by its
-    /// dependencies. Tasks are registered in ascending and in descending order.
+    /// Runs the graph as tasks by token and checks the order. Each task has its number as token and
+    /// is resolved by its dependencies. Tasks are registered in ascending and in descending order.
     fn check_by_token(&self, runtime: &Runtime, runs: u32) {
         let mut after = vec![Vec::new(); self.before.len()];
         for (task, before) in self.before.iter().enumerate() {
@@ -110,7 +112,7 @@ impl Dag {
         builder.build(body).unwrap()
     }
 
-    /// Generates a graph from a seed: each task depends on at most `most` of the `reach` tasks
+    /// Generates a graph from a seed. Each task depends on at most `most` of the `reach` tasks
     /// before it.
     fn random(seed: u64, tasks: usize, most: u64, reach: u64) -> Self {
         let mut state = seed;
@@ -161,7 +163,8 @@ fn a_million_tasks_run_in_order() {
     }
 }
 
-/// ThreadSanitizer takes a hundred times as long, and finds in a few tasks what it finds in many.
+/// Divisor of the number of tasks. Under ThreadSanitizer a task takes a hundred times as long, and
+/// a few tasks reveal the same errors as many.
 const LESS: usize = if cfg!(feature = "tsan") { 9 } else { 1 };
 
 fn dags() -> impl Strategy<Value = Dag> {
@@ -212,7 +215,7 @@ proptest! {
     }
 }
 
-/// Returns whether a path leads from one task to the other.
+/// Returns whether a path leads from the first task to the second.
 fn reaches(edges: &[(usize, usize)], from: usize, to: usize) -> bool {
     let mut seen = vec![from];
     let mut at = 0;

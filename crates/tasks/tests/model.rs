@@ -33,7 +33,8 @@ impl Dag {
         Self { groups, after }
     }
 
-    /// Renumbers the tasks, so that some depend on later tasks: task `i` becomes `names[i]`.
+    /// Renumbers the tasks, so that some tasks depend on tasks with higher numbers: task `i`
+    /// becomes `names[i]`.
     fn renamed(&self, names: &[usize]) -> Self {
         let mut renamed = self.clone();
         for (task, &name) in names.iter().enumerate() {
@@ -50,8 +51,8 @@ impl Dag {
         waits
     }
 
-    /// Returns the order in which the first worker of the model runs the tasks, if the others never
-    /// call.
+    /// Returns the order in which the first worker of the dispatcher runs the tasks, if the other
+    /// workers never call.
     fn modelled(&self, workers: usize) -> Vec<usize> {
         let mut dispatcher = Usher::new(workers);
         let mut waits = self.waits();
@@ -61,7 +62,7 @@ impl Dag {
         while let Some(dispatch) = dispatcher.next(0) {
             let task = dispatch.item;
             order.push(task);
-            // The next declared task is preferred.
+            // The successor with the next number is preferred.
             let after = &self.after[task];
             let (round, onward) = after.split_at(after.partition_point(|&next| next < task));
             for &next in onward.iter().chain(round) {
@@ -95,14 +96,14 @@ impl Dag {
     }
 }
 
-/// Creates a runtime of which one of two workers is blocked until the sender is dropped.
+/// Creates a runtime in which one of two workers is blocked until the sender is dropped.
 fn half_busy() -> (Runtime, mpsc::Sender<()>) {
     let runtime = Runtime::new(2).unwrap();
     let (release, released) = mpsc::channel::<()>();
     let (sender, receiver) = mpsc::channel();
     let wait = move || {
         sender.send(()).unwrap();
-        // Returns an error when the sender is dropped.
+        // `recv` returns an error when the sender is dropped.
         let _ = released.recv();
     };
     runtime.register(0, 0, Groups::NONE, wait).unwrap();
@@ -110,8 +111,8 @@ fn half_busy() -> (Runtime, mpsc::Sender<()>) {
     (runtime, release)
 }
 
-/// Temporal groups, some of which share a queue, and spatial groups. At least one kind is set,
-/// because a graph without groups is run in an order of its own.
+/// Generates temporal groups, some of which share a queue, and spatial groups. At least one kind is
+/// set, because a graph without groups is run in an order of its own.
 fn groups() -> impl Strategy<Value = Groups> {
     let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300]);
     (t, 0..5_u32).prop_map(|(t, s)| match (t, s) {
@@ -121,7 +122,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 }
 
 fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
-    // Few edges, so that many tasks are ready at a time.
+    // The graph has few edges, so that many tasks are ready at a time.
     let before = prop::collection::vec(any::<prop::sample::Index>(), 1..3);
     prop::collection::vec((groups(), before), 1..tasks).prop_flat_map(|tasks| {
         let dag = Dag::new(&tasks);
@@ -134,7 +135,7 @@ fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
     })
 }
 
-/// A task with `count` successors of one group.
+/// Returns a graph of one task with `count` successors of one group.
 fn fan(count: usize) -> Dag {
     Dag {
         groups: vec![Groups::new(1, 0); count + 1],
@@ -153,8 +154,9 @@ fn successors_run_as_they_were_declared() {
 
 #[test]
 fn reclaimed_tasks_run_in_the_same_order() {
-    // From one task to more than the slots and chains hold. In every 1,024th search a worker takes
-    // the task that has waited longest, which the model does not do, so each runtime is a new one.
+    // The numbers range from one task to more than slots and chains hold. In every 1,024th search a
+    // worker takes the task that has waited longest, which the model does not do. Each runtime is
+    // therefore a new one.
     for count in [1, 2, 3, 5, 31, 32, 33, 64, 200, 300] {
         let (runtime, _release) = half_busy();
         let dag = fan(count);

@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
 
-/// The listing of section 4.2, line by line, on sets.
+/// The listing of paper 5, section 4.2, line by line, on sets. Comments with numbers are the lines
+/// of the listing.
 struct Listing {
     /// Ready queues by (T, S); none is empty.
     pool: BTreeMap<(u32, u32), VecDeque<usize>>,
     /// The S groups associated with each core.
     cores: Vec<BTreeSet<u32>>,
-    /// T'.
+    /// The active temporal group, T' in the listing.
     active: Option<u32>,
 }
 
@@ -26,7 +27,7 @@ impl Listing {
 
     fn dispatch(&mut self, core: usize) -> Option<usize> {
         let target = 'found: {
-            // HEAD
+            // Label HEAD of the listing.
             loop {
                 if let Some(t) = self.active {
                     let ready = self.groups_ready_in(t);
@@ -172,10 +173,11 @@ fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
     tasks
 }
 
-/// Figure 4 shows 24 tasks of one unit each, at most four at a time. One of them is delayed until
-/// no other task is left that could run beside its successors. The drawing is not in the text;
-/// these chains are such tasks. Cores take their tasks in lockstep here, so only the order matters.
-/// The simulator runs the same tasks on a chip with a clock (`usher_sim::chip::figure4`).
+/// Figure 4 of the paper shows 24 tasks of one unit each, of which at most four run at a time. One
+/// task is delayed until no other task is left that could run beside its successors. The figure
+/// does not state the dependencies; these chains are such tasks. Cores take their tasks in lockstep
+/// here, so only the order matters. The simulator runs the same tasks on a chip with a clock
+/// (`usher_sim::chip::figure4`).
 #[test]
 fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
     let tasks = chains(&[3, 7, 7, 7]);

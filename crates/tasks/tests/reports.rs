@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a runtime reports: traces, counters, and the orders that it has found.
+//! Tests of what a runtime reports: traces, counters, and the orders that it has found.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -15,8 +15,8 @@ const COLUMNS: usize = 20;
 const STAGES: usize = 4;
 const TASKS: usize = ROWS * COLUMNS * STAGES;
 
-/// Blocks in rows, each in stages, declared stage by stage; `groups(row, column, stage)` gives the
-/// groups of a task.
+/// Returns a graph of blocks in rows, each in stages, declared stage by stage. `groups(row, column,
+/// stage)` computes the groups of a task.
 fn wavefront<B: Fn(usize) + Sync>(
     groups: impl Fn(usize, usize, usize) -> Groups,
     body: B,
@@ -263,7 +263,7 @@ fn counters_add_up() {
         }
         let counters = runtime.counters();
         let tasks: u64 = counters.0.iter().map(|counted| counted.tasks).sum();
-        // A worker counts a task before it runs it.
+        // All tasks are counted, because a worker counts a task before it runs it.
         assert_eq!(tasks, 5 * TASKS as u64);
         let of_all = |of: fn(&Counters) -> u64| counters.0.iter().map(of).sum::<u64>();
         let is_usher = policy == Policy::Usher;
@@ -277,8 +277,8 @@ fn counters_add_up() {
     }
 }
 
-/// Two of four tasks must run at the same time, so one of them and its group are stolen. The task
-/// after each is of the other one's group.
+/// Two of four tasks must run at the same time, so one task and its group are stolen. The task that
+/// follows each of the two is of the other task's group.
 #[test]
 fn moves_between_workers_are_counted() {
     for _ in 0..20 {
@@ -305,7 +305,7 @@ fn moves_between_workers_are_counted() {
             let steals = counters.0.iter().map(|counted| counted.steals[distance]);
             steals.sum::<u64>()
         });
-        // One of the two, and possibly the tasks that were sent.
+        // The near steals are one of the two tasks, and possibly the tasks that were sent.
         assert!((1..=3).contains(&near), "{counters}");
         assert_eq!((package, machine), (0, 0));
         assert_eq!(sum(|counted| counted.group_moves), near, "{counters}");
@@ -363,7 +363,7 @@ fn a_task_that_waits_sleeps_and_is_woken() {
             barrier.wait();
         },
         || {
-            // Both workers are awake, and this one stays awake.
+            // At this time both workers are awake, and this worker stays awake.
             let before = sleeps();
             barrier.wait();
             while sleeps() == before {
@@ -415,7 +415,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert!(found.orders.iter().all(|tried| tried.ns_per_task.is_some()));
     assert!(orders.contains(&found.chosen.unwrap()));
     assert!(found.to_string().contains("along steps of 240"));
-    // A policy that uses only declared groups gets none.
+    // A policy that uses only declared groups gets no groups from the runtime.
     let paper = Runtime::with_policy(2, POLICIES[1]).unwrap();
     paper.start_trace(TASKS).unwrap();
     paper.run(&mut graph).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ready tasks are visible to idle workers, and no task starves, not even beside long chains of
-//! tasks.
+//! Tests that ready tasks are visible to idle workers, and that no task starves, not even beside
+//! long chains of tasks.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime, TaskError};
 
-/// A deadline longer than anything here takes.
+/// A deadline that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A barrier for a number of tasks that may only pass together, with a deadline.
@@ -25,7 +25,7 @@ impl Rendezvous {
         Self { arrived, all }
     }
 
-    /// Waits until all tasks of this round have arrived. Returns whether they did before the
+    /// Waits until all tasks of this round have arrived. Returns whether all arrived before the
     /// deadline.
     fn wait(&self) -> bool {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
@@ -41,7 +41,7 @@ impl Rendezvous {
     }
 }
 
-/// Creates a graph in which each task depends on those listed for it.
+/// Creates a graph in which task `i` depends on the tasks in `waits[i]`.
 fn graph<B: Fn(usize) + Sync>(waits: &[&[usize]], body: B) -> Graph<B> {
     let mut builder = GraphBuilder::new();
     for _ in waits {
@@ -103,7 +103,7 @@ fn every_sleeper_is_woken_for_published_tasks() {
     }
 }
 
-/// A short and a long task follow the first one, and two long tasks follow the short one.
+/// A short task and a long task follow the first task, and two long tasks follow the short task.
 #[test]
 fn new_tasks_are_published_beside_older_ones() {
     for children in [2, 3] {
@@ -232,7 +232,7 @@ fn workers_stay_while_a_task_may_make_others_ready() {
             let root = move || {
                 begin.send(()).unwrap();
                 closing.recv().unwrap();
-                // Gives the other workers time to end, if they wrongly would.
+                // Gives the other workers time to end, in case they wrongly end early.
                 (0..1000).for_each(|_| std::thread::yield_now());
                 let rendezvous = Arc::new(Rendezvous::of(workers));
                 for token in 2..=workers as u64 {
@@ -271,7 +271,7 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
                 let handle = inside.handle();
                 drop(inside);
                 let child = move || end.send(()).unwrap();
-                // Tasks registered by its own tasks still run.
+                // Tasks that are registered by tasks of the runtime still run.
                 handle.register(1, 0, Groups::NONE, child).unwrap();
             };
             runtime.register(0, 0, Groups::NONE, last).unwrap();
@@ -282,8 +282,8 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
     }
 }
 
-/// Returns how many tasks of a long chain had run before another task did, which `begin` makes
-/// ready while the first one runs. The other workers are busy.
+/// Returns how many tasks of a long chain had run before another task, which `begin` makes ready
+/// while the first task of the chain runs. The other workers are busy.
 fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
     let runtime = Runtime::new(workers).unwrap();
     let busy = (1..workers).map(|_| mpsc::channel::<()>());

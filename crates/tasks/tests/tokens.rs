@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks by token: the guarantees of the paper's two calls, and the errors for wrong use.
+//! Tests of tasks by token: the guarantees of the paper's calls `register` and `resolve`, and the
+//! errors for wrong use.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -98,8 +99,8 @@ fn a_running_task_cannot_be_resolved_again() {
 
 #[test]
 fn cyclic_tasks_are_reported_as_unresolved() {
-    // With one worker the second task has ended, and its token is free, when the last task of the
-    // cycle resolves it again.
+    // With one worker, when the last task of the cycle resolves the second task again, the second
+    // task has ended and its token is free.
     let runtime = Runtime::new(1).unwrap();
     for (token, next) in [(1, 2), (2, 3), (3, 1)] {
         let handle = runtime.handle();
@@ -145,7 +146,7 @@ fn each_panic_is_reported() {
     runtime.wait().unwrap();
 }
 
-/// Sends a number when it is dropped, and may panic then.
+/// Sends a number when it is dropped. If the flag is set, it then panics.
 struct SendsOnDrop(mpsc::Sender<u64>, u64, bool);
 
 impl Drop for SendsOnDrop {
@@ -207,7 +208,7 @@ fn tasks_registered_by_cancelled_ones_stay() {
     struct Registers(usher_tasks::Handle, u64);
     impl Drop for Registers {
         fn drop(&mut self) {
-            // A runtime that ends accepts no more tasks.
+            // The last task is registered while the runtime ends, which accepts no more tasks.
             if self.1 == 30 {
                 return;
             }
@@ -323,7 +324,8 @@ fn tasks_may_register_others_on_data() {
     assert_eq!(ended, Err(TaskError::Ended { token: 9 }));
 }
 
-/// Waits while each task starts the next one before it ends. The wait must not end in between.
+/// Waits while each task starts the next task before it ends. The wait must not end before the last
+/// task.
 #[test]
 fn wait_does_not_end_while_tasks_start_others() {
     fn follow(handle: usher_tasks::Handle, token: u64, ran: Arc<AtomicU32>) {
@@ -364,7 +366,8 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any sequence of calls, each followed by a wait, compared with tables.
+    /// Property: any sequence of calls, each followed by a wait, has the results of a model that
+    /// uses tables.
     #[test]
     fn any_sequence_of_calls_matches_the_model(calls in prop::collection::vec(call(), 0..40)) {
         let runtime = Runtime::new(1).unwrap();

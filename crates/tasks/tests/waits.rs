@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that wait, and threads that wait for tasks: stacks stay bounded, no task starves, and
-//! runtimes that would wait for one another get an error.
+//! Tests of tasks that wait, and of threads that wait for tasks: stacks stay bounded, no task
+//! starves, and runtimes that would wait for one another get an error.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -12,9 +12,10 @@ use std::time::Duration;
 use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Places, Policy, RunError, Runtime};
 use usher_tasks::{RuntimeBuilder, RuntimeError, WaitError};
 
-/// A deadline longer than anything here takes.
+/// A deadline that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
-/// Limit of nested waits on the stack of a worker, each of which may run any task.
+/// Limit of nested waits on the stack of a worker, up to which each wait may run any task. Equal to
+/// the constant in `worker.rs`.
 const NESTED_WAITS_MAX: usize = 16;
 
 const POLICIES: [Policy; 4] = [
@@ -32,7 +33,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Calls `call` and records the maximum depth of such calls.
+/// Calls `call` and records the maximum depth of nested calls of this function.
 fn deeper<R>(most: &AtomicUsize, call: impl FnOnce() -> R) -> R {
     let depth = DEPTH.get() + 1;
     DEPTH.set(depth);
@@ -54,7 +55,7 @@ fn count(ran: &AtomicU32) {
     ran.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers tasks from within a task, so that one worker has all of them before it runs any.
+/// Registers tasks from within a task, so that one worker has all of them before it runs the first.
 /// Returns the maximum depth of nested tasks.
 fn depth_of(runtime: &Arc<Runtime>, tasks: u64, task: fn(&Runtime)) -> usize {
     let most = Arc::new(AtomicUsize::new(0));
@@ -87,7 +88,7 @@ fn nested_graphs_use_bounded_stack() {
                 runtime.run(&mut graph).unwrap();
                 assert_eq!(ran.into_inner(), 3);
             });
-            // With one worker, no task of the graph is elsewhere while the worker waits.
+            // With one worker, no task of the graph is on another worker while the worker waits.
             let most = if policy == Policy::Usher && workers > 1 {
                 NESTED_WAITS_MAX + 1
             } else {
@@ -106,13 +107,13 @@ struct Forks {
     most: AtomicUsize,
 }
 
-/// Waits until a number is reached, with a limit of attempts.
+/// Waits until a number is at least `least`, with a limit of attempts.
 fn await_at_least(number: &AtomicU32, least: u32) {
     let mut attempts = (0..20_000).map(|_| std::thread::yield_now());
     while number.load(Ordering::Relaxed) < least && attempts.next().is_some() {}
 }
 
-/// A forking task. Its second half is stolen, and held by the thief until the next task begins. The
+/// A task that forks. A thief steals its second half and holds it until the next task begins. The
 /// waiting worker has only that next task to run.
 fn fork(runtime: &Arc<Runtime>, forks: &Arc<Forks>, task: u32) {
     forks.begun.store(task, Ordering::Relaxed);
@@ -144,7 +145,7 @@ fn forking_tasks_use_bounded_stack() {
     assert!(depth <= NESTED_WAITS_MAX + 1, "{depth}");
 }
 
-/// Runs a graph in a task of a graph, recursively to that depth.
+/// Runs a graph in a task of a graph, recursively to the given depth.
 fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
     count(ran);
     if depth > 0 {
@@ -193,7 +194,7 @@ fn a_registered_task_runs_beside_its_parent() {
     }
 }
 
-/// A task that registers itself again until stopped, or until `left` is 0.
+/// A task that registers itself again until it is stopped, or until `left` is 0.
 fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
     if stop.load(Ordering::Relaxed) || left == 0 {
         stop.store(true, Ordering::Relaxed);
@@ -201,7 +202,7 @@ fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
     }
     let (next, shared_stop) = (handle.clone(), Arc::clone(stop));
     let again = move || tick(&next, groups, &shared_stop, left - 1);
-    // The token is free once this task has ended.
+    // The token of this task becomes free when this task has ended.
     handle.register(u64::from(left), 0, groups, again).unwrap();
 }
 
@@ -258,14 +259,14 @@ fn a_runtime_may_be_dropped_by_a_task_that_it_waits_for() {
     let (of_a, begun) = (Arc::clone(&a), std::sync::Mutex::new(begun));
     let held = Arc::new(std::sync::Mutex::new(Some(Arc::clone(&b))));
     let own = Arc::clone(&held);
-    // On b a task waits for a, and a task of a drops b.
+    // On runtime b a task waits for runtime a, and a task of a drops b.
     let waits = move || {
         let mut graph = graph(&[Groups::NONE], |_| {
             begun.lock().unwrap().recv().unwrap();
             drop(own.lock().unwrap().take());
         });
         let ran = of_a.run(&mut graph);
-        // The thread that receives the message then holds the last reference.
+        // After this drop, the thread that receives the message holds the last reference.
         drop(of_a);
         sender.send(ran).unwrap();
     };
@@ -311,8 +312,8 @@ fn too_many_groups_are_rejected() {
 
 /// Calls a function in a forked child and returns its result.
 fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls only the code under test, and ends. The only locks that it needs are
-    // those of the C library, which are usable after a fork.
+    // SAFETY: the child calls only the code under test, and ends. It uses only locks of the C
+    // library, which are usable after a fork.
     unsafe {
         match libc::fork() {
             0 => libc::_exit(i32::from(!check())),
@@ -383,7 +384,7 @@ fn stacks_have_the_requested_size() {
 
 #[test]
 fn small_stacks_allow_fewer_nested_waits() {
-    // A waiting worker runs only what it waits for.
+    // During such a wait, a worker runs only the tasks that it waits for.
     let builder = RuntimeBuilder::new(2).stack_bytes(120 << 10);
     let runtime = Arc::new(builder.build().unwrap());
     let most = AtomicUsize::new(0);

@@ -6,9 +6,10 @@ use usher_tasks::{GraphBuilder, Groups};
 /// Stages of a macroblock.
 pub const STAGES: usize = 8;
 
-/// Declares the tasks of a frame, macroblock by macroblock with the stages innermost. Each depends
-/// on the stage before, and on the same stage of the macroblocks to the left, above, and above to
-/// the right. Groups are given by column, row and stage.
+/// Declares the tasks of a frame, macroblock by macroblock with the stages innermost. Each task
+/// depends on the previous stage of its macroblock, and on the same stage of the macroblocks to the
+/// left, above, and above to the right. `groups` computes the groups of a task from column, row and
+/// stage.
 pub fn wavefront(
     columns: usize,
     rows: usize,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! First come, first served: the paper's baseline (section 3.2).
+//! First come, first served: the baseline of paper 5 (section 3.2). One queue for all workers;
+//! groups are ignored. Enqueuing and choosing a task take constant time.
 
 use std::collections::VecDeque;
 

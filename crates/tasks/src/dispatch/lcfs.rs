@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Last come, first served. It uses caches better than first come, first served, but offers less
-//! parallelism, because tasks that others depend on may stay at the bottom (paper 5, figure 4).
+//! Last come, first served: one stack for all workers. The order uses caches better than first
+//! come, first served, but offers less parallelism, because tasks that others depend on may stay at
+//! the bottom of the stack (paper 5, figure 4).
 
 use super::{Dispatch, Dispatcher, Groups};
 

@@ -2,9 +2,9 @@
 //! Dispatchers: which ready task a worker runs next.
 //!
 //! A dispatcher holds the tasks without unresolved dependencies, and gives them to workers one at a
-//! time. It uses no threads, clocks or locks. The runtime calls the dispatchers of policies with a
-//! global queue under a lock; a simulated chip calls the same code. The caller chooses what stands
-//! for a task (`I`): an index or a pointer.
+//! time. A dispatcher uses no threads, clocks or locks. The runtime calls the dispatchers of
+//! policies with a global queue under a lock; a simulated chip calls the same code. The caller
+//! chooses the type `I` that represents a task, such as an index or a pointer.
 
 mod bits;
 mod fcfs;
@@ -20,11 +20,11 @@ pub use usher::Usher;
 /// Hints on which tasks belong together (paper 5, section 4.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Groups {
-    /// Temporal group: its tasks run close in time, on any cores, and find one another's data in
-    /// the cache that the cores share. 0: none.
+    /// Temporal group: tasks of the same group run close in time, on any cores, and find one
+    /// another's data in the cache that the cores share. 0: none.
     pub t: u32,
-    /// Spatial group: its tasks run on the same core, and find code and data in the cache of that
-    /// core. 0: none.
+    /// Spatial group: tasks of the same group run on the same core, and find code and data in the
+    /// cache of that core. 0: none.
     pub s: u32,
 }
 
@@ -42,7 +42,7 @@ impl Groups {
         u64::from(self.t) << 32 | u64::from(self.s)
     }
 
-    /// From [`Self::packed`].
+    /// Unpacks groups that [`Self::packed`] has packed.
     pub(crate) const fn unpacked(word: u64) -> Self {
         Self::new((word >> 32) as u32, word as u32)
     }
@@ -53,7 +53,7 @@ impl Groups {
 pub struct Dispatch<I> {
     /// The task.
     pub item: I,
-    /// Its groups.
+    /// Groups of the task.
     pub groups: Groups,
     /// The worker has become the owner of the task's spatial group.
     pub group_moved: bool,
@@ -70,7 +70,7 @@ pub trait Dispatcher<I> {
     /// Returns the number of ready tasks that no worker has taken.
     fn len(&self) -> usize;
 
-    /// Returns whether there are none.
+    /// Returns whether there are no ready tasks.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -12,9 +12,10 @@
 //! 5. by the same three steps in T0, the tasks without a temporal group; else
 //! 6. none.
 //!
-//! Where the paper leaves a choice between groups, the lowest number is taken, and within a queue
-//! the task that became ready first. A temporal group without ready tasks stays active until
-//! another replaces it.
+//! If the paper leaves a choice between groups, the lowest number is taken, and within a queue the
+//! task that became ready first. A temporal group without ready tasks stays active until another
+//! group replaces it. The cost of a choice grows with the number of groups divided by 64, the bits
+//! of a word; the matrix takes 32 bytes per queue.
 
 use std::collections::{TryReserveError, VecDeque};
 
@@ -33,9 +34,9 @@ pub struct Paper<I> {
     ready_t: BitSets,
     /// The active temporal group, T'. 0 before the first.
     active: usize,
-    /// By worker: the spatial groups that it owns.
+    /// By worker: the spatial groups that the worker owns.
     owned: BitSets,
-    /// By spatial group: its owner.
+    /// By spatial group: the worker that owns the group.
     owners: Vec<Option<usize>>,
     len: usize,
 }
@@ -56,7 +57,7 @@ impl<I> Paper<I> {
     /// As [`Self::new`].
     ///
     /// # Errors
-    /// If there is no memory: 32 bytes per queue, and little more.
+    /// If there is no memory for the queues: 32 bytes per queue, and little more.
     pub fn try_new(
         workers: usize,
         t_count: usize,
@@ -90,8 +91,8 @@ impl<I> Paper<I> {
         self.active as u32
     }
 
-    /// Lines 2 to 8 and 12 to 18: selects a spatial group with ready tasks of `t`. Also returns
-    /// whether the worker becomes its owner.
+    /// Lines 2 to 8 and 12 to 18 of the paper's listing: selects a spatial group with ready tasks
+    /// of `t`. Also returns whether the worker becomes the owner of that group.
     fn choose(&self, t: usize, worker: usize) -> Option<(usize, bool)> {
         let own = self.ready.least_common(t, &self.owned, worker);
         let without = || self.ready.contains(t, 0).then_some(0);
@@ -101,7 +102,7 @@ impl<I> Paper<I> {
         }
     }
 
-    /// Line 9: selects another temporal group with ready tasks.
+    /// Line 9 of the paper's listing: selects another temporal group with ready tasks.
     fn next_group(&self) -> Option<usize> {
         self.ready_t.least_except(0, [0, self.active])
     }
@@ -113,7 +114,7 @@ impl<I> Paper<I> {
         self.owned.insert(worker, s);
     }
 
-    /// Line 22: removes a task.
+    /// Line 22 of the paper's listing: removes a task.
     fn dequeue(&mut self, t: usize, s: usize) -> Option<I> {
         let queue = &mut self.queues[t * self.s_count + s];
         let item = queue.pop_front()?;

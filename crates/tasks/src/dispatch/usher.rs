@@ -4,34 +4,37 @@
 //! The runtime implements the policy with concurrent workers (`worker.rs`, `pool`, and for graphs
 //! `graph/chain.rs`). A simulated chip needs only the order. The rules are:
 //!
-//! 1. Tasks made ready by a worker's task stay with that worker, unless their spatial group has
-//!    another owner: then they are sent to that owner. A group without an owner becomes the
-//!    worker's.
-//! 2. One of the tasks that stay runs next, before all queued tasks: the first, or the first of the
-//!    spatial group of the task that has just run. The others are queued so that they run in the
+//! 1. A task made ready by a worker's task stays with that worker, unless the task's spatial
+//!    group has another owner. In that case the task is sent to the owner. If the group has no
+//!    owner, the worker becomes its owner.
+//! 2. Of the tasks that stay, one runs next, before all queued tasks: the first, or the first of
+//!    the spatial group of the task that has just run. The others are queued so that they run in
+//!    the same order.
 //!    same order.
 //! 3. Before each task a worker publishes queued tasks, if its first steal slot is empty or a
-//!    worker is idle. It publishes half, half of the rest and so on, at most [`CHAIN_MAX`] at a
-//!    time, beginning with the oldest tasks of the group that is served last. If no worker is idle,
-//!    it keeps the last task once there is a chain for each other worker. If one is idle, a small
-//!    rest goes to the last slot as a whole.
-//! 4. A worker continues with its active temporal group, last in, first out. When that is empty,
-//!    the next group by number becomes active, cyclically. Tasks without a temporal group come
-//!    last. After them it takes back its published tasks, the latest first.
-//! 5. Otherwise it takes tasks that another worker has published, else all injected tasks, else all
-//!    tasks that were sent to another worker. It becomes the owner of their spatial groups.
+//!    worker is idle. The worker publishes half of its queued tasks, half of the rest and so on, at
+//!    most [`CHAIN_MAX`] at a time, beginning with the oldest tasks of the group that is served
+//!    last. If no worker is idle, the worker keeps its last task once there is a chain for each
+//!    other worker. If a worker is idle, a small rest goes to the last slot as a whole.
+//! 4. A worker continues with its active temporal group, last in, first out. When that group is
+//!    empty, the next group by number becomes active, cyclically. Tasks without a temporal group
+//!    come last. When all its queues are empty, the worker takes back its published tasks, the
+//!    latest first.
+//! 5. A worker without any task takes tasks that another worker has published, else all injected
+//!    tasks, else all tasks that were sent to another worker. The worker becomes the owner of their
+//!    spatial groups.
 //!
-//! `tests/model.rs` compares this with the runtime. The differences:
+//! `tests/model.rs` compares this dispatcher with the runtime. The differences:
 //!
-//! - A [`Dispatcher`] does not get the worker that made tasks ready. Tasks that became ready since
-//!   the last [`Dispatcher::next`] are attributed to the worker that calls next, or, if that worker
-//!   got nothing in its last call, to a thread outside the runtime. Of the successors of a task the
-//!   preferred one must come first: for the runtime that is the successor declared next after the
-//!   task, cyclically.
+//! - A [`Dispatcher`] does not get the worker that made tasks ready. Tasks that became ready
+//!   since the last [`Dispatcher::next`] are attributed to the worker that calls next, or, if that
+//!   worker got nothing in its last call, to a thread outside the runtime. Of the successors of a
+//!   task the preferred successor must come first; for the runtime it is the successor with the
+//!   next higher number than the task, or with the lowest number if there is none.
 //! - A worker is idle if it got nothing in its last call. A worker of the runtime searches for a
 //!   while before it is idle, and stays idle until it was woken and searches again.
-//! - It reads no clock; the runtime has a pause between two steals. All workers have the same
-//!   distance.
+//! - The dispatcher reads no clock; the runtime pauses between two steals. In the dispatcher, all
+//!   workers have the same distance.
 //! - The runtime keeps the owners of spatial groups in a table of fixed size, so distant group
 //!   numbers may share an entry.
 
@@ -42,10 +45,10 @@ use std::mem;
 use super::{Dispatch, Dispatcher, Groups};
 use crate::pool::{CHAIN_MAX, SLOTS, SMALL_BATCH, T_QUEUES};
 
-/// A queued task.
+/// A queued task with its groups.
 type Waiting<I> = (I, Groups);
 
-/// Tasks given away together; the last element is taken out first.
+/// Tasks given away together; the last element is taken first.
 type Chain<I> = Vec<Waiting<I>>;
 
 /// The state of one worker.
@@ -63,11 +66,11 @@ struct WorkerQueues<I> {
     steal_slots: [Chain<I>; SLOTS],
     /// Tasks sent by other workers.
     inbox: VecDeque<Waiting<I>>,
-    /// The spatial group of the task that it ran last.
+    /// The spatial group of the task that the worker ran last.
     last_s: u32,
-    /// It got a task in its last call.
+    /// Whether the worker got a task in its last call.
     is_busy: bool,
-    /// It got nothing in its last call.
+    /// Whether the worker got nothing in its last call.
     is_idle: bool,
 }
 
@@ -107,7 +110,7 @@ impl<I> WorkerQueues<I> {
         chain.into_iter().for_each(|waiting| self.push(waiting));
     }
 
-    /// Removes the next task to run here.
+    /// Removes the task that this worker runs next.
     fn pop(&mut self) -> Option<Waiting<I>> {
         let round = (self.active..T_QUEUES).chain(0..self.active);
         let group = round
@@ -135,7 +138,8 @@ impl<I> WorkerQueues<I> {
         Some(waiting)
     }
 
-    /// Rule 3, given the number of other workers and whether one of them is idle.
+    /// Rule 3 of the module documentation, given the number of other workers and whether one of
+    /// them is idle.
     fn publish(&mut self, others: usize, is_any_idle: bool) {
         if !is_any_idle && !self.steal_slots[0].is_empty() {
             return;
@@ -173,7 +177,7 @@ impl<I> WorkerQueues<I> {
 #[derive(Debug, Clone)]
 pub struct Usher<I> {
     workers: Vec<WorkerQueues<I>>,
-    /// By spatial group: its owner.
+    /// By spatial group: the worker that owns the group.
     owners: Vec<Option<usize>>,
     /// Tasks that became ready since the last call of `next`.
     fresh: VecDeque<Waiting<I>>,
@@ -209,8 +213,8 @@ impl<I> Usher<I> {
         self.owners[s] = Some(worker);
     }
 
-    /// Returns the owner of a spatial group if it is another worker. A group without an owner
-    /// becomes this worker's.
+    /// Returns the owner of a spatial group if the owner is another worker. If the group has no
+    /// owner, `worker` becomes its owner.
     fn other_owner(&mut self, s: u32, worker: usize) -> Option<usize> {
         if s == 0 || self.workers.len() == 1 {
             return None;
@@ -224,7 +228,8 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Rules 1 and 2: distributes the newly ready tasks. Returns the task that runs next.
+    /// Rules 1 and 2 of the module documentation: distributes the newly ready tasks. Returns the
+    /// task that runs next.
     fn spread(&mut self, worker: usize) -> Option<Waiting<I>> {
         if !self.workers[worker].is_busy {
             self.outside.append(&mut self.fresh);
@@ -234,7 +239,7 @@ impl<I> Usher<I> {
         let mut fresh: Vec<Waiting<I>> = self.fresh.drain(..).collect();
         fresh.sort_by_key(|(_, groups)| groups.s != last_s);
         let mut at_once: Option<Waiting<I>> = None;
-        // The least preferred is queued first, as the last one queued runs first.
+        // The least preferred task is queued first, because the task queued last runs first.
         for waiting in fresh.into_iter().rev() {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
                 self.workers[owner].inbox.push_back(waiting);
@@ -245,7 +250,7 @@ impl<I> Usher<I> {
         at_once
     }
 
-    /// Rule 3, if there are other workers.
+    /// Rule 3 of the module documentation, if there are other workers.
     fn share(&mut self, worker: usize) {
         if self.workers.len() > 1 {
             let is_any_idle = self.workers.iter().any(|queues| queues.is_idle);
@@ -254,7 +259,8 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Rule 5. Also returns whether the tasks were another worker's.
+    /// Rule 5 of the module documentation. Also returns whether the tasks belonged to another
+    /// worker.
     fn steal(&mut self, worker: usize) -> Option<(Chain<I>, bool)> {
         let count = self.workers.len();
         let mut others = (1..count).map(|step| (worker + step) % count);
@@ -274,7 +280,7 @@ impl<I> Usher<I> {
         Some((chain, stolen))
     }
 
-    /// Rule 4, then rule 5. Also returns whether the task was stolen.
+    /// Rule 4, then rule 5 of the module documentation. Also returns whether the task was stolen.
     fn find(&mut self, worker: usize) -> Option<(Waiting<I>, bool)> {
         let queues = &mut self.workers[worker];
         while let Some(sent) = queues.inbox.pop_front() {
@@ -333,7 +339,7 @@ mod tests {
         std::iter::from_fn(|| order.next(worker).map(|dispatch| dispatch.item)).collect()
     }
 
-    /// Makes tasks ready by a task of the worker.
+    /// Makes tasks ready, as if by a task of the worker.
     fn ready(order: &mut Usher<char>, worker: usize, tasks: &[(char, u32, u32)]) {
         if !order.workers[worker].is_busy {
             order.ready('.', Groups::NONE);
@@ -395,7 +401,7 @@ mod tests {
         let mut order = Usher::new(3);
         ready(&mut order, 0, &[('a', 1, 1)]);
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // A task of worker 1 makes one of group 1 ready: it is sent to worker 0.
+        // A task of worker 1 makes a task of group 1 ready, which is sent to worker 0.
         ready(&mut order, 1, &[('b', 1, 1), ('c', 1, 2)]);
         assert_eq!(order.next(1).unwrap().item, 'c');
         assert_eq!((order.owner(1), order.owner(2)), (Some(0), Some(1)));
@@ -453,7 +459,7 @@ mod tests {
         let mut order = Usher::new(2);
         let tasks = ['a', 'b', 'c', 'd', 'e'].map(|name| (name, 1, 0));
         ready(&mut order, 0, &tasks);
-        // All but b were published: e and d, then c.
+        // Worker 0 publishes all tasks except b: e and d, then c.
         assert_eq!(names(&mut order, 0), "abcde");
     }
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Declaration of a graph.
+//! Declaration of a graph: tasks with groups, data and code addresses, and their dependencies.
+//! Building checks that the dependencies have no cycle (Kahn's algorithm, time linear in tasks and
+//! dependencies) and packs them for running.
 
 use super::Graph;
 use super::finder::Finder;
@@ -10,11 +12,11 @@ use crate::error::GraphError;
 ///
 /// Tasks are numbered from 0 in the order of their declaration.
 ///
-/// The order in which ready tasks run decides what the caches hold. Specify it by [`Groups`], or
-/// leave it open: a graph without groups that is run repeatedly is run in several likely orders at
-/// first, and then in the fastest of them (see [`Graph::explain`]). It helps to declare tasks in
-/// the order in which a sequential program would run them, and to name the data that each works on
-/// ([`Self::on`]).
+/// The order in which ready tasks run decides what the caches hold. Specify the order by
+/// [`Groups`], or leave it open: a graph without groups that is run repeatedly is run in several
+/// likely orders at first, and then in the fastest order (see [`Graph::explain`]). For a good
+/// order, declare tasks in the order in which a sequential program would run them, and name the
+/// data that each task works on ([`Self::on`]).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +43,8 @@ pub struct GraphBuilder {
     groups: Vec<Groups>,
     /// Pairs (before, after).
     edges: Vec<(usize, usize)>,
-    /// Pairs of a task and the address of its data, and of a task and the address of its code.
+    /// Pairs of a task and the address of its data; in the next field, pairs of a task and the
+    /// address of its code.
     data: Vec<(usize, usize)>,
     code: Vec<(usize, usize)>,
 }
@@ -57,21 +60,21 @@ impl GraphBuilder {
         self.task_in(Groups::NONE)
     }
 
-    /// Declares a task in those groups and returns its number.
+    /// Declares a task in these groups and returns its number.
     pub fn task_in(&mut self, groups: Groups) -> usize {
         self.groups.push(groups);
         self.groups.len() - 1
     }
 
-    /// Declares that `task` works on the data at that address, or with that number. Tasks on the
-    /// same or neighbouring data may run faster close together.
+    /// Declares that `task` works on the data with this address or number. Tasks on the same or
+    /// neighbouring data may run faster close together.
     pub fn on(&mut self, task: usize, data: usize) -> &mut Self {
         self.data.push((task, data));
         self
     }
 
-    /// Declares that `task` runs the code at that address, or with that number. Tasks of the same
-    /// code may run faster close together.
+    /// Declares that `task` runs the code with this address or number. Tasks of the same code may
+    /// run faster close together.
     pub fn runs(&mut self, task: usize, code: usize) -> &mut Self {
         self.code.push((task, code));
         self
@@ -119,18 +122,18 @@ fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {
     }
 }
 
-/// The successors of each task, and its number of dependencies.
+/// The successors of each task, and the number of its dependencies.
 #[derive(Debug)]
 pub(super) struct Successors {
     /// The successors of task `i` are `tasks[first[i]..first[i + 1]]`.
     pub first: Vec<u32>,
     pub tasks: Vec<u32>,
-    /// By task: the number of its dependencies.
+    /// By task: the number of dependencies.
     pub waits: Vec<u32>,
 }
 
 impl Successors {
-    /// The sizes must have been checked.
+    /// Inverts the dependencies. The caller has checked that the numbers fit into 32 bits.
     pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
@@ -185,8 +188,8 @@ fn check_acyclic(after: &Successors) -> Result<(), GraphError> {
     }
 }
 
-/// Returns a cycle among the remaining tasks. Each of them depends on another remaining task, so
-/// following these dependencies leads back to a task seen before.
+/// Returns a cycle among the remaining tasks. Each remaining task depends on another remaining
+/// task, so following these dependencies leads back to a task seen before.
 fn find_cycle(after: &Successors, waits: &[u32]) -> Vec<usize> {
     let mut before = vec![None; after.count()];
     let left = || (0..after.count()).filter(|&task| waits[task] > 0);

@@ -6,10 +6,12 @@
 //! chain continues behind it.
 //!
 //! The graph may be freed as soon as the last of its tasks has been resolved. A worker that holds
-//! none of its tasks must not access it. The last access of a worker is therefore one of these:
+//! no task of the graph must not access the graph. The last access of a worker is therefore one of
+//! these:
 //!
-//! - it resolves the last successor of its task, and none is left for it to run next;
-//! - it counts a task without successors as ended.
+//! - the worker resolves the last successor of its task, and no successor is left for it to run
+//!   next;
+//! - the worker counts a task without successors as ended.
 //!
 //! No function here takes a reference to the graph as an argument, because such a reference would
 //! have to stay valid until the function returns.
@@ -48,7 +50,7 @@ impl<B: Fn(usize) + Sync> Inner<B> {
     }
 
     /// Records a panic. State that the body leaves inconsistent is left to the owner of the body,
-    /// which gets a report of the panic.
+    /// who gets a report of the panic.
     #[cold]
     fn record_panic(&self, task: u32, panic: Box<dyn std::any::Any + Send>) {
         self.failed.store(true, Ordering::Relaxed);
@@ -59,15 +61,15 @@ impl<B: Fn(usize) + Sync> Inner<B> {
     }
 }
 
-/// The next task of a chain that has ended.
+/// Marks the end of a chain, in place of the next task.
 const NONE: u32 = u32::MAX;
 
 /// Resolves the dependencies on a task that has run. Returns the newly ready task to run next on
 /// this worker, or [`NONE`].
 ///
 /// # Safety
-/// The graph lives. The task belongs to it and was not resolved in this run. The counters are the
-/// graph's.
+/// The graph lives. The task belongs to the graph and was not resolved in this run. `left` points
+/// to the counters of the graph.
 #[inline(always)]
 unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const Inner<B>,
@@ -75,22 +77,22 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     task: u32,
     worker: &Worker<'_>,
 ) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (inner, successors) = unsafe { (&*graph, (*graph).plan.successors(task)) };
     if successors.is_empty() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { end(graph, task, worker) };
         return NONE;
     }
     let mut next = NONE;
     for &successor in successors {
-        // SAFETY: successors are tasks, and each has a counter. The graph lives until all of
-        // these are resolved.
+        // SAFETY: successors are tasks, and each has a counter. The graph lives until all
+        // successors are resolved.
         if unsafe { !(*left.add(successor as usize)).decrement::<SINGLE_WORKER>() } {
             continue;
         }
         // The successor is ready and held by this worker, so the graph lives until the worker
-        // passes it on.
+        // passes the successor on.
         if worker.may_redirect(inner.may_redirect) {
             let job = inner.job(successor);
             if !worker.may_run_next(&job) {
@@ -109,10 +111,10 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
 /// Ends a task without successors.
 ///
 /// # Safety
-/// The graph lives. The task belongs to it and has not ended in this run.
+/// The graph lives. The task belongs to the graph and has not ended in this run.
 unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
-    // SAFETY: the caller's promise. If this task was the last, the graph lives until the latch
-    // opens.
+    // SAFETY: the caller guarantees that the graph lives. If this task was the last, the graph
+    // lives until the latch opens.
     let (done, waiter) = unsafe {
         if !Plan::ended(&raw const (*graph).plan, task) {
             return;
@@ -125,7 +127,8 @@ unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
     }
 }
 
-/// As [`resolve`], in a place where a panic would be attributed to the task.
+/// As [`resolve`], for callers outside the code that catches panics: a panic aborts the process,
+/// because it would be attributed to the task.
 ///
 /// # Safety
 /// As [`resolve`].
@@ -137,17 +140,18 @@ unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
     worker: &Worker<'_>,
 ) -> u32 {
     let unwinding = AbortOnUnwind;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let next = unsafe { resolve::<B, C, SINGLE_WORKER>(graph, left, task, worker) };
     mem::forget(unwinding);
     next
 }
 
-/// Runs a task and the tasks that follow it, until none follows or other tasks are overdue.
+/// Runs a task and the chain of tasks that follow it, until no task follows or other tasks are
+/// overdue.
 ///
 /// # Safety
-/// The graph lives. The task is ready and belongs to this worker. The counters are the graph's, and
-/// with `SINGLE_WORKER` no other thread uses them.
+/// The graph lives. The task is ready and belongs to this worker. `left` points to the counters of
+/// the graph, and with `SINGLE_WORKER` no other thread uses them.
 #[inline(always)]
 unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const Inner<B>,
@@ -158,7 +162,7 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     let mut task = at.get();
     while task != NONE {
         at.set(task);
-        // SAFETY: the task has not run, so the graph lives. Once it has run, it is not yet
+        // SAFETY: the task has not run, so the graph lives. After the task has run, it is not yet
         // resolved.
         unsafe {
             (*graph).call_body(task, worker);
@@ -174,13 +178,13 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     }
 }
 
-/// Resolves a task that has panicked, and returns the next one.
+/// Resolves a task that has panicked, and returns the task that follows it.
 ///
 /// # Safety
 /// The graph lives, and the task was not resolved.
 #[cold]
 unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u32 {
-    // SAFETY: the caller's promise. Counters do not move. Atomic access is also correct if no other
+    // SAFETY: guaranteed by the caller. Counters do not move. Atomic access is also correct if no other
     // thread uses them.
     unsafe {
         match &(*graph).plan.pending {
@@ -196,12 +200,12 @@ unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u
     }
 }
 
-/// Runs the task of a job and the chain that follows it.
+/// Runs the task of a job and the chain of tasks that follows it.
 ///
 /// # Safety
 /// The job belongs to a graph with this type of body.
 pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) {
-    // SAFETY: the caller's promise. The job lives until it has run, and points to its graph.
+    // SAFETY: guaranteed by the caller. The job lives until it has run, and points to its graph.
     let (graph, at) = unsafe {
         let graph = job.as_ptr().as_ref().vtable().cast::<Inner<B>>().as_ptr();
         (graph.cast_const(), Cell::new((*graph).task(&job)))

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds a fast order for a graph without groups, by trials during its runs.
+//! Finds a fast order for a graph without groups, by trials during the runs of the graph.
+//!
+//! `order` proposes candidate orders, `trials` measures them and chooses. The first run uses the
+//! declared order, so that a graph that runs once pays nothing. Each number of workers has trials
+//! of its own. The chosen order is expressed as groups of the tasks. Graphs with fewer than
+//! [`TASKS_MIN`] tasks are not tried, because their run times vary too much.
 
 use std::fmt;
 
@@ -9,21 +14,22 @@ use crate::dispatch::Groups;
 use crate::pool::T_QUEUES;
 use crate::trials::Trials;
 
-/// Smaller graphs run in one order only: their run times vary too much for trials.
+/// Minimum number of tasks for trials. The run times of smaller graphs vary too much, so smaller
+/// graphs run in the declared order only.
 const TASKS_MIN: usize = 256;
 
-/// What is known about the orders of a graph.
+/// The candidate orders of a graph, and the state of their trials.
 #[derive(Debug)]
 pub(super) struct Finder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
-    /// By number of workers. The best order may differ between them, and a graph that alternates
-    /// between runtimes must not restart its trials each time.
+    /// The searches, by number of workers. The best order may differ between numbers of workers,
+    /// and a graph that alternates between runtimes must not restart its trials each time.
     searches: Vec<(usize, Search)>,
     /// Index of the search used by the last run.
     current: usize,
-    /// The order that the tasks' groups express.
+    /// The order that the groups of the tasks express now.
     applied: Option<Order>,
 }
 
@@ -59,7 +65,8 @@ impl Finder {
     }
 
     /// Prepares a run by this number of workers. Returns new ranks of the tasks if the order
-    /// changes. Without memory for them the order stays as it is, and the next run tries again.
+    /// changes. Without memory for the ranks the order stays as it is, and the next run tries
+    /// again.
     pub fn prepare(&mut self, workers: usize) -> Option<Vec<u32>> {
         let known = self
             .searches
@@ -105,7 +112,7 @@ impl Finder {
         }
     }
 
-    /// Prepares tasks without groups. Returns whether groups were in use before.
+    /// Prepares a run without groups. Returns whether groups were in use before.
     pub fn forget(&mut self) -> bool {
         self.applied.take().is_some()
     }
@@ -115,7 +122,7 @@ impl Finder {
         let Some((_, search)) = self.searches.get_mut(self.current) else {
             return;
         };
-        // Without memory for the ranks the run used another order.
+        // If there was no memory for the ranks, the run used another order.
         if self.applied == Some(search.orders[search.trials.current()]) {
             search.trials.record(ns);
         }
@@ -135,7 +142,7 @@ impl Finder {
             order,
             ns_per_task: search.trials.fastest_ns(alternative).map(|ns| ns / tasks),
         };
-        // After one run there are no trials yet.
+        // After a single run there are no trials yet.
         let best = search
             .trials
             .best()
@@ -152,7 +159,7 @@ impl Finder {
 
 /// Returns the groups that express a rank.
 pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
-    // Group 0 means none, which leaves 255 of the 256 queues: one band each.
+    // Group 0 means no group, which leaves 255 of the 256 queues: one band of ranks for each.
     let bands = T_QUEUES as u64 - 1;
     Groups::new(
         1 + (u64::from(rank) * bands / tasks.max(1) as u64) as u32,
@@ -160,7 +167,8 @@ pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
     )
 }
 
-/// The order that a graph's tasks prefer and the reason, for the number of workers of the last run.
+/// The order that a graph's tasks prefer, and the reason for it. Valid for the number of workers of
+/// the last run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Whether the tasks have groups, which determine the order.
@@ -176,7 +184,8 @@ pub struct Explanation {
 pub struct TriedOrder {
     /// The order.
     pub order: Order,
-    /// Wall time of the fastest run in ns, divided by the number of tasks; `None` if not tried.
+    /// Wall time of the fastest run in ns, divided by the number of tasks; `None` if the order was
+    /// not tried.
     pub ns_per_task: Option<f64>,
 }
 
@@ -215,7 +224,8 @@ mod tests {
         let after = Successors::new(TASKS_MIN + 1, &edges);
         let data = (0..=TASKS_MIN).rev().collect();
         let mut finder = Finder::new(after, data, Vec::new());
-        // One worker is faster in the order of the data, two in the declared order.
+        // Costs under which one worker is faster in the order of the data, and two workers in the
+        // declared order.
         let fastest = [Order::Data, Order::Declared];
         for _ in 0..50 {
             for workers in [1, 2] {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs of tasks, declared once and run repeatedly.
 //!
-//! Each task has a counter of unresolved dependencies and becomes ready at 0. All counters are
-//! reset before each run (`plan`). The run ends when all tasks without successors have run, as
-//! every other task has run before one of these. `chain` runs the ready tasks.
+//! Each task has a counter of unresolved dependencies and becomes ready when the counter is 0. All
+//! counters are reset before each run (`plan`). The run ends when all tasks without successors have
+//! run, because every other task has run before one of them. `chain` runs the ready tasks.
 
 mod builder;
 mod chain;
@@ -33,7 +33,7 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
 struct Inner<B> {
     /// The jobs of the graph point to this field, and thus to the whole structure.
     vtable: JobVtable,
-    /// By task.
+    /// Jobs by task number.
     jobs: Box<[Job]>,
     plan: Plan,
     /// The largest group numbers, temporal and spatial.
@@ -42,7 +42,7 @@ struct Inner<B> {
     may_redirect: bool,
     body: B,
     done: Arc<Latch>,
-    /// The worker that waits for the run, if any.
+    /// Index of the worker that waits for the run, if a worker waits.
     waiter: Option<usize>,
     /// Set when a task panics: no further task is run.
     failed: AtomicBool,
@@ -50,10 +50,10 @@ struct Inner<B> {
     skipped: AtomicU64,
 }
 
-// SAFETY: the link of a job belongs to its holder, and points to other jobs only while they are
-// ready. All other fields may be sent if the body may.
+// SAFETY: the link of a job belongs to the holder of the job, and points to other jobs only while
+// they are ready. All other fields may be sent if the body may.
 unsafe impl<B: Send> Send for Inner<B> {}
-// SAFETY: as above. Several threads call the body only if it is `Sync`.
+// SAFETY: as for `Send`. Several threads call the body only if it is `Sync`.
 unsafe impl<B: Sync> Sync for Inner<B> {}
 
 impl<B> Inner<B> {
@@ -72,8 +72,8 @@ impl<B> Inner<B> {
 
 /// Tasks that can be run any number of times.
 pub struct Graph<B> {
-    /// The graph itself. Not in a `Box`, whose pointer must be unique: the jobs of the graph also
-    /// point here.
+    /// The graph's data. An `Arc` and not a `Box`, whose pointer must be unique: the jobs of the
+    /// graph also point to the data.
     inner: Arc<Inner<B>>,
     /// Finds an order, for tasks without groups.
     finder: Option<Finder>,
@@ -147,7 +147,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         })
     }
 
-    /// Returns which order is preferred where the dependencies leave a choice, and why.
+    /// Returns which order is preferred if the dependencies leave a choice, and the measured times
+    /// of the tried orders.
     pub fn explain(&self) -> Explanation {
         match &self.finder {
             Some(finder) => finder.explain(),
@@ -159,8 +160,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Prepares a run by this number of workers under a policy that lets this module choose groups
-    /// and the order of successors.
+    /// Prepares a run by this number of workers, under a policy for which this module may choose
+    /// the groups and the order of successors.
     pub(crate) fn find_order(&mut self, workers: usize) {
         let Some(finder) = &mut self.finder else {
             let Inner { plan, jobs, .. } = self.inner_mut();
@@ -197,10 +198,10 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Begins a run and passes each task without dependencies to `give`. `waiter`: the worker that
-    /// waits for the run, if any. If `is_deep`, tasks stay with the worker that made them ready,
-    /// because the waiting worker would not find them elsewhere. The graph must not move or be
-    /// freed before the latch opens.
+    /// Begins a run and passes each task without dependencies to `give`. `waiter` is the worker
+    /// that waits for the run, if a worker waits. If `is_deep`, tasks stay with the worker that
+    /// made them ready, because the waiting worker would not find them elsewhere. The graph must
+    /// not move or be freed before the latch opens.
     pub(crate) fn begin(
         &mut self,
         waiter: Option<usize>,
@@ -219,8 +220,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         inner.failed.store(false, Ordering::Relaxed);
         inner.skipped.store_mut(0);
         inner.plan.reset();
-        // The run may end with the last of these; then the graph may be accessed again only after
-        // the latch is open.
+        // The run may end with the last of these tasks; then the graph may be accessed again only
+        // after the latch is open.
         let inner = &self.inner;
         for &source in &inner.plan.sources {
             give(inner.job(source));

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Candidate orders for the tasks of a graph without groups.
 //!
-//! An order gives each task a rank. Among ready tasks those of lower rank are preferred, with a
+//! An order gives each task a rank. Among ready tasks, tasks of lower rank are preferred, with a
 //! resolution of 255 bands of ranks. A band has the effect of a temporal group; preferring the
-//! successor of the next rank has that of a spatial group. (Paper 5 leaves finding the groups
+//! successor of the next rank has the effect of a spatial group. (Paper 5 leaves finding the groups
 //! open.)
 //!
 //! The candidates:
 //!
-//! - *as declared*: a program that creates its tasks in loops creates them in the order in which it
-//!   would run them;
-//! - *by data*, if the addresses are known: tasks on the same data in succession, then those on
+//! - *as declared*: a program that creates its tasks in loops creates them in the order in which
+//!   it would run them;
+//! - *by data*, if the addresses are known: tasks on the same data in succession, then tasks on
 //!   neighbouring data;
-//! - *by code*, if the entries are known: all tasks of one kind together;
+//! - *by code*, if the entries are known: all tasks with the same entry together;
 //! - *along chains*: the loops may be nested in an unfavourable order. In a graph that comes from
 //!   loops, most dependencies join task *i* and task *i + step* for a few steps, one per loop. This
-//!   order follows one step until no dependency is left before it continues with the next declared
-//!   task, which makes that loop the innermost;
-//! - *depth first*: a successor as soon as it can run, for graphs without such steps.
+//!   order follows one step until no dependency is left and then continues with the next declared
+//!   task, which makes the loop of that step the innermost;
+//! - *depth first*, for graphs without such steps: each successor as soon as it can run.
 //!
 //! The runs of the graph decide which is best: see `trials`.
 
@@ -31,7 +31,7 @@ use super::builder::Successors;
 const STEPS_MAX: usize = 4;
 /// Upper limit of orders.
 const ORDERS_MAX: usize = STEPS_MAX + 4;
-/// A step is considered if at least one in this many tasks has a successor at it.
+/// A step is considered if at least one in this many tasks has a successor at that distance.
 const STEP_SHARE: usize = 16;
 
 /// An order of a graph's tasks.
@@ -39,13 +39,13 @@ const STEP_SHARE: usize = 16;
 pub enum Order {
     /// As declared.
     Declared,
-    /// By the addresses of their data.
+    /// By the addresses of the tasks' data.
     Data,
-    /// By their entries.
+    /// By the entries (code addresses) of the tasks.
     Code,
     /// Along dependencies between tasks that were declared `step` apart.
     Chains {
-        /// The distance of their numbers.
+        /// Difference of the two task numbers.
         step: usize,
     },
     /// Successors first.
@@ -64,13 +64,13 @@ impl fmt::Display for Order {
     }
 }
 
-/// What is known about the tasks of a graph.
+/// The declarations of a graph's tasks on which orders are based.
 #[derive(Debug)]
 pub(super) struct GraphInfo<'a> {
     pub after: &'a Successors,
-    /// By task: the addresses of their data. May be empty.
+    /// By task: the address of its data. May be empty.
     pub data: &'a [usize],
-    /// By task: the addresses of their entries. May be empty.
+    /// By task: the address of its entry. May be empty.
     pub code: &'a [usize],
 }
 
@@ -124,7 +124,7 @@ impl GraphInfo<'_> {
 
     fn sorted_by(&self, keys: &[usize]) -> Option<Vec<u32>> {
         let mut sequence = self.declared()?;
-        // A stable sort would allocate memory.
+        // An unstable sort, because a stable sort would allocate memory.
         sequence.sort_unstable_by_key(|&task| (keys.get(task as usize), task));
         Some(sequence)
     }
@@ -148,7 +148,8 @@ impl GraphInfo<'_> {
         try_collect(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
     }
 
-    /// From each task not yet in the sequence, follows that step until there is no dependency.
+    /// Returns the order along a step: from each task not yet in the sequence, follows the step
+    /// until there is no dependency.
     fn chains(&self, step: usize) -> Option<Vec<u32>> {
         let count = self.after.count();
         let mut is_placed = try_collect(count, repeat_n(false, count))?;
@@ -168,8 +169,8 @@ impl GraphInfo<'_> {
         Some(sequence)
     }
 
-    /// The order of a single worker that continues with the first task it has made ready, else with
-    /// the task that it made ready last.
+    /// Returns the order of a single worker that continues with the first task it has made ready,
+    /// else with the task that was made ready last.
     fn depth_first(&self) -> Option<Vec<u32>> {
         let count = self.after.count();
         let mut waits = try_collect(count, self.after.waits.iter().copied())?;
@@ -207,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    /// Blocks in rows, each in stages. A block depends on the block to the left and on the block
-    /// above. They are numbered by `number(row, column, stage)`.
+    /// Returns a graph of blocks in rows, each in stages. A block depends on the block to the left
+    /// and on the block above. The tasks are numbered by `number(row, column, stage)`.
     fn wavefront(number: impl Fn(usize, usize, usize) -> usize) -> Successors {
         let mut edges = Vec::new();
         for (row, column, stage) in all() {

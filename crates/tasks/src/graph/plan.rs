@@ -2,21 +2,22 @@
 //! The dependencies of a graph, packed for running it.
 //!
 //! An empty task takes about 20 ns, so the data read per task determine the cost, also by the cache
-//! lines that they take from the tasks. A dependency has four bytes, and a counter one byte if no
-//! task has more than 255 dependencies. Counters have an array of their own, as they are the part
-//! that workers write: 64 tasks declared in succession share a line. All of them are reset together
+//! lines that the data take from the tasks. A dependency takes four bytes, and a counter one byte
+//! if no task has more than 255 dependencies. Counters have an array of their own, because workers
+//! write them: 64 tasks declared in succession share a cache line. All counters are reset together
 //! between runs.
 //!
-//! The successors of a task are sorted by increasing preference. Of those that become ready, the
-//! last one runs next on the same worker. The others are queued before it, and the last one queued
-//! runs first.
+//! The successors of a task are sorted by increasing preference. Of the successors that become
+//! ready, the last runs next on the same worker. The others are queued before it, and the one
+//! queued last runs first.
 
 use std::cmp::Reverse;
 
 use super::builder::Successors;
 use crate::sync::{AtomicU8, AtomicU32, Ordering, StoreMut};
 
-/// Consecutive tasks per part. The sinks of a part share a counter.
+/// Number of consecutive tasks per part of a graph. The sinks (tasks without successors) of a part
+/// share a counter.
 #[cfg(not(feature = "loom"))]
 const PART: usize = 256;
 #[cfg(feature = "loom")]
@@ -24,7 +25,7 @@ const PART: usize = 2;
 
 /// The number of unresolved dependencies of a task.
 pub(super) trait Counter: Sized {
-    /// The number of dependencies before a run.
+    /// Type of the number of dependencies before a run.
     type Full: Copy + TryFrom<u32>;
 
     fn new(full: Self::Full) -> Self;
@@ -57,7 +58,8 @@ macro_rules! counter {
                     self.store(left, Ordering::Relaxed);
                     return left == 0;
                 }
-                // The thread that reads 1 is the last: all others have decremented before.
+                // The thread that reads 1 resolves the last dependency: all other threads have
+                // decremented before.
                 self.load(Ordering::Acquire) == 1 || self.fetch_sub(1, Ordering::AcqRel) == 1
             }
         }
@@ -90,7 +92,7 @@ impl<C: Counter> Counters<C> {
     }
 }
 
-/// Counters of the smallest type that is large enough.
+/// The counters of a graph, of the smallest type that is large enough.
 #[derive(Debug)]
 pub(super) enum Pending {
     Narrow(Counters<AtomicU8>),
@@ -116,9 +118,9 @@ pub(super) struct Plan {
     pub pending: Pending,
     pub sources: Box<[u32]>,
     parts: Box<[Part]>,
-    /// Whether successors are sorted by preference; else they are in declared order.
+    /// Whether successors are sorted by preference; otherwise they are in declared order.
     is_sorted: bool,
-    /// Parts with unfinished sinks.
+    /// Number of parts with unfinished sinks.
     open: AtomicU32,
     open_full: u32,
 }
@@ -179,7 +181,7 @@ impl Plan {
     pub unsafe fn successors(&self, task: u32) -> &[u32] {
         let task = task as usize;
         debug_assert!(task < self.tasks());
-        // SAFETY: the caller's promise, and the invariants of the fields.
+        // SAFETY: guaranteed by the caller and by the invariants of the fields.
         unsafe {
             let from = *self.first.get_unchecked(task) as usize;
             let to = *self.first.get_unchecked(task + 1) as usize;
@@ -187,9 +189,10 @@ impl Plan {
         }
     }
 
-    /// Sorts the successors of each task by preference. Last are those in its own spatial group,
-    /// which find their data or code in the cache. Among these, the last is the next one by rank
-    /// after the task, cyclically.
+    /// Sorts the successors of each task by increasing preference. The last are the successors in
+    /// the task's own spatial group, which find their data or code in the cache. Among these, the
+    /// very last is the successor whose rank follows the rank of the task, where the lowest rank
+    /// follows the highest.
     pub fn sort(&mut self, rank: &dyn Fn(usize) -> u32, s: &dyn Fn(usize) -> u32) {
         self.is_sorted = true;
         for (task, ends) in self.first.windows(2).enumerate() {
@@ -215,16 +218,17 @@ impl Plan {
         self.open.store_mut(self.open_full);
     }
 
-    /// Ends a task without successors, and returns whether it was the last of the run. The effects
-    /// of all other tasks are visible then. Otherwise the plan may be freed as soon as the task is
-    /// counted, so it is passed as a pointer and not borrowed.
+    /// Ends a task without successors, and returns whether it was the last task of the run. After
+    /// the last task, the effects of all other tasks are visible. After another task, the plan may
+    /// be freed as soon as the task is counted, so the plan is passed as a pointer and not
+    /// borrowed.
     ///
     /// # Safety
-    /// The plan lives. The task belongs to it and has not ended in this run.
+    /// The plan lives. The task belongs to the plan and has not ended in this run.
     pub unsafe fn ended(plan: *const Self, task: u32) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (part, open) = unsafe { (&(&(*plan).parts)[task as usize / PART], &(*plan).open) };
-        // The plan lives while a part is open.
+        // The plan lives as long as a part has unfinished sinks.
         part.left.fetch_sub(1, Ordering::AcqRel) == 1 && open.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
@@ -312,7 +316,7 @@ mod interleavings {
     fn a_finished_run_leaves_the_graph_to_the_waiting_thread() {
         struct Run {
             plan: Plan,
-            /// Stands for everything that workers read and the waiting thread may change.
+            /// Represents the data that workers read and the waiting thread may change.
             graph: UnsafeCell<()>,
             done: Arc<Latch>,
         }
@@ -344,8 +348,8 @@ mod interleavings {
         });
     }
 
-    /// Two workers resolve the dependencies of a task. Exactly one of them gets the task, and the
-    /// effects of both are visible to it.
+    /// Two workers resolve the dependencies of a task. Exactly one worker gets the task, and the
+    /// effects of both workers are visible to it.
     #[test]
     fn exactly_one_thread_resolves_the_last_dependency() {
         fn explore<C: Counter + Send + Sync + 'static>(full: C::Full) {

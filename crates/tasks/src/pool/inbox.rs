@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An inbox: any thread adds tasks, any thread takes all of them.
 //!
-//! It is Treiber's linked stack without a pop of single elements. Such a pop may read the link of a
-//! task that another thread has removed and pushed again meanwhile (ABA problem). A push is safe
-//! from it: its compare-exchange may succeed after the stack was taken and rebuilt, and the new
-//! task is then linked to the current head all the same.
+//! The inbox is Treiber's linked stack without a pop of single elements. Such a pop may read the
+//! link of a task that another thread has removed and pushed again meanwhile (ABA problem). A push
+//! is safe: if its compare-exchange succeeds after the stack was taken and rebuilt, the new task is
+//! linked to the current head all the same.
 
 use std::ptr;
 

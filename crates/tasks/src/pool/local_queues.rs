@@ -4,10 +4,10 @@
 //! 1. The active group is served until it has no ready task. Then the next group by number becomes
 //!    active, cyclically. Group numbers may be of any size: groups that are [`T_QUEUES`] apart
 //!    share a queue, which affects only the order.
-//! 2. Within a group the task that became ready last runs first, as its data are the warmest in the
-//!    cache.
+//! 2. Within a group the task that became ready last runs first, because its data are the
+//!    warmest in the cache.
 //! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
-//! 4. Forked tasks run before all others, as another task waits for them.
+//! 4. Forked tasks run before all others, because another task waits for them.
 //! 5. Other workers get the task that has waited longest, of the group that is served last. The
 //!    oldest fork, which is the largest, is given away first.
 //!
@@ -26,7 +26,8 @@ const WORDS: usize = T_QUEUES / 64;
 pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
 /// Upper limit of tasks given away together.
 pub(crate) const CHAIN_MAX: usize = 32;
-/// A batch this small may all be given away: taking it back costs little.
+/// Maximum number of tasks of a batch that may all be given away: taking so few tasks back costs
+/// little.
 pub(crate) const SMALL_BATCH: usize = 8;
 
 /// The ready tasks of one worker.
@@ -95,8 +96,8 @@ impl LocalQueues {
         }
     }
 
-    /// Enqueues tasks that were given away and not taken, so that they leave in the order they had
-    /// before.
+    /// Enqueues tasks that were given away and not taken. They leave the queues in the order that
+    /// they had before.
     pub fn requeue(&mut self, chain: Chain) {
         self.push_all(chain.reversed());
     }
@@ -125,7 +126,7 @@ impl LocalQueues {
         }
     }
 
-    /// Removes the newest forked task if it is this one.
+    /// Removes the newest forked task if it is `job`.
     pub fn pop_fork(&mut self, job: NonNull<Job>) -> bool {
         let is_last = (self.forked.back()).is_some_and(|last| last.as_ptr() == job);
         if is_last {
@@ -135,7 +136,7 @@ impl LocalQueues {
         is_last
     }
 
-    /// Removes this forked task, wherever it is among the forks. Returns whether it was there.
+    /// Removes a forked task, wherever it is among the forks. Returns whether it was found.
     pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
         let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
         let was = at.and_then(|at| self.forked.remove(at)).is_some();
@@ -143,7 +144,7 @@ impl LocalQueues {
         was
     }
 
-    /// Moves all tasks of `others` here.
+    /// Moves all tasks of `others` to these queues.
     pub fn append(&mut self, others: &mut Self) {
         while let Some(job) = others.pop_for_thief() {
             others.len -= 1;
@@ -151,7 +152,7 @@ impl LocalQueues {
         }
     }
 
-    /// Removes the oldest task of the next queue in cyclic order, so that each task runs
+    /// Removes the oldest task of the next queue in cyclic order. With this order each task runs
     /// eventually, however many become ready after it.
     pub fn pop_in_turn(&mut self) -> Option<JobRef> {
         let job = self.pop_first_in_turn()?;

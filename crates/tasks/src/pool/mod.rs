@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Containers of ready tasks: a worker's own queues, the slots from which others steal, and the
-//! inboxes into which others put tasks.
+//! Containers of ready tasks: a worker's own queues (`local_queues`), the slots from which other
+//! workers steal (`steal_slots`), and the inboxes into which other threads put tasks (`inbox`).
 
 mod inbox;
 mod local_queues;

@@ -3,19 +3,20 @@
 //!
 //! A worker's own queues need no atomic operations. When other workers need tasks, the worker
 //! publishes chains of its tasks in slots. A slot is null or holds the head of a chain. Only the
+//! publishes chains of its tasks in slots. A slot is null or holds the head of a chain. Only the
 //! owner replaces null by a chain, with a release store. A thread that wants the chain swaps the
 //! slot with null; the swap that returns the chain owns all of it. No two threads ever hold the
 //! same task, and no thread waits for another.
 //!
-//! The overflow slot holds the tasks that the running task of the owner has made ready by token,
-//! any number of them, until that task has ended.
+//! The overflow slot holds the tasks, any number of them, that the owner's running task has made
+//! ready by token. It is emptied after that task has ended.
 
 use std::ptr::{self, NonNull};
 
 use crate::job::{Chain, Job, JobRef};
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Number of slots: one may be emptied while another is still full.
+/// Number of slots. With several slots, one may be emptied while another is still full.
 #[cfg(not(feature = "loom"))]
 pub(crate) const SLOTS: usize = 4;
 #[cfg(feature = "loom")]
@@ -39,10 +40,10 @@ impl Default for StealSlots {
 }
 
 impl StealSlots {
-    /// Returns whether the first slot is empty: a chain was taken, or none published yet.
+    /// Returns whether the first slot is empty: its chain was taken, or none was published yet.
     #[inline]
     pub fn needs_refill(&self) -> bool {
-        // The first slot is filled first and usually emptied first.
+        // The first slot is filled first and usually emptied first, so it stands for all slots.
         self.slots[0].load(Ordering::Relaxed).is_null()
     }
 
@@ -64,14 +65,15 @@ impl StealSlots {
             .count()
     }
 
-    /// Publishes a chain and returns whether a slot was free. `chain` is only called if one was;
-    /// its argument is whether it is the last free slot.
+    /// Publishes a chain and returns whether a slot was free. `chain` is only called if a slot was
+    /// free; its argument is whether that slot is the last free slot.
     ///
-    /// Only for the owner: two threads that see the same free slot would overwrite each other's
-    /// chain.
+    /// Only the owner may call this function: two threads that see the same free slot would
+    /// overwrite each other's chain.
     pub fn publish(&self, chain: impl FnOnce(bool) -> Chain) -> bool {
         let slots = self.slots.iter();
-        // A slot emptied by a thief stays empty, so a relaxed load is enough.
+        // A relaxed load is enough, because a slot emptied by a thief stays empty until the owner
+        // fills it.
         let mut free = slots.filter(|slot| slot.load(Ordering::Relaxed).is_null());
         let Some(slot) = free.next() else {
             return false;
@@ -81,35 +83,36 @@ impl StealSlots {
         true
     }
 
-    /// Adds a task to the overflow slot. Only for the owner.
+    /// Adds a task to the overflow slot. Only the owner may call this function.
     pub fn push_overflow(&self, job: JobRef) {
         let mut chain = self.take_overflow().unwrap_or(Chain::EMPTY);
         chain.push(job);
         republish(&self.overflow, chain);
     }
 
-    /// Fills the overflow slot, which must be empty. Only for the owner.
+    /// Fills the overflow slot, which must be empty. Only the owner may call this function.
     pub fn fill_overflow(&self, chain: Chain) {
         debug_assert!(self.overflow.load(Ordering::Relaxed).is_null());
         republish(&self.overflow, chain);
     }
 
-    /// Takes all tasks of the overflow slot. For any thread.
+    /// Takes all tasks of the overflow slot. Any thread may call this function.
     pub fn take_overflow(&self) -> Option<Chain> {
         take(&self.overflow)
     }
 
-    /// Takes a chain from a slot other than the overflow slot. For any thread.
+    /// Takes a chain from a slot other than the overflow slot. Any thread may call this function.
     pub fn steal(&self) -> Option<Chain> {
         self.slots.iter().find_map(take)
     }
 
     /// Removes a job published by [`Self::publish`] and publishes the rest of its chain again.
-    /// Other workers miss the rest in between, so they must be woken if there is any. Only for the
-    /// owner.
+    /// Other workers miss the rest in between, so they must be woken if the rest is not empty. Only
+    /// the owner may call this function.
     pub fn remove(&self, job: NonNull<Job>) -> TakenOut {
         let mut outcome = TakenOut::default();
-        // The job was published last, usually in the last filled slot.
+        // The search starts at the last slot: the job was published last, usually in the last
+        // filled slot.
         for slot in self.slots.iter().rev() {
             let Some(mut chain) = take(slot) else {
                 continue;
@@ -126,8 +129,8 @@ impl StealSlots {
         outcome
     }
 
-    /// As [`Self::steal`], but starts with the slot filled last. For the owner, which publishes
-    /// last what it needs first.
+    /// As [`Self::steal`], but starts with the slot filled last. The owner uses it, because it
+    /// publishes last what it needs first.
     pub fn reclaim(&self) -> Option<Chain> {
         self.slots.iter().rev().find_map(take)
     }
@@ -137,7 +140,7 @@ impl StealSlots {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TakenOut {
     pub found: bool,
-    /// Other jobs were taken out briefly and published again.
+    /// Whether other jobs were removed briefly and published again.
     pub republished: bool,
 }
 
@@ -148,7 +151,7 @@ fn republish(slot: &AtomicPtr<Job>, chain: Chain) {
 }
 
 fn take(slot: &AtomicPtr<Job>) -> Option<Chain> {
-    // Load first: a swap would take the cache line from the owner.
+    // The slot is loaded first, because a swap would take the cache line from the owner.
     if slot.load(Ordering::Relaxed).is_null() {
         return None;
     }

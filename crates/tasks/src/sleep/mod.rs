@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sleeping and waking of idle workers. `README.md` in this folder describes the protocol.
+//! Sleeping and waking of idle workers. A bit per worker marks sleepers; a thread that makes work
+//! visible executes a sequentially consistent fence and then wakes one of them. `README.md` in this
+//! folder describes the protocol and why no wake-up is lost.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
@@ -20,8 +22,8 @@ pub(crate) enum Parked {
     Slept,
 }
 
-/// The number of idle workers. It has a cache line of its own, because workers read it before each
-/// task.
+/// The number of idle workers. The counter has a cache line of its own, because workers read it
+/// before each task.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Idle(AtomicUsize);
@@ -46,7 +48,7 @@ impl Drop for SearchGuard<'_> {
     }
 }
 
-/// The sleeping workers.
+/// The set of sleeping workers.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
     idle: Idle,
@@ -66,9 +68,9 @@ impl Sleepers {
         }
     }
 
-    /// Registers the calling thread as that worker.
+    /// Registers the calling thread as the thread of this worker.
     pub fn register_thread(&self, worker: usize) {
-        // A worker has the same thread for its whole life, so the cell is set once.
+        // The cell is set once, because a worker has the same thread for its whole life.
         let _ = self.threads[worker].set(thread::current());
     }
 
@@ -76,7 +78,7 @@ impl Sleepers {
         (&self.asleep[worker / BITS], 1 << (worker % BITS))
     }
 
-    /// Counts a worker as idle that has searched for a while and continues to search.
+    /// Counts a worker as idle that has searched for work for a while and continues to search.
     pub fn begin_search(&self) -> SearchGuard<'_> {
         self.idle.begin();
         SearchGuard(&self.idle)
@@ -88,8 +90,8 @@ impl Sleepers {
         self.idle.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Sleeps until woken. Does not sleep if `has_work` returns true. `before_sleep` is called just
-    /// before sleeping.
+    /// Sleeps until woken. Does not sleep if `has_work` returns true. `before_sleep` is called
+    /// immediately before sleeping.
     pub fn park(
         &self,
         worker: usize,
@@ -123,13 +125,14 @@ impl Sleepers {
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Wakes the first sleeping worker of `order`, after work was made visible. Returns whether a
-    /// worker was woken.
+    /// Wakes the first sleeping worker of `order`. To be called after work was made visible.
+    /// Returns whether a worker was woken.
     pub fn wake_one(&self, order: impl Iterator<Item = usize>) -> bool {
         self.wake_if(|| true, order)
     }
 
-    /// As [`Self::wake_one`], if `has_work` returns true. It is only called if a worker sleeps.
+    /// As [`Self::wake_one`], if `has_work` returns true. `has_work` is only called if a worker
+    /// sleeps.
     pub fn wake_if(
         &self,
         has_work: impl FnOnce() -> bool,
@@ -139,7 +142,7 @@ impl Sleepers {
         self.is_any_asleep() && has_work() && order.any(|worker| self.wake(worker))
     }
 
-    /// Wakes a worker and returns whether it slept. The caller has executed a sequentially
+    /// Wakes a worker and returns whether it slept. The caller must have executed a sequentially
     /// consistent fence since the work became visible.
     fn wake(&self, worker: usize) -> bool {
         let (word, bit) = self.bit(worker);
@@ -151,7 +154,7 @@ impl Sleepers {
         sleeps
     }
 
-    /// Wakes that worker, after work for it was made visible.
+    /// Wakes this worker. To be called after work for the worker was made visible.
     pub fn wake_worker(&self, worker: usize) -> bool {
         fence(Ordering::SeqCst);
         self.wake(worker)

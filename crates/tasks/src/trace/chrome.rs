@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces in the Trace Event Format, which Perfetto and Chrome's tracing open.
+//! Writes traces in the Trace Event Format, which Perfetto and Chrome's tracing open: a track for
+//! each worker and a span for each task, with times in microseconds.
 
 use std::io::{self, Write};
 
@@ -24,7 +25,7 @@ enum Event<'a> {
         cat: &'a str,
         pid: u32,
         tid: usize,
-        /// In microseconds, as the format requires.
+        /// Start of the span in microseconds, as the format requires.
         ts: f64,
         dur: f64,
         args: Args,

@@ -23,36 +23,37 @@ use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Its token, or its number in its graph.
+    /// Token of the task, or its number in its graph.
     pub task: u64,
-    /// Its groups: those declared, or else those found for it.
+    /// Groups of the task: declared groups, or else groups that the runtime found.
     pub groups: Groups,
-    /// The worker that ran it, from 0.
+    /// Index of the worker that ran the task.
     pub worker: usize,
-    /// When it began, in ns since tracing began.
+    /// Start of the task, in ns since tracing began.
     pub start_ns: u64,
-    /// When it ended, in ns since tracing began.
+    /// End of the task, in ns since tracing began.
     pub end_ns: u64,
 }
 
 /// The tasks that were run while tracing was on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Workers of the runtime.
+    /// Number of workers of the runtime.
     pub workers: usize,
-    /// Sorted by worker, then by end: a task that runs a graph comes after the tasks of that graph.
+    /// The recorded tasks, sorted by worker, then by end: a task that runs a graph comes after the
+    /// tasks of that graph.
     pub spans: Vec<Span>,
-    /// Tasks that ran and were overwritten by later tasks.
+    /// Number of recorded tasks that were overwritten by later tasks.
     pub lost: u64,
 }
 
-/// A trace cannot be started or read. Earlier records are unchanged.
+/// A trace cannot be started or read. Records of an earlier trace are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// There is no memory for the records.
     #[error("a trace of {spans_per_worker} tasks of {workers} workers: no memory")]
     Memory {
-        /// Tasks to be kept per worker.
+        /// Number of tasks to keep per worker.
         spans_per_worker: usize,
         /// The number of workers.
         workers: usize,
@@ -65,7 +66,7 @@ pub(crate) struct Tracer {
     is_on: AtomicBool,
     /// The buffers in use; null before the first trace.
     buffers: AtomicPtr<RingBuffers>,
-    /// Held while starting or reading a trace.
+    /// Held while a trace is started or read.
     current: Mutex<CurrentTrace>,
 }
 
@@ -98,7 +99,7 @@ impl RingBuffers {
         })
     }
 
-    /// Returns the spans kept per worker.
+    /// Returns the number of spans kept per worker.
     fn spans(&self) -> usize {
         self.rings.first().map_or(0, Ring::kept)
     }
@@ -108,17 +109,17 @@ impl RingBuffers {
 #[derive(Debug, Default)]
 struct CurrentTrace {
     raw: u64,
-    /// By worker: the number of its first span in this trace.
+    /// By worker: the number of the worker's first span in this trace.
     from: Vec<u64>,
-    /// Spans to return per worker.
+    /// Maximum number of spans to return per worker.
     max_spans: usize,
-    /// All buffers ever allocated, because workers may still write into any of them. Each is at
-    /// least twice as large as its predecessor. The last one is in use.
+    /// All buffers ever allocated, because workers may still write into any of them. Each buffer is
+    /// at least twice as large as its predecessor. The last buffer is in use.
     all: Vec<Arc<RingBuffers>>,
 }
 
 impl CurrentTrace {
-    /// Returns buffers of at least that size, and allocates them if necessary.
+    /// Returns buffers of at least this size, and allocates them if necessary.
     fn buffers(&mut self, workers: usize, spans: usize) -> Option<Arc<RingBuffers>> {
         let last = self.all.last();
         if let Some(last) = last.filter(|last| last.spans() >= spans) {
@@ -140,12 +141,12 @@ impl Tracer {
 
     /// Returns the clock and the ring buffer of a worker, if tracing is on.
     pub fn for_worker(&self, worker: usize) -> Option<(&Clock, &Ring)> {
-        // The acquire makes the buffers visible that were allocated before tracing began.
+        // The acquire operation makes buffers visible that were allocated before tracing began.
         if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
         let buffers = self.buffers.load(Ordering::Acquire);
-        // SAFETY: null, or one of the buffers that this value owns.
+        // SAFETY: the pointer is null, or points to one of the buffers that this value owns.
         let buffers = unsafe { buffers.as_ref() }?;
         Some((&buffers.clock, &buffers.rings[worker]))
     }
@@ -212,7 +213,7 @@ impl Tracer {
     }
 }
 
-/// A running task, with a span that is written when this is dropped.
+/// A running task. Its span is written when this guard is dropped.
 pub(crate) struct SpanGuard<'a> {
     clock: &'a Clock,
     ring: &'a Ring,

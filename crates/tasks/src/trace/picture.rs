@@ -10,12 +10,12 @@ use svg::node::element::{Circle, Group, Line, Rectangle, Text, Title};
 
 use super::{Span, Trace};
 
-/// The groups that colours stand for.
+/// The kind of groups that colours represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorBy {
-    /// Temporal groups: all workers have the same colour at a time.
+    /// Temporal groups: at any time, all workers have the same colour.
     T,
-    /// Spatial groups: a row keeps its colour.
+    /// Spatial groups: the row of a worker keeps its colour.
     S,
 }
 
@@ -29,7 +29,7 @@ const BELOW: f64 = 40.0;
 const LEGEND: f64 = 26.0;
 const LEGEND_GROUPS: usize = 12;
 const LEGEND_WIDTH: f64 = 80.0;
-/// Tasks narrower than this are drawn as one bar with their neighbours of the same colour. They
+/// Width below which a task is drawn as one bar with its neighbours of the same colour. Such tasks
 /// could not be distinguished, and a frame has tens of thousands.
 const NARROW: f64 = 0.5;
 
@@ -77,7 +77,7 @@ impl Trace {
             }
         }
         for (worker, mut row) in rows.into_iter().enumerate() {
-            // Enclosing tasks are drawn first.
+            // Tasks that enclose others are drawn first.
             row.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
             let y = TOP + worker as f64 * (ROW + ROW_GAP);
             picture = picture
@@ -187,7 +187,7 @@ impl Bar {
 
     fn with(self, next: &Self) -> Self {
         Self {
-            // The next bar may lie inside this bar.
+            // The next bar may end inside this bar.
             to: self.to.max(next.to),
             tasks: self.tasks + next.tasks,
             ..self
@@ -261,7 +261,7 @@ impl Axis {
     }
 }
 
-/// Returns a round time that fits five to ten times into the whole.
+/// Returns a round time that fits into the whole time five to ten times.
 fn step_ns(whole_ns: u64) -> u64 {
     let mut step = 1;
     while whole_ns / step > 50 {
@@ -308,7 +308,8 @@ mod tests {
         let narrow = (0..9000).map(|task| (task, 1 + u32::from(task >= 4500), 0, task, task + 1));
         let narrow: Vec<_> = narrow.collect();
         let drawn = trace(&narrow).picture(ColorBy::T).to_string();
-        // The ground, and a bar for each group; all are of one spatial group.
+        // Expected: the background, and a bar for each temporal group; all tasks are of one spatial
+        // group.
         assert_eq!(drawn.matches("<rect").count(), 1 + 2);
         let drawn = trace(&narrow).picture(ColorBy::S).to_string();
         assert_eq!(drawn.matches("<rect").count(), 1 + 1);

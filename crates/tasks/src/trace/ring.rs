@@ -3,11 +3,11 @@
 //! time.
 //!
 //! Span `n` is stored at `n` modulo the number of slots. The worker remembers the next slot instead
-//! of dividing. It writes the words of the span, and then publishes the number of spans written,
-//! with a release. A reader reads that number, copies the spans and reads the number again. It
-//! discards the spans that the worker may have overwritten meanwhile, including the slot of the
-//! next span, which may be partly written. No thread waits. Each word is an atomic, so reading a
-//! partly written span is not a data race.
+//! of dividing. The worker writes the words of the span, and then publishes the number of spans
+//! written, with a release operation. A reader reads that number, copies the spans and reads the
+//! number again. The reader discards the spans that the worker may have overwritten meanwhile,
+//! including the slot of the next span, which may be partly written. No thread waits. Each word is
+//! an atomic, so reading a partly written span is not a data race.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -26,21 +26,21 @@ pub(crate) struct Ring {
     words: Box<[AtomicU64]>,
     /// Number of spans ever written.
     written: AtomicU64,
-    /// The next slot. Only accessed by the worker.
+    /// The next slot, which only the worker accesses.
     next: AtomicUsize,
 }
 
 /// The result of reading a ring buffer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RingContents {
-    /// Oldest first.
+    /// The spans, oldest first.
     pub spans: Vec<SpanWords>,
-    /// Spans that were overwritten.
+    /// Number of spans that were overwritten.
     pub lost: u64,
 }
 
 impl Ring {
-    /// Creates a buffer for that number of spans; `None` if there is no memory.
+    /// Creates a buffer for this number of spans; `None` if there is no memory.
     pub fn try_new(spans: usize) -> Option<Self> {
         if spans > SPANS_MAX {
             return None;
@@ -56,7 +56,8 @@ impl Ring {
         })
     }
 
-    /// Returns the number of spans kept. There is one more slot, for the span being written.
+    /// Returns the number of spans kept. The buffer has one more slot, for the span that is being
+    /// written.
     pub fn kept(&self) -> usize {
         self.slots() - 1
     }
@@ -69,10 +70,10 @@ impl Ring {
         &self.words[slot * WORDS..][..WORDS]
     }
 
-    /// Writes a span. Only for the ring's worker.
+    /// Writes a span. Only the worker of the ring buffer may call this function.
     pub fn write(&self, span: SpanWords) {
         let written = self.written.load(Ordering::Relaxed);
-        // A reader that sees a word of this span also sees the preceding number.
+        // A reader that sees a word of this span also sees the number written before it.
         fence(Ordering::Release);
         let slot = self.next.load(Ordering::Relaxed);
         for (word, value) in self.at(slot).iter().zip(span) {
@@ -105,7 +106,7 @@ impl Ring {
             std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
         }));
         fence(Ordering::Acquire);
-        // The next span may be partly written, over the oldest one.
+        // The next span may be partly written, over the oldest span.
         let begun = self.written.load(Ordering::Relaxed) + 1;
         let whole = first
             .max(begun.saturating_sub(self.slots() as u64))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work sharing: a worker publishes queued tasks in its steal slots, and other workers take them.
 //!
-//! Before each task the worker checks its steal slots. The task may take long, and other workers
-//! cannot see the worker's own queues meanwhile:
+//! Before each task the worker checks its steal slots, because the task may take long, and other
+//! workers cannot see the worker's own queues meanwhile:
 //!
 //! | before a task | published | kept |
 //! |---|---|---|
@@ -10,14 +10,15 @@
 //! | none is idle, and the first slot is empty | the same | these, and the next task if every other worker can take a chain |
 //! | none is idle, and the first slot is full | nothing | everything |
 //!
-//! A worker that becomes idle during a long task of another may therefore miss tasks that are still
-//! queued behind it. Tasks that a running task makes ready by token are visible at once.
+//! A worker that becomes idle during a long task of another worker may therefore miss tasks that
+//! are still queued behind that task. Tasks that a running task makes ready by token are visible at
+//! once.
 //!
 //! Wake-ups form a chain. A worker that publishes wakes one sleeper. A worker that takes tasks
 //! wakes the next sleeper if it still sees tasks anywhere. No worker stays asleep beside published
-//! tasks for longer than this chain takes, and the publisher never wakes more than one. It is not
-//! enough to check only the slots a task was taken from: two workers that were woken for two sets
-//! of slots may both take from the same set, and each would find that set empty.
+//! tasks for longer than this chain takes, and the publisher never wakes more than one worker.
+//! Checking only the slots from which a task was taken would not be enough: two workers that were
+//! woken for two sets of slots may both take from the same set, and each would find that set empty.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -28,17 +29,17 @@ use crate::places::Distance;
 use crate::sync::Ordering;
 
 /// Pause after a steal. If tasks take nanoseconds, stolen tasks are soon done, and each steal costs
-/// both workers the time of tens of tasks. If tasks take longer, the pause does not matter.
+/// both workers the time of tens of tasks. If tasks take longer, the pause has no effect.
 pub(super) const STEAL_BACKOFF: Duration = Duration::from_micros(2);
 
 impl Worker<'_> {
-    /// Makes a registered task ready, in the overflow slot, where other workers see it at once: the
-    /// running task may take long or wait for it. A task of a spatial group with another owner goes
-    /// to that owner.
+    /// Makes a registered task ready, in the overflow slot, where other workers see it at once,
+    /// because the running task may take long or wait for the new task. A task of a spatial group
+    /// with another owner is sent to that owner.
     pub fn publish_ready(&self, job: JobRef) {
         let registry = self.registry;
         if registry.global_queue.is_some() || self.is_nested() {
-            // The task is no part of the graph that runs here.
+            // The task is not part of the graph that runs on this worker.
             return registry.inject(job);
         }
         if !self.allows_stealing || self.other_owner(&job).is_some() {
@@ -60,7 +61,7 @@ impl Worker<'_> {
         self.share();
     }
 
-    /// Takes all published tasks back that were not stolen.
+    /// Takes back all published tasks that were not stolen.
     pub(super) fn reclaim_published(&self) {
         while let Some(chain) = self.shared.steal_slots.reclaim() {
             self.local_queues.borrow_mut().requeue(chain);
@@ -68,7 +69,7 @@ impl Worker<'_> {
     }
 
     /// Takes one published task back. Published tasks have waited longer than the tasks made ready
-    /// since, and would starve if new tasks kept coming.
+    /// since then, and would starve if new tasks kept coming.
     pub(super) fn reclaim_one(&self) -> Option<JobRef> {
         let mut chain = self.shared.steal_slots.reclaim()?;
         let first = chain.pop();
@@ -76,12 +77,12 @@ impl Worker<'_> {
         first
     }
 
-    /// Removes a forked task from the top of the queues. Returns whether it was there.
+    /// Removes a forked task if it is at the top of the queues. Returns whether it was there.
     pub fn pop_fork(&self, job: NonNull<Job>) -> bool {
         self.local_queues.borrow_mut().pop_fork(job)
     }
 
-    /// Removes a forked task from the steal slots or the queues. Returns whether it was there.
+    /// Removes a forked task from the steal slots or the queues. Returns whether it was found.
     pub fn unpublish(&self, job: NonNull<Job>) -> bool {
         let outcome = self.shared.steal_slots.remove(job);
         if outcome.republished {
@@ -92,7 +93,7 @@ impl Worker<'_> {
         outcome.found || self.local_queues.borrow_mut().remove_fork(job)
     }
 
-    /// Publishes queued tasks if other workers need some.
+    /// Publishes queued tasks if other workers need tasks.
     #[inline]
     pub fn share(&self) {
         if self.allows_stealing {
@@ -103,7 +104,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns whether tasks may be queued that other workers do not see.
+    /// Returns whether tasks may be queued that other workers cannot see.
     #[inline]
     fn has_queued(&self) -> bool {
         self.local_queues.borrow().len() > 0 || self.is_nested()
@@ -117,8 +118,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Publishes half of the queued tasks, half of the rest and so on. Keeps the last one unless
-    /// `all` is set or another worker would find no chain.
+    /// Publishes half of the queued tasks, half of the rest and so on. The last task is kept,
+    /// unless `all` is set or another worker would find no chain.
     fn publish(&self, all: bool) {
         let steal_slots = &self.shared.steal_slots;
         let others = self.registry.workers() - 1;
@@ -130,8 +131,8 @@ impl Worker<'_> {
         let mut has_published = false;
         loop {
             let kept = usize::from(!all && published >= others);
-            // The outermost queues have waited longest. In a deep wait only the own queues are
-            // published, as the worker may find nothing else to run.
+            // The outermost queues have waited longest. In a deep wait only the queues of that wait
+            // are published, because the worker may find nothing else to run.
             let mut waiting = outer_queues.iter_mut().filter(|_| !self.is_deep());
             let local_queues = match waiting.find(|local_queues| local_queues.len() > kept) {
                 Some(waiting) => waiting,
@@ -165,7 +166,7 @@ impl Worker<'_> {
     }
 
     /// Takes published tasks, else overflow slots, else injected tasks, else tasks sent to other
-    /// workers. Their spatial groups become this worker's.
+    /// workers. This worker becomes the owner of the tasks' spatial groups.
     pub(super) fn steal(&self) -> Option<Chain> {
         let may_steal = self.may_steal();
         let from_slots = || self.steal_from(|shared| shared.steal_slots.steal());
@@ -184,8 +185,8 @@ impl Worker<'_> {
         Some(chain)
     }
 
-    /// Keeps the first task of another worker's overflow slot and publishes the rest again: that
-    /// worker may wait for all of them.
+    /// Keeps the first task of another worker's overflow slot and publishes the rest again, because
+    /// the other worker may wait for all of these tasks.
     fn republish_rest(&self, mut chain: Chain) -> Chain {
         self.take_ownership(&chain);
         let mut first = Chain::EMPTY;
@@ -199,7 +200,7 @@ impl Worker<'_> {
         first
     }
 
-    /// Moves the overflow slot into the queues, once no wait is on the stack.
+    /// Moves the tasks of the overflow slot into the queues, when no wait is on the stack.
     #[inline]
     pub(super) fn drain_overflow(&self) {
         if self.overflow_used.get() && self.wait_depth.get() == 0 {
@@ -210,7 +211,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes a chain from the nearest worker that has any.
+    /// Takes a chain from the nearest worker that has a chain.
     fn steal_from(&self, take: impl Fn(&WorkerShared) -> Option<Chain>) -> Option<Chain> {
         let registry = self.registry;
         let mut near = registry.places.near(self.index).iter();

@@ -11,11 +11,11 @@ use crate::sleep::Parked;
 use crate::sync::Ordering;
 
 impl<'a> Worker<'a> {
-    /// Begins to wait for a graph that a task runs here. Until the guard is dropped, tasks that
-    /// become ready precede those that were ready before.
+    /// Begins to wait for a graph that a task runs on this worker. Until the guard is dropped,
+    /// tasks that become ready precede tasks that were ready before.
     ///
     /// # Errors
-    /// If there is no memory for the queues. The wait has not begun then.
+    /// If there is no memory for the queues. The wait has then not begun.
     pub fn begin_nested_wait(&self) -> Result<NestedWaitGuard<'_, 'a>, NoMemory> {
         let (level, min_level) = (self.level.get(), self.min_level());
         if let Some(global_queue) = &self.registry.global_queue {
@@ -64,8 +64,8 @@ impl<'a> Worker<'a> {
         self.wait_depth.get() > self.wait_depth_max
     }
 
-    /// Runs tasks until `is_done` holds, and sleeps while there are none. The thread that makes the
-    /// condition true must wake this worker afterwards.
+    /// Runs tasks until `is_done` returns true, and sleeps while there are no tasks. The thread
+    /// that makes the condition true must wake this worker afterwards.
     pub fn run_until(&self, is_done: impl Fn() -> bool) {
         let registry = self.registry;
         let mut was_woken = false;
@@ -82,7 +82,7 @@ impl<'a> Worker<'a> {
                     let has_work = || lock(global_queue).has(self.min_level()) || is_done();
                     self.sleep(&registry.waiters, has_work)
                 }
-                // All tasks of the graph are with other workers.
+                // Case: all tasks of the graph are with other workers.
                 None if self.is_deep() => self.sleep(&registry.waiters, &is_done),
                 None => self.sleep(&registry.sleepers, || self.sees_work() || is_done()),
             };
@@ -90,8 +90,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Passes a wake-up on: this worker was woken, possibly for a task, but will not search for
-    /// one.
+    /// Passes a wake-up on. This worker was woken, possibly for a task, but will not search for a
+    /// task.
     fn forward_wakeup(&self) {
         let registry = self.registry;
         let Some(global_queue) = &registry.global_queue else {
@@ -101,7 +101,7 @@ impl<'a> Worker<'a> {
                 .wake_if(sees_any, registry.near(self.index));
             return;
         };
-        // The level that the wake-up was for is unknown.
+        // The search starts at level 0, because the level that the wake-up was for is unknown.
         let mut next = lock(global_queue).filled_from(0);
         while let Some(level) = next {
             self.wake_for_level(level);
@@ -109,8 +109,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Wakes a worker for a task of that level: a sleeping worker, else a waiting worker that may
-    /// run tasks of that level.
+    /// Wakes a worker for a task of this level: a sleeping worker, else a waiting worker that may
+    /// run tasks of the level.
     pub(super) fn wake_for_level(&self, level: usize) {
         let registry = self.registry;
         let near = || registry.near(self.index);
@@ -126,22 +126,24 @@ impl<'a> Worker<'a> {
     }
 
     /// As [`Self::run_until`], for a stolen task that may take long. Other ready tasks are not part
-    /// of this wait.
+    /// of this wait, so they are published.
     pub fn wait_for_fork(&self, is_done: impl Fn() -> bool) {
         self.wait_depth.set(self.wait_depth.get() + 1);
         if self.is_deep() {
-            // No other task runs here during the wait, so all are published.
+            // All queued tasks are published, because no other task runs on this worker during the
+            // wait.
             self.publish_all();
             self.spin_until(is_done);
         } else {
             self.run_until(is_done);
-            // Tasks taken during the wait may be left, and the waiting task continues now.
+            // Tasks taken during the wait may be left; they are published, because the waiting task
+            // continues now.
             self.publish_all();
         }
         self.wait_depth.set(self.wait_depth.get() - 1);
     }
 
-    /// Spins, then sleeps, until `is_done` holds. Runs no tasks.
+    /// Spins, then sleeps, until `is_done` returns true. Runs no tasks.
     fn spin_until(&self, is_done: impl Fn() -> bool) {
         let mut spins = 0;
         while !is_done() {
