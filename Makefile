@@ -8,6 +8,7 @@
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
 #   make uninstall   removes what `make install` put there
+#   make loc       lines of code: the product, the evidence, all
 #   make deb       Debian packages, in target/deb
 #   make dist      a tarball for any x86-64 machine with glibc 2.34, in target/dist-tarball
 
@@ -22,6 +23,15 @@ BIN = $(TARGET)/$(PROFILE:dev=debug)
 # Absolute, because installed files contain it; it may have spaces.
 override PREFIX := $(if $(PREFIX),$(shell realpath --canonicalize-missing --no-symlinks -- "$(PREFIX)"))
 STAGE = $(TARGET)/stage
+
+# The second workspace: benchmarks and models of the papers' machines. The product builds, tests
+# and installs without it. In the same target folder, crates of the registry are built once.
+HAS_EVIDENCE := $(wildcard evidence/Cargo.toml)
+# A stage of it, where it is present: $(call evidence,NAME,SUBCOMMAND,OPTIONS)
+evidence = $(if $(HAS_EVIDENCE),scripts/stage "evidence: $1" \
+  $(CARGO) $2 --manifest-path evidence/Cargo.toml --target-dir $(TARGET) --locked $3)
+# What `make install` installs.
+PARTS := tasks programs $(if $(HAS_EVIDENCE),bench)
 
 # Crates with unsafe code that runs in our own address space.
 SANITIZED := usher-heartbeat usher-act usher-meter usher-rules usher-tasks usher-tasks-capi
@@ -54,13 +64,13 @@ UNDO := --package usher-act --package usher --tests
 # A build tool that is missing is named before anything is built or installed.
 TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19:clang-19 lib:hwloc:libhwloc-dev \
   lib:libelf:libelf-dev lib:zlib:zlib1g-dev lib:libudev:libudev-dev
-# What packages contain.
-SHIPPED := --package usher --package usher-bench --package usher-ompt --package usher-tasks-capi
+# What packages contain beside usher-bench.
+SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
-  new-skips skips
+  new-skips skips loc
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
@@ -91,6 +101,7 @@ setup-examples:
 build:
 	@scripts/need $(TOOLS) strip:binutils objcopy:binutils
 	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) --workspace
+	@$(call evidence,build,build,--profile $(PROFILE) --workspace)
 
 # Without the benchmarks, which a user does not need.
 build-run:
@@ -105,10 +116,12 @@ lint: setup fmt clippy
 
 fmt:
 	@scripts/stage format $(CARGO) fmt --all --check
+	@$(if $(HAS_EVIDENCE),scripts/stage "evidence: format" sh -c 'cd evidence && exec $(CARGO) fmt --check')
 	@scripts/stage "C format" clang-format --dry-run -Werror $(C_FILES)
 
 clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@$(call evidence,lints,clippy,--workspace --all-targets -- -D warnings)
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
 
 # Installed files, the errors for missing tools, the rights of the units.
@@ -122,10 +135,12 @@ deny:
 
 unit:
 	@scripts/stage tests $(CARGO) test --locked --workspace --no-fail-fast
+	@$(call evidence,tests,test,--workspace --no-fail-fast)
 
 # From debug builds, which the tests need anyway.
 deb-test:
 	@$(CARGO) build --locked --quiet --workspace --lib --bins
+	@$(call evidence,build,build,--quiet --workspace --bins)
 	@scripts/stage "Debian packages" integrations/tests/deb $(TARGET)/debug
 
 # Every parser and the socket with random changes of valid inputs, for so many seconds.
@@ -165,6 +180,7 @@ lab: guests
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3600 USHER_FUZZ_SEED=
 	@scripts/stage "Usher in all guests" $(IN_GUESTS) --test lab -- long::
 	@$(CARGO) build --locked --quiet --workspace --lib --bins
+	@$(call evidence,build,build,--quiet --workspace --bins)
 	@scripts/stage "all systemd guests" $(IN_GUESTS) --test hosts -- long::
 	@for kernel in oldest newest; do \
 	  $(GUEST_RUNNER) $$kernel --" scripts/stage "tests under the $$kernel kernel" \
@@ -177,6 +193,7 @@ loom:
 
 doc:
 	@RUSTDOCFLAGS="-D warnings" scripts/stage documentation $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	@RUSTDOCFLAGS="-D warnings" $(call evidence,documentation,doc,--workspace --no-deps --document-private-items)
 
 # The one-liners that the examples document.
 c-examples: build-tasks
@@ -236,7 +253,7 @@ install-tasks: build-tasks
 	@scripts/install put $(STAGE)-tasks "$(PREFIX)" "$(DESTDIR)"
 
 install: build
-	@scripts/install gather $(BIN) $(VERSION) $(STAGE) tasks programs
+	@scripts/install gather $(BIN) $(VERSION) $(STAGE) $(PARTS)
 	@scripts/install put $(STAGE) "$(PREFIX)" "$(DESTDIR)"
 
 uninstall:
@@ -247,7 +264,16 @@ deb: PROFILE = dist
 deb:
 	@scripts/need $(TOOLS) dpkg-buildpackage:dpkg-dev dh:debhelper
 	@scripts/stage build $(CARGO) build --locked --profile $(PROFILE) $(SHIPPED)
+	@$(call evidence,build,build,--profile $(PROFILE) --package usher-bench)
 	@scripts/stage "Debian packages" scripts/deb $(BIN) $(VERSION) $(TARGET)/deb
+
+# Tracked lines of Rust and C.
+loc:
+	@count() { git ls-files -z -- "$$@" | xargs -0 cat | wc -l; }; \
+	printf '%7d  %s\n' \
+	  $$(count 'crates/*.rs' 'crates/*.c' 'crates/*.h') "crates/, with tests" \
+	  $$(count 'evidence/*.rs' 'evidence/*.c' 'evidence/*.h') evidence/ \
+	  $$(count '*.rs' '*.c' '*.h') all
 
 # The linker of cargo-zigbuild knows the symbols of older glibc versions.
 dist: PROFILE = dist

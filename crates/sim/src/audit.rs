@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Number of programs that have arrived so far.
+    /// Number of programs that have arrived.
     pub fn programs(&self) -> usize {
         self.jobs.len()
     }

@@ -154,7 +154,7 @@ impl Engine {
         self.now_ns
     }
 
-    /// Number of events handled so far.
+    /// Number of handled events.
     pub fn events(&self) -> u64 {
         self.events
     }

@@ -11,16 +11,13 @@
 //! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
 //!   the real actuator;
 //! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`: experiments;
-//! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs;
-//! - `chip`, `coloring`: the models of paper 5's chip and paper 3a's server.
+//! - `mixfile`: sim files; `fuzz`: test cases with injected faults; `playback`: recorded runs.
 
 pub mod actuator;
 pub mod alone;
 pub mod audit;
 pub mod campaign;
-pub mod chip;
 mod clock;
-pub mod coloring;
 mod contention;
 pub mod engine;
 pub mod evaluation;

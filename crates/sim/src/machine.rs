@@ -42,7 +42,7 @@ pub struct Costs {
 impl Default for Costs {
     /// The machine of paper 1 (Opteron 6172). Switch and refill costs are lmbench measurements of
     /// servers of that time. The bandwidth of a die (two channels of DDR3-1333, peak 21 GB/s) is
-    /// fitted to the paper's figures for its sample mix (`examples/fit_sample.rs`).
+    /// fitted to the paper's figures for its sample mix (`evidence/bench/examples/fit_sample.rs`).
     fn default() -> Self {
         Self {
             switch_ns: 2_000.0,

@@ -13,7 +13,7 @@
 //! (`tests/fidelity.rs`). `data/parsec-traits.json` states for each program which traits are fitted
 //! and which are assumed. Two traits are not determined by the speed-ups: the memory traffic of
 //! ferret and of streamcluster. They are fitted to paper 1's figures for its sample mix
-//! (`examples/fit_sample.rs`).
+//! (`evidence/bench/examples/fit_sample.rs`).
 //!
 //! The programs are modelled after PARSEC 2.1 with pthreads. blackscholes has no barriers, but its
 //! model has one at the end of each repetition. dedup and ferret are pipelines with a set of

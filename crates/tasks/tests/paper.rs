@@ -177,7 +177,7 @@ fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
 /// task is delayed until no other task is left that could run beside its successors. The figure
 /// does not state the dependencies; these chains are such tasks. Cores take their tasks in lockstep
 /// here, so only the order matters. The simulator runs the same tasks on a chip with a clock
-/// (`usher_sim::chip::figure4`).
+/// (`usher_chip::figure4`).
 #[test]
 fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
     let tasks = chains(&[3, 7, 7, 7]);

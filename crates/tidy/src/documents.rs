@@ -15,19 +15,22 @@ pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
     let Some(map) = tree.get(MAP) else {
         return vec![Breach::new(MAP, 0, "is missing")];
     };
-    let named: BTreeSet<&str> = map
-        .text
-        .match_indices("crates/")
-        .map(|(at, prefix)| first_word(&map.text[at + prefix.len()..]))
-        .filter(|name| !name.is_empty())
+    let named: BTreeSet<&str> = ["crates/", "evidence/"]
+        .into_iter()
+        .flat_map(|workspace| map.text.match_indices(workspace))
+        .filter_map(|(at, workspace)| {
+            let name = first_word(&map.text[at + workspace.len()..]);
+            let end = at + workspace.len() + name.len();
+            (!name.is_empty()).then(|| &map.text[at..end])
+        })
         .collect();
     let crates: BTreeSet<&str> = tree.crates().into_iter().collect();
     let forgotten = crates
         .difference(&named)
-        .map(|name| format!("the code map lacks crates/{name}"));
+        .map(|name| format!("the code map lacks {name}"));
     let invented = named
         .difference(&crates)
-        .map(|name| format!("there is no crates/{name}"));
+        .map(|name| format!("there is no {name}"));
     forgotten
         .chain(invented)
         .map(|what| Breach::new(MAP, 0, what))
@@ -190,13 +193,16 @@ mod tests {
 
     #[test]
     fn the_map_shows_every_crate_and_no_other() {
-        let crates = [("crates/a/Cargo.toml", ""), ("crates/b/Cargo.toml", "")];
+        let crates = [("crates/a/Cargo.toml", ""), ("evidence/b/Cargo.toml", "")];
         let with = |map| breaches_of(check_code_map, &[(MAP, map), crates[0], crates[1]]);
-        assert_eq!(with("`crates/a`, crates/b/src/lib.rs in crates/"), [""; 0]);
+        assert_eq!(
+            with("`crates/a`, evidence/b/src/lib.rs in crates/ and evidence/"),
+            [""; 0]
+        );
         assert_eq!(
             with("`crates/a` and crates/c."),
             [
-                "ARCHITECTURE.md: the code map lacks crates/b",
+                "ARCHITECTURE.md: the code map lacks evidence/b",
                 "ARCHITECTURE.md: there is no crates/c"
             ]
         );

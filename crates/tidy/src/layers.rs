@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use crate::{Breach, Tree};
 
-/// Each crate with its layer; a crate depends on lower layers only.
-const LAYERS: [(&str, u32); 24] = [
+/// Each crate with its layer; a crate depends on lower layers only. Those of `evidence/` are above
+/// all of `crates/`: the product builds without them.
+const LAYERS: [(&str, u32); 26] = [
     ("model", 0),
     ("heartbeat", 0),
     ("topology", 1),
@@ -28,10 +29,12 @@ const LAYERS: [(&str, u32); 24] = [
     ("host", 3),
     ("sim", 3),
     ("usher", 4),
-    ("bench", 5),
     ("fuzz", 4),
     ("skip", 0),
     ("tidy", 0),
+    ("chip", 5),
+    ("coloring", 5),
+    ("bench", 6),
 ];
 
 /// All that `policy` may be built on: the values, arithmetic, and what turns
@@ -48,8 +51,9 @@ const POLICY_MAY_USE: [&str; 5] = [
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let layers = BTreeMap::from(LAYERS);
     let mut breaches = Vec::new();
-    for name in tree.crates() {
-        let path = format!("crates/{name}/Cargo.toml");
+    for folder in tree.crates() {
+        let path = format!("{folder}/Cargo.toml");
+        let name = folder.rsplit('/').next().unwrap_or(folder);
         let Some(&layer) = layers.get(name) else {
             let what = format!("give {name} a layer in crates/tidy/src/layers.rs");
             breaches.push(Breach::new(&path, 0, what));
@@ -116,6 +120,11 @@ mod tests {
         assert_eq!(found("probe", up), ["usher-host is not in a lower layer"]);
         let level = "[build-dependencies]\nusher-act.workspace = true\n";
         assert_eq!(found("probe", level), ["usher-act is not in a lower layer"]);
+        let evidence = "[dev-dependencies]\nusher-chip.workspace = true\n";
+        assert_eq!(
+            found("usher", evidence),
+            ["usher-chip is not in a lower layer"]
+        );
         let value = "[dependencies]\nusher-heartbeat.workspace = true\n";
         assert_eq!(
             found("model", value),

@@ -233,8 +233,8 @@ pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
     let mut defined: BTreeMap<String, BTreeMap<&str, (&str, usize)>> = BTreeMap::new();
     // Nothing depends on a crate that is only a program.
     let is_library = |file: &&File| {
-        file.crate_name()
-            .is_some_and(|name| tree.get(&format!("crates/{name}/src/lib.rs")).is_some())
+        file.crate_folder()
+            .is_some_and(|folder| tree.get(&format!("{folder}/src/lib.rs")).is_some())
     };
     let sources = tree.rust().filter(|file| file.path.contains("/src/"));
     for file in sources.filter(is_library) {
@@ -265,11 +265,16 @@ pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
 
 /// The crates of the tree that each of them depends on, directly or not.
 fn dependencies(tree: &Tree) -> BTreeMap<&str, BTreeSet<&str>> {
-    let crates = tree.crates();
-    let direct: BTreeMap<&str, BTreeSet<&str>> = crates
+    let folders = tree.crates();
+    let crates: Vec<&str> = folders
         .iter()
-        .map(|name| {
-            let manifest = tree.get(&format!("crates/{name}/Cargo.toml"));
+        .filter_map(|folder| folder.rsplit('/').next())
+        .collect();
+    let direct: BTreeMap<&str, BTreeSet<&str>> = folders
+        .iter()
+        .zip(&crates)
+        .map(|(folder, name)| {
+            let manifest = tree.get(&format!("{folder}/Cargo.toml"));
             let table: toml::Table = manifest
                 .and_then(|file| file.text.parse().ok())
                 .unwrap_or_default();
@@ -349,8 +354,8 @@ mod tests {
             ("crates/b/src/lib.rs", "pub struct Row;"),
             ("crates/c/Cargo.toml", &uses_b),
             ("crates/c/src/lib.rs", "struct Kind;\npub type Plan = u8;\n"),
-            ("crates/d/Cargo.toml", ""),
-            ("crates/d/src/lib.rs", "pub struct Plan;"),
+            ("evidence/d/Cargo.toml", ""),
+            ("evidence/d/src/lib.rs", "pub struct Plan;"),
         ]);
         assert_eq!(
             lines(check_homonyms(&tree)),

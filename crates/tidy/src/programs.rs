@@ -10,7 +10,7 @@ pub const MAIN_LINES: usize = 40;
 pub fn check(tree: &Tree) -> Vec<Breach> {
     let mains = tree
         .rust()
-        .filter(|file| file.path.starts_with("crates/") && file.path.ends_with("/src/main.rs"));
+        .filter(|file| file.crate_name().is_some() && file.path.ends_with("/src/main.rs"));
     mains
         .filter_map(|file| {
             let lines = code_lines(file);

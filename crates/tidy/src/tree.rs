@@ -6,7 +6,9 @@ use std::io;
 use std::path::Path;
 
 /// Folders that hold what was built or measured, not what was written.
-const SKIPPED: [&str; 4] = [".git", "target", "out", "examples/data"];
+const SKIPPED: [&str; 5] = [".git", "target", "evidence/target", "out", "examples/data"];
+/// Folders with the crates of a workspace each: the product, and the evidence for it.
+const WORKSPACES: [&str; 2] = ["crates/", "evidence/"];
 
 /// A text file.
 #[derive(Debug, Clone)]
@@ -25,9 +27,17 @@ impl File {
             .is_some_and(|(_, last)| last == extension)
     }
 
-    /// The crate that it belongs to: the folder's name below `crates/`.
+    /// The crate that it belongs to: the folder's name below `crates/` or `evidence/`.
     pub fn crate_name(&self) -> Option<&str> {
-        self.path.strip_prefix("crates/")?.split('/').next()
+        self.crate_folder()?.rsplit('/').next()
+    }
+
+    /// The folder of its crate, such as `crates/model`.
+    pub fn crate_folder(&self) -> Option<&str> {
+        WORKSPACES.iter().find_map(|workspace| {
+            let (name, _) = self.path.strip_prefix(workspace)?.split_once('/')?;
+            Some(&self.path[..workspace.len() + name.len()])
+        })
     }
 
     /// Whether it is an integration test or a benchmark.
@@ -121,14 +131,14 @@ impl Tree {
             || self.others.iter().any(|other| below(other))
     }
 
-    /// The crates: folders of `crates/` with a manifest, in order.
+    /// The crates: folders of `crates/` and `evidence/` with a manifest, in order.
     pub fn crates(&self) -> Vec<&str> {
         let manifest = |file: &'_ File| file.path.ends_with("/Cargo.toml");
         let mut names: Vec<&str> = self
             .files
             .iter()
             .filter(|file| manifest(file) && file.path.matches('/').count() == 2)
-            .filter_map(File::crate_name)
+            .filter_map(File::crate_folder)
             .collect();
         names.dedup();
         names
@@ -147,8 +157,12 @@ mod tests {
             ("crates/a/src/lib.rs", "one\ntwo"),
             ("crates/b/Cargo.toml", ""),
             ("crates/b/sub/x/Cargo.toml", ""),
+            ("evidence/Cargo.toml", ""),
+            ("evidence/c/Cargo.toml", ""),
         ]);
-        assert_eq!(tree.crates(), ["a", "b"]);
+        assert_eq!(tree.crates(), ["crates/a", "crates/b", "evidence/c"]);
+        assert_eq!(tree.files[5].crate_name(), None);
+        assert_eq!(tree.files[6].crate_name(), Some("c"));
         assert!(tree.holds("crates/a/src") && tree.holds("crates/a/src/") && tree.holds(""));
         assert!(!tree.holds("crates/a/s") && !tree.holds("crates/c"));
         let lib = tree.get("crates/a/src/lib.rs").unwrap();

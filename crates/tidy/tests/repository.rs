@@ -10,7 +10,7 @@ fn the_repository_keeps_its_rules() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let tree = Tree::read(&root).unwrap();
     assert!(
-        tree.crates().contains(&"tidy"),
+        tree.crates().contains(&"crates/tidy"),
         "{} is not the root",
         root.display()
     );

@@ -13,7 +13,9 @@ const PREFIX: &str = "/usr/local";
 const DEBS: &str = "lib/usher-lab/debs";
 const NEWER_DEBS: &str = "lib/usher-lab/newer-debs";
 /// Contents of the packages beside `usher`.
-const SHIPPED: [&str; 3] = ["usher-bench", "libusher_ompt.so", "libusher_tasks_capi.a"];
+const SHIPPED: [&str; 2] = ["libusher_ompt.so", "libusher_tasks_capi.a"];
+/// Another, if the sources have `evidence/`.
+const BENCH: &str = "usher-bench";
 /// The tools that build them, with their packages.
 const TOOLS: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")];
 
@@ -92,7 +94,10 @@ pub fn no_packages() -> Option<String> {
     if let Some((tool, package)) = TOOLS.iter().find(lacks) {
         return Some(format!("no {tool} (package {package})"));
     }
-    let missing = SHIPPED.iter().find(|file| !built().join(file).exists())?;
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let bench = top.join("evidence/Cargo.toml").exists().then_some(BENCH);
+    let mut shipped = SHIPPED.into_iter().chain(bench);
+    let missing = shipped.find(|file| !built().join(file).exists())?;
     Some(format!("{missing} is not built (make lab builds it)"))
 }
 

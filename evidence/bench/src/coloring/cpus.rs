@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads of this machine as CPUs of a Linux 2.4: they do the operations of a workload's tasks,
+//! and schedule by walking the queue in real memory under a real lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use usher_coloring::kernel::{self, Field, RUNNING, SLEEPING, Structures};
+use usher_coloring::machine::{Colors, WorkloadKind};
+use usher_coloring::workload::{OperationResult, Workload};
+
+use super::lock::{LockTally, SpinLock};
+use super::region::{Pages, Region, View, walk_queue};
+use super::work::{Own, Work};
+
+/// Period of the timer tick.
+const TICK_NS: u64 = 10_000_000;
+
+/// End condition of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Until {
+    /// After these two times; only the second counts.
+    Time(Duration, Duration),
+    /// After this number of operations.
+    Operations(u64),
+}
+
+/// Settings of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// The workload.
+    pub load: WorkloadKind,
+    /// Placement of the structures.
+    pub colors: Colors,
+    /// Page size.
+    pub pages: Pages,
+    /// Threads.
+    pub cpus: usize,
+    /// End of the run.
+    pub until: Until,
+    /// Turns of arithmetic an operation.
+    pub turns: u64,
+    /// Seed of the queue's order and of the tasks' CPUs at the start.
+    pub seed: u64,
+}
+
+/// Results of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Measured wall time.
+    pub seconds: f64,
+    /// Messages or requests, from the start on.
+    pub completed: u64,
+    /// Operations done.
+    pub operations: u64,
+    /// Calls of the scheduler.
+    pub decisions: u64,
+    /// Structures that walks visited.
+    pub visits: u64,
+    /// Of all CPUs together.
+    pub lock: LockTally,
+}
+
+impl Tally {
+    fn and(self, other: Self) -> Self {
+        Self {
+            seconds: self.seconds.max(other.seconds),
+            completed: self.completed.max(other.completed),
+            operations: self.operations + other.operations,
+            decisions: self.decisions + other.decisions,
+            visits: self.visits + other.visits,
+            lock: self.lock.and(other.lock),
+        }
+    }
+}
+
+/// State that all CPUs share.
+struct Machine<'a> {
+    workload: &'a dyn Workload,
+    view: View<'a>,
+    /// From a structure to its task.
+    places: &'a [u32],
+    own: &'a [Own],
+    lock: SpinLock,
+    /// The task that runs on each CPU; 0 if it is idle.
+    running: Vec<AtomicU32>,
+    /// Idle CPUs that were notified of work.
+    notified: Vec<AtomicBool>,
+    stop: AtomicBool,
+    operations: AtomicU64,
+    start: Instant,
+    plan: Plan,
+}
+
+/// Runs a workload.
+pub fn run(plan: &Plan) -> Result<Tally> {
+    let workload = plan.load.workload();
+    let tasks = workload.tasks();
+    let region = Region::new(tasks, plan.pages)?;
+    let places = region.places(tasks, plan.colors)?;
+    let mut view = View::new(&region, &places);
+    view.fill(Some(workload.as_ref()), plan.cpus, plan.seed);
+    let own: Vec<Own> = (0..tasks).map(|_| Own::default()).collect();
+    let machine = Machine {
+        workload: workload.as_ref(),
+        view,
+        places: &places,
+        own: &own,
+        lock: SpinLock::default(),
+        running: (0..plan.cpus).map(|_| AtomicU32::new(0)).collect(),
+        notified: (0..plan.cpus).map(|_| AtomicBool::new(true)).collect(),
+        stop: AtomicBool::new(false),
+        operations: AtomicU64::new(0),
+        start: Instant::now(),
+        plan: *plan,
+    };
+    let tallies = std::thread::scope(|scope| {
+        let cpu = |number| Cpu::new(&machine, number).run();
+        let others: Vec<_> = (1..plan.cpus)
+            .map(|n| scope.spawn(move || cpu(n)))
+            .collect();
+        let first = cpu(0);
+        let mut all = vec![Some(first)];
+        all.extend(others.into_iter().map(|other| other.join().ok()));
+        all.into_iter().collect::<Option<Vec<_>>>()
+    });
+    let tallies = tallies.context("a thread of the workload panicked")?;
+    let mut all = tallies.into_iter().fold(Tally::default(), Tally::and);
+    all.completed = workload.completed();
+    Ok(all)
+}
+
+/// A CPU.
+struct Cpu<'a> {
+    machine: &'a Machine<'a>,
+    view: View<'a>,
+    number: usize,
+    current: Option<u32>,
+    to_wake: Vec<usize>,
+    next_tick_ns: u64,
+    work: Work,
+    /// Start of the counted part.
+    counts_from_ns: u64,
+    tally: Tally,
+}
+
+impl<'a> Cpu<'a> {
+    fn new(machine: &'a Machine<'a>, number: usize) -> Self {
+        Self {
+            machine,
+            view: machine.view,
+            number,
+            current: None,
+            to_wake: vec![],
+            next_tick_ns: TICK_NS,
+            work: Work::new(number as u64, machine.plan.turns),
+            counts_from_ns: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    fn run(mut self) -> Tally {
+        let warm_ns = match self.machine.plan.until {
+            Until::Time(warm, _) => warm.as_nanos() as u64,
+            Until::Operations(_) => 0,
+        };
+        loop {
+            let now_ns = self.machine.start.elapsed().as_nanos() as u64;
+            if self.ends(now_ns) {
+                break;
+            }
+            if self.counts_from_ns == 0 && now_ns >= warm_ns {
+                self.counts_from_ns = now_ns;
+                self.tally = Tally::default();
+            }
+            self.machine.workload.arrivals(now_ns, &mut self.to_wake);
+            while let Some(task) = self.to_wake.pop() {
+                self.wake(self.machine.places[task]);
+            }
+            match self.current {
+                None => self.schedule(),
+                Some(task) => self.go_on(task, now_ns),
+            }
+        }
+        let end_ns = self.machine.start.elapsed().as_nanos() as u64;
+        self.tally.seconds = (end_ns - self.counts_from_ns) as f64 / 1e9;
+        self.tally
+    }
+
+    fn ends(&self, now_ns: u64) -> bool {
+        let over = match self.machine.plan.until {
+            Until::Time(warm, time) => u128::from(now_ns) >= (warm + time).as_nanos(),
+            Until::Operations(count) => self.machine.operations.load(Relaxed) >= count,
+        };
+        if over {
+            self.machine.stop.store(true, Relaxed);
+        }
+        self.machine.stop.load(Relaxed)
+    }
+
+    fn go_on(&mut self, task: u32, now_ns: u64) {
+        while self.next_tick_ns <= now_ns {
+            self.next_tick_ns += TICK_NS;
+            kernel::tick(&mut self.view, task);
+        }
+        if self.view.read(task, Field::NeedResched) != 0 {
+            return self.schedule();
+        }
+        // The state must be written before the test of the wait condition, so that no wake-up is
+        // lost: a waker that sees the mark of the waiting task writes the state later.
+        self.view.write(task, Field::State, SLEEPING);
+        let place = self.place(task);
+        let step = self.machine.workload.step(place, now_ns, &mut self.to_wake);
+        if step == OperationResult::Waits {
+            return self.schedule();
+        }
+        self.view.write(task, Field::State, RUNNING);
+        self.work.operation(&self.machine.own[place]);
+        self.tally.operations += 1;
+        if let Until::Operations(_) = self.machine.plan.until {
+            self.machine.operations.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Structures stand in the blocks in the order of the tasks.
+    fn place(&self, task: u32) -> usize {
+        task as usize * 4 / kernel::BLOCK_BYTES - 1
+    }
+
+    fn wake(&mut self, task: u32) {
+        let machine = self.machine;
+        let view = &mut self.view;
+        machine.lock.with(&mut self.tally.lock, || {
+            let who = |cpu: &AtomicU32| Some(cpu.load(Relaxed)).filter(|&task| task != 0);
+            let running: Vec<Option<u32>> = machine.running.iter().map(who).collect();
+            let woken = kernel::wake(view, task, &running);
+            if let Some(cpu) = woken.cpu.filter(|&cpu| running[cpu].is_none()) {
+                machine.notified[cpu].store(true, Relaxed);
+            }
+        });
+    }
+
+    /// Idle CPUs call this repeatedly; without a notification it does nothing.
+    fn schedule(&mut self) {
+        let notified = &self.machine.notified[self.number];
+        if self.current.is_none() && !notified.swap(false, Relaxed) {
+            return std::hint::spin_loop();
+        }
+        let (machine, number, prev) = (self.machine, self.number, self.current);
+        let view = &mut self.view;
+        let chosen = machine.lock.with(&mut self.tally.lock, || {
+            let chosen = kernel::schedule(view, number as u32, prev, walk_queue);
+            machine.running[number].store(chosen.next.unwrap_or(0), Relaxed);
+            chosen
+        });
+        self.current = chosen.next;
+        self.tally.decisions += 1;
+        self.tally.visits += u64::from(chosen.visits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(load: WorkloadKind, colors: Colors, cpus: usize) -> Plan {
+        Plan {
+            load,
+            colors,
+            pages: Pages::Small,
+            cpus,
+            until: Until::Operations(30_000),
+            turns: 1,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn workloads_progress_with_all_colours_and_cpus() {
+        for load in WorkloadKind::ALL {
+            for colors in [Colors::Plain, Colors::DEFAULT] {
+                for cpus in [1, 2] {
+                    let tally = run(&plan(load, colors, cpus)).unwrap();
+                    assert!(tally.operations >= 30_000, "{load:?} {colors:?} {cpus}");
+                    assert!(tally.decisions > 0 && tally.visits > tally.decisions);
+                    // The first messages are late: all are sent before any is received.
+                    assert!(tally.completed > 0 || load == WorkloadKind::Chat);
+                    assert!(tally.lock.acquisitions >= tally.decisions);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_cpu_decides_alike_wherever_structures_stand() {
+        let counts = |colors| {
+            let tally = run(&plan(WorkloadKind::Chat, colors, 1)).unwrap();
+            (tally.operations, tally.decisions)
+        };
+        let (plain, ours) = (counts(Colors::Plain), counts(Colors::DEFAULT));
+        assert_eq!(plain.0, ours.0);
+        // Ticks of the clock may fall on different tasks.
+        assert!(plain.1.abs_diff(ours.1) < plain.1 / 4, "{plain:?} {ours:?}");
+    }
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Misses of the walk in this machine's first and second level, by cachegrind.
+//!
+//! Cachegrind's last level is given this machine's second one. Addresses are the
+//! program's, as if pages were laid out as the program sees them, which is so within
+//! huge pages.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use usher_coloring::machine::{Colors, WorkloadKind};
+
+use super::cpus::Tally;
+use crate::cachegrind::{self, Counted, Counts, Shape};
+
+/// The function that cachegrind counts misses of.
+const FUNCTION: &str = "coloring::region::walk_queue";
+
+/// First level of data, and second level, of a machine's CPU 0.
+pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
+    let dir = sys.join("devices/system/cpu/cpu0/cache");
+    let shape = |level: &str, kind: &[&str]| -> Result<Shape> {
+        for index in 0..8 {
+            let dir = dir.join(format!("index{index}"));
+            let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+            let is = text("level").trim() == level && kind.contains(&text("type").trim());
+            if is {
+                return shape_of(&dir);
+            }
+        }
+        anyhow::bail!("{} has no level {level} for data", dir.display())
+    };
+    Ok((
+        shape("1", &["Data", "Unified"])?,
+        shape("2", &["Data", "Unified"])?,
+    ))
+}
+
+fn shape_of(dir: &Path) -> Result<Shape> {
+    let number = |name: &str| -> Result<u64> {
+        let path = dir.join(name);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let text = text.trim();
+        let (digits, unit) = match text.strip_suffix('K') {
+            Some(digits) => (digits, 1024),
+            None => (text, 1),
+        };
+        let value: u64 = digits
+            .parse()
+            .with_context(|| format!("{}: {text:?} is no number", path.display()))?;
+        Ok(value * unit)
+    };
+    Ok(Shape {
+        bytes: number("size")?,
+        ways: number("ways_of_associativity")?,
+        line_bytes: number("coherency_line_size")?,
+    })
+}
+
+/// Cachegrind's counts of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Grind {
+    /// Which workload.
+    pub load: String,
+    /// Placement of the structures.
+    pub colors: String,
+    /// The run's own counts.
+    pub tally: Tally,
+    /// Of the walk.
+    pub walk: Misses,
+    /// Of the whole program, its start included.
+    pub all: Misses,
+}
+
+/// Reads and writes of data, and their misses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Misses {
+    /// Reads and writes.
+    pub accesses: u64,
+    /// Those that missed in the first level.
+    pub first: u64,
+    /// Those that missed in the second, too.
+    pub second: u64,
+}
+
+impl From<Counts> for Misses {
+    fn from(counts: Counts) -> Self {
+        Self {
+            accesses: counts.accesses,
+            first: counts.first,
+            second: counts.last,
+        }
+    }
+}
+
+/// Runs a workload of `operations` operations under cachegrind.
+pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
+    let (first, second) = shapes(Path::new("/sys"))?;
+    let own = std::env::current_exe().context("finding this program")?;
+    let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
+    let [valgrind, words @ ..] = cachegrind::words(first, second, &out);
+    let mut command = Command::new(valgrind);
+    command
+        .args(words)
+        .arg(own)
+        .args([
+            "coloring-run",
+            "--load",
+            load.name(),
+            "--colors",
+            variant(colors),
+        ])
+        .args(["--operations", &operations.to_string()]);
+    let output = command
+        .output()
+        .context("running valgrind (scripts/setup bench installs it)")?;
+    ensure!(
+        output.status.success(),
+        "valgrind failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+            .lines()
+            .next_back()
+            .unwrap_or("no message")
+    );
+    let tally = serde_json::from_slice(&output.stdout).context("what the run counted")?;
+    let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
+    let (walk, all) = misses(&text)?;
+    Ok(Grind {
+        load: load.name().to_owned(),
+        colors: colors.name(),
+        tally,
+        walk,
+        all,
+    })
+}
+
+/// The word for colours on the command line of a run.
+pub fn variant(colors: Colors) -> &'static str {
+    match colors {
+        Colors::Plain => "plain",
+        Colors::Modulo(_) => "modulo",
+        Colors::Colored(_) => "ours",
+    }
+}
+
+/// Of [`FUNCTION`], and of everything, in a file of cachegrind's.
+fn misses(text: &str) -> Result<(Misses, Misses)> {
+    let counted = Counted::read(text)?;
+    let walk = counted.of(FUNCTION);
+    let walk =
+        walk.with_context(|| format!("no function {FUNCTION}: was this program stripped?"))?;
+    Ok((walk.into(), counted.all()?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_of_the_walk_stand_beside_all() {
+        let text = "\
+events: Ir I1mr ILmr Dr D1mr DLmr Dw D1mw DLmw
+fn=usher_bench::coloring::region::walk_queue
+20 100 1 1 50 40 30 2 1 0
+summary: 120 1 1 63 52 41 12 11 10
+";
+        let (walk, all) = misses(text).unwrap();
+        let of = |accesses, first, second| Misses {
+            accesses,
+            first,
+            second,
+        };
+        assert_eq!((walk, all), (of(52, 41, 30), of(75, 63, 51)));
+        let none = text.replace("walk_queue", "gone");
+        assert!(misses(&none).unwrap_err().to_string().contains("stripped"));
+    }
+
+    #[test]
+    fn caches_come_from_sysfs() {
+        let sys = tempfile::tempdir().unwrap();
+        let cache = sys.path().join("devices/system/cpu/cpu0/cache");
+        let files = [
+            ("index0", ["1", "Data", "32K", "8", "64"]),
+            ("index1", ["1", "Instruction", "64K", "4", "64"]),
+            ("index2", ["2", "Unified", "1024K", "8", "64"]),
+        ];
+        let names = [
+            "level",
+            "type",
+            "size",
+            "ways_of_associativity",
+            "coherency_line_size",
+        ];
+        for (index, values) in files {
+            fs::create_dir_all(cache.join(index)).unwrap();
+            for (name, value) in names.iter().zip(values) {
+                fs::write(cache.join(index).join(name), format!("{value}\n")).unwrap();
+            }
+        }
+        let (first, second) = shapes(sys.path()).unwrap();
+        assert_eq!(first.option("D1"), "--D1=32768,8,64");
+        assert_eq!(second.option("LL"), "--LL=1048576,8,64");
+        fs::remove_dir_all(cache.join("index2")).unwrap();
+        assert!(
+            shapes(sys.path())
+                .unwrap_err()
+                .to_string()
+                .contains("level 2")
+        );
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pairs of runs of a workload on this machine: plain and coloured, one right after
+//! the other, the order alternating.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use usher_coloring::machine::{Colors, WorkloadKind};
+use usher_report::stats::{self, Estimate, Statistic};
+
+use super::cpus::{self, Plan, Tally};
+
+/// Seed of the bootstrap.
+const SEED: u64 = 1;
+
+/// A workload's pairs of runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pairs {
+    /// Its name.
+    pub load: String,
+    /// Threads.
+    pub threads: usize,
+    /// Plain and coloured.
+    pub pairs: Vec<[Tally; 2]>,
+}
+
+/// Runs `pairs` pairs of the plan, plain and coloured.
+pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
+    let load: WorkloadKind = plan.load;
+    let run = |colors: Colors, seed: usize| {
+        cpus::run(&Plan {
+            colors,
+            seed: seed as u64 + 1,
+            ..*plan
+        })
+    };
+    let pair = |n: usize| -> Result<[Tally; 2]> {
+        Ok(match n % 2 {
+            0 => {
+                let plain = run(Colors::Plain, n)?;
+                [plain, run(Colors::DEFAULT, n)?]
+            }
+            _ => {
+                let colored = run(Colors::DEFAULT, n)?;
+                [run(Colors::Plain, n)?, colored]
+            }
+        })
+    };
+    Ok(Pairs {
+        load: load.name().to_owned(),
+        threads: plan.cpus,
+        pairs: (0..pairs).map(pair).collect::<Result<_>>()?,
+    })
+}
+
+impl Pairs {
+    /// Operations a second, coloured over plain.
+    pub fn gain(&self) -> Option<Estimate> {
+        let rate = |tally: &Tally| tally.operations as f64 / tally.seconds;
+        let ratio = |[plain, colored]: &[Tally; 2]| rate(colored) / rate(plain);
+        let ratios: Vec<f64> = self.pairs.iter().map(ratio).collect();
+        stats::estimate(&ratios, Statistic::Median, SEED)
+    }
+
+    /// The median of a figure over the runs of one kind, plain (0) or coloured (1).
+    pub fn median(&self, which: usize, figure: impl Fn(&Tally) -> f64) -> f64 {
+        let all: Vec<f64> = self.pairs.iter().map(|pair| figure(&pair[which])).collect();
+        stats::median(&all).unwrap_or(f64::NAN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gain_is_that_of_the_rates() {
+        let tally = |operations, seconds| Tally {
+            operations,
+            seconds,
+            ..Tally::default()
+        };
+        let pairs = Pairs {
+            load: "chat".to_owned(),
+            threads: 1,
+            pairs: vec![[tally(100, 1.0), tally(300, 2.0)]; 3],
+        };
+        assert_eq!(pairs.gain().unwrap().value, 1.5);
+        assert_eq!(pairs.median(1, |tally| tally.seconds), 2.0);
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Walks of run queues: the same blocks in the same order, structures at their
+//! starts and coloured.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use usher_coloring::kernel::WalkResult;
+use usher_coloring::machine::Colors;
+use usher_report::stats::{self, Estimate, Statistic};
+
+use super::lock::{LockTally, SpinLock};
+use super::region::{Pages, Region, View, walk_queue};
+
+/// Structures on the queue.
+pub const LENGTHS: [usize; 8] = [64, 128, 256, 512, 1024, 2400, 4096, 8192];
+/// Ways in which structures stand, in the order of the figures.
+pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::DEFAULT];
+/// Visits of a spell at least: less than the scheduler's slice of a busy machine.
+const VISITS: usize = 25_000;
+/// Spells of a variant in a round.
+const SPELLS: usize = 8;
+/// Seed of the bootstrap.
+const SEED: u64 = 1;
+
+/// A queue under one condition.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Walk {
+    /// Structures on it.
+    pub structures: usize,
+    /// Requested pages.
+    pub pages: Pages,
+    /// Threads that walk, one at a time.
+    pub threads: usize,
+    /// Share of the memory that is in huge pages.
+    pub huge_share: f64,
+    /// Per round, by [`VARIANTS`].
+    pub rounds: Vec<[Timed; 3]>,
+}
+
+/// One variant, once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    /// Time per structure visited: CPU time with one thread, wall time with several.
+    pub ns_a_visit: f64,
+    /// The threads' use of the lock, in all spells.
+    pub lock: LockTally,
+}
+
+impl Walk {
+    /// Median ns a visit of a variant.
+    pub fn ns(&self, variant: usize) -> f64 {
+        let all: Vec<f64> = self.rounds.iter().map(|r| r[variant].ns_a_visit).collect();
+        stats::median(&all).unwrap_or(f64::NAN)
+    }
+
+    /// Time of the plain walk as a multiple of the variant's, round by round.
+    pub fn gain(&self, variant: usize) -> Option<Estimate> {
+        let ratio = |round: &[Timed; 3]| round[0].ns_a_visit / round[variant].ns_a_visit;
+        let ratios: Vec<f64> = self.rounds.iter().map(ratio).collect();
+        stats::estimate(&ratios, Statistic::Median, SEED)
+    }
+
+    /// Mean wait for the lock of a variant, us.
+    pub fn wait_us(&self, variant: usize) -> f64 {
+        let tallies = self.rounds.iter().map(|r| r[variant].lock);
+        let all = tallies.fold(LockTally::default(), LockTally::and);
+        all.waited_ns as f64 / 1e3 / all.acquisitions.max(1) as f64
+    }
+
+    /// Mean hold of the lock of a variant, us.
+    pub fn hold_us(&self, variant: usize) -> f64 {
+        let tallies = self.rounds.iter().map(|r| r[variant].lock);
+        let all = tallies.fold(LockTally::default(), LockTally::and);
+        all.held_ns as f64 / 1e3 / all.acquisitions.max(1) as f64
+    }
+}
+
+/// Measures a queue; the variants take turns, in alternating order.
+pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -> Result<Walk> {
+    let region = Region::new(structures, pages)?;
+    let mut walk = Walk {
+        structures,
+        pages,
+        threads,
+        huge_share: region.huge_bytes(Path::new("/proc"))? as f64 / region.bytes() as f64,
+        rounds: Vec::with_capacity(rounds),
+    };
+    for round in 0..rounds {
+        let mut timed = [Timed::default(); 3];
+        for turn in 0..VARIANTS.len() {
+            let variant = if round % 2 == 0 {
+                turn
+            } else {
+                VARIANTS.len() - 1 - turn
+            };
+            let places = region.places(structures, VARIANTS[variant])?;
+            let mut view = View::new(&region, &places);
+            view.fill(None, threads, structures as u64);
+            timed[variant] = time(view, structures, threads)?;
+        }
+        walk.rounds.push(timed);
+    }
+    Ok(walk)
+}
+
+/// The shortest of several spells, as interference by other programs (CPU, caches) only makes a
+/// spell longer.
+fn time(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
+    let mut all = Timed {
+        ns_a_visit: f64::INFINITY,
+        lock: LockTally::default(),
+    };
+    for _ in 0..SPELLS {
+        let timed = match threads {
+            1 => alone(view, structures),
+            _ => in_turn(view, structures, threads)?,
+        };
+        all.ns_a_visit = all.ns_a_visit.min(timed.ns_a_visit);
+        all.lock = all.lock.and(timed.lock);
+    }
+    Ok(all)
+}
+
+/// Walks of a spell; the first fill the caches.
+fn walks_of(structures: usize, threads: usize) -> usize {
+    VISITS.div_ceil(structures * threads).max(3)
+}
+
+/// One thread, by the CPU's time.
+fn alone(mut view: View<'_>, structures: usize) -> Timed {
+    (0..2).for_each(|_| once(&mut view, 0));
+    let walks = walks_of(structures, 1);
+    let start = cpu_ns();
+    (0..walks).for_each(|_| once(&mut view, 0));
+    Timed {
+        ns_a_visit: (cpu_ns() - start) as f64 / (walks * structures) as f64,
+        lock: LockTally::default(),
+    }
+}
+
+/// CPU time of this thread.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Several threads under one lock, by the wall's.
+fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
+    let walks = walks_of(structures, threads);
+    let (lock, barrier) = (&SpinLock::default(), &Barrier::new(threads));
+    let work = move |cpu: u32| {
+        let (mut view, mut tally) = (view, LockTally::default());
+        for _ in 0..2 {
+            lock.with(&mut LockTally::default(), || once(&mut view, cpu));
+        }
+        barrier.wait();
+        let start = Instant::now();
+        for _ in 0..walks {
+            lock.with(&mut tally, || once(&mut view, cpu));
+        }
+        (start, Instant::now(), tally)
+    };
+    let spans = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|cpu| scope.spawn(move || work(cpu as u32)))
+            .collect();
+        let joined = handles.into_iter().map(|handle| handle.join().ok());
+        joined.collect::<Option<Vec<_>>>()
+    });
+    let spans = spans.context("a walking thread panicked")?;
+    let start = spans.iter().map(|span| span.0).min().context("no thread")?;
+    let end = spans.iter().map(|span| span.1).max().context("no thread")?;
+    let visits = (walks * threads * structures) as f64;
+    Ok(Timed {
+        ns_a_visit: (end - start).as_nanos() as f64 / visits,
+        lock: spans
+            .iter()
+            .fold(LockTally::default(), |sum, span| sum.and(span.2)),
+    })
+}
+
+fn once(view: &mut View<'_>, cpu: u32) {
+    black_box(walk_queue(view, cpu, 1, WalkResult::NONE));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_times_every_variant() {
+        for threads in [1, 2] {
+            let walk = measure(64, Pages::Small, threads, 3).unwrap();
+            assert_eq!(walk.rounds.len(), 3);
+            let timed = || walk.rounds.iter().flatten();
+            assert!(timed().all(|timed| timed.ns_a_visit > 0.0));
+            let locked = timed().all(|timed| timed.lock.acquisitions > 0);
+            assert_eq!(locked, threads == 2);
+            assert!(walk.gain(2).is_some() && walk.huge_share == 0.0);
+        }
+    }
+}

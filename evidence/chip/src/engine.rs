@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The simulated chip: cores that take tasks from a dispatcher and execute their memory accesses in
+//! order of time.
+//!
+//! A core is in one of these states: waiting for the dispatcher's lock, about to access data or to
+//! fetch missed instructions, on its way to one of these points, or halted. Accesses to shared
+//! resources (lock, second-level cache, memory) are ordered by time, then by order of arrival, then
+//! by core number; a run is therefore deterministic. Data accesses are ordered the same way,
+//! because a write invalidates the line in other cores' caches. Instructions are never written,
+//! thus a core may run ahead through instructions that hit its cache.
+//!
+//! After the end of its task a core waits for the lock, resolves the dependants of the task and
+//! requests the next task while it holds the lock. The rest of the scheduling cost is outside the
+//! lock. Without a task the core halts until a task that ends on another core makes more than one
+//! task ready; that core takes the first itself.
+
+use usher_cache::GeometryError;
+use usher_tasks::dispatch::{Dispatcher, Groups};
+
+use crate::graph::{AccessKind, Dependencies, TaskAccess, TaskGraph, TaskGraphError};
+use crate::memory::{Caches, Memory, MissModel, Timing, Touch};
+use crate::tally::{RunResult, Tally, TaskExecution};
+
+/// A chip and its cost of scheduling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chip {
+    /// Number of cores.
+    pub cores: usize,
+    /// Caches of the chip.
+    pub caches: Caches,
+    /// Latencies.
+    pub timing: Timing,
+    /// Whether accesses queue for shared resources.
+    pub mode: MissModel,
+    /// Cost of a dispatch on its core, in cycles.
+    pub dispatch_cycles: u64,
+    /// The part of `dispatch_cycles` under the lock.
+    pub locked_cycles: u64,
+}
+
+/// An invalid chip, or a graph that the chip cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ChipError {
+    /// Invalid cache geometry.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// Invalid graph.
+    #[error(transparent)]
+    Graph(#[from] TaskGraphError),
+    /// The chip has no cores.
+    #[error("the chip has no cores")]
+    NoCores,
+    /// The number of groups differs from the number of tasks.
+    #[error("{groups} pairs of groups given for {tasks} tasks")]
+    Groups {
+        /// Number of tasks.
+        tasks: usize,
+        /// Number of groups.
+        groups: usize,
+    },
+    /// The graph needs more memory than the machine has.
+    #[error("the graph touches {needs} bytes, but the machine has {has}")]
+    Memory {
+        /// Bytes that the graph needs.
+        needs: u64,
+        /// Bytes of the machine.
+        has: u64,
+    },
+    /// The dispatcher kept tasks although all cores had halted.
+    #[error("{left} of {tasks} tasks were never dispatched")]
+    Stuck {
+        /// Number of tasks that did not run.
+        left: usize,
+        /// Number of all tasks.
+        tasks: usize,
+    },
+}
+
+/// A graph with the groups that a pattern assigns to its tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupedGraph<'a> {
+    /// The tasks.
+    pub graph: &'a TaskGraph,
+    /// The dependencies.
+    pub order: &'a Dependencies,
+    /// Groups by task.
+    pub groups: &'a [Groups],
+}
+
+/// Position of a core in the accesses of its task.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    task: u32,
+    access: usize,
+    row: u32,
+    at: u64,
+    end: u64,
+}
+
+impl Cursor {
+    fn next(&mut self, accesses: &[TaskAccess], private_base: u64, line: u64) -> Option<Touch> {
+        let mut cycles = 0;
+        loop {
+            let access = accesses.get(self.access)?;
+            if self.at < self.end {
+                let address = self.at;
+                self.at = self.end.min((address / line + 1) * line);
+                return Some(Touch {
+                    kind: access.kind,
+                    address,
+                    bytes: self.at - address,
+                    shared: !access.private,
+                    cycles,
+                });
+            }
+            if self.row < access.rows.max(1) {
+                if self.row == 0 {
+                    cycles += u64::from(access.cycles);
+                }
+                let base = if access.private { private_base } else { 0 };
+                self.at = base + access.address + u64::from(self.row) * u64::from(access.stride);
+                self.end = self.at + u64::from(access.bytes);
+                self.row += 1;
+                if access.bytes == 0 {
+                    let (kind, address) = (access.kind, self.at);
+                    return Some(Touch {
+                        kind,
+                        address,
+                        bytes: 0,
+                        shared: false,
+                        cycles,
+                    });
+                }
+            } else {
+                (self.access, self.row) = (self.access + 1, 0);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Waits for the lock since `came`; `ended` is the completed task, if any.
+    Lock { came: u64, ended: Option<u32> },
+    /// On its way to the next synchronised point.
+    Running,
+    /// Is about to access data, or has missed instructions.
+    Due(Touch),
+    /// Halted.
+    Halted,
+}
+
+#[derive(Debug, Clone)]
+struct Core {
+    time: u64,
+    state: State,
+    cursor: Cursor,
+    private_base: u64,
+}
+
+/// The chip with the content of its caches, which persists between runs.
+#[derive(Debug, Clone)]
+pub struct ChipMachine {
+    chip: Chip,
+    memory: Memory,
+    cores: Vec<Core>,
+    lock_free: u64,
+    memory_bytes: (u64, u64),
+}
+
+/// State and counters of a run.
+struct Progress<'a> {
+    work: GroupedGraph<'a>,
+    dispatcher: &'a mut dyn Dispatcher<u32>,
+    waits: Vec<u32>,
+    left: usize,
+    spans: Vec<TaskExecution>,
+    tally: Tally,
+}
+
+impl ChipMachine {
+    /// Creates a chip with empty caches, for graphs that touch at most these numbers of shared and
+    /// private bytes.
+    ///
+    /// # Errors
+    /// The chip has no cores, or a cache geometry is invalid.
+    pub fn new(chip: &Chip, (shared, private): (u64, u64)) -> Result<Self, ChipError> {
+        if chip.cores == 0 {
+            return Err(ChipError::NoCores);
+        }
+        let line = chip.caches.l2_line_bytes.max(1) as u64;
+        let shared_end = shared.next_multiple_of(line);
+        // One more line per core, so the cores' private memories start in different sets.
+        let private_step = private.next_multiple_of(line) + line;
+        let bytes = shared_end + private_step * chip.cores as u64;
+        let memory = Memory::new(&chip.caches, chip.cores, bytes, chip.timing, chip.mode)?;
+        let core = |number: usize| Core {
+            time: 0,
+            state: State::Halted,
+            cursor: Cursor::default(),
+            private_base: shared_end + private_step * number as u64,
+        };
+        Ok(Self {
+            chip: *chip,
+            memory,
+            cores: (0..chip.cores).map(core).collect(),
+            lock_free: 0,
+            memory_bytes: (shared, private),
+        })
+    }
+
+    /// Runs a graph to its end.
+    ///
+    /// # Errors
+    /// The graph does not fit the machine, or the dispatcher does not release all tasks.
+    pub fn run(
+        &mut self,
+        work: GroupedGraph<'_>,
+        dispatcher: &mut dyn Dispatcher<u32>,
+    ) -> Result<RunResult, ChipError> {
+        self.check(&work)?;
+        let tasks = work.graph.tasks.len();
+        let mut progress = Progress {
+            work,
+            dispatcher,
+            waits: work.order.waits.clone(),
+            left: tasks,
+            spans: vec![TaskExecution::default(); tasks],
+            tally: Tally::default(),
+        };
+        for (task, _) in work
+            .order
+            .waits
+            .iter()
+            .enumerate()
+            .filter(|(_, waits)| **waits == 0)
+        {
+            progress.dispatcher.ready(task as u32, work.groups[task]);
+        }
+        let began = self.now();
+        let counted = self.memory.counts;
+        for core in &mut self.cores {
+            core.time = began;
+            core.state = State::Lock {
+                came: began,
+                ended: None,
+            };
+        }
+        while let Some((core, horizon)) = self.first() {
+            match self.cores[core].state {
+                State::Lock { came, ended } => self.at_lock(core, came, ended, &mut progress),
+                State::Due(touch) => {
+                    self.serve(core, &touch, &mut progress.tally);
+                    self.advance(core, horizon, &mut progress);
+                }
+                State::Running => self.advance(core, horizon, &mut progress),
+                State::Halted => {}
+            }
+        }
+        if progress.left > 0 {
+            let left = progress.left;
+            return Err(ChipError::Stuck { left, tasks });
+        }
+        let ended = self.now();
+        let mut tally = progress.tally;
+        tally.idle += self.cores.iter().map(|core| ended - core.time).sum::<u64>();
+        tally.cycles = ended - began;
+        tally.tasks = tasks as u64;
+        tally.counts = self.memory.counts.since(&counted);
+        Ok(RunResult {
+            tally,
+            spans: progress.spans,
+        })
+    }
+
+    fn check(&self, work: &GroupedGraph<'_>) -> Result<(), ChipError> {
+        let (shared, private) = work.graph.extent()?;
+        for (needs, has) in [
+            (shared, self.memory_bytes.0),
+            (private, self.memory_bytes.1),
+        ] {
+            if needs > has {
+                return Err(ChipError::Memory { needs, has });
+            }
+        }
+        let (tasks, groups) = (work.graph.tasks.len(), work.groups.len());
+        match tasks == groups && tasks == work.order.waits.len() {
+            true => Ok(()),
+            false => Err(ChipError::Groups { tasks, groups }),
+        }
+    }
+
+    /// The latest time that any core has reached.
+    fn now(&self) -> u64 {
+        self.cores.iter().map(|core| core.time).max().unwrap_or(0)
+    }
+
+    /// The core with the earliest event, and the time of the next core's event.
+    fn first(&self) -> Option<(usize, u64)> {
+        let key = |number: usize, core: &Core| match core.state {
+            State::Halted => None,
+            State::Lock { came, .. } => Some((core.time, came, number)),
+            _ => Some((core.time, core.time, number)),
+        };
+        let mut first: Option<(u64, u64, usize)> = None;
+        let mut second = u64::MAX;
+        for (number, core) in self.cores.iter().enumerate() {
+            let Some(this) = key(number, core) else {
+                continue;
+            };
+            match first {
+                Some(before) if before <= this => second = second.min(this.0),
+                Some((time, _, _)) => {
+                    second = second.min(time);
+                    first = Some(this);
+                }
+                None => first = Some(this),
+            }
+        }
+        first.map(|(_, _, number)| (number, second))
+    }
+
+    fn at_lock(
+        &mut self,
+        number: usize,
+        came: u64,
+        ended: Option<u32>,
+        progress: &mut Progress<'_>,
+    ) {
+        let core = &mut self.cores[number];
+        if self.lock_free > core.time {
+            progress.tally.lock_wait += self.lock_free - core.time;
+            core.time = self.lock_free;
+            core.state = State::Lock { came, ended };
+            return;
+        }
+        if let Some(task) = ended {
+            progress.resolve(task);
+        }
+        let next = progress.dispatcher.next(number);
+        core.time += self.chip.locked_cycles;
+        self.lock_free = core.time;
+        progress.tally.scheduling += self.chip.locked_cycles;
+        match next {
+            Some(dispatch) => {
+                let outside = self
+                    .chip
+                    .dispatch_cycles
+                    .saturating_sub(self.chip.locked_cycles);
+                core.time += outside;
+                progress.tally.scheduling += outside;
+                let spec = &progress.work.graph.tasks[dispatch.item as usize];
+                let span = &mut progress.spans[dispatch.item as usize];
+                (span.core, span.from) = (number, core.time);
+                span.times += 1;
+                core.time += u64::from(spec.cycles);
+                progress.tally.compute += u64::from(spec.cycles);
+                core.cursor = Cursor {
+                    task: dispatch.item,
+                    ..Cursor::default()
+                };
+                core.state = State::Running;
+            }
+            None => core.state = State::Halted,
+        }
+        if ended.is_some() {
+            self.wake(number, progress);
+        }
+    }
+
+    /// Sends halted cores to the lock, one per ready task.
+    fn wake(&mut self, by: usize, progress: &mut Progress<'_>) {
+        let mut count = progress.dispatcher.len();
+        for (number, core) in self.cores.iter_mut().enumerate() {
+            if count > 0 && number != by && matches!(core.state, State::Halted) {
+                count -= 1;
+                progress.tally.idle += self.lock_free - core.time;
+                core.time = self.lock_free;
+                core.state = State::Lock {
+                    came: core.time,
+                    ended: None,
+                };
+            }
+        }
+    }
+
+    /// Advances a core until its next event is later than `horizon`, or its task ends.
+    fn advance(&mut self, number: usize, horizon: u64, progress: &mut Progress<'_>) {
+        let line = self.memory.l1_line_bytes();
+        let graph = progress.work.graph;
+        let task = self.cores[number].cursor.task;
+        let accesses = &graph.tasks[task as usize].accesses;
+        loop {
+            let core = &mut self.cores[number];
+            let Some(touch) = core.cursor.next(accesses, core.private_base, line) else {
+                break;
+            };
+            core.time += touch.cycles;
+            progress.tally.compute += touch.cycles;
+            let is_there = match touch.kind {
+                _ if touch.bytes == 0 => true,
+                AccessKind::Fetch => self.memory.touch(number, &touch),
+                AccessKind::Load | AccessKind::Store => false,
+            };
+            if is_there {
+                continue;
+            }
+            if core.time >= horizon {
+                core.state = State::Due(touch);
+                return;
+            }
+            self.serve(number, &touch, &mut progress.tally);
+        }
+        let core = &mut self.cores[number];
+        progress.spans[task as usize].to = core.time;
+        core.state = State::Lock {
+            came: core.time,
+            ended: Some(task),
+        };
+    }
+
+    /// Performs a due access and fetches what is missing.
+    fn serve(&mut self, number: usize, touch: &Touch, tally: &mut Tally) {
+        let core = &mut self.cores[number];
+        if touch.kind != AccessKind::Fetch && self.memory.touch(number, touch) {
+            return;
+        }
+        let stall = self
+            .memory
+            .fill(number, touch.kind, touch.address, core.time);
+        core.time += stall;
+        tally.stalled += stall;
+    }
+}
+
+impl Progress<'_> {
+    /// Makes the tasks ready that waited only for `task`.
+    fn resolve(&mut self, task: u32) {
+        self.left -= 1;
+        for &after in self.work.order.successors(task) {
+            let waits = &mut self.waits[after as usize];
+            *waits -= 1;
+            if *waits == 0 {
+                self.dispatcher
+                    .ready(after, self.work.groups[after as usize]);
+            }
+        }
+    }
+}

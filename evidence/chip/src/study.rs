@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Simulates the cells of paper 5's Tables 2 and 3 and compares them with the published figures.
+//!
+//! Frames are generated once for each input and run under each pattern, several cells in parallel.
+//! Compared are ratios to FCFS, numbers of cores with the highest FPS, and the gain under uniform
+//! penalties. [`distance`] combines the deviations, in units of their tolerances, for the fit of
+//! the free parameters; deviations are clamped to three tolerances.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{ChipError, ChipMachine, GroupedGraph};
+use crate::fitted::{CLOCK_HZ, FittedParameters};
+use crate::h264::{Frame, Input, frames};
+use crate::memory::MissModel;
+use crate::pattern::Pattern;
+use crate::published::{Figures, PICTURES, TableCell, table_2};
+use crate::tally::Tally;
+use usher_sim::parallel;
+
+/// Number of frames to simulate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameCounts {
+    /// Frames that fill the caches first and do not count.
+    pub warm_up: u32,
+    /// Frames that count.
+    pub measured: u32,
+}
+
+impl Default for FrameCounts {
+    fn default() -> Self {
+        Self {
+            warm_up: 1,
+            measured: 2,
+        }
+    }
+}
+
+/// Frames of all inputs under one set of parameters.
+#[derive(Debug, Clone)]
+pub struct FrameSets {
+    fitted: FittedParameters,
+    films: Vec<(Input, [Frame; 2])>,
+}
+
+/// Decodes `extent` frames of a film.
+///
+/// # Errors
+/// The chip is invalid.
+fn decode(
+    film: &[Frame; 2],
+    cell: TableCell,
+    pattern: Pattern,
+    mode: MissModel,
+    fitted: &FittedParameters,
+    extent: FrameCounts,
+) -> Result<Tally, ChipError> {
+    let chip = fitted.chip(
+        cell.cores,
+        cell.l2_kb << 10,
+        pattern.dispatch_cycles(),
+        mode,
+    );
+    let mut bytes = (0, 0);
+    for frame in film {
+        let (shared, private) = frame.graph.extent()?;
+        bytes = (shared.max(bytes.0), private.max(bytes.1));
+    }
+    let mut machine = ChipMachine::new(&chip, bytes)?;
+    let groups = [0, 1].map(|of| film[of].groups(|place| pattern.groups(place)));
+    let orders = [0, 1].map(|of: usize| pattern.order(&film[of].order));
+    let mut dispatcher = pattern.dispatcher(cell.cores, film[0].rows);
+    let mut sum = Tally::default();
+    for number in 0..extent.warm_up + extent.measured {
+        let of = number as usize % 2;
+        let work = GroupedGraph {
+            graph: &film[of].graph,
+            order: &orders[of],
+            groups: &groups[of],
+        };
+        let ran = machine.run(work, &mut *dispatcher)?;
+        if number >= extent.warm_up {
+            sum = sum.and(&ran.tally);
+        }
+    }
+    Ok(sum)
+}
+
+impl FrameSets {
+    /// Generates the frames of these inputs.
+    ///
+    /// # Errors
+    /// None, if the generated graphs are valid.
+    pub fn new(inputs: &[Input], fitted: &FittedParameters) -> Result<Self, ChipError> {
+        let film = |&input: &Input| Ok((input, frames(input, fitted)?));
+        Ok(Self {
+            fitted: *fitted,
+            films: inputs.iter().map(film).collect::<Result<_, ChipError>>()?,
+        })
+    }
+
+    /// Simulates a cell; returns nothing for an input that was not generated.
+    ///
+    /// # Errors
+    /// The chip is invalid.
+    pub fn run(
+        &self,
+        cell: TableCell,
+        pattern: Pattern,
+        mode: MissModel,
+        extent: FrameCounts,
+    ) -> Result<Tally, ChipError> {
+        let film = self.films.iter().find(|(input, _)| *input == cell.input);
+        match film {
+            Some((_, film)) => decode(film, cell, pattern, mode, &self.fitted, extent),
+            None => Ok(Tally::default()),
+        }
+    }
+}
+
+/// Converts a run to the figures of Table 2.
+pub fn figures(tally: &Tally, extent: FrameCounts) -> Figures {
+    let frames = f64::from(extent.measured.max(1));
+    let over = |misses: u64| Some(misses as f64 * PICTURES / frames);
+    Figures {
+        fps: CLOCK_HZ * frames / tally.cycles.max(1) as f64,
+        cycles_a_task: tally.cycles_a_task(),
+        l1_misses: over(tally.counts.l1_misses()),
+        l2_misses: over(tally.counts.l2_misses),
+    }
+}
+
+/// A simulated cell and pattern, with the published figures if there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct CellComparison {
+    /// The cell.
+    pub cell: TableCell,
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Simulated figures.
+    pub simulated: Figures,
+    /// Published figures.
+    pub published: Option<Figures>,
+    /// All counters of the simulation.
+    pub tally: Tally,
+}
+
+/// The distinct cells of Table 2, in its order.
+///
+/// # Errors
+/// The built-in data are malformed.
+pub fn cells() -> Result<Vec<TableCell>, String> {
+    let mut cells: Vec<TableCell> = table_2()?.into_iter().map(|(cell, _, _)| cell).collect();
+    cells.dedup();
+    Ok(cells)
+}
+
+/// Simulates these cells under these patterns on `workers` threads.
+///
+/// # Errors
+/// A chip is invalid.
+pub fn compare(
+    cells: &[TableCell],
+    patterns: &[Pattern],
+    fitted: &FittedParameters,
+    extent: FrameCounts,
+    workers: usize,
+) -> Result<Vec<CellComparison>, String> {
+    let table = table_2()?;
+    let mut inputs: Vec<Input> = cells.iter().map(|cell| cell.input).collect();
+    inputs.sort_unstable();
+    inputs.dedup();
+    let films = FrameSets::new(&inputs, fitted).map_err(|error| error.to_string())?;
+    let pairs: Vec<(TableCell, Pattern)> = cells
+        .iter()
+        .flat_map(|&cell| patterns.iter().map(move |&pattern| (cell, pattern)))
+        .collect();
+    let one = |&(cell, pattern): &(TableCell, Pattern)| {
+        let tally = films.run(cell, pattern, MissModel::Contended, extent);
+        let tally = tally.map_err(|error| error.to_string())?;
+        let of = |row: &&(TableCell, Pattern, Figures)| row.0 == cell && row.1 == pattern;
+        Ok(CellComparison {
+            cell,
+            pattern,
+            simulated: figures(&tally, extent),
+            published: table.iter().find(of).map(|row| row.2),
+            tally,
+        })
+    };
+    parallel::each(&pairs, workers, &one).into_iter().collect()
+}
+
+/// The ratio of a pattern to FCFS in one cell, simulated and published.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The cell.
+    pub cell: TableCell,
+    /// The pattern that is divided by FCFS.
+    pub pattern: Pattern,
+    /// Simulated ratio.
+    pub simulated: f64,
+    /// Published ratio.
+    pub published: f64,
+}
+
+impl Ratio {
+    /// Absolute difference of the two ratios.
+    pub fn off(&self) -> f64 {
+        (self.simulated - self.published).abs()
+    }
+}
+
+/// Ratios to FCFS of the figure that `of` selects, where both sources have it.
+pub fn ratios(rows: &[CellComparison], of: impl Fn(&Figures) -> Option<f64>) -> Vec<Ratio> {
+    let base = |cell: TableCell| {
+        rows.iter()
+            .find(|row| row.cell == cell && row.pattern == Pattern::Fcfs)
+    };
+    let ratio = |row: &CellComparison| {
+        let fcfs = base(row.cell)?;
+        Some(Ratio {
+            cell: row.cell,
+            pattern: row.pattern,
+            simulated: of(&row.simulated)? / of(&fcfs.simulated)?,
+            published: of(row.published.as_ref()?)? / of(fcfs.published.as_ref()?)?,
+        })
+    };
+    let others = rows.iter().filter(|row| row.pattern != Pattern::Fcfs);
+    others.filter_map(ratio).collect()
+}
+
+/// Share of the ratios with a difference of at most `limit`.
+pub fn share_within(ratios: &[Ratio], limit: f64) -> f64 {
+    let within = ratios.iter().filter(|ratio| ratio.off() <= limit).count();
+    within as f64 / ratios.len().max(1) as f64
+}
+
+/// The number of cores with the highest FPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peak {
+    /// The pictures.
+    pub input: Input,
+    /// Size of the second level.
+    pub l2_kb: usize,
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Simulated number of cores.
+    pub simulated: usize,
+    /// Published number of cores.
+    pub published: usize,
+}
+
+/// The numbers of cores with the highest FPS, where the paper gives them.
+pub fn peaks(rows: &[CellComparison]) -> Vec<Peak> {
+    let mut peaks: Vec<Peak> = Vec::new();
+    for row in rows {
+        let same = |other: &&CellComparison| {
+            other.cell.input == row.cell.input
+                && other.cell.l2_kb == row.cell.l2_kb
+                && other.pattern == row.pattern
+        };
+        let most = |fps: &dyn Fn(&CellComparison) -> f64| {
+            let curve = rows.iter().filter(same);
+            let best = curve.max_by(|a, b| fps(a).total_cmp(&fps(b)));
+            best.map_or(0, |best| best.cell.cores)
+        };
+        if row.cell.cores == 1 && row.published.is_some() {
+            peaks.push(Peak {
+                input: row.cell.input,
+                l2_kb: row.cell.l2_kb,
+                pattern: row.pattern,
+                simulated: most(&|row| row.simulated.fps),
+                published: most(&|row| row.published.map_or(0.0, |figures| figures.fps)),
+            });
+        }
+    }
+    peaks
+}
+
+/// Simulates Table 3: FCFS and pattern A with uniform penalties.
+///
+/// # Errors
+/// The chip is invalid.
+pub fn table_3(fitted: &FittedParameters, extent: FrameCounts) -> Result<[Tally; 2], ChipError> {
+    let films = FrameSets::new(&[Input::Wvga], fitted)?;
+    let run = |pattern| films.run(HEADLINE, pattern, MissModel::Uniform, extent);
+    Ok([run(Pattern::Fcfs)?, run(Pattern::A)?])
+}
+
+/// The cell of the paper's headline and of its Table 3.
+pub const HEADLINE: TableCell = TableCell {
+    input: Input::Wvga,
+    l2_kb: 128,
+    cores: 4,
+};
+
+/// Distance between simulation and paper, for the fit: squares of the deviations that the bars
+/// limit, in units of their tolerances, and with a tenth of the weight those of FPS and misses
+/// themselves.
+pub fn distance(rows: &[CellComparison], uniform: f64) -> f64 {
+    let mut sum = WeightedMean::default();
+    for ratio in ratios(rows, |figures| Some(figures.fps)) {
+        // The headline has a bar of its own.
+        let weight = if ratio.cell == HEADLINE { 5.0 } else { 1.0 };
+        sum.add(weight, ratio.off() / 0.10);
+    }
+    for ratio in ratios(rows, |figures| figures.l2_misses) {
+        sum.add(1.0, ratio.off() / 0.15);
+    }
+    for row in rows {
+        let Some(published) = row.published else {
+            continue;
+        };
+        sum.add(0.2, (row.simulated.fps / published.fps).ln() / 0.15);
+        if let (Some(here), Some(there)) = (row.simulated.l2_misses, published.l2_misses) {
+            sum.add(0.2, (here / there).ln() / 0.2);
+        }
+        if let (Some(here), Some(there)) = (row.simulated.l1_misses, published.l1_misses) {
+            sum.add(0.05, (here / there).ln() / 0.2);
+        }
+    }
+    for peak in peaks(rows) {
+        let apart = peak.simulated.abs_diff(peak.published);
+        sum.add(1.0, apart.saturating_sub(1) as f64);
+    }
+    let beyond = ((uniform - 1.1096).abs() - 0.02).max(0.0);
+    sum.of() + 0.5 * (beyond / 0.01).powi(2)
+}
+
+/// A weighted mean of squares.
+#[derive(Debug, Default)]
+struct WeightedMean {
+    sum: f64,
+    weight: f64,
+}
+
+impl WeightedMean {
+    fn add(&mut self, weight: f64, error: f64) {
+        // An outlier must not dominate: deviations are clamped to three tolerances.
+        self.sum += weight * error.clamp(-3.0, 3.0).powi(2);
+        self.weight += weight;
+    }
+
+    fn of(&self) -> f64 {
+        self.sum / self.weight.max(f64::MIN_POSITIVE)
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Results of a run on the simulated chip: cycle totals by cause (work, waits for memory,
+//! dispatching, lock, halt), cache counters, and the core and time of each task.
+
+use serde::{Deserialize, Serialize};
+
+use crate::memory::CacheCounts;
+
+/// Totals of a run. Times are in cycles, summed over the cores except for `cycles`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// From start to end.
+    pub cycles: u64,
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Work of the tasks.
+    pub compute: u64,
+    /// Waits for caches and memory.
+    pub stalled: u64,
+    /// Dispatching.
+    pub scheduling: u64,
+    /// Waits for the dispatcher's lock.
+    pub lock_wait: u64,
+    /// Halted time.
+    pub idle: u64,
+    /// Counters of caches and memory.
+    pub counts: CacheCounts,
+}
+
+impl Tally {
+    /// Mean cycles of a task, from its first access to the end of its last.
+    pub fn cycles_a_task(&self) -> f64 {
+        (self.compute + self.stalled) as f64 / self.tasks.max(1) as f64
+    }
+
+    /// The sum of this run and a later one.
+    pub fn and(&self, other: &Self) -> Self {
+        let (a, b) = (&self.counts, &other.counts);
+        Self {
+            cycles: self.cycles + other.cycles,
+            tasks: self.tasks + other.tasks,
+            compute: self.compute + other.compute,
+            stalled: self.stalled + other.stalled,
+            scheduling: self.scheduling + other.scheduling,
+            lock_wait: self.lock_wait + other.lock_wait,
+            idle: self.idle + other.idle,
+            counts: CacheCounts {
+                fetched_words: a.fetched_words + b.fetched_words,
+                data_words: a.data_words + b.data_words,
+                l1_fetch_misses: a.l1_fetch_misses + b.l1_fetch_misses,
+                l1_data_misses: a.l1_data_misses + b.l1_data_misses,
+                l2_misses: a.l2_misses + b.l2_misses,
+                written_back: a.written_back + b.written_back,
+                bus_cycles: a.bus_cycles + b.bus_cycles,
+            },
+        }
+    }
+}
+
+/// Core and time of one execution of a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TaskExecution {
+    /// The core, from 0.
+    pub core: usize,
+    /// Start of the first access.
+    pub from: u64,
+    /// End of the last access.
+    pub to: u64,
+    /// Number of executions.
+    pub times: u32,
+}
+
+/// Results of a run: totals and tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunResult {
+    /// The totals.
+    pub tally: Tally,
+    /// Executions by task.
+    pub spans: Vec<TaskExecution>,
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A simple and slow reference model of the chip: a clock that ticks every cycle, and caches as
+//! lists of lines.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use usher_chip::{AccessKind, CacheCounts, Chip, MissModel, TaskGraph};
+use usher_tasks::dispatch::{Dispatcher, Groups};
+
+/// Bytes of a row of memory; each of this number of banks has one row open.
+const ROW_BYTES: u64 = 2048;
+const BANKS: u64 = 4;
+/// Indices of a core's caches.
+const DATA: usize = 0;
+const INSTRUCTIONS: usize = 1;
+
+/// A cache as lists of lines; the next line to be replaced is at the front.
+struct Lists {
+    sets: Vec<VecDeque<u64>>,
+    ways: usize,
+    line: u64,
+    lru: bool,
+}
+
+impl Lists {
+    fn new(bytes: usize, ways: usize, line: usize, lru: bool) -> Self {
+        Self {
+            sets: vec![VecDeque::new(); bytes / ways / line],
+            ways,
+            line: line as u64,
+            lru,
+        }
+    }
+
+    /// The set of an address, and the position of its line.
+    fn find(&mut self, address: u64) -> (&mut VecDeque<u64>, Option<usize>) {
+        let line = address / self.line;
+        let count = self.sets.len() as u64;
+        let set = &mut self.sets[(line % count) as usize];
+        let place = set.iter().position(|&other| other == line);
+        (set, place)
+    }
+
+    fn holds(&mut self, address: u64) -> bool {
+        self.find(address).1.is_some()
+    }
+
+    /// Reads a line. Returns whether it hit, and the line that was replaced otherwise.
+    fn read(&mut self, address: u64) -> (bool, Option<u64>) {
+        let (line, ways, lru) = (address / self.line, self.ways, self.lru);
+        let (set, place) = self.find(address);
+        match place {
+            Some(place) if lru => {
+                set.remove(place);
+                set.push_back(line);
+            }
+            Some(_) => {}
+            None => set.push_back(line),
+        }
+        let gone = (set.len() > ways).then(|| set.pop_front());
+        (place.is_some(), gone.flatten())
+    }
+
+    fn lose(&mut self, address: u64) {
+        let (set, place) = self.find(address);
+        if let Some(place) = place {
+            set.remove(place);
+        }
+    }
+}
+
+/// A part of a task: work, followed by an access to a first-level line if it has bytes.
+#[derive(Clone, Copy)]
+struct Part {
+    work: u64,
+    kind: AccessKind,
+    address: u64,
+    bytes: u64,
+}
+
+/// The work of a core before its next synchronisation with the others.
+#[derive(Clone, Copy)]
+enum Step {
+    Lock(Option<usize>),
+    Touch(Part),
+    Halted,
+}
+
+/// Caches, buffers and memory.
+struct Slow<'a> {
+    graph: &'a TaskGraph,
+    chip: Chip,
+    /// First-level caches by core.
+    first: Vec<[Lists; 2]>,
+    second: Lists,
+    /// Dirty lines of the second level.
+    written: BTreeSet<u64>,
+    arrives: BTreeMap<u64, u64>,
+    second_free: u64,
+    memory_free: u64,
+    open: BTreeMap<u64, u64>,
+    /// Completion times of missed stores by core, including future ones.
+    stores: Vec<Vec<u64>>,
+    counts: CacheCounts,
+}
+
+impl<'a> Slow<'a> {
+    fn new(graph: &'a TaskGraph, chip: Chip) -> Self {
+        let caches = chip.caches;
+        let (bytes, ways, line) = (caches.l1_bytes, caches.l1_ways, caches.l1_line_bytes);
+        let l1 = || Lists::new(bytes, ways, line, false);
+        Self {
+            graph,
+            chip,
+            first: (0..chip.cores).map(|_| [l1(), l1()]).collect(),
+            second: Lists::new(caches.l2_bytes, caches.l2_ways, caches.l2_line_bytes, true),
+            written: BTreeSet::new(),
+            arrives: BTreeMap::new(),
+            second_free: 0,
+            memory_free: 0,
+            open: BTreeMap::new(),
+            stores: vec![Vec::new(); chip.cores],
+            counts: CacheCounts::default(),
+        }
+    }
+
+    /// Start of a core's private memory: after the shared memory, in whole second-level lines for
+    /// each core plus one.
+    fn own_memory(&self, core: usize) -> u64 {
+        let (shared, private) = self.graph.extent().unwrap();
+        let lines = |bytes: u64| bytes.div_ceil(self.second.line);
+        (lines(shared) + (lines(private) + 1) * core as u64) * self.second.line
+    }
+
+    /// The parts of a task on a core.
+    fn parts(&self, core: usize, task: usize) -> VecDeque<Part> {
+        let line = self.chip.caches.l1_line_bytes as u64;
+        let mut parts = VecDeque::new();
+        for access in &self.graph.tasks[task].accesses {
+            let base = if access.private {
+                self.own_memory(core)
+            } else {
+                0
+            };
+            let part = |work, address, bytes| Part {
+                work,
+                kind: access.kind,
+                address,
+                bytes,
+            };
+            parts.push_back(part(u64::from(access.cycles), 0, 0));
+            for row in 0..u64::from(access.rows) {
+                let from = base + access.address + row * u64::from(access.stride);
+                let to = from + u64::from(access.bytes);
+                for number in from / line..to.div_ceil(line) {
+                    let (begin, end) = (from.max(number * line), to.min((number + 1) * line));
+                    if begin < end {
+                        parts.push_back(part(0, begin, end - begin));
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    /// Accesses a line at `now`. Returns the stall.
+    fn touch(&mut self, core: usize, part: Part, now: u64) -> u64 {
+        let Part {
+            kind,
+            address,
+            bytes,
+            ..
+        } = part;
+        let words = bytes.div_ceil(4);
+        let hit = match kind {
+            AccessKind::Fetch => {
+                self.counts.fetched_words += words;
+                self.first[core][INSTRUCTIONS].read(address).0
+            }
+            AccessKind::Load => {
+                self.counts.data_words += words;
+                self.first[core][DATA].read(address).0
+            }
+            // A store bypasses a cache that lacks the line; the other caches lose the line.
+            AccessKind::Store => {
+                self.counts.data_words += words;
+                self.written.insert(address / self.second.line);
+                let others = (0..self.first.len()).filter(|&other| other != core);
+                others.for_each(|other| self.first[other][DATA].lose(address));
+                self.first[core][DATA].holds(address)
+            }
+        };
+        if hit {
+            return 0;
+        }
+        match kind {
+            AccessKind::Fetch => self.counts.l1_fetch_misses += 1,
+            AccessKind::Load | AccessKind::Store => self.counts.l1_data_misses += 1,
+        }
+        match (self.chip.mode, kind) {
+            (MissModel::Uniform, _) => self.always_the_same(address),
+            (MissModel::Contended, AccessKind::Store) => self.buffer(core, address, now),
+            (MissModel::Contended, _) => self.arrival(address, now) - now,
+        }
+    }
+
+    /// Returns whether the second level hits, and the line to be written back.
+    fn second_level(&mut self, address: u64) -> (bool, Option<u64>) {
+        let (hit, gone) = self.second.read(address);
+        self.counts.l2_misses += u64::from(!hit);
+        let back = gone.filter(|gone| self.written.remove(gone));
+        self.counts.written_back += u64::from(back.is_some());
+        (hit, back)
+    }
+
+    fn always_the_same(&mut self, address: u64) -> u64 {
+        let timing = self.chip.timing;
+        match self.second_level(address).0 {
+            true => timing.l1_miss_cycles,
+            false => timing.l1_miss_cycles + timing.l2_miss_cycles,
+        }
+    }
+
+    /// Arrival time of a word requested at `now`.
+    fn arrival(&mut self, address: u64, now: u64) -> u64 {
+        let timing = self.chip.timing;
+        let line = address / self.second.line;
+        let asked = now.max(self.second_free);
+        self.second_free = asked + timing.l2_busy_cycles;
+        let answered = asked + timing.l1_miss_cycles;
+        let (hit, back) = self.second_level(address);
+        if hit {
+            return answered.max(*self.arrives.get(&line).unwrap_or(&0));
+        }
+        let there = self.moves(address, answered) + timing.first_word_cycles;
+        self.arrives.insert(line, there);
+        // The write-back follows directly, before other requests to memory.
+        if let Some(back) = back {
+            self.moves(back * self.second.line, self.memory_free);
+        }
+        there
+    }
+
+    /// Transfers a line at `at` or later. Returns the time at which its row is open.
+    fn moves(&mut self, address: u64, at: u64) -> u64 {
+        let timing = self.chip.timing;
+        let row = address / ROW_BYTES;
+        let begins = at.max(self.memory_free);
+        let open = match self.open.insert(row % BANKS, row) {
+            Some(before) if before == row => begins,
+            _ => begins + timing.row_cycles,
+        };
+        self.memory_free = open + timing.line_busy_cycles;
+        self.counts.bus_cycles += self.memory_free - begins;
+        open
+    }
+
+    /// Buffers a missed store. Returns the wait for room. Stores complete in the order of their
+    /// issue.
+    fn buffer(&mut self, core: usize, address: u64, now: u64) -> u64 {
+        let done = self.arrival(address, now);
+        let stores = &mut self.stores[core];
+        let under_way = stores.iter().filter(|&&done| done > now).count();
+        let wait = match under_way >= self.chip.timing.write_buffer {
+            true => stores[stores.len() - self.chip.timing.write_buffer] - now,
+            false => 0,
+        };
+        stores.push(stores.last().map_or(done, |&last| done.max(last)));
+        wait
+    }
+}
+
+/// A core of the reference model.
+#[derive(Clone)]
+struct SlowCore {
+    /// Time of its next step.
+    at: u64,
+    /// Time from which it waits for the step.
+    came: u64,
+    step: Step,
+    /// Remaining parts of its task.
+    rest: VecDeque<Part>,
+    task: usize,
+}
+
+impl SlowCore {
+    /// Continues with the rest of its task at `at`.
+    fn go_on(&mut self, at: u64) {
+        let (at, step) = match self.rest.pop_front() {
+            Some(part) => (at + part.work, Step::Touch(part)),
+            None => (at, Step::Lock(Some(self.task))),
+        };
+        (self.at, self.came, self.step) = (at, at, step);
+    }
+}
+
+/// All tasks and cores of the reference model.
+struct Slowly<'a> {
+    slow: Slow<'a>,
+    dispatcher: &'a mut dyn Dispatcher<u32>,
+    cores: Vec<SlowCore>,
+    waits: Vec<usize>,
+    ended: Vec<u64>,
+    lock_free: u64,
+}
+
+impl Slowly<'_> {
+    fn ready(&mut self, task: usize) {
+        let spec = &self.slow.graph.tasks[task];
+        let groups = Groups::new(spec.t, spec.s);
+        self.dispatcher.ready(task as u32, groups);
+    }
+
+    fn resolve(&mut self, of: usize) {
+        let graph = self.slow.graph;
+        for (after, spec) in graph.tasks.iter().enumerate() {
+            for _ in spec.after.iter().filter(|&&other| other as usize == of) {
+                self.waits[after] -= 1;
+                if self.waits[after] == 0 {
+                    self.ready(after);
+                }
+            }
+        }
+    }
+
+    /// Holds the lock, and may have completed a task.
+    fn dispatch(&mut self, core: usize, now: u64, of: Option<usize>) {
+        if let Some(of) = of {
+            self.ended[of] = self.cores[core].came;
+            self.resolve(of);
+        }
+        let chip = self.slow.chip;
+        self.lock_free = now + chip.locked_cycles;
+        let next = self.dispatcher.next(core);
+        let own = &mut self.cores[core];
+        match next {
+            Some(next) => {
+                own.task = next.item as usize;
+                own.rest = self.slow.parts(core, own.task);
+                let work = u64::from(self.slow.graph.tasks[own.task].cycles);
+                own.go_on(now + chip.dispatch_cycles + work);
+            }
+            None => (own.at, own.step) = (self.lock_free, Step::Halted),
+        }
+        let mut wake = match of {
+            Some(_) => self.dispatcher.len(),
+            None => 0,
+        };
+        for (other, plan) in self.cores.iter_mut().enumerate() {
+            if wake > 0 && other != core && matches!(plan.step, Step::Halted) {
+                wake -= 1;
+                plan.step = Step::Lock(None);
+                (plan.at, plan.came) = (self.lock_free, self.lock_free);
+            }
+        }
+    }
+
+    fn act(&mut self, core: usize, now: u64) {
+        match self.cores[core].step {
+            Step::Halted => {}
+            Step::Lock(_) if self.lock_free > now => self.cores[core].at = self.lock_free,
+            Step::Lock(of) => self.dispatch(core, now, of),
+            Step::Touch(part) => {
+                let stall = match part.bytes {
+                    0 => 0,
+                    _ => self.slow.touch(core, part, now),
+                };
+                self.cores[core].go_on(now + stall);
+            }
+        }
+    }
+
+    /// The core that acts next at this time.
+    fn first(&self, now: u64) -> Option<usize> {
+        let acts = |core: &SlowCore| core.at == now && !matches!(core.step, Step::Halted);
+        let order = (0..self.cores.len()).filter(|&core| acts(&self.cores[core]));
+        order.min_by_key(|&core| (self.cores[core].came, core))
+    }
+}
+
+/// Result of a run by ticks.
+pub struct Ticked {
+    pub cycles: u64,
+    /// End of each task.
+    pub ended: Vec<u64>,
+    pub counts: CacheCounts,
+}
+
+/// Runs a graph cycle by cycle.
+pub fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32>) -> Ticked {
+    let core = SlowCore {
+        at: 0,
+        came: 0,
+        step: Step::Lock(None),
+        rest: VecDeque::new(),
+        task: 0,
+    };
+    let mut all = Slowly {
+        slow: Slow::new(graph, chip),
+        dispatcher,
+        cores: vec![core; chip.cores],
+        waits: graph.tasks.iter().map(|task| task.after.len()).collect(),
+        ended: vec![0; graph.tasks.len()],
+        lock_free: 0,
+    };
+    for task in 0..graph.tasks.len() {
+        if graph.tasks[task].after.is_empty() {
+            all.ready(task);
+        }
+    }
+    let is_halted = |core: &SlowCore| matches!(core.step, Step::Halted);
+    for now in 0..10_000_000 {
+        while let Some(core) = all.first(now) {
+            all.act(core, now);
+        }
+        if all.cores.iter().all(is_halted) {
+            let halted = all.cores.iter().map(|core| core.at).max();
+            return Ticked {
+                cycles: halted.unwrap_or(0),
+                ended: all.ended,
+                counts: all.slow.counts,
+            };
+        }
+    }
+    panic!("it never ends");
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CPUs that run tasks in virtual time.
+//!
+//! A CPU executes the operations of its task. Between two operations it handles external arrivals,
+//! wakes the tasks that its operation woke, and calls the scheduler if its task waits or must be
+//! rescheduled. Wakeups and scheduling decisions happen under one lock; a CPU that finds the lock
+//! taken spins, and the lock is granted in the order of requests. A critical section takes the time
+//! of its instructions plus the cost of its memory accesses in the present state of the caches.
+//!
+//! Each event belongs to a CPU: it continues, or it releases the lock. The effects of an operation
+//! or a critical section occur at its start.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::kernel::{self, Field, RUNNING, SLEEPING, Structures, walk};
+use crate::machine::SmpMachine;
+use crate::memory::CacheRequests;
+use crate::model::TaskStructures;
+use crate::workload::{OperationResult, Workload};
+
+/// Counters since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunCounts {
+    /// Elapsed time.
+    pub cycles: u64,
+    /// Completed units of work.
+    pub completed: u64,
+    /// Number of operations.
+    pub operations: u64,
+    /// Number of scheduler calls.
+    pub decisions: u64,
+    /// Number of structures visited by walks.
+    pub visits: u64,
+    /// Second-level cache requests of walks.
+    pub walk: CacheRequests,
+    /// Second-level cache requests of operations.
+    pub work: CacheRequests,
+    /// Number of lock requests.
+    pub acquisitions: u64,
+    /// Number of lock requests that found the lock taken.
+    pub contended: u64,
+    /// Cycles for which the lock was held.
+    pub held: u64,
+    /// Cycles for which CPUs spun on the lock.
+    pub spun: u64,
+    /// Cycles of operations.
+    pub worked: u64,
+}
+
+impl std::ops::Sub for RunCounts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            cycles: self.cycles - earlier.cycles,
+            completed: self.completed - earlier.completed,
+            operations: self.operations - earlier.operations,
+            decisions: self.decisions - earlier.decisions,
+            visits: self.visits - earlier.visits,
+            walk: self.walk - earlier.walk,
+            work: self.work - earlier.work,
+            acquisitions: self.acquisitions - earlier.acquisitions,
+            contended: self.contended - earlier.contended,
+            held: self.held - earlier.held,
+            spun: self.spun - earlier.spun,
+            worked: self.worked - earlier.worked,
+        }
+    }
+}
+
+/// Reason for a CPU's lock request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LockReason {
+    Wake(usize),
+    Schedule,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    GoesOn,
+    LetsGo,
+}
+
+/// An event: time, order among events of equal time, CPU, epoch, kind.
+type Due = (u64, u64, usize, u64, Event);
+
+#[derive(Debug, Default)]
+struct Cpu {
+    running: Option<u32>,
+    to_wake: Vec<usize>,
+    wants: Option<LockReason>,
+    asked: u64,
+    /// Whether an idle CPU has been notified of work.
+    notified: bool,
+    /// Whether the last decision selected another task.
+    changes: bool,
+    next_tick: u64,
+    /// Events of earlier epochs are void.
+    epoch: u64,
+}
+
+/// CPUs, their memory and their tasks.
+pub struct SmpEngine<'a> {
+    machine: SmpMachine,
+    workload: &'a dyn Workload,
+    model: TaskStructures,
+    cpus: Vec<Cpu>,
+    owner: Option<usize>,
+    waiting: VecDeque<usize>,
+    events: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    now: u64,
+    counts: RunCounts,
+}
+
+impl<'a> SmpEngine<'a> {
+    /// Puts all tasks on the queue, each with a last CPU drawn by the model's seed. All CPUs start
+    /// with a call of the scheduler.
+    pub fn new(
+        machine: SmpMachine,
+        workload: &'a dyn Workload,
+        model: TaskStructures,
+        cpus: usize,
+    ) -> Self {
+        let mut engine = Self {
+            machine,
+            workload,
+            model,
+            cpus: (0..cpus).map(|_| Cpu::default()).collect(),
+            owner: None,
+            waiting: VecDeque::new(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            now: 0,
+            counts: RunCounts::default(),
+        };
+        kernel::empty(&mut engine.model);
+        for task in 0..workload.tasks() {
+            let number = TaskStructures::number(task);
+            let space = workload.address_space(task);
+            let cpu = engine.model.draw_cpu(cpus);
+            kernel::create(&mut engine.model, number, space, cpu);
+            kernel::add(&mut engine.model, number);
+        }
+        engine.model.take();
+        let tick = machine.cycles(machine.tick_us * 1_000);
+        for cpu in 0..cpus {
+            engine.cpus[cpu].notified = true;
+            engine.cpus[cpu].next_tick = tick * (cpu as u64 + 1) / cpus as u64;
+            engine.push(0, cpu, Event::GoesOn);
+        }
+        engine
+    }
+
+    /// Runs until `units` units of work are completed or no event is left. Returns the counters.
+    pub fn run_until_completed(&mut self, units: u64) -> RunCounts {
+        while self.workload.completed() < units {
+            let Some(Reverse((at, _, cpu, epoch, event))) = self.events.pop() else {
+                break;
+            };
+            if self.cpus[cpu].epoch != epoch {
+                continue;
+            }
+            self.now = at;
+            match event {
+                Event::GoesOn => self.continue_task(cpu),
+                Event::LetsGo => self.release_lock(cpu),
+            }
+        }
+        self.counts.completed = self.workload.completed();
+        self.counts.cycles = self.now;
+        self.counts
+    }
+
+    /// The task structures, for inspection.
+    pub fn model(&self) -> &TaskStructures {
+        &self.model
+    }
+
+    /// The current task of each CPU.
+    pub fn running(&self) -> Vec<Option<u32>> {
+        self.cpus.iter().map(|cpu| cpu.running).collect()
+    }
+
+    fn push(&mut self, at: u64, cpu: usize, event: Event) {
+        self.sequence += 1;
+        let epoch = self.cpus[cpu].epoch;
+        self.events
+            .push(Reverse((at, self.sequence, cpu, epoch, event)));
+    }
+
+    /// Continues a CPU between two operations.
+    fn continue_task(&mut self, cpu: usize) {
+        let now_ns = self.machine.ns(self.now);
+        self.workload.arrivals(now_ns, &mut self.cpus[cpu].to_wake);
+        if let Some(task) = self.cpus[cpu].to_wake.pop() {
+            return self.request_lock(cpu, LockReason::Wake(task));
+        }
+        let Some(task) = self.cpus[cpu].running else {
+            return self.idle(cpu);
+        };
+        self.ticks(cpu, task);
+        if self.model.peek(task, Field::NeedResched) != 0 {
+            return self.request_lock(cpu, LockReason::Schedule);
+        }
+        self.operate(cpu, task, now_ns);
+    }
+
+    fn idle(&mut self, cpu: usize) {
+        if std::mem::take(&mut self.cpus[cpu].notified) {
+            return self.request_lock(cpu, LockReason::Schedule);
+        }
+        let tick = self.machine.cycles(self.machine.tick_us * 1_000);
+        let late = self.now.saturating_sub(self.cpus[cpu].next_tick);
+        self.cpus[cpu].next_tick += late.div_ceil(tick) * tick;
+        if let Some(ns) = self.workload.next_arrival_ns() {
+            let at = self.machine.cycles(ns).max(self.now);
+            self.push(at, cpu, Event::GoesOn);
+        }
+    }
+
+    fn ticks(&mut self, cpu: usize, task: u32) {
+        let tick = self.machine.cycles(self.machine.tick_us * 1_000);
+        while self.cpus[cpu].next_tick <= self.now {
+            self.cpus[cpu].next_tick += tick;
+            kernel::tick(self.model.on(cpu), task);
+            self.model.take();
+        }
+    }
+
+    fn operate(&mut self, cpu: usize, task: u32, now_ns: u64) {
+        self.model.poke(task, Field::State, SLEEPING);
+        let place = TaskStructures::place(task);
+        let step = self
+            .workload
+            .step(place, now_ns, &mut self.cpus[cpu].to_wake);
+        if step == OperationResult::Waits {
+            return self.request_lock(cpu, LockReason::Schedule);
+        }
+        self.model.poke(task, Field::State, RUNNING);
+        let machine = self.machine;
+        self.model.on(cpu).touch_operation(&machine, place);
+        let requests = self.model.take();
+        let took = self.model.draw_length(machine.operation_cycles) + self.cost(requests);
+        self.counts.operations += 1;
+        self.counts.worked += took;
+        self.counts.work.requests += requests.requests;
+        self.counts.work.misses += requests.misses;
+        self.push(self.now + took, cpu, Event::GoesOn);
+    }
+
+    fn cost(&self, requests: CacheRequests) -> u64 {
+        let hits = requests.requests - requests.misses;
+        hits * self.machine.hit_cycles + requests.misses * self.machine.miss_cycles
+    }
+
+    fn request_lock(&mut self, cpu: usize, want: LockReason) {
+        self.cpus[cpu].wants = Some(want);
+        self.cpus[cpu].asked = self.now;
+        self.counts.acquisitions += 1;
+        match self.owner {
+            None => self.enter(cpu),
+            Some(_) => {
+                self.counts.contended += 1;
+                self.waiting.push_back(cpu);
+            }
+        }
+    }
+
+    /// Gives the lock to a CPU and executes its critical section.
+    fn enter(&mut self, cpu: usize) {
+        self.owner = Some(cpu);
+        self.counts.spun += self.now - self.cpus[cpu].asked;
+        self.model.on(cpu).touch_lock();
+        let instructions = match self.cpus[cpu].wants.take() {
+            Some(LockReason::Wake(task)) => self.wake(cpu, TaskStructures::number(task)),
+            Some(LockReason::Schedule) => self.schedule(cpu),
+            None => 0,
+        };
+        let requests = self.model.take();
+        let held = instructions + self.cost(requests);
+        self.counts.held += held;
+        self.push(self.now + held, cpu, Event::LetsGo);
+    }
+
+    fn wake(&mut self, cpu: usize, task: u32) -> u64 {
+        let running = self.running();
+        let woken = kernel::wake(self.model.on(cpu), task, &running);
+        if let Some(to) = woken.cpu.filter(|&to| running[to].is_none()) {
+            self.notify(to);
+        }
+        self.machine.wake_cycles
+    }
+
+    /// Notifies an idle CPU of work.
+    fn notify(&mut self, cpu: usize) {
+        if !std::mem::replace(&mut self.cpus[cpu].notified, true) && !self.is_busy(cpu) {
+            self.cpus[cpu].epoch += 1;
+            self.push(self.now, cpu, Event::GoesOn);
+        }
+    }
+
+    /// Returns whether an event or a lock grant of the CPU is pending.
+    fn is_busy(&self, cpu: usize) -> bool {
+        self.owner == Some(cpu) || self.waiting.contains(&cpu)
+    }
+
+    fn schedule(&mut self, cpu: usize) -> u64 {
+        let mut walked = CacheRequests::default();
+        let prev = self.cpus[cpu].running;
+        let model = self.model.on(cpu);
+        let mut before = CacheRequests::default();
+        let chosen = kernel::schedule(model, cpu as u32, prev, |model, cpu, space, so_far| {
+            before = add(before, model.take());
+            let found = walk(model, cpu, space, so_far);
+            walked = add(walked, model.take());
+            found
+        });
+        self.counts.decisions += 1;
+        self.counts.visits += u64::from(chosen.visits);
+        self.counts.walk = add(self.counts.walk, walked);
+        self.cpus[cpu].running = chosen.next;
+        self.cpus[cpu].changes = chosen.next != prev;
+        // The rest of the critical section is still counted in the model.
+        let instructions =
+            self.machine.decision_cycles + u64::from(chosen.visits) * self.machine.visit_cycles;
+        instructions + self.cost(add(before, walked))
+    }
+
+    fn release_lock(&mut self, cpu: usize) {
+        self.owner = None;
+        if let Some(next) = self.waiting.pop_front() {
+            self.enter(next);
+        }
+        let changes = std::mem::take(&mut self.cpus[cpu].changes);
+        let switch = u64::from(changes) * self.machine.switch_cycles;
+        self.push(self.now + switch, cpu, Event::GoesOn);
+    }
+}
+
+fn add(a: CacheRequests, b: CacheRequests) -> CacheRequests {
+    CacheRequests {
+        requests: a.requests + b.requests,
+        misses: a.misses + b.misses,
+    }
+}
+
+/// The tasks on the queue, in order.
+pub fn queue(model: &TaskStructures) -> Vec<u32> {
+    let head = model.head();
+    let mut queue = vec![];
+    let mut at = model.peek(head, Field::Next);
+    while at != head {
+        queue.push(at);
+        at = model.peek(at, Field::Next);
+    }
+    queue
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Task structures in simulated memory: each access goes through the accessing CPU's caches.
+
+use oorandom::Rand64;
+
+use crate::SimulationError;
+use crate::kernel::{BLOCK_BYTES, Field, Structures};
+use crate::machine::{Colors, SmpMachine};
+use crate::memory::{CacheRequests, CoherentCaches};
+
+/// Number of words kept per structure.
+const WORDS: usize = 17;
+
+/// Structures, caches and addresses. The scheduler's number of task `n` of the workload is
+/// [`TaskStructures::number`]`(n)`.
+#[derive(Debug)]
+pub struct TaskStructures {
+    memory: CoherentCaches,
+    /// Words of the head and of each task.
+    words: Vec<[u32; WORDS]>,
+    /// Addresses of the head and of each task.
+    structures: Vec<u64>,
+    /// Start of each task's private lines.
+    own: Vec<u64>,
+    /// Blocks of the common lines.
+    common: Vec<u64>,
+    lock: u64,
+    random: Rand64,
+    /// The accessing CPU.
+    cpu: usize,
+    /// Cost of accesses to structures since the last [`Self::take`].
+    requests: CacheRequests,
+}
+
+/// Number of the head; tasks follow.
+const HEAD: u32 = 1;
+
+impl TaskStructures {
+    /// Places all data in random blocks. Task numbers are random too, so the order of creation is
+    /// independent of addresses.
+    pub fn new(
+        machine: &SmpMachine,
+        cpus: usize,
+        tasks: usize,
+        colors: Colors,
+        seed: u64,
+    ) -> Result<Self, SimulationError> {
+        let mut random = Rand64::new(u128::from(seed));
+        let common_blocks = machine.common_bytes.div_ceil(BLOCK_BYTES);
+        let mut blocks = random_blocks(machine, 2 * tasks + common_blocks + 1, &mut random)?;
+        let place = colors.placer()?;
+        let kernel = blocks.split_off(2 * tasks + common_blocks)[0];
+        let common = blocks.split_off(2 * tasks);
+        let own = blocks.split_off(tasks);
+        let head = kernel + 256;
+        let structures = std::iter::once(head).chain(blocks.into_iter().map(place));
+        Ok(Self {
+            memory: CoherentCaches::new(cpus, machine.geometry()?),
+            words: vec![[0; WORDS]; tasks + 1],
+            structures: structures.collect(),
+            own,
+            common,
+            lock: kernel,
+            random,
+            cpu: 0,
+            requests: CacheRequests::default(),
+        })
+    }
+
+    /// The scheduler's number of a task.
+    pub fn number(task: usize) -> u32 {
+        task as u32 + HEAD + 1
+    }
+
+    /// The task with this number.
+    pub fn place(number: u32) -> usize {
+        (number - HEAD - 1) as usize
+    }
+
+    /// Sets the accessing CPU.
+    pub fn on(&mut self, cpu: usize) -> &mut Self {
+        self.cpu = cpu;
+        self
+    }
+
+    /// Removes and returns the second-level requests since the last call.
+    pub fn take(&mut self) -> CacheRequests {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// Accesses the lock's line.
+    pub fn touch_lock(&mut self) {
+        self.memory.write(self.cpu, self.lock, &mut self.requests);
+    }
+
+    /// The accesses of an operation: writes to private lines, reads of common lines.
+    pub fn touch_operation(&mut self, machine: &SmpMachine, task: usize) {
+        let line = machine.line_bytes as u64;
+        let own_lines = machine.own_bytes as u64 / line;
+        let first = self.random.rand_u64() % own_lines;
+        for nth in 0..machine.own_lines as u64 {
+            let address = self.own[task] + (first + nth) % own_lines * line;
+            self.memory.write(self.cpu, address, &mut self.requests);
+        }
+        let lines = BLOCK_BYTES as u64 / line;
+        for _ in 0..machine.common_lines {
+            let drawn = self.random.rand_u64();
+            let block = self.common[(drawn >> 32) as usize % self.common.len()];
+            let address = block + drawn % lines * line;
+            self.memory.read(self.cpu, address, &mut self.requests);
+        }
+    }
+
+    /// Draws a CPU with equal probability. A fixed rule, such as the task's number modulo the
+    /// number of CPUs, would put tasks of one kind together if it divides the number of threads of
+    /// a chat member.
+    pub fn draw_cpu(&mut self, cpus: usize) -> u32 {
+        self.random.rand_range(0..cpus as u64) as u32
+    }
+
+    /// Draws a length uniformly from three quarters to five quarters of `length`.
+    pub fn draw_length(&mut self, length: u64) -> u64 {
+        length - length / 4 + self.random.rand_range(0..length / 2 + 1)
+    }
+
+    /// Reads a field without an access to the caches.
+    pub fn peek(&self, number: u32, field: Field) -> u32 {
+        self.words[(number - HEAD) as usize][field.offset_bytes() as usize / 4]
+    }
+
+    /// Writes a field without an access to the caches.
+    pub fn poke(&mut self, number: u32, field: Field, value: u32) {
+        self.words[(number - HEAD) as usize][field.offset_bytes() as usize / 4] = value;
+    }
+
+    fn address(&self, number: u32, field: Field) -> u64 {
+        self.structures[(number - HEAD) as usize] + u64::from(field.offset_bytes())
+    }
+}
+
+impl Structures for TaskStructures {
+    fn head(&self) -> u32 {
+        HEAD
+    }
+
+    fn task(&self, place: usize) -> Option<u32> {
+        (place + 1 < self.words.len()).then(|| Self::number(place))
+    }
+
+    #[inline]
+    fn read(&mut self, task: u32, field: Field) -> u32 {
+        let address = self.address(task, field);
+        self.memory.read(self.cpu, address, &mut self.requests);
+        self.peek(task, field)
+    }
+
+    #[inline]
+    fn write(&mut self, task: u32, field: Field, value: u32) {
+        let address = self.address(task, field);
+        self.memory.write(self.cpu, address, &mut self.requests);
+        self.poke(task, field, value);
+    }
+}
+
+/// Distinct random blocks of the memory.
+fn random_blocks(
+    machine: &SmpMachine,
+    count: usize,
+    random: &mut Rand64,
+) -> Result<Vec<u64>, SimulationError> {
+    let all = machine.memory_bytes / BLOCK_BYTES;
+    if count > all {
+        return Err(SimulationError::CoherentCaches { blocks: count, all });
+    }
+    let mut blocks: Vec<u64> = (0..all as u64).map(|n| n * BLOCK_BYTES as u64).collect();
+    for at in 0..count {
+        let other = random.rand_range(at as u64..all as u64) as usize;
+        blocks.swap(at, other);
+    }
+    blocks.truncate(count);
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::kernel::{WalkResult, add, create, empty, walk};
+
+    fn queue(cpus: usize, tasks: usize, colors: Colors) -> TaskStructures {
+        let mut model = TaskStructures::new(&SmpMachine::PAPER, cpus, tasks, colors, 7).unwrap();
+        empty(&mut model);
+        for task in 0..tasks {
+            create(&mut model, TaskStructures::number(task), 1, 0);
+            add(&mut model, TaskStructures::number(task));
+        }
+        model
+    }
+
+    /// Misses of a repeated walk, computed from the addresses alone: a line is still cached if the
+    /// lines of its set, all accessed since, fit the ways.
+    fn misses_of_second_walk(model: &TaskStructures) -> u64 {
+        let geometry = SmpMachine::PAPER.geometry().unwrap();
+        let mut sets: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
+        for &structure in &model.structures {
+            let address = structure + 0x20;
+            sets.entry(geometry.set(address))
+                .or_default()
+                .insert(geometry.line(address));
+        }
+        let too_many = sets.values().filter(|lines| lines.len() > geometry.ways());
+        too_many.map(|lines| lines.len() as u64).sum()
+    }
+
+    #[test]
+    fn walk_misses_as_predicted_from_addresses() {
+        for (tasks, colors) in [
+            (60, Colors::Plain),
+            (256, Colors::Plain),
+            (2400, Colors::Plain),
+            (256, Colors::MODULO),
+            (2400, Colors::MODULO),
+            (2400, Colors::Colored(8)),
+            (2400, Colors::DEFAULT),
+        ] {
+            let mut model = queue(1, tasks, colors);
+            walk(&mut model, 0, 1, WalkResult::NONE);
+            model.take();
+            let walked = walk(&mut model, 0, 1, WalkResult::NONE);
+            let requests = model.take();
+            assert_eq!(walked.visits as usize, tasks);
+            // The head is read again at the end; its line was accessed first.
+            let expected = misses_of_second_walk(&model);
+            let seen = requests.misses;
+            assert!(
+                seen.abs_diff(expected) <= 1,
+                "{tasks} {colors:?}: {seen}, {expected}"
+            );
+            assert!(requests.requests >= tasks as u64);
+        }
+    }
+
+    #[test]
+    fn lines_written_by_another_cpu_are_the_only_misses() {
+        let mut model = queue(2, 100, Colors::DEFAULT);
+        for cpu in [0, 1, 0, 1] {
+            walk(model.on(cpu), 0, 1, WalkResult::NONE);
+        }
+        for task in [3, 50, 77] {
+            model
+                .on(1)
+                .write(TaskStructures::number(task), Field::HasCpu, 1);
+        }
+        model.take();
+        walk(model.on(0), 0, 1, WalkResult::NONE);
+        assert_eq!(model.take().misses, 3);
+        walk(model.on(0), 0, 1, WalkResult::NONE);
+        assert_eq!(model.take().misses, 0);
+    }
+}
