@@ -23,6 +23,7 @@ pub mod subjects;
 pub mod tokens;
 pub mod tree;
 pub mod words;
+pub mod workspaces;
 
 pub use breach::Breach;
 pub use tree::{File, Tree};
@@ -31,13 +32,14 @@ pub use tree::{File, Tree};
 pub type Rule = fn(&Tree) -> Vec<Breach>;
 
 /// Every rule, by name.
-pub const RULES: [(&str, Rule); 13] = [
+pub const RULES: [(&str, Rule); 14] = [
     ("prose", prose::check),
     ("old names", names::check_old),
     ("homonyms", names::check_homonyms),
     ("licences", licence::check),
     ("sizes", size::check),
     ("layers", layers::check),
+    ("workspaces", workspaces::check),
     ("purity of policy", purity::check),
     ("words", words::check_words),
     ("paths of one machine", words::check_paths),
