@@ -12,6 +12,11 @@ use usher_host::launch::{LaunchError, LaunchSpec};
 use crate::cli;
 use crate::failure::Outcome;
 
+/// The name of the benchmarks, which are documented but not always installed.
+const BENCH: &str = "bench";
+const NO_BENCH: &str = "the program usher-bench is not installed: build it with 'make install' in \
+                        Usher's sources, which contain it in evidence/";
+
 /// Executes `usher-NAME`; returns only on failure.
 pub fn run(words: &[OsString]) -> Outcome {
     let Some((name, args)) = words.split_first() else {
@@ -26,6 +31,7 @@ pub fn run(words: &[OsString]) -> Outcome {
     let own = std::env::current_exe().ok();
     match find(&program, own.as_deref()) {
         Ok(path) => Err(become_program(&path, args)),
+        Err(LaunchError::NotFound { .. }) if name == BENCH => bail!(NO_BENCH),
         Err(LaunchError::NotFound { .. }) => bail!(cli::unknown_command(words)),
         Err(error) => Err(error.into()),
     }
