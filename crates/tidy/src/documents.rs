@@ -10,7 +10,8 @@ use crate::{Breach, File, Tree};
 
 const MAP: &str = "ARCHITECTURE.md";
 
-/// Crates that the architecture page forgets, and crates that it invents.
+/// Crates that the architecture page forgets, and crates that it invents. The page describes
+/// `evidence/` in a tree without it, too.
 pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
     let Some(map) = tree.get(MAP) else {
         return vec![Breach::new(MAP, 0, "is missing")];
@@ -28,8 +29,10 @@ pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
     let forgotten = crates
         .difference(&named)
         .map(|name| format!("the code map lacks {name}"));
+    let has_evidence = tree.holds("evidence");
     let invented = named
         .difference(&crates)
+        .filter(|name| has_evidence || !name.starts_with("evidence/"))
         .map(|name| format!("there is no {name}"));
     forgotten
         .chain(invented)
@@ -200,12 +203,15 @@ mod tests {
             [""; 0]
         );
         assert_eq!(
-            with("`crates/a` and crates/c."),
+            with("`crates/a`, evidence/d and crates/c."),
             [
                 "ARCHITECTURE.md: the code map lacks evidence/b",
-                "ARCHITECTURE.md: there is no crates/c"
+                "ARCHITECTURE.md: there is no crates/c",
+                "ARCHITECTURE.md: there is no evidence/d"
             ]
         );
+        let product_alone = [(MAP, "crates/a and evidence/b"), crates[0]];
+        assert_eq!(breaches_of(check_code_map, &product_alone), [""; 0]);
         assert_eq!(
             breaches_of(check_code_map, &crates),
             ["ARCHITECTURE.md: is missing"]

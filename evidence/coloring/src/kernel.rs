@@ -253,7 +253,7 @@ fn give_quanta<S: Structures>(s: &mut S) {
 pub struct WakeupResult {
     /// Whether the task was added to the list; otherwise it was on it.
     pub added: bool,
-    /// The CPU that must call the scheduler: an idle one, or one whose task must be rescheduled.
+    /// The CPU that must call the scheduler: an idle CPU, or the CPU of a task that must be rescheduled.
     pub cpu: Option<usize>,
 }
 
@@ -275,7 +275,8 @@ pub fn wake<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Wak
 }
 
 /// The CPU for a woken task, as `reschedule_idle()` selects it: the CPU of its last run if that is
-/// idle, else any idle CPU, else the CPU whose task it exceeds most in goodness, by more than 1.
+/// idle, else any idle CPU, else the CPU with the current task that it exceeds most in goodness, by
+/// more than 1.
 fn cpu_for<S: Structures>(s: &mut S, task: u32, running: &[Option<u32>]) -> Option<usize> {
     let last = s.read(task, Field::Processor) as usize;
     let idle = |cpu: usize| running.get(cpu).is_some_and(Option::is_none);
