@@ -14,6 +14,8 @@ const PRODUCT: &str = "Cargo.toml";
 const EVIDENCE: &str = "evidence/Cargo.toml";
 const PRODUCT_LOCK: &str = "Cargo.lock";
 const EVIDENCE_LOCK: &str = "evidence/Cargo.lock";
+/// The key of settings for all packages that are not members of the workspace.
+const EVERY_PACKAGE: &str = "*";
 
 /// Settings and versions that differ. Nothing in a tree without `evidence/`.
 pub fn check(tree: &Tree) -> Vec<Breach> {
@@ -99,9 +101,16 @@ fn at<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
         .try_fold(table.get(*first)?, |value, key| value.get(key))
 }
 
+/// The settings of a profile for all packages: without those for single packages.
 fn without_packages(profile: Option<&Value>) -> Option<Table> {
     let mut table = profile?.as_table()?.clone();
-    table.remove("package");
+    if let Some(packages) = table.get_mut("package").and_then(Value::as_table_mut) {
+        packages.retain(|name, _| name == EVERY_PACKAGE);
+    }
+    let is_empty = |packages: &Value| packages.as_table().is_some_and(Table::is_empty);
+    if table.get("package").is_some_and(is_empty) {
+        table.remove("package");
+    }
     Some(table)
 }
 
@@ -148,10 +157,8 @@ mod tests {
             (EVIDENCE, evidence),
             (EVIDENCE_LOCK, lock),
         ]);
-        check(&tree)
-            .into_iter()
-            .map(|one| one.to_string())
-            .collect()
+        let breaches = check(&tree).into_iter();
+        breaches.map(|breach| breach.to_string()).collect()
     }
 
     #[test]
@@ -171,7 +178,8 @@ mod tests {
 
     #[test]
     fn rejects_other_settings_and_versions() {
-        let evidence = "[workspace.dependencies]\nserde = \"2\"\n[profile.dev]\ndebug = true\n\
+        let evidence = "[workspace.dependencies]\nserde = \"2\"\n[profile.dev]\ndebug = false\n\
+                        [profile.dev.package.\"*\"]\ndebug = true\n\
                         [profile.dev.package.usher-sim]\nopt-level = 2\n";
         let differs = |what: &str, from: &str| {
             let file = if from == PRODUCT {
