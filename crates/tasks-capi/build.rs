@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets the SONAME of the shared library. It changes with the ABI: with the major version, from
-//! version 1 on.
+//! Build script: sets the SONAME of the shared library, `libusher_tasks.so.N`. The SONAME changes
+//! with the ABI; from version 1 on, N is the major version.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -64,7 +64,7 @@ extern "C" {
 #define USHER_TASKS_CAST(type, value) ((type)(value))
 #endif
 
-/* Precedes each exported function. */
+/* Visibility and linkage; precedes each exported function. */
 #ifndef USHER_TASKS_API
 #define USHER_TASKS_API extern
 #endif
@@ -97,9 +97,9 @@ USHER_TASKS_API const char *usher_tasks_version_string(void);
 
 enum usher_tasks_error {
 	USHER_TASKS_OK = 0,
-	/* A handle, a function or an out-pointer is NULL. */
+	/* A handle, a function pointer or an out-pointer is NULL. */
 	USHER_TASKS_ERROR_NULL = 1,
-	/* Options of an invalid size, or unknown to this version. */
+	/* The options have an invalid size, or set fields unknown to this version. */
 	USHER_TASKS_ERROR_OPTIONS = 2,
 	/* The number of workers is 0 or above the limit (1024). */
 	USHER_TASKS_ERROR_WORKERS = 3,
@@ -107,11 +107,11 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_THREAD = 4,
 	/* There is no memory. */
 	USHER_TASKS_ERROR_MEMORY = 5,
-	/* Groups outside the limits of the policy. */
+	/* The groups are outside the limits of the policy. */
 	USHER_TASKS_ERROR_GROUPS = 6,
 	/* The token is registered, and its task has not run yet. */
 	USHER_TASKS_ERROR_REGISTERED = 7,
-	/* Resolved more often than the task waits for. */
+	/* The task was resolved more often than it waits for. */
 	USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN = 8,
 	/* Some tasks are unfinished or have failed; see the report. */
 	USHER_TASKS_ERROR_UNFINISHED = 9,
@@ -126,7 +126,7 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_CYCLE = 13,
 	/* A number of a task, report line, worker or format is out of range. */
 	USHER_TASKS_ERROR_RANGE = 14,
-	/* More tasks or dependencies than can be numbered. */
+	/* The graph has more tasks or dependencies than can be numbered. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
 	/* Tasks of the graph failed; see the report. */
 	USHER_TASKS_ERROR_FAILED = 16,
@@ -134,7 +134,7 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_BUSY = 17,
 	/* The caller must be a task. */
 	USHER_TASKS_ERROR_OUTSIDE = 18,
-	/* Invalid sizes of blocks or headers. */
+	/* The sizes of blocks or headers are invalid. */
 	USHER_TASKS_ERROR_COLORING = 19,
 	/* An internal error of the library. Please report it. */
 	USHER_TASKS_ERROR_INTERNAL = 20,
@@ -147,8 +147,8 @@ USHER_TASKS_API const char *usher_tasks_strerror(int error);
 
 /*
  * Returns the text of the last error in this thread, with the token or task
- * concerned; "" if there was none. It is valid until the next error in this
- * thread, or the end of the thread. A successful call does not change it.
+ * concerned; "" if there was none. The text is valid until the next error in
+ * this thread, or the end of the thread. A successful call does not change it.
  */
 USHER_TASKS_API const char *usher_tasks_last_error(void);
 
@@ -165,8 +165,8 @@ typedef void (*usher_tasks_entry)(void *arg);
 
 /* The order in which ready tasks run. */
 enum usher_tasks_policy {
-	/* The default: one temporal group after the other, and in a group the
-	 * latest ready task first. */
+	/* The default: one temporal group after the other, and within a group the task
+	 * that became ready last first. */
 	USHER_TASKS_POLICY_USHER = 0,
 	/* The dispatcher of Mori, Takeda and Matsuzaki, for groups below
 	 * t_groups and s_groups. */
@@ -179,10 +179,10 @@ enum usher_tasks_policy {
 
 /* Where workers run. */
 enum usher_tasks_binding {
-	/* Workers fill the cores of one last-level cache after another; each is
-	 * bound to the CPUs of its cache. A further runtime of the program
-	 * begins at the cache with most free cores. On machines with one such
-	 * cache workers are not bound. */
+	/* Workers fill the cores of one last-level cache after another; each worker is
+	 * bound to the CPUs of its cache. The workers of a further runtime of the
+	 * program begin at the cache with most free cores. On machines with a single
+	 * last-level cache workers are not bound. */
 	USHER_TASKS_BINDING_LLC = 0,
 	/* Workers may use the same CPUs as the thread that creates the runtime.
 	 */
@@ -202,10 +202,10 @@ typedef struct usher_tasks_options {
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */
 	uint32_t reserved; /* 0 */
-	/* Bytes of each worker's stack, at least 64 KiB; 0: 2 MiB. Other tasks
-	 * may run on top of a task that waits because it runs a graph: up to 16
-	 * nested waits, fewer if the stack has less than 128 KiB for each, and
-	 * the waits nested in the program itself. */
+	/* Bytes of each worker's stack, at least 64 KiB; 0: 2 MiB. Other tasks may run
+	 * on top of a task that waits because it runs a graph: up to 16 nested waits,
+	 * fewer if the stack has less than 128 KiB for each, and the waits nested in
+	 * the program itself. */
 	size_t stack_bytes;
 } usher_tasks_options;
 
@@ -221,43 +221,43 @@ typedef struct usher_tasks_options {
 	}
 
 /*
- * Returns the number of CPUs that this process may use, a suitable number of
- * workers. 1 if the system does not report it.
+ * Returns the number of CPUs that this process may use, which is a suitable
+ * number of workers. Returns 1 if the system does not report the number.
  */
 USHER_TASKS_API uint32_t usher_tasks_cpus(void);
 
 /*
- * Creates a runtime and starts its workers. If options is NULL, it has
+ * Creates a runtime and starts its workers. If options is NULL, the runtime has
  * usher_tasks_cpus() workers and the default policy.
  *
  * Options larger than this version's, from a newer header, are accepted if all
- * bytes beyond are 0.
+ * bytes beyond this version's are 0.
  *
- * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY
- * for lack of memory for them, or if there are 4,096 runtimes already.
+ * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY if
+ * there is no memory for the queues, or if there are 4,096 runtimes already.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
 
 /*
  * Destroys a runtime: rejects new calls of other threads, waits until their
- * running calls have returned, runs all ready tasks and those that they make
- * ready, drops waiting tasks, ends the workers and frees everything. NULL has
- * no effect.
+ * running calls have returned, runs all ready tasks and the tasks that they
+ * make ready, drops waiting tasks, ends the workers and frees everything. NULL
+ * has no effect.
  *
- * Other threads than tasks must not begin to use the runtime afterwards. Calls
- * that are in progress or just beginning are allowed. Those that come too late
- * return ENDED, before and after this function has returned, until another
+ * Threads other than tasks must not begin to use the runtime after this call.
+ * Calls that are in progress or just beginning are allowed. Calls that come too
+ * late return ENDED, before and after this function has returned, until another
  * runtime is created in the same place. To skip ready tasks, call
  * usher_tasks_cancel() first.
  *
  * Errors, after which the runtime is unchanged: INSIDE in one of its own tasks,
- * DEADLOCK. ENDED if another thread destroys or has destroyed it, and in the
- * child of a fork().
+ * DEADLOCK. ENDED if another thread destroys or has destroyed the runtime, and
+ * in the child of a fork().
  */
 USHER_TASKS_API int usher_tasks_runtime_destroy(usher_tasks_runtime *runtime);
 
-/* Returns the number of workers; 0 if NULL or being destroyed. */
+/* Returns the number of workers; 0 if the runtime is NULL or being destroyed. */
 USHER_TASKS_API uint32_t
 usher_tasks_workers(const usher_tasks_runtime *runtime);
 
@@ -268,8 +268,9 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 
 /*
  * Registers a task that runs after it has been resolved count times, earlier
- * resolutions included; with 0 it runs at once. The caller chooses the token.
- * It identifies the task until the task has run, and is then free again.
+ * resolutions included; with 0 the task is ready at once. The caller chooses
+ * the token, which identifies the task until the task has run, and is then free
+ * again.
  *
  * Errors: NULL, REGISTERED, RESOLVED_TOO_OFTEN (before this call; the
  * resolutions stay), GROUPS, MEMORY, ENDED.
@@ -284,9 +285,9 @@ USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
  * never runs, because the runtime is cancelled or destroyed before,
  * discard(arg) is called once instead, as if by a task. If discard calls
  * usher_tasks_fail(), the next usher_tasks_wait() reports the task as failed,
- * except while the runtime is destroyed, when no wait can follow. If this
- * function fails, the argument still belongs to the caller, and discard is not
- * called.
+ * except while the runtime is destroyed, when no wait can follow. If
+ * usher_tasks_register_owned() itself fails, the argument still belongs to the
+ * caller, and discard is not called.
  */
 USHER_TASKS_API int
 usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
@@ -304,20 +305,20 @@ USHER_TASKS_API int usher_tasks_resolve(usher_tasks_runtime *runtime,
 
 /* How tasks by token without groups are grouped. */
 enum usher_tasks_grouping {
-	/* The policy does not use guessed groups. */
+	/* The policy does not group tasks that have no groups. */
 	USHER_TASKS_GROUPING_NONE_REQUESTED = 0,
-	/* By time of registration. */
+	/* Tasks are grouped by time of registration. */
 	USHER_TASKS_GROUPING_TIME = 1,
-	/* By the region of memory to which their arguments point. */
+	/* Tasks are grouped by the region of memory to which their arguments point. */
 	USHER_TASKS_GROUPING_DATA = 2,
-	/* They have no groups. */
+	/* Tasks have no groups. */
 	USHER_TASKS_GROUPING_NONE = 3
 };
 
 /*
  * Stores into *grouping, as an enum usher_tasks_grouping, how tasks by token
  * without groups are grouped at present. The runtime tries the groupings in
- * turn, so it may change at any time.
+ * turn, so the grouping may change at any time.
  *
  * Errors: NULL, ENDED.
  */
@@ -330,15 +331,15 @@ typedef struct usher_tasks_report usher_tasks_report;
 /*
  * Waits until no registered task is ready or running.
  *
- * EACH FAILURE IS REPORTED ONCE: if several threads wait, one of them gets it,
- * and the others may get OK. All of them get the unresolved and unregistered
- * tokens.
+ * EACH FAILURE IS REPORTED ONCE: if several threads wait, one thread gets the
+ * failure, and the others may get OK. All threads get the unresolved and
+ * unregistered tokens.
  *
  * Errors: UNFINISHED if tasks wait to be resolved, if tokens were resolved and
  * never registered, or if tasks have failed since the last call. *report lists
- * all of them and belongs to the caller; report may be NULL. Unfinished tasks
+ * these tasks and belongs to the caller; report may be NULL. Unfinished tasks
  * stay: they may still be resolved or registered. MEMORY instead of UNFINISHED
- * if there is no memory to list them: usher_tasks_last_error() has the numbers
+ * if there is no memory for the list: usher_tasks_last_error() has the numbers
  * of failed and unfinished tasks, *report is NULL, and the next call reports
  * the failed tasks. NULL, ENDED; INSIDE in a task of this runtime, DEADLOCK.
  */
@@ -346,10 +347,10 @@ USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
 				     usher_tasks_report **report);
 
 /*
- * Drops the registered tasks that have not begun, and those that are registered
- * from now on when they become ready. Graphs are not affected. Stores into
- * *dropped, if that is not NULL, how many tokens were waiting, registered or
- * not.
+ * Drops the registered tasks that have not begun. Tasks that are registered
+ * from now on are dropped when they become ready. Graphs are not affected.
+ * Stores into *dropped, if dropped is not NULL, how many tokens were waiting,
+ * registered or not.
  *
  * Errors: NULL, ENDED.
  */
@@ -358,9 +359,9 @@ USHER_TASKS_API int usher_tasks_cancel(usher_tasks_runtime *runtime,
 
 /*
  * Marks the calling task as failed, with a message or NULL. The report of
- * usher_tasks_wait() or usher_tasks_run() lists it. The task continues until it
- * returns; tasks of a graph that depend on it are then not run. Only the first
- * message of a task counts.
+ * usher_tasks_wait() or usher_tasks_run() lists the task. The task continues
+ * until it returns; tasks of a graph that depend on it are then not run. Only
+ * the first message of a task counts.
  *
  * Errors: OUTSIDE if the caller is no task.
  */
@@ -370,26 +371,26 @@ USHER_TASKS_API int usher_tasks_fail(const char *message);
 
 /* The state of a task in a report. */
 enum usher_tasks_unfinished_kind {
-	/* It failed. */
+	/* The task failed. */
 	USHER_TASKS_UNFINISHED_FAILED = 1,
-	/* It was registered, and not resolved often enough. */
+	/* The task was registered, and not resolved often enough. */
 	USHER_TASKS_UNFINISHED_UNRESOLVED = 2,
-	/* It was resolved, and not registered. */
+	/* The task was resolved, and not registered. */
 	USHER_TASKS_UNFINISHED_UNREGISTERED = 3,
-	/* It is part of a dependency cycle. */
+	/* The task is part of a dependency cycle. */
 	USHER_TASKS_UNFINISHED_CYCLE = 4
 };
 
 /* A line of a report. */
 typedef struct usher_tasks_unfinished {
 	uint64_t task; /* its token, or its number in the graph */
-	/* FAILED: the reason, valid until the report is freed; else NULL */
+	/* FAILED: the reason, valid until the report is freed; otherwise NULL */
 	const char *message;
 	uint32_t kind; /* an enum usher_tasks_unfinished_kind */
 	uint32_t missing; /* UNRESOLVED: missing resolutions; else 0 */
 } usher_tasks_unfinished;
 
-/* Returns the number of lines of a report; 0 if NULL. */
+/* Returns the number of lines of a report; 0 if the report is NULL. */
 USHER_TASKS_API size_t
 usher_tasks_report_count(const usher_tasks_report *report);
 
@@ -423,9 +424,9 @@ typedef struct usher_tasks_graph usher_tasks_graph;
 USHER_TASKS_API int usher_tasks_builder_new(usher_tasks_builder **builder);
 
 /*
- * Declares a task. Stores its number, from 0, into *task, if that is not NULL.
- * Declare tasks in the order in which a sequential program would run them:
- * without other information, the runtime stays close to this order.
+ * Declares a task. Stores the number of the task, from 0, into *task, if task
+ * is not NULL. Declare tasks in the order in which a sequential program would
+ * run them: without other information, the runtime stays close to this order.
  *
  * Errors: NULL, MEMORY.
  */
@@ -435,8 +436,8 @@ USHER_TASKS_API int usher_tasks_builder_task(usher_tasks_builder *builder,
 					     size_t *task);
 
 /*
- * Declares that task `task` runs after task `before`. Repeating it has no
- * effect. Either task may be declared later.
+ * Declares that task `task` runs after task `before`. Repeating a declaration
+ * has no effect. Either task may be declared later.
  *
  * Errors: NULL, MEMORY.
  */
@@ -457,19 +458,19 @@ usher_tasks_builder_build(const usher_tasks_builder *builder,
 /* Frees a builder. NULL has no effect. */
 USHER_TASKS_API void usher_tasks_builder_destroy(usher_tasks_builder *builder);
 
-/* Returns the number of tasks of a graph; 0 if NULL. */
+/* Returns the number of tasks of a graph; 0 if the graph is NULL. */
 USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
 
 /*
- * Runs a graph and returns when all of its tasks have run. A task may also call
- * this, with another graph, on its own runtime or on another. A graph may be
- * run on different runtimes, one at a time.
+ * Runs a graph and returns when all tasks of the graph have run. A task may
+ * also call this function, with another graph, on its own runtime or on
+ * another. A graph may be run on different runtimes, one at a time.
  *
  * Errors: FAILED if tasks failed. *report lists them and belongs to the caller
  * (report may be NULL); tasks that had not begun by then were not run. *report
- * is NULL if there is no memory for it. Before anything is run: NULL, GROUPS,
- * BUSY, ENDED, DEADLOCK; MEMORY if a task calls and there is no memory for the
- * queues of one more level.
+ * is NULL if there is no memory for a report. Before anything is run: NULL,
+ * GROUPS, BUSY, ENDED, DEADLOCK; MEMORY if a task calls and there is no memory
+ * for the queues of one more level.
  */
 USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 				    usher_tasks_graph *graph,
@@ -479,9 +480,9 @@ USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 USHER_TASKS_API int usher_tasks_graph_destroy(usher_tasks_graph *graph);
 
 /*
- * Writes a table of the orders tried for a graph and their times, at most
- * `bytes` bytes into text, including the final 0. Returns the length of the
- * whole table, as snprintf() does; 0 if the graph is NULL or being run.
+ * Writes a table of the orders tried for a graph and their times into text, at
+ * most `bytes` bytes, including the final 0. Returns the length of the whole
+ * table, as snprintf() does; 0 if the graph is NULL or being run.
  */
 USHER_TASKS_API size_t usher_tasks_graph_explain(const usher_tasks_graph *graph,
 						 char *text, size_t bytes);
@@ -494,16 +495,16 @@ enum usher_tasks_format {
 	USHER_TASKS_FORMAT_CHROME = 0,
 	/* A picture, workers against time: tasks coloured by temporal group. */
 	USHER_TASKS_FORMAT_SVG_BY_T = 1,
-	/* The same, coloured by spatial group. */
+	/* The same picture, with tasks coloured by spatial group. */
 	USHER_TASKS_FORMAT_SVG_BY_S = 2
 };
 
 /*
  * Starts to record which worker runs which task and when, and discards earlier
- * records. Keeps the latest tasks_per_worker tasks of each worker, at 32 bytes
- * each and one more, until the runtime ends. A later call with a larger number
- * allocates at least twice the earlier number, in addition to the earlier
- * memory. Recording costs some nanoseconds per task.
+ * records. Until the runtime ends, the latest tasks_per_worker tasks of each
+ * worker are kept, at 32 bytes each and one more. A later call with a larger
+ * number allocates at least twice the earlier number, in addition to the
+ * earlier memory. Recording costs some nanoseconds per task.
  *
  * Errors: NULL, MEMORY, ENDED; a trace in progress continues.
  */
@@ -528,8 +529,8 @@ USHER_TASKS_API int usher_tasks_trace_write(usher_tasks_runtime *runtime,
 typedef struct usher_tasks_counters {
 	size_t size; /* sizeof(usher_tasks_counters), from the caller */
 	uint64_t tasks; /* tasks run */
-	/* Chains of tasks taken from workers of the same last-level cache, of
-	 * the same package, and from other packages. */
+	/* Chains of tasks taken from workers of the same last-level cache; the next
+	 * fields: from workers of the same package, and of other packages. */
 	uint64_t steals_llc;
 	uint64_t steals_package;
 	uint64_t steals_machine;
@@ -553,13 +554,13 @@ USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
 /* ---- Coloured blocks ---- */
 
 /*
- * Blocks of a power of two of bytes, aligned to their size. Masking any pointer
- * into a block gives its header, as the kernel finds the task structure below a
- * stack. The headers of plain blocks fall into the same few cache sets.
- * Colouring spreads them: each header is shifted by whole cache lines, computed
- * from a hash of the block's address, so it can still be found. Half of the
- * headers are near the start of their blocks and half near the end, so they
- * also use different pages of a block.
+ * Blocks whose size is a power of two, aligned to their size. Masking any
+ * pointer into a block gives the header of the block, as the kernel finds the
+ * task structure below a stack. The headers of plain blocks fall into the same
+ * few cache sets. Colouring spreads the headers: each is shifted by whole cache
+ * lines, computed from a hash of the block's address, so a header can still be
+ * found. Half of the headers are near the start of their blocks and half near
+ * the end, so they also use different pages of a block.
  */
 
 /* Bytes of a cache line, the unit by which headers are shifted. */
@@ -573,8 +574,8 @@ typedef struct usher_coloring {
 } usher_coloring;
 
 /*
- * Checks that headers of all colours lie in their blocks and that masking
- * works.
+ * Checks that headers of all colours lie in their blocks and that masking gives
+ * the block's base.
  *
  * Errors: NULL, COLORING.
  */
@@ -601,8 +602,9 @@ USHER_TASKS_API void *usher_coloring_header(const usher_coloring *coloring,
 					    const void *inside);
 
 /*
- * The same three as inline functions on numbers. The colouring must be valid by
- * usher_coloring_check(); sizes that are constants give the best code.
+ * usher_coloring_base(), usher_coloring_shift() and usher_coloring_header() as
+ * inline functions on numbers. The colouring must be valid by
+ * usher_coloring_check(); constant sizes give the best code.
  */
 static inline uintptr_t
 usher_coloring_inline_base(const usher_coloring *coloring, uintptr_t inside)
@@ -634,8 +636,8 @@ usher_coloring_inline_header(const usher_coloring *coloring, uintptr_t inside)
 }
 
 /*
- * A source of blocks with coloured headers, allocated in chunks and kept until
- * destroyed.
+ * A source of blocks with coloured headers. Blocks are allocated in chunks,
+ * which are kept until the source is destroyed.
  */
 typedef struct usher_blocks usher_blocks;
 
@@ -652,8 +654,9 @@ USHER_TASKS_API int usher_blocks_new(const usher_coloring *coloring,
 USHER_TASKS_API int usher_blocks_take(usher_blocks *blocks, void **header);
 
 /*
- * Returns a block, given any pointer into it. The block must have come from
- * these blocks and is not used after that. NULL has no effect.
+ * Returns a block to its source, given any pointer into the block. The block
+ * must have come from this source, and must not be used after this call. NULL
+ * has no effect.
  *
  * Errors: NULL if blocks is NULL and the pointer is not.
  */

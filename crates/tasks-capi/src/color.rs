@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coloured blocks.
+//! C functions for coloured blocks (`usher_coloring_*`, `usher_blocks_*`): they check pointers and
+//! call `usher_tasks::color`, which has the algorithm.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -13,7 +14,7 @@ use crate::runtime::out;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ColoringSpec {
-    /// A power of two.
+    /// Bytes of a block, a power of two.
     pub block_bytes: usize,
     /// Bytes of a header.
     pub header_bytes: usize,
@@ -26,7 +27,7 @@ pub struct ColoringSpec {
 /// # Safety
 /// The pointer is null or readable.
 unsafe fn read(coloring: *const ColoringSpec) -> Result<color::Coloring, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let coloring = unsafe { coloring.as_ref() }.ok_or_else(|| Failure::null("coloring"))?;
     let ColoringSpec {
         block_bytes,
@@ -45,7 +46,7 @@ unsafe fn computed<T>(
     or: T,
     compute: impl FnOnce(color::Coloring) -> T,
 ) -> T {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let read = || unsafe { read(coloring) }.ok();
     match boundary_or(None, read) {
         Some(coloring) => compute(coloring),
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn usher_coloring_check(coloring: *const ColoringSpec) -> 
     boundary(|| unsafe { read(coloring) }.map(|_| ()))
 }
 
-/// Returns the block around an address.
+/// Returns the base of the block that contains an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_base(
     coloring: *const ColoringSpec,
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn usher_coloring_base(
     unsafe { computed(coloring, ptr::null_mut(), at) }
 }
 
-/// Returns the offset of the header.
+/// Returns the offset of the header of the block at `base`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_shift(
     coloring: *const ColoringSpec,
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn usher_coloring_shift(
     unsafe { computed(coloring, 0, |coloring| coloring.shift(base.addr())) }
 }
 
-/// Returns the header of the block around an address.
+/// Returns the header of the block that contains an address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_header(
     coloring: *const ColoringSpec,
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn usher_blocks_new(
     blocks: *mut *mut Blocks,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         let out = unsafe { out(blocks, "the pointer to the blocks") }?;
         // SAFETY: the caller guarantees a readable pointer, or null.
         let coloring = unsafe { read(coloring) }?;
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn usher_blocks_new(
 /// # Safety
 /// The pointer is null or valid.
 unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { blocks.as_ref() }.ok_or_else(|| Failure::null("blocks"))
 }
 
@@ -123,7 +124,7 @@ unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_blocks_take(blocks: *mut Blocks, header: *mut *mut c_void) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         let out = unsafe { out(header, "the pointer to the header") }?;
         // SAFETY: the caller guarantees valid blocks, or null.
         let block = unsafe { blocks_of(blocks) }?.take()?;
@@ -139,8 +140,8 @@ pub unsafe extern "C" fn usher_blocks_give_back(blocks: *mut Blocks, inside: *mu
         let Some(inside) = NonNull::new(inside.cast()) else {
             return Ok(());
         };
-        // SAFETY: the caller guarantees valid blocks, or null, and that the block came from them
-        // and is no longer used.
+        // SAFETY: the caller guarantees that `blocks` is valid or null, and that the block came
+        // from it and is no longer used.
         unsafe { blocks_of(blocks)?.give_back(inside) };
         Ok(())
     })
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn usher_blocks_give_back(blocks: *mut Blocks, inside: *mu
 pub unsafe extern "C" fn usher_blocks_destroy(blocks: *mut Blocks) {
     boundary_or((), || {
         if !blocks.is_null() {
-            // SAFETY: created by this crate from a box, and no longer used by the caller.
+            // SAFETY: this crate created the blocks from a box, and the caller no longer uses them.
             drop(unsafe { Box::from_raw(blocks) });
         }
     });

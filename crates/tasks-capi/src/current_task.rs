@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The task that this thread runs, and whether it has failed.
+//! The task that this thread runs, and whether that task has failed.
 //!
 //! A task may run a graph on its own runtime, so other tasks may run inside it on the same thread.
-//! A call of a task therefore restores the previous values.
+//! A call of a task therefore restores the previous values when it returns.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,8 +12,8 @@ use std::{mem, process, ptr, thread};
 use crate::error::{ErrorCode, Failure, boundary};
 use crate::runtime::RuntimeHandle;
 
-/// `usher_tasks_entry`. A foreign exception that leaves it ends the process: it cannot unwind
-/// through the frames that catch panics.
+/// `usher_tasks_entry`. A foreign exception that leaves the function ends the process: the
+/// exception cannot unwind through the frames that catch panics.
 pub type Entry = unsafe extern "C-unwind" fn(*mut c_void);
 
 /// A function and its argument.
@@ -21,17 +21,17 @@ pub type Entry = unsafe extern "C-unwind" fn(*mut c_void);
 pub struct Call {
     /// The function.
     pub entry: Entry,
-    /// Its argument.
+    /// Argument of the function.
     pub arg: *mut c_void,
 }
 
 // SAFETY: the code that registers a task guarantees that it may run on any thread.
 unsafe impl Send for Call {}
-// SAFETY: as above; and one thread at a time calls a task.
+// SAFETY: as for `Send`; also, only one thread at a time calls a task.
 unsafe impl Sync for Call {}
 
 struct CurrentTask {
-    /// The runtime of the running task; null if none runs.
+    /// The runtime of the running task; null if no task runs on this thread.
     runtime: Cell<*mut RuntimeHandle>,
     /// Whether the innermost task has failed.
     has_failed: Cell<bool>,
@@ -56,7 +56,7 @@ pub fn runtime() -> *mut RuntimeHandle {
     CURRENT_TASK.with(|current| current.runtime.get())
 }
 
-/// Returns whether a task of that runtime runs on this thread.
+/// Returns whether a task of `runtime` runs on this thread.
 pub fn is_in(runtime: *const RuntimeHandle) -> bool {
     ptr::eq(self::runtime(), runtime)
 }
@@ -66,7 +66,7 @@ pub fn is_registering() -> bool {
     CURRENT_TASK.with(|current| current.is_registering.get())
 }
 
-/// Calls `register` in a state in which dropping a task does not discard its argument.
+/// Calls `register` in a state in which dropping a task does not discard the task's argument.
 pub fn registering<T>(register: impl FnOnce() -> T) -> T {
     CURRENT_TASK.with(|current| current.is_registering.set(true));
     let registered = register();
@@ -79,7 +79,7 @@ struct AbortOnException;
 
 impl Drop for AbortOnException {
     fn drop(&mut self) {
-        // A panic belongs to the task, and is caught by the caller of the task.
+        // A panic belongs to the task, and the caller of the task catches it.
         if !thread::panicking() {
             eprintln!(
                 "libusher_tasks: an exception has left a task, which must catch it and call \
@@ -90,7 +90,7 @@ impl Drop for AbortOnException {
     }
 }
 
-/// Calls a task of that runtime, and returns its message if it has failed.
+/// Calls a task of `runtime`, and returns the message of the task if it has failed.
 ///
 /// # Safety
 /// The call is valid as registered, and no other thread calls it at the same time.
@@ -100,7 +100,7 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
         (runtime, current.has_failed.replace(false))
     });
     let guard = AbortOnException;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { (call.entry)(call.arg) };
     mem::forget(guard);
     let has_failed = CURRENT_TASK.with(|current| {
@@ -115,7 +115,7 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
 /// # Safety
 /// The call is valid as registered, and no other thread calls it at the same time.
 pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     if let Some(message) = unsafe { call_as_task(runtime, call) } {
         resume_unwind(Box::new(message));
     }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors for C callers: a code, and the text of the last error of each thread.
+//!
+//! [`boundary`] converts the result of a call to a code and catches panics. Texts of memory errors
+//! are formatted in static thread-local storage, because there may be no memory for them.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -10,13 +13,13 @@ use std::{fmt, hint};
 use usher_tasks::color::ColorError;
 use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError, WaitError};
 
-/// `enum usher_tasks_error` without success.
+/// The errors of `enum usher_tasks_error`, which also has the value 0 for success.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
     /// A handle, a function or an out-pointer is null.
     Null = 1,
-    /// Options of an invalid size, or with fields unknown to this version.
+    /// The options have an invalid size, or set fields unknown to this version.
     Options,
     /// The number of workers is 0 or too large.
     Workers,
@@ -24,11 +27,11 @@ pub enum ErrorCode {
     Thread,
     /// There is no memory.
     Memory,
-    /// Groups outside the limits of the policy.
+    /// The groups are outside the limits of the policy.
     Groups,
     /// The token is in use.
     Registered,
-    /// Resolved more often than the task waits for.
+    /// The task was resolved more often than it waits for.
     ResolvedTooOften,
     /// Tasks are unfinished or have failed.
     Unfinished,
@@ -42,7 +45,7 @@ pub enum ErrorCode {
     Cycle,
     /// A number of a task, line, worker or format is out of range.
     Range,
-    /// Too many tasks or dependencies.
+    /// The graph has too many tasks or dependencies.
     TooLarge,
     /// Tasks of a graph failed.
     Failed,
@@ -50,9 +53,9 @@ pub enum ErrorCode {
     Busy,
     /// The caller must be a task.
     Outside,
-    /// Invalid sizes of blocks or headers.
+    /// The sizes of blocks or headers are invalid.
     Coloring,
-    /// A panic of the library.
+    /// The library has panicked.
     Internal,
     /// A file cannot be written.
     File,
@@ -84,7 +87,7 @@ impl ErrorCode {
         Self::File,
     ];
 
-    /// Returns a general description.
+    /// Returns a general description of the error.
     pub fn meaning(self) -> &'static CStr {
         match self {
             Self::Null => c"a handle, a function or an out-pointer is NULL",
@@ -119,7 +122,8 @@ pub struct Failure {
     text: ErrorText,
 }
 
-/// The text of an error. If memory is short for tasks or lists, it is also short for text.
+/// The text of an error. Errors of memory have a static text, because memory that is too short for
+/// tasks or lists is also too short for text.
 #[derive(Debug, PartialEq, Eq)]
 enum ErrorText {
     Dynamic(String),
@@ -129,12 +133,12 @@ enum ErrorText {
 /// An error text that is formatted without allocating memory.
 #[derive(Debug, PartialEq, Eq)]
 enum StaticErrorText {
-    /// No memory for this task.
+    /// There is no memory for this task.
     Task(u64),
-    /// No memory to list the unfinished tasks: numbers of failed, unresolved and unregistered
-    /// tasks.
+    /// There is no memory to list the unfinished tasks. The numbers count failed, unresolved and
+    /// unregistered tasks.
     Unfinished([usize; 3]),
-    /// No memory to list the failed tasks of a graph: their number.
+    /// There is no memory to list the failed tasks of a graph. The field is their number.
     Failed(usize),
 }
 
@@ -159,7 +163,7 @@ impl Failure {
         Self { code, text }
     }
 
-    /// That argument is null.
+    /// Returns the error that the given argument is null.
     pub fn null(argument: &str) -> Self {
         Self::new(ErrorCode::Null, format!("{argument} is NULL"))
     }
@@ -169,13 +173,14 @@ impl Failure {
         Self { code, text }
     }
 
-    /// There is no memory to list the unfinished tasks: numbers of failed, unresolved and
-    /// unregistered tasks.
+    /// Returns the error that there is no memory to list the unfinished tasks. The numbers count
+    /// failed, unresolved and unregistered tasks.
     pub fn no_memory_for_unfinished(counts: [usize; 3]) -> Self {
         Self::with_static_text(ErrorCode::Memory, StaticErrorText::Unfinished(counts))
     }
 
-    /// This number of tasks of a graph failed, and there is no memory to list them.
+    /// Returns the error that this number of tasks of a graph failed and there is no memory to list
+    /// them.
     pub fn failed(count: usize) -> Self {
         Self::with_static_text(ErrorCode::Failed, StaticErrorText::Failed(count))
     }
@@ -273,13 +278,13 @@ impl From<ColorError> for Failure {
     }
 }
 
-/// Bytes for texts formatted without allocation, including the final 0.
+/// Number of bytes for a text formatted without allocation, including the final 0.
 const STATIC_TEXT_BYTES: usize = 160;
 
-/// Storage for texts formatted without allocation. It has no destructor, because registering one
-/// would allocate memory.
+/// Storage for texts formatted without allocation. It has no destructor, because the registration
+/// of a destructor would allocate memory.
 struct StaticStorage {
-    /// Whether this text is the last error.
+    /// Whether the text in this storage is the last error.
     is_last: Cell<bool>,
     /// The text, with a final 0.
     text: Cell<[u8; STATIC_TEXT_BYTES]>,
@@ -338,7 +343,8 @@ pub fn boundary_or<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
 }
 
-/// Checks that this much memory is available, before code that cannot report its lack.
+/// Checks that `bytes` bytes of memory are available, before code that cannot report a lack of
+/// memory.
 pub(crate) fn probe(bytes: usize, what: &str) -> Result<(), Failure> {
     let mut probe: Vec<u8> = Vec::new();
     let reserved = probe.try_reserve_exact(bytes);
@@ -346,7 +352,7 @@ pub(crate) fn probe(bytes: usize, what: &str) -> Result<(), Failure> {
     reserved.map_err(|_| no_memory(what))
 }
 
-/// There is no memory for something.
+/// Returns the error that there is no memory for `what`.
 pub(crate) fn no_memory(what: &str) -> Failure {
     Failure::new(ErrorCode::Memory, format!("{what}: no memory"))
 }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs: tasks and their dependencies, declared once and run repeatedly.
+//! C functions for graphs (`usher_tasks_builder_*`, `usher_tasks_graph_*`, `usher_tasks_run`):
+//! tasks and their dependencies, declared once and run repeatedly.
+//!
+//! A graph handle has a flag for exclusive access, so that a second thread that runs, explains or
+//! destroys the graph gets an error instead of waiting.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -15,7 +19,8 @@ use crate::report::Report;
 use crate::runtime::{RuntimeHandle, enter, out};
 use crate::waits;
 
-/// Upper estimates of the bytes for a task and a dependency while a graph is built.
+/// Estimated maximum of the bytes for a task while a graph is built; the next constant is that for
+/// a dependency.
 const TASK_BYTES: usize = 256;
 const DEPENDENCY_BYTES: usize = 64;
 
@@ -28,7 +33,7 @@ pub struct Builder {
     dependencies: Vec<(usize, usize)>,
 }
 
-/// A graph with any type of body.
+/// A graph with any type of body, as a trait object.
 trait RunGraph {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError>;
     fn count(&self) -> usize;
@@ -85,8 +90,8 @@ impl Builder {
         let own = Arc::clone(&calls);
         let graph = builder.build(move |task: usize| {
             let runtime = own.runtime.load(Ordering::Relaxed);
-            // SAFETY: the code that declared the task guarantees that it may be called. The graph
-            // runs on that runtime and calls each task once.
+            // SAFETY: the code that declared the task guarantees that the task may be called. The
+            // graph runs on `runtime` and calls each task once.
             unsafe { current_task::run(runtime, own.calls[task]) };
         })?;
         let graph: Box<dyn RunGraph> = Box::new(graph);
@@ -144,7 +149,7 @@ impl GraphHandle {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_new(builder: *mut *mut Builder) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         let out = unsafe { out(builder, "the pointer to the builder") }?;
         *out = Box::into_raw(Box::default());
         Ok(())
@@ -156,7 +161,7 @@ pub unsafe extern "C" fn usher_tasks_builder_new(builder: *mut *mut Builder) -> 
 /// # Safety
 /// The pointer is null or valid, and no other thread uses it at the same time.
 unsafe fn builder_of<'a>(builder: *mut Builder) -> Result<&'a mut Builder, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { builder.as_mut() }.ok_or_else(|| Failure::null("builder"))
 }
 
@@ -171,7 +176,7 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
     task: *mut usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let builder = unsafe { builder_of(builder) }?;
         let number = builder.calls.len();
         let what = || format!("task {number}");
@@ -181,7 +186,7 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
         builder.calls.push(Call { entry, arg });
         builder.groups.push(Groups::new(t, s));
         if !task.is_null() {
-            // SAFETY: not null, so writable.
+            // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
             unsafe { task.write(number) };
         }
         Ok(())
@@ -196,7 +201,7 @@ pub unsafe extern "C" fn usher_tasks_builder_after(
     before: usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let builder = unsafe { builder_of(builder) }?;
         let reserved = builder.dependencies.try_reserve(1);
         reserved.map_err(|_| no_memory(&format!("task {task} after {before}")))?;
@@ -213,7 +218,7 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
         // SAFETY: as above.
         let out = unsafe { out(graph, "the pointer to the graph") }?;
@@ -232,8 +237,8 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
             Err(error) => {
                 let failure = Failure::from(&error);
                 if let GraphError::Cycle { tasks } = error {
-                    // Without memory for a report there is none.
-                    // SAFETY: null or writable.
+                    // If there is no memory for a report, none is written.
+                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
                     let _ = unsafe { Report::from_cycle(tasks).write_to(report) };
                 }
                 Err(failure)
@@ -247,7 +252,7 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
 pub unsafe extern "C" fn usher_tasks_builder_destroy(builder: *mut Builder) {
     boundary_or((), || {
         if !builder.is_null() {
-            // SAFETY: created by this crate from a box, and no longer used by the caller.
+            // SAFETY: this crate created the builder from a box, and the caller no longer uses it.
             drop(unsafe { Box::from_raw(builder) });
         }
     });
@@ -270,7 +275,7 @@ pub unsafe extern "C" fn usher_tasks_run(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
         let run = |this: &Runtime| {
             // SAFETY: the caller guarantees a valid pointer, or null.
@@ -294,9 +299,9 @@ pub unsafe extern "C" fn usher_tasks_run(
                 let count = panicked.len();
                 let failed_report = Report::from_failed(panicked, skipped);
                 let text = failed_report.as_ref().and_then(Report::text);
-                // Without memory for a report there is none.
+                // If there is no memory for a report, none is written.
                 if let Some(failed_report) = failed_report {
-                    // SAFETY: null or writable.
+                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
                     let _ = unsafe { failed_report.write_to(report) };
                 }
                 match text {
@@ -319,7 +324,8 @@ pub unsafe extern "C" fn usher_tasks_graph_destroy(graph: *mut GraphHandle) -> c
             return Ok(());
         };
         this.acquire()?;
-        // SAFETY: created by this crate from a box, acquired, and no longer used by the caller.
+        // SAFETY: this crate created the graph from a box, it is acquired, and the caller no longer
+        // uses it.
         drop(unsafe { Box::from_raw(graph) });
         Ok(())
     })

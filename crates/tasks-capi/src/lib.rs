@@ -4,10 +4,10 @@
 //! `include/usher_tasks.h` specifies each function for its callers; this crate implements it. Three
 //! rules hold for every function:
 //!
-//! - No panic leaves it ([`error::boundary`]).
+//! - No panic leaves the function ([`error::boundary`]).
 //! - Pointers may be null. Apart from that, the caller guarantees that handles are valid.
-//! - A task may call functions of this library, so these use shared references only. Nothing is
-//!   borrowed mutably or freed while a task of the same runtime or graph may run.
+//! - The function uses shared references only, because a task may call it. Nothing is borrowed
+//!   mutably or freed while a task of the same runtime or graph may run.
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces, counters, and the orders and groups that a runtime has found.
+//! C functions for traces, counters, and the orders and groups that a runtime has found. Structures
+//! are copied field by field up to the size that the caller states, so that older and newer
+//! programs work.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -18,7 +20,7 @@ use crate::runtime::{RuntimeHandle, enter};
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For ui.perfetto.dev and `chrome://tracing`.
+    /// JSON for ui.perfetto.dev and `chrome://tracing`.
     Chrome = 0,
     /// A picture with tasks coloured by temporal group.
     SvgByT,
@@ -43,13 +45,13 @@ impl Format {
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupingCode {
-    /// The policy does not use guessed groups.
+    /// The policy does not group tasks that have no groups.
     NoneRequested = 0,
-    /// By time of registration.
+    /// Tasks are grouped by time of registration.
     Time,
-    /// By region of the data.
+    /// Tasks are grouped by region of their data.
     Data,
-    /// No groups.
+    /// Tasks have no groups.
     None,
 }
 
@@ -73,29 +75,29 @@ impl From<Option<Grouping>> for GroupingCode {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerCounters {
-    /// Bytes of the caller's structure.
+    /// Size of the caller's structure in bytes.
     pub size: usize,
     /// Tasks that the worker ran.
     pub tasks: u64,
-    /// Chains of tasks taken from workers of the same last-level cache...
+    /// Chains of tasks taken from workers of the same last-level cache.
     pub steals_llc: u64,
-    /// ... of the same package...
+    /// Chains of tasks taken from other workers of the same package.
     pub steals_package: u64,
-    /// ... and from elsewhere.
+    /// Chains of tasks taken from workers of other packages.
     pub steals_machine: u64,
-    /// Times that it took injected tasks.
+    /// How often the worker took injected tasks.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
     /// Spatial groups taken over from another worker.
     pub group_moves: u64,
-    /// Times that it went to sleep.
+    /// How often the worker went to sleep.
     pub sleeps: u64,
-    /// Nanoseconds that it slept.
+    /// Nanoseconds for which the worker slept.
     pub asleep_ns: u64,
 }
 
-/// The size in the first version.
+/// Size of the structure in the first version.
 const COUNTERS_SIZE_MIN: usize = 80;
 
 impl From<Counters> for WorkerCounters {
@@ -211,7 +213,8 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         let known = size.min(size_of::<WorkerCounters>());
         let from = (&raw const counted).cast::<u8>();
         let to = counters.cast::<u8>();
-        // SAFETY: the bytes that both structures have, and those that only a newer program has.
+        // SAFETY: written are the bytes that both structures have, and the bytes that only a newer
+        // program has.
         unsafe {
             ptr::copy_nonoverlapping(from, to, known);
             ptr::write_bytes(to.add(known), 0, size - known);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a runtime, as read from a caller of any version.
+//! The options of a runtime, as read from a C caller of any version. Options of an older version
+//! are padded with zeros; options of a newer version are rejected if an unknown field is not 0.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
@@ -15,25 +16,25 @@ pub(crate) const SIZE_MAX: usize = 4096;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Bytes of the caller's structure.
+    /// Size of the caller's structure in bytes.
     pub size: usize,
     /// Number of workers, 1 to 1024.
     pub workers: u32,
-    /// 0 usher, 1 paper, 2 first come first served, 3 last come first served.
+    /// Number of the policy: 0 usher, 1 paper, 2 first come first served, 3 last come first served.
     pub policy: u32,
     /// Number of temporal groups of the policy `paper`.
     pub t_groups: u32,
     /// Number of spatial groups of the policy `paper`.
     pub s_groups: u32,
-    /// 0: bound to the CPUs of last-level caches; 1: not bound.
+    /// Binding of workers: 0 to the CPUs of last-level caches; 1 none.
     pub binding: u32,
-    /// Must be 0.
+    /// Reserved field, which must be 0.
     pub reserved: u32,
     /// Bytes of each worker's stack; 0: 2 MiB.
     pub stack_bytes: usize,
 }
 
-/// The size in the first version.
+/// Size of the structure in the first version.
 const OPTIONS_SIZE_MIN: usize = 24;
 
 impl Options {
@@ -63,7 +64,7 @@ impl Options {
         if from.is_null() {
             return Ok(Self::default_options());
         }
-        // SAFETY: options have at least a size.
+        // SAFETY: options consist of at least the size field.
         let size = unsafe { (&raw const (*from).size).read_unaligned() };
         if !(OPTIONS_SIZE_MIN..=SIZE_MAX).contains(&size) {
             let text = format!(
@@ -73,7 +74,7 @@ impl Options {
             return Err(Failure::new(ErrorCode::Options, text));
         }
         let known = size.min(size_of::<Self>());
-        // SAFETY: the caller's promise, which includes the bytes beyond the known fields.
+        // SAFETY: guaranteed by the caller, which includes the bytes beyond the known fields.
         let beyond = unsafe { slice::from_raw_parts(from.cast::<u8>().add(known), size - known) };
         if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
             let text = format!(
@@ -85,8 +86,8 @@ impl Options {
             return Err(Failure::new(ErrorCode::Options, text));
         }
         let mut options = MaybeUninit::<Self>::zeroed();
-        // SAFETY: the caller's promise; the length is the smaller of both. All values of the fields
-        // are valid, and fields unknown to the caller are 0.
+        // SAFETY: guaranteed by the caller; the length is the smaller of both sizes. All values of
+        // the fields are valid, and fields unknown to the caller are 0.
         let options = unsafe {
             let to = options.as_mut_ptr().cast::<u8>();
             ptr::copy_nonoverlapping(from.cast::<u8>(), to, known);
@@ -110,7 +111,7 @@ impl Options {
         let workers = self.workers as usize;
         let builder = match self.binding {
             0 => RuntimeBuilder::new(workers),
-            // `Places::anywhere` allocates memory per worker, so the number is limited before.
+            // The number is limited first, because `Places::anywhere` allocates memory per worker.
             1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
             1 => RuntimeBuilder::on(Places::anywhere(workers)),
             other => {
@@ -125,7 +126,7 @@ impl Options {
     /// Returns the policy.
     ///
     /// # Errors
-    /// If there is no policy of that number, or it has too many groups.
+    /// If no policy has this number, or the policy has too many groups.
     pub fn policy(&self) -> Result<Policy, Failure> {
         let (t_groups, s_groups) = (self.t_groups, self.s_groups);
         let policy = match self.policy {

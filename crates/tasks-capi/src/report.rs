@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports of failed and unfinished tasks, line by line.
+//! Reports of failed and unfinished tasks for C callers, line by line, and their text for the last
+//! error. Memory may be short when a report is made, so every allocation may fail without a panic.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};
@@ -9,20 +10,20 @@ use usher_tasks::{Panicked, Unfinished};
 
 use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 
-/// Number of tasks listed in the error text. The report has all of them.
+/// Number of tasks listed in the error text. The report lists all tasks.
 const SHOWN: usize = 20;
 
 /// `enum usher_tasks_unfinished_kind`.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnfinishedKind {
-    /// It failed.
+    /// The task failed.
     Failed = 1,
-    /// It was not resolved often enough.
+    /// The task was not resolved often enough.
     Unresolved = 2,
-    /// It was not registered.
+    /// The task was not registered.
     Unregistered = 3,
-    /// It is part of a dependency cycle.
+    /// The task is part of a dependency cycle.
     Cycle = 4,
 }
 
@@ -30,20 +31,20 @@ pub enum UnfinishedKind {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnfinishedTask {
-    /// The token, or the number in the graph.
+    /// Token of the task, or its number in the graph.
     pub task: u64,
     /// The message of a failed task. Valid until the report is freed.
     pub message: *const c_char,
-    /// An [`UnfinishedKind`].
+    /// Kind of the line, an [`UnfinishedKind`].
     pub kind: u32,
-    /// Missing resolutions.
+    /// Number of missing resolutions.
     pub missing: u32,
 }
 
 /// The target of a `usher_tasks_report *`.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Each message ends with a 0 and contains no other.
+    /// The unfinished tasks. Each message ends with a 0 byte and contains no other.
     unfinished: Unfinished,
     cycle: Vec<usize>,
     skipped: u64,
@@ -74,13 +75,13 @@ impl FallibleText {
     /// Appends a separator unless the text is empty.
     fn separate(&mut self) -> &mut Self {
         if !self.0.is_empty() {
-            // If this fails for lack of memory, so does the next write.
+            // An error is ignored: if this write fails for lack of memory, so does the next.
             let _ = self.write_str("; ");
         }
         self
     }
 
-    /// Appends a description and the tasks it applies to, if there are any.
+    /// Appends a description and the tasks to which it applies, if there are any.
     fn list<T>(
         &mut self,
         what: &str,
@@ -144,7 +145,7 @@ impl Report {
         self.unfinished
     }
 
-    /// Formats all in one line; `None` if there is no memory.
+    /// Formats all tasks in one line; `None` if there is no memory.
     pub fn text(&self) -> Option<String> {
         let mut text = FallibleText(String::new());
         self.write(&mut text).ok()?;
@@ -218,12 +219,13 @@ impl Report {
     /// The pointer is null or valid for writes.
     pub unsafe fn clear(pointer: *mut *mut Self) {
         if !pointer.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { pointer.write(ptr::null_mut()) };
         }
     }
 
-    /// Moves the report to the caller, if it wants one. Without memory, returns the report.
+    /// Moves the report to the caller, if the caller passed a pointer for it. Without memory,
+    /// returns the report.
     ///
     /// # Safety
     /// As [`Self::clear`].
@@ -236,9 +238,10 @@ impl Report {
             return Err(self);
         }
         room.push(self);
-        // A boxed slice of one element has the layout of a box, and the same allocator.
+        // The cast is valid, because a boxed slice of one element has the layout of a box, and the
+        // same allocator.
         let report = Box::into_raw(room.into_boxed_slice()).cast::<Self>();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { pointer.write(report) };
         Ok(())
     }
@@ -282,7 +285,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
                 format!("no line {line}: the report has {count} lines"),
             )
         })?;
-        // SAFETY: not null, so writable.
+        // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
         unsafe { unfinished.write(line) };
         Ok(())
     })
@@ -293,7 +296,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
 pub unsafe extern "C" fn usher_tasks_report_destroy(report: *mut Report) {
     boundary_or((), || {
         if !report.is_null() {
-            // SAFETY: created by this crate from a box, and no longer used by the caller.
+            // SAFETY: this crate created the value from a box, and the caller no longer uses it.
             drop(unsafe { Box::from_raw(report) });
         }
     });

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runtimes, and tasks by token.
+//! C functions for runtimes, and for tasks by token.
 //!
 //! Problem: a runtime may be destroyed while other threads are inside a call on it, or about to
-//! begin one.
+//! begin a call.
 //!
-//! Idea: each handle has a gate, a read-write lock. Calls of other threads hold it shared;
-//! `usher_tasks_runtime_destroy` holds it exclusively. Once the gate is closed, earlier calls have
-//! returned and new calls are rejected. Tasks of the runtime need no gate. When none of them is
-//! ready or running and no other thread can register any, no more tasks will run. Only then is the
+//! Idea: each handle has a gate, a read-write lock. Calls of other threads hold the gate shared;
+//! `usher_tasks_runtime_destroy` holds it exclusively. When the gate is closed, earlier calls have
+//! returned and new calls are rejected. Tasks of the runtime need no gate. When no task is ready or
+//! running and no other thread can register a task, no more tasks will run. Only then is the
 //! runtime freed.
 //!
-//! A thread may wait at a gate for any time, so gates are never freed, nor is the flag that the
-//! runtime has ended: handles point into a static table.
+//! A thread may wait at a gate for any time, so gates are never freed. Nor is the flag freed that
+//! the runtime has ended. Handles therefore point into a static table of 4,096 entries.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -35,9 +35,10 @@ const RUNTIMES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct RuntimeHandle {
     gate: RwLock<()>,
-    /// Written by the thread that creates or destroys the runtime, while it is not alive.
+    /// Written by the thread that creates or destroys the runtime, while the runtime is not alive.
     runtime: UnsafeCell<Option<Box<Runtime>>>,
-    /// Cleared before the last tasks are discarded, so that they cannot call the runtime either.
+    /// Cleared before the last tasks are discarded, so that discarded tasks cannot call the runtime
+    /// either.
     is_alive: AtomicBool,
     /// Whether the entry is in use, from before the runtime is alive until it has been freed.
     is_reserved: AtomicBool,
@@ -59,11 +60,11 @@ static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
     }
 }; RUNTIMES_MAX];
 
-/// Where the search for a free entry begins: entries freed last are reused last.
+/// Entry at which the search for a free entry begins. Entries that were freed last are reused last.
 static NEXT_ENTRY: Mutex<usize> = Mutex::new(0);
 
 impl RuntimeHandle {
-    /// Stores a runtime in a free entry, where it becomes alive.
+    /// Stores a runtime in a free entry, and marks it as alive.
     fn insert(runtime: Runtime) -> Result<&'static Self, Failure> {
         let runtime = Box::new(runtime);
         let mut next = NEXT_ENTRY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,23 +80,23 @@ impl RuntimeHandle {
         this.creator_pid
             .store(runtime.creator_pid(), Ordering::Relaxed);
         drop(next);
-        // SAFETY: no thread reads it before it is alive, and no other thread writes a reserved
-        // entry.
+        // SAFETY: no thread reads the runtime before it is alive, and no other thread writes a
+        // reserved entry.
         unsafe { *this.runtime.get() = Some(runtime) };
         this.is_alive.store(true, Ordering::Release);
         Ok(this)
     }
 
-    /// Returns the runtime if it is alive. It stays alive while the caller is one of its tasks or
-    /// holds the gate shared.
+    /// Returns the runtime if it is alive. The runtime stays alive while the caller is one of its
+    /// tasks or holds the gate shared.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the runtime has ended.
     fn runtime(&self) -> Result<&Runtime, Failure> {
         if !self.is_alive.load(Ordering::Acquire) {
             return Err(ended());
         }
-        // SAFETY: no thread writes it while it is alive.
+        // SAFETY: no thread writes the runtime while it is alive.
         unsafe { &*self.runtime.get() }.as_deref().ok_or_else(ended)
     }
 }
@@ -115,7 +116,7 @@ pub(crate) unsafe fn enter<T>(
     handle: *const RuntimeHandle,
     call: impl FnOnce(&Runtime) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // SAFETY: the caller's promise; handles are never freed.
+    // SAFETY: guaranteed by the caller; handles are never freed.
     let this = unsafe { handle.as_ref() }.ok_or_else(|| Failure::null("runtime"))?;
     if current_task::is_in(handle) {
         return call(this.runtime()?);
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
     runtime: *mut *mut RuntimeHandle,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         let out = unsafe { out(runtime, "the pointer to the runtime") }?;
         // SAFETY: the caller guarantees options of the size that they state.
         let options = unsafe { Options::read(options) }?;
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
     })
 }
 
-/// Returns an out-pointer, after setting it to null.
+/// Sets an out-pointer to null and returns it.
 ///
 /// # Safety
 /// The pointer is null or valid for writes.
@@ -157,8 +158,8 @@ pub(crate) unsafe fn out<'a, T>(
     if pointer.is_null() {
         return Err(Failure::null(what));
     }
-    // SAFETY: the caller's promise. The old value may be invalid, so it is overwritten before it is
-    // borrowed.
+    // SAFETY: guaranteed by the caller. The old value may be invalid, so it is overwritten before
+    // it is borrowed.
     unsafe {
         pointer.write(ptr::null_mut());
         Ok(&mut *pointer)
@@ -185,14 +186,14 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
         }
         let closed = this.gate.write().unwrap_or_else(PoisonError::into_inner);
         let ending = this.runtime()?;
-        // Unfinished tasks are not reported, as they are dropped.
+        // Unfinished tasks are not reported, because they are dropped.
         ending.wait_until_idle()?;
         this.is_alive.store(false, Ordering::Release);
         // Functions that discard arguments may call the library, so they run before the runtime is
         // freed.
         ending.cancel();
-        // SAFETY: it is not alive: all tasks have ended, other threads wait at the gate, and calls
-        // from discarded tasks are rejected.
+        // SAFETY: the runtime is not alive: all its tasks have ended, other threads wait at the
+        // gate, and calls from discarded tasks are rejected.
         let ended = unsafe { (*this.runtime.get()).take() };
         drop(ended);
         drop(closed);
@@ -215,19 +216,19 @@ pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u
 struct OwnedTask {
     runtime: *mut RuntimeHandle,
     call: Call,
-    /// Called with the argument if the task never runs.
+    /// Function that is called with the argument if the task never runs.
     discard: Entry,
 }
 
-// SAFETY: any thread may call the runtime, and the code that registers the task guarantees the
-// rest.
+// SAFETY: any thread may call the runtime; the code that registers the task guarantees that
+// function and argument may be used on any thread.
 unsafe impl Send for OwnedTask {}
 
 impl OwnedTask {
     fn run(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: guaranteed by the code that registered it; it runs once, because it is consumed
-        // here.
+        // SAFETY: the code that registered the task guarantees that it may run; the task runs once,
+        // because it is consumed here.
         unsafe { current_task::run(this.runtime, this.call) };
     }
 }
@@ -240,7 +241,7 @@ impl Drop for OwnedTask {
         let entry = self.discard;
         let arg = self.call.arg;
         // SAFETY: as for running the task, which is no longer possible. A failure continues as a
-        // panic: the code that drops tasks catches it, and a wait reports it.
+        // panic: the code that drops tasks catches the panic, and a wait reports it.
         unsafe { current_task::run(self.runtime, Call { entry, arg }) };
     }
 }
@@ -254,9 +255,9 @@ unsafe impl Send for SendPtr {}
 
 impl SendPtr {
     /// # Safety
-    /// As for [`current_task::run`].
+    /// The same as of [`current_task::run`].
     unsafe fn run(self, call: Call) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { current_task::run(self.0, call) };
     }
 }
@@ -338,8 +339,8 @@ pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token:
     boundary(|| unsafe { enter(runtime, |this| Ok(this.resolve(token)?)) })
 }
 
-/// Reports unfinished tasks. If there is no memory for the report, the next wait reports the failed
-/// tasks.
+/// Reports unfinished tasks to the caller. If there is no memory for the report, the next wait
+/// reports the failed tasks.
 ///
 /// # Safety
 /// The pointer is null or valid for writes.
@@ -352,7 +353,7 @@ unsafe fn report_unfinished(
         let Some(text) = built.text() else {
             return Err(built.into_unfinished());
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         match unsafe { built.write_to(report) } {
             Ok(()) => Ok(text),
             Err(built) => Err(built.into_unfinished()),
@@ -387,13 +388,13 @@ pub unsafe extern "C" fn usher_tasks_wait(
             match this.wait() {
                 Ok(()) => Ok(()),
                 Err(WaitError::Unfinished(unfinished)) => {
-                    // SAFETY: null or writable.
+                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
                     Err(unsafe { report_unfinished(this, unfinished, report) })
                 }
                 Err(error) => Err(Failure::from(error)),
             }
         };
-        // SAFETY: null or writable.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
         // SAFETY: the caller guarantees a valid runtime, or null.
         unsafe { enter(runtime, wait) }
@@ -410,7 +411,7 @@ pub unsafe extern "C" fn usher_tasks_cancel(
         // SAFETY: the caller guarantees a valid runtime, or null.
         let count = unsafe { enter(runtime, |this| Ok(this.cancel())) }?;
         if !dropped.is_null() {
-            // SAFETY: not null, so writable.
+            // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
             unsafe { dropped.write(count) };
         }
         Ok(())

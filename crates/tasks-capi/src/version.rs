@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The version of the library.
+//! C functions that return the version of the loaded library, as a number and as text, so that a
+//! program can compare it with the header it was compiled with.
 
 use std::ffi::{CStr, c_char};
 

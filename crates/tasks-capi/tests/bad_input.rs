@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wrong calls, and the errors that report them.
+//! Tests of wrong calls of the C API: null pointers, invalid options, tokens, groups and handles.
+//! Each must return its error code and a text that names the input, and change nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -40,7 +41,8 @@ fn invalid_runtimes_are_rejected() {
         refused(1, 1, (u32::MAX, u32::MAX)).0,
         ErrorCode::Groups as c_int
     );
-    // SAFETY: null is an error, and no options are the default.
+    // SAFETY: the function accepts null, both as out-pointer (an error) and as options (the
+    // default).
     unsafe {
         let code = usher_tasks_runtime_new(ptr::null(), ptr::null_mut());
         fails(code, ErrorCode::Null, "the pointer to the runtime is NULL");
@@ -68,7 +70,7 @@ fn options_of_other_versions_are_read() {
         };
         let future = Future { known, more };
         let (code, runtime) = runtime_new((&raw const future).cast());
-        // SAFETY: null or new.
+        // SAFETY: the runtime is null or new, and not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
         code
     };
@@ -104,12 +106,12 @@ fn bindings_are_read() {
             None => assert_eq!(code, OK),
             Some(text) => fails(code, ErrorCode::Options, text),
         }
-        // SAFETY: null or new.
+        // SAFETY: the runtime is null or new, and not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
-        // A program of the first version does not know this field nor the next one.
+        // A program of the first version knows neither this field nor the next.
         let (code, runtime) = runtime_new(&Options { size: 24, ..bound });
         assert_eq!(code, OK);
-        // SAFETY: new.
+        // SAFETY: the runtime is new, and not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
     }
 }
@@ -151,7 +153,7 @@ fn stacks_have_the_requested_size() {
         ..options(1, 0, (0, 0))
     });
     assert_eq!(code, OK);
-    // SAFETY: new.
+    // SAFETY: the runtime is new, and not used after this call.
     assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
 }
 
@@ -279,7 +281,7 @@ fn null_colourings_and_blocks_are_errors() {
 }
 
 fn fail_outside(message: *const std::ffi::c_char) {
-    // SAFETY: null or a string.
+    // SAFETY: the argument is null or a string that ends with a 0.
     let code = unsafe { usher_tasks_fail(message) };
     fails(
         code,
@@ -314,7 +316,7 @@ fn errors_name_wrongly_used_tokens() {
     let text = "never resolved: 5 (2 more), 18446744073709551615 (4294967294 more); \
                  resolved and never registered: 6";
     assert_eq!(last_error(), text);
-    // SAFETY: a valid runtime; the report and the count are not wanted.
+    // SAFETY: the runtime is valid; null is passed for the report and the count.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, ptr::null_mut()),
@@ -330,7 +332,7 @@ fn groups_outside_the_policy_are_rejected() {
     let paper = Owner::with(&options(1, 1, (2, 3)));
     let usher = Owner::new(1);
     let try_in = |owner: &Owner, t, s| {
-        // SAFETY: a valid runtime, and an entry without an argument.
+        // SAFETY: the runtime is valid, and the entry uses no argument.
         unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
     };
     let text = "task 9 in groups T 1 and S 3: T must be below 2 and S below 3";
@@ -375,7 +377,7 @@ fn lines_beyond_a_report_are_an_error() {
     let owner = Owner::new(1);
     assert_eq!(resolve(&owner, 3), OK);
     let mut report = ptr::null_mut();
-    // SAFETY: pointers to local variables; the report lives until destroyed.
+    // SAFETY: the pointers are to local variables; the report lives until destroyed.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, &raw mut report),
@@ -392,7 +394,7 @@ fn lines_beyond_a_report_are_an_error() {
 
 /// Fails with the text that is its argument.
 unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
-    // SAFETY: null or a string.
+    // SAFETY: the argument is null or a string that ends with a 0.
     let codes = unsafe {
         (
             usher_tasks_fail(arg.cast()),
@@ -464,7 +466,7 @@ fn invalid_colourings_are_rejected() {
     for (coloring, text) in bad.into_iter().zip(text) {
         let mut blocks = ptr::dangling_mut();
         let inside = ptr::dangling();
-        // SAFETY: a readable colouring and a local pointer; addresses are not dereferenced.
+        // SAFETY: the colouring is readable and the pointer local; addresses are not dereferenced.
         unsafe {
             let expected = ErrorCode::Coloring as c_int;
             assert_eq!(usher_coloring_check(&raw const coloring), expected);
@@ -489,8 +491,8 @@ fn blocks_are_found_from_any_inner_pointer() {
         colors: 16,
     };
     let mut blocks = ptr::null_mut();
-    // SAFETY: a readable colouring, local pointers, and blocks that this test owns until it returns
-    // them.
+    // SAFETY: the colouring is readable, the pointers are local, and this test owns the blocks
+    // until it returns them.
     unsafe {
         assert_eq!(usher_blocks_new(&raw const coloring, &raw mut blocks), OK);
         let mut taken = Vec::new();

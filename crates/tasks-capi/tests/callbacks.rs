@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that call the library, and runtimes that are destroyed meanwhile.
+//! Tests of tasks that call the library, and of runtimes that are destroyed meanwhile: failures,
+//! cancellation, discarded arguments, nested graphs, deadlocks.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -23,7 +24,7 @@ struct Closure(Box<dyn Fn() + Sync>);
 
 /// Calls a closure.
 unsafe extern "C-unwind" fn call(arg: *mut c_void) {
-    // SAFETY: the tests below pass such an argument.
+    // SAFETY: the tests below pass a `Closure` as the argument.
     let closure = unsafe { &*arg.cast::<Closure>() };
     closure.0();
 }
@@ -33,16 +34,16 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     let (ran, discarded) = (AtomicU32::new(0), AtomicU32::new(0));
     struct Arg<'a>(&'a AtomicU32, &'a AtomicU32);
     unsafe extern "C-unwind" fn runs(arg: *mut c_void) {
-        // SAFETY: made below for one task.
+        // SAFETY: the argument was made below for this task alone.
         let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
         arg.0.fetch_add(1, Ordering::Relaxed);
     }
     unsafe extern "C-unwind" fn discards(arg: *mut c_void) {
-        // SAFETY: made below for one task, which does not run.
+        // SAFETY: the argument was made below for this task alone, which does not run.
         let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
         arg.1.fetch_add(1, Ordering::Relaxed);
         let own = usher_tasks_current();
-        // SAFETY: the runtime of the task. It can neither be destroyed nor awaited here.
+        // SAFETY: the runtime is that of the task, which can neither destroy it nor wait for it.
         let refused = unsafe {
             [
                 usher_tasks_runtime_destroy(own),
@@ -84,7 +85,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     assert_eq!(owner.wait().0, ErrorCode::Unfinished as c_int);
     assert_eq!(now(), (1, 0));
     let mut dropped = 0;
-    // SAFETY: a valid runtime and a local pointer.
+    // SAFETY: the runtime is valid and the pointer local.
     assert_eq!(unsafe { usher_tasks_cancel(owner.0, &raw mut dropped) }, OK);
     assert_eq!((dropped, now()), (2, (1, 2)));
     assert_eq!(register(4, 0), OK, "and dropped when it is ready");
@@ -106,7 +107,7 @@ fn tasks_may_call_the_library() {
         let record = |code: c_int| CODES.lock().unwrap().push(code);
         let task = (Some(count as Entry), arg, (0, 0));
         let (_, graph, _) = common::graph(&[task; 10], &[(9, 0)]);
-        // SAFETY: the runtime of this task.
+        // SAFETY: the runtime is that of the calling task, so it lives.
         unsafe {
             record(usher_tasks_register(own, 11, 1, Some(count), arg, 0, 0));
             record(usher_tasks_resolve(own, 11));
@@ -132,10 +133,10 @@ fn tasks_may_call_the_library() {
 fn a_running_graph_is_busy() {
     struct Own(AtomicPtr<GraphHandle>, Mutex<Vec<c_int>>);
     unsafe extern "C-unwind" fn again(arg: *mut c_void) {
-        // SAFETY: passed below.
+        // SAFETY: the code below passes an `Own` as the argument.
         let own = unsafe { &*arg.cast::<Own>() };
         let graph = own.0.load(Ordering::Relaxed);
-        // SAFETY: the graph lives, as this is a task of it.
+        // SAFETY: the graph lives, because the caller is one of its tasks.
         let codes = unsafe {
             [
                 usher_tasks_run(usher_tasks_current(), graph, ptr::null_mut()),
@@ -171,7 +172,7 @@ fn runtimes_that_would_deadlock_get_an_error() {
         let to = RING[at % 3].load(Ordering::Relaxed);
         let arg = ptr::without_provenance_mut(at + 1);
         let (_, graph, _) = common::graph(&[(Some(next as Entry), arg, (0, 0))], &[]);
-        // SAFETY: a runtime of the ring, which lives.
+        // SAFETY: the runtime is in the ring, and lives.
         let code = unsafe { usher_tasks_run(to, graph, ptr::null_mut()) };
         if code != OK {
             RING_CODE.store(code, Ordering::Relaxed);
@@ -182,7 +183,8 @@ fn runtimes_that_would_deadlock_get_an_error() {
     for (found, owner) in RING.iter().zip(&owners) {
         found.store(owner.0, Ordering::Relaxed);
     }
-    // On 0 a task runs a graph on 1, and so on. The fourth wait would be for the first runtime.
+    // A task of runtime 0 runs a graph on runtime 1, and so on. The fourth wait would be for the
+    // first runtime.
     let arg = ptr::without_provenance_mut(1);
     assert_eq!(register(&owners[0], 1, 0, next, arg), OK);
     assert_eq!(owners[0].wait(), (OK, vec![]));
@@ -212,7 +214,7 @@ fn arg_of(closure: &Closure) -> *mut c_void {
     ptr::from_ref(closure).cast_mut().cast()
 }
 
-/// Creates a task that reports its start, and ends when requested.
+/// Creates a task that reports its start, and ends when the sender sends.
 fn held() -> (Box<Closure>, Receiver<()>, Sender<()>) {
     let (begin, begun) = channel();
     let (end, ends) = channel();
@@ -281,7 +283,7 @@ fn destroy_runs_ready_tasks_and_those_they_make_ready() {
         if more > 0 {
             let arg = ptr::without_provenance_mut(more - 1);
             let own = usher_tasks_current();
-            // SAFETY: the runtime of this task.
+            // SAFETY: the runtime is that of the calling task, so it lives.
             let code =
                 unsafe { usher_tasks_register(own, more as u64, 0, Some(another), arg, 0, 0) };
             assert_eq!(code, OK);
@@ -300,7 +302,7 @@ fn calls_after_destroy_are_rejected() {
     assert_eq!(owner.destroy(), OK);
     let ended = ErrorCode::Ended as c_int;
     let mut dropped = 0;
-    // SAFETY: a handle from the library, and local pointers.
+    // SAFETY: the handle came from the library, and the pointers are local.
     unsafe {
         assert_eq!(usher_tasks_workers(owner.0), 0);
         assert_eq!(resolve(&owner, 1), ended);
@@ -319,7 +321,7 @@ fn calls_may_begin_at_any_time_while_a_runtime_is_destroyed() {
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 loop {
-                    // SAFETY: a handle from the library.
+                    // SAFETY: the handle came from the library.
                     let workers = unsafe { usher_tasks_workers(owner.0) };
                     let code = resolve(&owner, 1);
                     if workers == 0 || code == ErrorCode::Ended as c_int {
@@ -368,14 +370,14 @@ fn destroy_rejects_new_calls_of_other_threads() {
 #[test]
 fn failed_discards_are_reported_by_the_next_wait() {
     unsafe extern "C-unwind" fn fails(_: *mut c_void) {
-        // SAFETY: a string.
+        // SAFETY: the argument is a string that ends with a 0.
         assert_eq!(unsafe { usher_tasks_fail(c"not freed".as_ptr()) }, OK);
     }
     let owner = Owner::new(1);
     let register = |token, times| {
         let (entry, discard) = (Some(nothing as Entry), Some(fails as Entry));
         let none = ptr::null_mut();
-        // SAFETY: a valid runtime.
+        // SAFETY: the runtime is valid.
         unsafe { usher_tasks_register_owned(owner.0, token, times, entry, none, discard, 0, 0) }
     };
     let report = |token| {
@@ -385,7 +387,7 @@ fn failed_discards_are_reported_by_the_next_wait() {
         )
     };
     assert_eq!(register(5, 1), OK);
-    // SAFETY: a valid runtime.
+    // SAFETY: the runtime is valid.
     assert_eq!(unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) }, OK);
     assert_eq!(owner.wait(), report(5), "dropped by us");
     assert_eq!(register(6, 0), OK);
@@ -406,7 +408,7 @@ fn each_failure_is_reported_to_one_waiting_thread() {
         end.send(()).unwrap();
         waits.map(|wait| wait.join().unwrap()).concat()
     });
-    // Also if none of them had begun to wait by then.
+    // The report lists the task even if no task had begun to wait by then.
     assert_eq!(all, [failed(2, "without a message")]);
     assert_eq!(owner.wait(), (OK, vec![]));
 }
@@ -424,13 +426,13 @@ fn discards_cannot_register_tasks_at_the_end() {
     unsafe extern "C-unwind" fn again(arg: *mut c_void) {
         let own = usher_tasks_current();
         let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
-        // SAFETY: the runtime of the task; the argument is a number.
+        // SAFETY: the runtime is that of the task; the argument is a number.
         let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
         DISCARD_RESULTS.lock().unwrap().push(code);
     }
     let owner = Owner::new(1);
     let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
-    // SAFETY: a valid runtime, for both.
+    // SAFETY: the runtime is valid for both calls.
     unsafe {
         let none = ptr::null_mut();
         let code = usher_tasks_register_owned(owner.0, 1, 1, entry, none, discard, 0, 0);
@@ -450,19 +452,19 @@ fn discards_cannot_register_tasks_at_the_end() {
 #[test]
 fn a_failure_belongs_to_one_task() {
     unsafe extern "C-unwind" fn inner(_: *mut c_void) {
-        // SAFETY: a string.
+        // SAFETY: the argument is a string that ends with a 0.
         assert_eq!(unsafe { usher_tasks_fail(c"inner".as_ptr()) }, OK);
     }
     /// Fails if its argument is set, and runs a graph with a single task, which fails.
     unsafe extern "C-unwind" fn outer(arg: *mut c_void) {
         if !arg.is_null() {
-            // SAFETY: a string.
+            // SAFETY: the argument is a string that ends with a 0.
             assert_eq!(unsafe { usher_tasks_fail(c"outer".as_ptr()) }, OK);
         }
         let own = usher_tasks_current();
         let task = (Some(inner as Entry), ptr::null_mut(), (0, 0));
         let (_, graph, _) = common::graph(&[task], &[]);
-        // SAFETY: the runtime of the task.
+        // SAFETY: the runtime is that of the calling task, so it lives.
         let code = unsafe { usher_tasks_run(own, graph, ptr::null_mut()) };
         assert_eq!(code, ErrorCode::Failed as c_int);
         assert_eq!(last_error(), "task 0 failed: inner");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random calls, compared with a model of their results.
+//! Tests of random calls of the C API from one thread: the results are compared with a model of
+//! tokens, with expected results of random graphs, options and colourings, and with the content of
+//! blocks. A failure prints its seed.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -41,7 +43,7 @@ fn random_graphs_are_rejected_or_run_in_order() {
     });
 }
 
-/// What a task of a graph records.
+/// The value that a task of a graph records.
 struct Step<'a> {
     clock: &'a AtomicU64,
     at: AtomicU64,
@@ -50,13 +52,13 @@ struct Step<'a> {
 }
 
 unsafe extern "C-unwind" fn step(arg: *mut c_void) {
-    // SAFETY: passed below, and outlives the run.
+    // SAFETY: the code below passes a `Step` as the argument, which outlives the run.
     let step = unsafe { &*arg.cast::<Step<'_>>() };
     step.at
         .store(step.clock.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
     step.ran.fetch_add(1, Ordering::SeqCst);
     if step.fails {
-        // SAFETY: a string.
+        // SAFETY: the argument is a string that ends with a 0.
         assert_eq!(unsafe { usher_tasks_fail(c"requested".as_ptr()) }, OK);
     }
 }
@@ -197,7 +199,7 @@ fn random_options_are_rejected_or_create_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        // The fourth word has the binding and the reserved field; the fifth one has the bytes of
+        // The fourth word has the binding and the reserved field. The fifth word has the bytes of
         // the stacks, which may be too many.
         let reserved = bytes[3] >> 32;
         let is_known = (24..=4096).contains(&size)
@@ -235,7 +237,7 @@ fn random_blocks_are_distinct_and_found_from_inner_pointers() {
             colors: random.rand_range(0..40) as usize,
         };
         let mut blocks = ptr::dangling_mut();
-        // SAFETY: a readable colouring and a local pointer.
+        // SAFETY: the colouring is readable and the pointer local.
         let code = unsafe { usher_blocks_new(&raw const coloring, &raw mut blocks) };
         let end = coloring.header_bytes + coloring.colors.saturating_sub(1) * 64;
         let can_be = block_bytes >= 64 && coloring.colors > 0 && end <= block_bytes;
@@ -252,14 +254,14 @@ fn random_blocks_are_distinct_and_found_from_inner_pointers() {
                 _ => give_back(blocks, &coloring, &mut owned, random),
             }
         }
-        // SAFETY: null or created above.
+        // SAFETY: the blocks are null or were created above.
         unsafe { usher_blocks_destroy(blocks) };
     });
 }
 
 fn take(blocks: *mut Blocks, coloring: &ColoringSpec, owned: &mut OwnedBlocks, fill: u8) {
     let mut header = ptr::null_mut();
-    // SAFETY: valid blocks; the whole block belongs to this code, and contains its header.
+    // SAFETY: the blocks are valid; the whole block belongs to this code, and contains its header.
     unsafe {
         assert_eq!(usher_blocks_take(blocks, &raw mut header), OK);
         let base = usher_coloring_base(coloring, header).cast::<u8>();
@@ -281,7 +283,7 @@ fn give_back(
     };
     let (base, fill) = owned.remove(&header).unwrap();
     let inside = random.rand_range(0..coloring.block_bytes as u64) as usize;
-    // SAFETY: a block that this code owned and no longer uses.
+    // SAFETY: this code owned the block and no longer uses it.
     unsafe {
         let bytes = std::slice::from_raw_parts(base, coloring.block_bytes);
         assert!(

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: a runtime in the child of a fork, and a new one created by the child. */
+/* Test program: checks that a runtime returns ENDED in the child of a fork, and
+ * that the child can create and use a runtime of its own.
+ */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares the header with the library: values, sizes, offsets, names, and the inline arithmetic.
+//! Compares the header with the library: values, sizes and offsets against a fixed ABI list, names
+//! of exported symbols, and the inline arithmetic. The header is compiled as C and as C++ with all
+//! warnings as errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -23,7 +25,7 @@ use usher_tasks_capi::version::usher_tasks_version;
 
 use common::{include, library, output_of};
 
-/// The ABI of this SONAME: lines may be added, but never changed.
+/// The ABI of this SONAME. Lines may be added, but never changed.
 const ABI: &str = "\
 USHER_TASKS_OK 0
 USHER_TASKS_ERROR_NULL 1
@@ -98,7 +100,7 @@ usher_tasks_counters.sleeps 64+8
 usher_tasks_counters.asleep_ns 72+8
 ";
 
-/// Compiles `tests/layout.c` in that language, with all warnings as errors.
+/// Compiles `tests/layout.c` as this language, with all warnings as errors.
 fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
     let program = dir.join(compiler);
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -268,7 +270,7 @@ fn inline_functions_compile_without_warnings() {
 #[test]
 fn every_error_has_a_distinct_description() {
     let meaning = |code| {
-        // SAFETY: strings that live forever.
+        // SAFETY: the function returns strings that live forever.
         unsafe { CStr::from_ptr(usher_tasks_strerror(code)) }
             .to_str()
             .unwrap()
@@ -306,7 +308,7 @@ fn exactly_the_declared_names_are_exported() {
         .lines()
         .filter_map(|line| line.rsplit(' ').next())
         .map(|name| name.split('@').next().unwrap().to_owned())
-        // A sanitizer adds symbols of its own.
+        // Names of symbols that a sanitizer adds are left out.
         .filter(|name| !name.starts_with("__") && name != "rust_eh_personality")
         .collect();
     assert_eq!(exported, declared());
@@ -358,7 +360,7 @@ fn inline_arithmetic_matches_the_crate() {
             continue;
         };
         let (base, header) = (own.base(address), own.header(address));
-        // SAFETY: a readable colouring; addresses are not dereferenced.
+        // SAFETY: the colouring is readable; addresses are not dereferenced.
         unsafe {
             assert_eq!(usher_coloring_base(&raw const c, inside).addr(), base);
             assert_eq!(usher_coloring_header(&raw const c, inside).addr(), header);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: requests tasks, graphs and blocks until memory runs out. */
+/* Test program: registers tasks, builds graphs and takes blocks until memory
+ * runs out, and checks that each lack of memory is an error, and that waiting,
+ * cancelling and destroying still work.
+ */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
 
@@ -60,7 +63,8 @@ static void fail(void *arg)
 	usher_tasks_fail(arg);
 }
 
-/* Waits without memory: the error has the numbers of tasks, or all of them. */
+/* Waits while there is no memory: the error has the numbers of tasks, or all
+ * tasks. */
 static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;
@@ -78,7 +82,7 @@ static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 	usher_tasks_report_destroy(report);
 }
 
-/* The same with memory: all tasks are reported. */
+/* Waits after memory was freed: all tasks are reported. */
 static void wait_with_memory(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;

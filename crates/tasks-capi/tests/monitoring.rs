@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces, counters and explanations of a runtime, read from C.
+//! Tests of traces, counters and explanations of a runtime, read through the C API, including
+//! structures of other sizes and full disks.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -21,7 +22,7 @@ unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
     let (mut runtime, mut builder, mut graph) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let options = common::options(2, 0, (0, 0));
-    // SAFETY: local pointers, and functions that may be called.
+    // SAFETY: the pointers are local, and the functions may be called.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut runtime),
@@ -49,7 +50,7 @@ fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
 }
 
 fn end((runtime, graph): (*mut RuntimeHandle, *mut GraphHandle)) {
-    // SAFETY: created above, and not used after that.
+    // SAFETY: the handles were created above, and are not used after this call.
     unsafe {
         assert_eq!(usher_tasks_graph_destroy(graph), 0);
         assert_eq!(usher_tasks_runtime_destroy(runtime), 0);
@@ -60,7 +61,7 @@ fn end((runtime, graph): (*mut RuntimeHandle, *mut GraphHandle)) {
 fn traces_are_written_in_each_format() {
     let (runtime, graph) = new_runtime_and_graph();
     let dir = tempfile::tempdir().unwrap();
-    // SAFETY: valid handles, and strings that end with a 0.
+    // SAFETY: the handles are valid, and the strings end with a 0.
     unsafe {
         assert_eq!(usher_tasks_trace_start(runtime, TASKS), 0);
         assert_eq!(usher_tasks_run(runtime, graph, ptr::null_mut()), 0);
@@ -101,7 +102,7 @@ fn traces_are_written_in_each_format() {
 #[test]
 fn counters_add_up() {
     let (runtime, graph) = new_runtime_and_graph();
-    // SAFETY: valid handles, and counters of the stated size.
+    // SAFETY: the handles are valid, and the counters have the stated size.
     unsafe {
         assert_eq!(usher_tasks_run(runtime, graph, ptr::null_mut()), 0);
         let mut tasks = 0;
@@ -146,7 +147,7 @@ fn counters_add_up() {
 fn the_current_grouping_is_reported() {
     let together = |runtime| {
         let mut together = u32::MAX;
-        // SAFETY: a valid runtime and a local pointer.
+        // SAFETY: the runtime is valid and the pointer local.
         let code = unsafe { usher_tasks_current_grouping(runtime, &raw mut together) };
         (code, together)
     };
@@ -157,7 +158,7 @@ fn the_current_grouping_is_reported() {
         (0, GroupingCode::Time as u32),
         "the first to be tried"
     );
-    // SAFETY: a valid runtime or null; no out-pointer.
+    // SAFETY: the runtime is valid or null; the out-pointer is null.
     unsafe {
         common::fails(
             usher_tasks_current_grouping(runtime, ptr::null_mut()),
@@ -173,7 +174,7 @@ fn the_current_grouping_is_reported() {
 
     let mut served = ptr::null_mut();
     let options = common::options(1, 2, (0, 0));
-    // SAFETY: a local pointer, and a runtime that is not used after that.
+    // SAFETY: the pointer is local, and the runtime is not used after this call.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut served),
@@ -192,12 +193,12 @@ fn a_graph_can_be_explained_while_it_runs() {
         scope.spawn(|| {
             let graph = ptr::with_exposed_provenance(shared);
             while !ends.load(Ordering::Relaxed) {
-                // SAFETY: a valid graph; only the length is requested.
+                // SAFETY: the graph is valid; a null buffer requests only the length.
                 unsafe { usher_tasks_graph_explain(graph, ptr::null_mut(), 0) };
             }
         });
         let runs = (0..2000).map(|_| {
-            // SAFETY: valid handles.
+            // SAFETY: the handles are valid.
             unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) }
         });
         let busy = runs.filter(|&code| code != 0).count();
@@ -211,12 +212,12 @@ fn a_graph_can_be_explained_while_it_runs() {
 fn explanations_are_truncated_to_the_buffer() {
     let (runtime, graph) = new_runtime_and_graph();
     let explain = |text: &mut [c_char]| {
-        // SAFETY: a valid graph, and a buffer of the stated size.
+        // SAFETY: the graph is valid, and the buffer has the stated size.
         unsafe { usher_tasks_graph_explain(graph, text.as_mut_ptr(), text.len()) }
     };
     assert_eq!(explain(&mut []), "not run yet\n".len());
     for _ in 0..20 {
-        // SAFETY: valid handles.
+        // SAFETY: the handles are valid.
         let ran = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
         assert_eq!(ran, 0);
     }
@@ -224,7 +225,7 @@ fn explanations_are_truncated_to_the_buffer() {
     let length = explain(&mut text);
     assert!(length > 20);
     assert_eq!(text.map(|byte| byte as u8), *b"  ord\0");
-    // SAFETY: null, or no buffer.
+    // SAFETY: the functions accept a null graph and a null buffer.
     unsafe {
         assert_eq!(
             usher_tasks_graph_explain(ptr::null(), text.as_mut_ptr(), 6),

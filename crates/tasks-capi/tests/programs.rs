@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C and C++ programs that reach the limits of memory and of the languages.
+//! Compiles and runs C and C++ programs against the shared library: limits of memory, forks,
+//! exceptions, and the programs of the guide. Skipped without a compiler.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -9,15 +10,15 @@ use std::process::{Command, Output};
 
 use common::{include, library, output_of};
 
-/// A program linked with the shared library; `None` if the library is built in a way that other
-/// compilers cannot link.
+/// A compiled program linked with the shared library. There is none if the library is built in a
+/// way that other compilers cannot link.
 struct Program {
     dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Program {
-    /// Compiles a source of this folder.
+    /// Compiles a source file of this folder.
     fn of(source: &str, compiler: &str, standard: &str) -> Option<Self> {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         Self::build(&tests.join(source), compiler, standard)
@@ -70,7 +71,8 @@ fn uncaught_exceptions_end_the_process() {
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Compiles a C program and checks its output and success. Skips if there is no compiler.
+/// Compiles a C program, and checks its output and its success. Prints a skip if there is no
+/// compiler.
 fn check_output(source: &str, expected: &str) {
     let Some(program) = Program::of(source, "cc", "-std=c11") else {
         return;
@@ -85,11 +87,11 @@ fn check_output(source: &str, expected: &str) {
 fn lack_of_memory_is_an_error_that_names_the_task() {
     let expected = [
         "no memory\nnamed",
-        // Waiting reports the number of unfinished tasks, and later lists them.
+        // Expected lines: waiting reports the number of unfinished tasks, and later lists them.
         "counted\ntasks are unfinished or have failed\nall\nno frame",
-        // Cancelling, registering again and destroying need no memory.
+        // Expected lines: cancelling, registering again and destroying need no memory.
         "success\nall\nno memory\nsuccess",
-        // Graphs, blocks, and blocks that are too large.
+        // Expected lines for graphs, blocks, and blocks that are too large.
         "no memory\nno memory\nno memory\n",
     ];
     check_output("memory.c", &expected.join("\n"));

@@ -30,7 +30,7 @@ struct Storm {
     discarded: AtomicU32,
 }
 
-/// An argument.
+/// The argument of a task.
 struct Gust<'a> {
     storm: &'a Storm,
     seed: u64,
@@ -43,7 +43,7 @@ fn allowed(code: c_int, errors: &[ErrorCode]) {
 }
 
 unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
-    // SAFETY: created for one task, which is this one.
+    // SAFETY: the argument was created for one task, which is this task.
     let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
     gust.storm.ran.fetch_add(1, Ordering::Relaxed);
     let mut random = Rand64::new(u128::from(gust.seed));
@@ -58,13 +58,13 @@ unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
 }
 
 unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
-    // SAFETY: created for one task, which never runs.
+    // SAFETY: the argument was created for one task, which never runs.
     let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
     gust.storm.discarded.fetch_add(1, Ordering::Relaxed);
     // A failure here has no effect, because no wait reports it.
     let mut random = Rand64::new(u128::from(gust.seed));
     let token = random.rand_range(0..TOKENS);
-    // SAFETY: the runtime of the task.
+    // SAFETY: the runtime is that of the calling task, so it lives.
     let code = unsafe { usher_tasks_resolve(usher_tasks_current(), token) };
     allowed(code, &[ErrorCode::ResolvedTooOften, ErrorCode::Ended]);
 }
@@ -74,13 +74,13 @@ fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: 
     let kinds = if depth < DEPTH_MAX { 13 } else { 6 };
     match random.rand_range(0..kinds) {
         0..6 => {
-            // SAFETY: a valid runtime.
+            // SAFETY: the runtime is valid.
             let code = unsafe { usher_tasks_resolve(runtime, token) };
             allowed(code, &[ErrorCode::ResolvedTooOften]);
         }
         6..11 => register(storm, runtime, token, random, depth),
         11 => {
-            // SAFETY: as above.
+            // SAFETY: the runtime is valid.
             let code = unsafe { usher_tasks_wait(runtime, ptr::null_mut()) };
             allowed(code, &[ErrorCode::Unfinished, ErrorCode::Inside]);
         }
@@ -104,7 +104,7 @@ fn register(
         random.rand_range(0..4) as u32,
     );
     let (entry, discard) = (Some(run_and_call as Entry), Some(discard_and_call as Entry));
-    // SAFETY: a valid runtime, and an argument without another owner.
+    // SAFETY: the runtime is valid, and the argument has no other owner.
     let code = unsafe {
         usher_tasks_register_owned(runtime, token, times, entry, arg.cast(), discard, t, s)
     };
@@ -125,7 +125,7 @@ fn run(runtime: *mut RuntimeHandle) {
         (0, 1),
     );
     let (_, graph, _) = graph(&[task; 3], &[(2, 0), (2, 1)]);
-    // SAFETY: a valid runtime.
+    // SAFETY: the runtime is valid.
     let code = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };
     assert_eq!((code, counter.into_inner()), (OK, 3), "{}", last_error());
     free(graph);
@@ -148,7 +148,7 @@ fn every_argument_is_used_once() {
                         call(storm, owner.0, &mut own, 0);
                     }
                     if cancels {
-                        // SAFETY: a valid runtime.
+                        // SAFETY: the runtime is valid.
                         let code = unsafe { usher_tasks_cancel(owner.0, ptr::null_mut()) };
                         assert_eq!(code, OK);
                     }

@@ -35,10 +35,10 @@ pub struct Owner(pub *mut RuntimeHandle);
 
 // SAFETY: any thread may call a runtime.
 unsafe impl Send for Owner {}
-// SAFETY: as above.
+// SAFETY: as for `Send`, any thread may call a runtime at any time.
 unsafe impl Sync for Owner {}
 
-/// Options for that number of workers under that policy.
+/// Returns options for this number of workers under this policy.
 pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
     Options {
         size: size_of::<Options>(),
@@ -52,10 +52,10 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
     }
 }
 
-/// Creates a runtime with those options.
+/// Creates a runtime with these options. Returns the error code and the handle.
 pub fn runtime_new(options: *const Options) -> (c_int, *mut RuntimeHandle) {
     let mut runtime = ptr::dangling_mut();
-    // SAFETY: options as large as they state, and a local pointer.
+    // SAFETY: the options are as large as they state, and the pointer is local.
     let code = unsafe { usher_tasks_runtime_new(options, &raw mut runtime) };
     (code, runtime)
 }
@@ -72,7 +72,7 @@ impl Owner {
         Self(runtime)
     }
 
-    /// Waits, and returns the unfinished tasks.
+    /// Waits, and returns the error code and the unfinished tasks.
     pub fn wait(&self) -> (c_int, Vec<ReportLine>) {
         let mut report = ptr::dangling_mut();
         // SAFETY: this value owns the runtime.
@@ -81,10 +81,10 @@ impl Owner {
         (code, read(report).0)
     }
 
-    /// Runs a graph, and returns the failed tasks and the number of skipped tasks.
+    /// Runs a graph. Returns the error code, the failed tasks and the number of skipped tasks.
     pub fn run(&self, graph: *mut GraphHandle) -> (c_int, Vec<ReportLine>, u64) {
         let mut report = ptr::dangling_mut();
-        // SAFETY: as above; the graph belongs to the caller.
+        // SAFETY: this value owns the runtime; the graph belongs to the caller.
         let code = unsafe { usher_tasks_run(self.0, graph, &raw mut report) };
         assert_eq!(code == ErrorCode::Failed as c_int, !report.is_null());
         let (lines, skipped) = read(report);
@@ -94,16 +94,16 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: created above, and not used after that.
+        // SAFETY: the runtime was created by this value, and is not used after this call.
         let code = unsafe { usher_tasks_runtime_destroy(self.0) };
         assert!(code == OK || std::thread::panicking(), "{}", last_error());
     }
 }
 
 impl Owner {
-    /// Destroys the runtime. The caller must forget this value then.
+    /// Destroys the runtime. The caller must then forget this value.
     pub fn destroy(&self) -> c_int {
-        // SAFETY: created above; other calls are already in progress.
+        // SAFETY: the runtime was created by this value; other calls are already in progress.
         unsafe { usher_tasks_runtime_destroy(self.0) }
     }
 }
@@ -111,7 +111,7 @@ impl Owner {
 /// A line of a report, with its message as text.
 pub type ReportLine = (u32, u64, u32, Option<String>);
 
-/// The line of a failed task.
+/// Returns the report line of a failed task.
 pub fn failed(task: u64, message: &str) -> ReportLine {
     (
         UnfinishedKind::Failed as u32,
@@ -121,21 +121,21 @@ pub fn failed(task: u64, message: &str) -> ReportLine {
     )
 }
 
-/// The line of an unresolved task.
+/// Returns the report line of an unresolved task.
 pub fn unresolved(task: u64, missing: u32) -> ReportLine {
     (UnfinishedKind::Unresolved as u32, task, missing, None)
 }
 
-/// The line of an unregistered token.
+/// Returns the report line of an unregistered token.
 pub fn unregistered(task: u64) -> ReportLine {
     (UnfinishedKind::Unregistered as u32, task, 0, None)
 }
 
-/// Reads a report, and destroys it.
+/// Reads a report, and destroys the report.
 pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
     let mut lines = Vec::new();
-    // SAFETY: null, or owned by this code, for all of these; messages live until the report is
-    // freed.
+    // SAFETY: for all these calls, the report is null or owned by this code; messages live until
+    // the report is freed.
     unsafe {
         for at in 0..usher_tasks_report_count(report) {
             let mut line = std::mem::zeroed::<UnfinishedTask>();
@@ -152,12 +152,12 @@ pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
 
 /// Returns the last error in this thread.
 pub fn last_error() -> String {
-    // SAFETY: a string that lives until the next error.
+    // SAFETY: the text is a string that lives until the next error.
     let text = unsafe { CStr::from_ptr(usher_tasks_last_error()) };
     text.to_string_lossy().into_owned()
 }
 
-/// Builds a graph of these tasks and dependencies; returns the result and the cycle, if there is
+/// Builds a graph of these tasks and dependencies. Returns the result, and the cycle if there is
 /// one.
 pub fn graph(
     tasks: &[(Option<Entry>, *mut c_void, (u32, u32))],
@@ -165,7 +165,7 @@ pub fn graph(
 ) -> (c_int, *mut GraphHandle, Vec<ReportLine>) {
     let mut builder: *mut Builder = ptr::null_mut();
     let (mut graph, mut report) = (ptr::dangling_mut(), ptr::dangling_mut());
-    // SAFETY: local pointers, and a builder that lives until it is destroyed.
+    // SAFETY: the pointers are local, and the builder lives until it is destroyed.
     let code = unsafe {
         assert_eq!(usher_tasks_builder_new(&raw mut builder), OK);
         for (number, &(entry, arg, (t, s))) in tasks.iter().enumerate() {
@@ -186,7 +186,7 @@ pub fn graph(
 
 /// Frees a graph that is not running.
 pub fn free(graph: *mut GraphHandle) {
-    // SAFETY: created by the library, and not used after that.
+    // SAFETY: the library created the graph, which is not used after this call.
     assert_eq!(unsafe { usher_tasks_graph_destroy(graph) }, OK);
 }
 
@@ -235,25 +235,25 @@ pub fn each_seed(cases: u64, case: impl Fn(&mut Rand64)) {
     }
 }
 
-/// Does nothing.
+/// An entry that does nothing.
 pub unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 
-/// Counts in an `AtomicU32`.
+/// An entry that adds 1 to the `AtomicU32` that is its argument.
 pub unsafe extern "C-unwind" fn count(arg: *mut c_void) {
-    // SAFETY: the tests pass such an argument.
+    // SAFETY: the tests pass an `AtomicU32` as the argument.
     let counter = unsafe { &*arg.cast::<AtomicU32>() };
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers a task, with the argument that its entry expects.
+/// Registers a task with an argument of the type that the entry expects.
 pub fn register(of: &Owner, token: u64, times: u32, entry: Entry, arg: *mut c_void) -> c_int {
-    // SAFETY: entries get the arguments that they expect.
+    // SAFETY: the caller passes the argument that the entry expects.
     unsafe { usher_tasks_register(of.0, token, times, Some(entry), arg, 0, 0) }
 }
 
 /// Resolves a token.
 pub fn resolve(of: &Owner, token: u64) -> c_int {
-    // SAFETY: a valid runtime.
+    // SAFETY: the runtime is valid.
     unsafe { usher_tasks_resolve(of.0, token) }
 }
 

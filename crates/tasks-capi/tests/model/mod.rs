@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A model of the results of calls by token: tables, without threads.
 //!
-//! The machine waits after each call, so nothing is ready or running at the next one. Calls by
-//! tasks themselves are only predicted with one worker: a task has then ended before any task
+//! The test waits after each call, so nothing is ready or running at the next call. Calls by tasks
+//! themselves are only predicted with one worker: with one worker, a task has ended before any task
 //! begins that it makes ready.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ const TOKENS: u64 = 6;
 const T_GROUPS: u32 = 3;
 const S_GROUPS: u32 = 2;
 
-/// What a task does.
+/// The action of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     Nothing,
@@ -41,9 +41,9 @@ struct Note {
     is_owned: bool,
     ran: AtomicU32,
     discarded: AtomicU32,
-    /// The result of the task's own call.
+    /// The error code that the task's own call returned.
     code: AtomicI32,
-    /// The expected values of these fields.
+    /// The expected values of the fields above.
     expected: (u32, u32, c_int),
 }
 
@@ -52,7 +52,7 @@ unsafe extern "C-unwind" fn does(arg: *mut c_void) {
     let note = unsafe { &*arg.cast::<Note>() };
     note.ran.fetch_add(1, Ordering::SeqCst);
     let own = usher_tasks_current();
-    // SAFETY: the runtime of this task.
+    // SAFETY: the runtime is that of the calling task, so it lives.
     let code = unsafe {
         match note.does {
             Does::Nothing => OK,
@@ -66,7 +66,7 @@ unsafe extern "C-unwind" fn does(arg: *mut c_void) {
 }
 
 unsafe extern "C-unwind" fn discarded(arg: *mut c_void) {
-    // SAFETY: as above.
+    // SAFETY: the machine keeps the notes until the runtime is destroyed.
     let note = unsafe { &*arg.cast::<Note>() };
     note.discarded.fetch_add(1, Ordering::SeqCst);
 }
@@ -85,7 +85,7 @@ pub struct Machine {
     running: Option<u64>,
     ready: VecDeque<(u64, usize)>,
     failed: Vec<ReportLine>,
-    /// Boxed, because tasks point to them.
+    /// The notes are boxed, because tasks point to them.
     #[allow(clippy::vec_box, reason = "tasks point to them")]
     notes: Vec<Box<Note>>,
 }
@@ -120,7 +120,7 @@ impl Machine {
         match random.rand_range(0..40) {
             0..18 => {
                 let expected = self.resolve(token);
-                // SAFETY: a valid runtime.
+                // SAFETY: the runtime is valid.
                 let code = unsafe { usher_tasks_resolve(self.runtime(), token) };
                 assert_eq!(code, expected, "resolve {token}");
             }
@@ -159,7 +159,7 @@ impl Machine {
         let arg = ptr::from_ref(&*self.notes[note]).cast_mut().cast();
         let (entry, discard) = (Some(does as Entry), Some(discarded as Entry));
         let runtime = self.runtime();
-        // SAFETY: a valid runtime, and a note that outlives it.
+        // SAFETY: the runtime is valid, and the note outlives it.
         let code = unsafe {
             match is_owned {
                 true => {
@@ -274,7 +274,7 @@ impl Machine {
 
     fn cancel(&mut self) {
         let mut dropped = usize::MAX;
-        // SAFETY: a valid runtime and a local pointer.
+        // SAFETY: the runtime is valid and the pointer local.
         let code = unsafe { usher_tasks_cancel(self.runtime(), &raw mut dropped) };
         assert_eq!(code, OK);
         assert_eq!(dropped, self.waiting.len() + self.early.len());
