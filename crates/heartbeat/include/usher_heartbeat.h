@@ -8,10 +8,10 @@
  *     while (encode_frame())
  *         usher_beat(1);
  *
- * The environment variable USHER_HEARTBEAT has the path of the page. If it is
- * not set, or the page is not of this version, every call has no effect. A beat
- * is one atomic addition. Any thread may call any function. The README beside
- * this header describes the layout.
+ * The environment variable USHER_HEARTBEAT has the path of the page. If the
+ * variable is not set, or the page is not of this version, every call has no
+ * effect. A beat is one atomic addition. Any thread may call any function. The
+ * README beside this header describes the layout.
  */
 #ifndef USHER_HEARTBEAT_H
 #define USHER_HEARTBEAT_H
@@ -33,7 +33,8 @@ extern "C" {
 #define USHER_HEARTBEAT_VERSION 1u
 #define USHER_HEARTBEAT_SLOTS 1024
 
-/* The time of a thread, for runtimes that know it; see the README. */
+/* Useful and waiting time of a thread, for runtimes that measure it; see the
+ * README. */
 struct usher_heartbeat_slot {
 	uint32_t sequence; /* odd while being written */
 	uint32_t state; /* 0 free, 1 useful, 2 waiting, 3 claimed */
@@ -89,7 +90,7 @@ static inline struct usher_heartbeat_page *usher_heartbeat_map(void)
 	return page;
 }
 
-/* Returns the page, mapped at the first call; NULL if there is none. */
+/* Returns the page, which the first call maps; NULL if there is none. */
 static inline struct usher_heartbeat_page *usher_heartbeat(void)
 {
 	static struct usher_heartbeat_page *page; /* NULL: not mapped yet */
@@ -123,8 +124,9 @@ static inline void usher_beat(uint64_t units)
 }
 
 /*
- * Describes the work: what a unit is, the units per second aimed at (0: as fast
- * as possible), and a label for display. Texts that are too long are cut.
+ * Describes the work: the name of a unit, the intended number of units per
+ * second (0: as fast as possible), and a label for display. Texts that are too
+ * long are cut.
  */
 static inline void usher_describe(const char *unit, double target_per_s,
 				  const char *label)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program's side of the heartbeat page.
+//! The program's side of the heartbeat page: maps the page, counts completed work with one atomic
+//! addition per beat, and claims thread slots. Without a page all calls have no effect.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -22,18 +23,18 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// Opens the page named by `USHER_HEARTBEAT`. If the variable is not set or the page cannot be
-    /// used, the result has no effect, so that the program still works. [`Heartbeat::open`] returns
-    /// the reason.
+    /// used, the calls of the result have no effect, so that the program still works.
+    /// [`Heartbeat::open`] returns the reason.
     pub fn from_env() -> Self {
         let path = std::env::var_os(ENVIRONMENT);
         path.and_then(|path| Self::open(Path::new(&path)).ok())
             .unwrap_or(Self { page: None })
     }
 
-    /// Opens the page at that path.
+    /// Opens the page at a path.
     ///
     /// # Errors
-    /// If it cannot be opened, or is not a heartbeat page of this version.
+    /// If the page cannot be opened, or is not a heartbeat page of this version.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
             .read(true)
@@ -50,8 +51,8 @@ impl Heartbeat {
         self.page.is_some()
     }
 
-    /// Adds `units` units of completed work. The cost is one atomic addition: call it up to a few
-    /// thousand times a second, not once per instruction.
+    /// Adds `units` units of completed work. The cost is one atomic addition, so call this function
+    /// up to a few thousand times a second, not once per instruction.
     #[inline]
     pub fn beat(&self, units: u64) {
         if let Some(page) = &self.page {
@@ -59,8 +60,8 @@ impl Heartbeat {
         }
     }
 
-    /// Describes the work: what a unit is (31 bytes are kept), how many units per second the
-    /// program aims at (0: as fast as possible), and a label for display (63 bytes are kept).
+    /// Describes the work: the name of a unit (31 bytes are kept), the intended number of units per
+    /// second (0: as fast as possible), and a label for display (63 bytes are kept).
     pub fn describe(&self, unit: &str, target_per_s: f64, label: &str) {
         if let Some(page) = &self.page {
             write_text(page, UNIT_AT, UNIT_BYTES, unit);
@@ -69,8 +70,9 @@ impl Heartbeat {
         }
     }
 
-    /// Claims a slot for the useful and waiting time of the calling thread, for runtimes such as
-    /// OpenMP's that know it. Returns `None` without a page, or if all slots are taken.
+    /// Claims a slot for the useful and waiting time of the calling thread, for runtimes that
+    /// measure these times, such as OpenMP's. Returns `None` without a page, or if all slots are
+    /// taken.
     pub fn thread_slot(&self) -> Option<ThreadSlot<'_>> {
         ThreadSlot::claim(self.page.as_ref()?)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of heartbeat pages. Written without `thiserror`, because other people's programs include
-//! this crate, which depends on `libc` only.
+//! Errors of heartbeat pages. Written without `thiserror`, because foreign programs link this
+//! crate, which depends on `libc` only.
 
 use std::fmt;
 use std::io;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 /// A page could not be created, opened or read.
 #[derive(Debug)]
 pub struct PageError {
-    /// The page's file.
+    /// Path of the page's file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The error found.
     pub fault: PageFault,
 }
 
-/// The reason of a [`PageError`].
+/// The cause of a [`PageError`].
 #[derive(Debug)]
 pub enum PageFault {
     /// The system returned an error.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layout of the page. `include/usher_heartbeat.h` has the same in C, and a test compares the
-//! two.
+//! The layout of the heartbeat page. `include/usher_heartbeat.h` has the same layout in C, and a
+//! test compares the two.
 //!
-//! Numbers are in the byte order of the machine, which the page never leaves. Counters only grow.
-//! Offsets are in bytes:
+//! Numbers are in the byte order of the machine, because a page is never moved to another machine.
+//! Counters only grow. Offsets are in bytes:
 //!
 //! | offset | type | what |
 //! |---|---|---|
@@ -34,13 +34,13 @@
 
 /// The first eight bytes of every page.
 pub const MAGIC: [u8; 8] = *b"USHERHB1";
-/// The layout's version.
+/// Version of the layout.
 pub const VERSION: u32 = 1;
 /// Bytes of the whole file.
 pub const PAGE_BYTES: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
 /// Number of thread slots.
 pub const SLOTS: usize = 1024;
-/// Bytes of a thread slot: one cache line, so that no two threads share one.
+/// Bytes of a thread slot: one cache line, so that no two threads share a cache line.
 pub const SLOT_BYTES: usize = 64;
 
 /// Offset of the version.

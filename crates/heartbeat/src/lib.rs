@@ -2,8 +2,8 @@
 //! Progress reports of programs on a page of shared memory.
 //!
 //! A program that knows the units of its work (frames, reads, time steps) counts them on the page.
-//! Usher, or any other process, then reads the true rate of progress. CPU time does not show it for
-//! a program that spins:
+//! Usher, or any other process, then reads the true rate of progress. The CPU time of a program
+//! that spins does not show this rate:
 //!
 //! ```
 //! let heart = usher_heartbeat::Heartbeat::from_env(); // does nothing where USHER_HEARTBEAT is not set

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page mapped into the program that beats.
+//! The heartbeat page mapped into the program that reports its progress.
 //!
 //! Other processes write to the mapping at the same time, so only atomic operations access it.
 //! Offsets are the constants of [`crate::layout`], which are aligned and inside the page; `word`
-//! and `half` check that.
+//! and `half` check both.
 
 use std::fs::File;
 use std::io;
@@ -22,11 +22,11 @@ pub(crate) struct Mapping {
 // SAFETY: the mapping is accessed only through atomics, and outlives the references that `word`,
 // `half` and `byte` return.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; atomics may be shared between threads.
+// SAFETY: as for `Send`; atomics may be shared between threads.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file that is known to have [`PAGE_BYTES`] bytes.
+    /// Maps a file. The caller has checked that the file has [`PAGE_BYTES`] bytes.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         // SAFETY: a new mapping at an address chosen by the kernel overlaps no other memory; the
         // result is checked before use.
@@ -53,17 +53,17 @@ impl Mapping {
     }
 
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: inside the mapping, aligned, and only used atomically.
+        // SAFETY: the word is inside the mapping, aligned, and only used atomically.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
     pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: inside the mapping, aligned, and only used atomically.
+        // SAFETY: the half word is inside the mapping, aligned, and only used atomically.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
     pub(crate) fn byte(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: inside the mapping, and only used atomically.
+        // SAFETY: the byte is inside the mapping, and only used atomically.
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 }

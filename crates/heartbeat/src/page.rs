@@ -3,8 +3,9 @@
 //!
 //! The reader never maps the page. The program owns the file and may truncate it at any time, and
 //! an access to a truncated mapping raises SIGBUS; `pread` only returns fewer bytes. The work
-//! counter and all slots are read twice. If both reads differ, the data were being written, and are
-//! read again.
+//! counter and all slots are read twice. If the two reads differ, the data were being written, and
+//! are read again, at most four times. A slot that is written continuously keeps its last complete
+//! record.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,7 +17,7 @@ use crate::error::{PageError, PageFault};
 use crate::layout::*;
 use crate::slot::{SlotState, now_ns};
 
-/// A page, as its reader holds it.
+/// A heartbeat page, as its reader holds it.
 #[derive(Debug)]
 pub struct Page {
     path: PathBuf,
@@ -29,7 +30,7 @@ pub struct Page {
 /// The content of a page at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
-    /// Units of work done so far; 0 if the program does not beat.
+    /// Units of work done so far; 0 if the program reports no work.
     pub work: u64,
     /// Units per second that the program aims at, if specified.
     pub target_per_s: Option<f64>,
@@ -46,7 +47,7 @@ pub struct Reading {
 pub struct Threads {
     /// Threads that own a slot now.
     pub running: u32,
-    /// Of these, threads that wait now.
+    /// Number of these threads that wait now.
     pub waiting: u32,
     /// Threads that found no free slot. Their time is missing from the sums.
     pub refused: u32,
@@ -63,8 +64,8 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns the useful share of the threads' time, 0..1. It is the parallel efficiency of TALP
-    /// if every thread has a core of its own. `None` if no time was recorded.
+    /// Returns the useful share of the threads' time, 0..1; `None` if no time was recorded. If
+    /// every thread has a core of its own, the share is the parallel efficiency of TALP.
     pub fn efficiency(&self) -> Option<f64> {
         (self.elapsed_ns > 0).then(|| self.useful_ns as f64 / self.elapsed_ns as f64)
     }
@@ -73,21 +74,21 @@ impl Threads {
 /// A thread slot as read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotReading {
-    /// The owner's state.
+    /// State of the slot's owner.
     pub state: SlotState,
     /// `CLOCK_MONOTONIC` nanoseconds at which the state began.
     pub since_ns: u64,
-    /// Finished useful wall nanoseconds.
+    /// Useful wall nanoseconds of finished intervals.
     pub useful_ns: u64,
-    /// Finished waiting wall nanoseconds.
+    /// Waiting wall nanoseconds of finished intervals.
     pub waiting_ns: u64,
-    /// Finished useful CPU nanoseconds.
+    /// Useful CPU nanoseconds of finished intervals.
     pub useful_cpu_ns: u64,
-    /// Finished waiting CPU nanoseconds.
+    /// CPU nanoseconds used while waiting, of finished intervals.
     pub waiting_cpu_ns: u64,
-    /// Changes of state.
+    /// Number of changes of state.
     pub events: u64,
-    /// The last owner's thread id.
+    /// Thread id of the last owner.
     pub tid: u32,
 }
 
@@ -102,7 +103,7 @@ const UNUSED_SLOT: SlotReading = SlotReading {
     tid: 0,
 };
 
-/// Upper limit of further reads of a counter that changes meanwhile.
+/// Upper limit of repeated reads of a counter that changes during the read.
 const ATTEMPTS: usize = 4;
 
 impl Page {
@@ -121,7 +122,7 @@ impl Page {
             .open(path)
             .map_err(|e| PageError::io(path, "creating", e))?;
         if let Err(error) = initialise(&file) {
-            // Best effort: the first error is returned.
+            // Best effort: the result is ignored, because the first error is returned.
             let _ = std::fs::remove_file(path);
             return Err(PageError::io(path, "reserving memory for", error));
         }
@@ -131,7 +132,7 @@ impl Page {
     /// Opens an existing page.
     ///
     /// # Errors
-    /// If it cannot be opened, or is not a heartbeat page of this version.
+    /// If the page cannot be opened, or is not a heartbeat page of this version.
     pub fn open(path: &Path) -> Result<Self, PageError> {
         let file = open_regular(path)?;
         check_header(&file, path)?;
@@ -158,10 +159,10 @@ impl Page {
         &self.path
     }
 
-    /// Deletes the file. Programs that have mapped it continue to beat, without effect.
+    /// Deletes the file. Programs that have mapped the file continue to count, without effect.
     ///
     /// # Errors
-    /// If it cannot be deleted.
+    /// If the file cannot be deleted.
     pub fn remove(self) -> Result<(), PageError> {
         std::fs::remove_file(&self.path).map_err(|e| PageError::io(&self.path, "removing", e))
     }
@@ -301,8 +302,9 @@ impl Threads {
     }
 }
 
-/// Opens a regular file only. The first open returns a mere handle (`O_PATH`), which has no effect
-/// on a device or FIFO. The checked file is then opened through that handle.
+/// Opens a file only if it is a regular file. The first open returns a mere handle (`O_PATH`),
+/// which has no effect on a device or FIFO. After the check, the file is opened through that
+/// handle.
 fn open_regular(path: &Path) -> Result<File, PageError> {
     let failed = |error| PageError::io(path, "opening", error);
     let handle = OpenOptions::new()
@@ -320,7 +322,7 @@ fn open_regular(path: &Path) -> Result<File, PageError> {
         .map_err(failed)
 }
 
-/// The program may write anything to the page, so additions must not overflow.
+/// Adds without overflow: the program may write any number to the page.
 fn add(a: u64, b: u64) -> u64 {
     a.saturating_add(b)
 }

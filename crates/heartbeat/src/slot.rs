@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A slot with the useful and waiting time of one thread, written by that thread.
 //!
-//! A slot belongs to one thread at a time. Its owner changes it between two increments of a
-//! sequence number, which is odd meanwhile. A reader in another process therefore detects a torn
+//! A slot belongs to one thread at a time. Its owner changes the slot between two increments of a
+//! sequence number, which is odd in between. A reader in another process therefore detects a torn
 //! record, and the owner never waits. A released slot keeps its totals and the next owner adds to
 //! them, so the sums over all slots only grow.
 //!
@@ -43,8 +43,8 @@ impl SlotState {
     }
 }
 
-/// The state of a slot between being claimed and its first record. Readers keep the previous
-/// record.
+/// The state of a slot between its claim and its first record. Readers keep the previous record of
+/// such a slot.
 const CLAIMED: u32 = 3;
 
 /// A slot and the thread that owns it. [`ThreadSlot::release`] frees it; a slot that is only
@@ -61,13 +61,14 @@ pub struct ThreadSlot<'page> {
 }
 
 /// Interval for which CPU time is extrapolated from the wall clock after a reading of the CPU
-/// clock. Such a reading is a system call (some 500 ns on a virtual machine, against 20 ns for the
-/// wall clock), which would slow down frequent barriers. A thread that is preempted within the
-/// interval is credited with at most this much CPU time too many.
+/// clock. A reading of the CPU clock is a system call (some 500 ns on a virtual machine, against 20
+/// ns for the wall clock), which would slow down frequent barriers. A thread that is preempted
+/// within the interval is credited with at most this much CPU time too many.
 const CPU_CLOCK_EXTRAPOLATION_NS: u64 = 20_000;
 
 impl<'page> ThreadSlot<'page> {
-    /// Claims a free slot: a released one if there is any, else the first that was never used.
+    /// Claims a free slot: a released slot if there is one, else the first slot that was never
+    /// used.
     pub(crate) fn claim(page: &'page Mapping) -> Option<Self> {
         let requested = page.half(SLOTS_REQUESTED_AT);
         let used = (requested.load(Relaxed) as usize).min(SLOTS);
@@ -103,8 +104,8 @@ impl<'page> ThreadSlot<'page> {
         self.state
     }
 
-    /// Changes the state, and adds the time since the last change to the previous state. Only for
-    /// the owning thread, as it reads the CPU clock of the calling thread.
+    /// Changes the state, and adds the time since the last change to the previous state. Only the
+    /// owning thread may call this function, because it reads the CPU clock of the calling thread.
     pub fn enter(&mut self, state: SlotState) {
         if state == self.state {
             return;
@@ -125,10 +126,10 @@ impl<'page> ThreadSlot<'page> {
         });
     }
 
-    /// Records a wait from `since_ns` ([`now_ns`]) until now, afterwards. For waits that are mostly
-    /// too short to record, such as those for a lock, where two changes of state would cost more
-    /// than the lock. The CPU time used in the wait is unknown; the whole wait is assumed to be
-    /// spinning.
+    /// Records a wait that lasted from `since_ns` ([`now_ns`]) until now. Intended for waits that
+    /// are mostly too short to record, such as those for a lock, where two changes of state would
+    /// cost more than the lock. The CPU time used in the wait is unknown, so the whole wait is
+    /// assumed to be spinning.
     pub fn record_wait(&mut self, since_ns: u64) {
         let (now_ns, now_cpu_ns) = self.clocks();
         let whole = now_ns.saturating_sub(self.since_ns);
@@ -145,7 +146,7 @@ impl<'page> ThreadSlot<'page> {
         });
     }
 
-    /// Frees the slot for another thread. Its totals stay.
+    /// Frees the slot for another thread. The totals of the slot stay.
     pub fn release(mut self) {
         self.enter(SlotState::Free);
     }
@@ -168,8 +169,9 @@ impl<'page> ThreadSlot<'page> {
         word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    /// Runs `change` within the sequence lock, and writes the state in it. `Free` is written after
-    /// it, so that other threads see a slot as free only when its record is complete.
+    /// Runs `change` within the sequence lock, and writes the state within the lock. `Free` is
+    /// written after the lock instead, so that other threads see a slot as free only when its
+    /// record is complete.
     fn write(&mut self, change: impl FnOnce(&Self)) {
         let sequence = self.page.half(self.base + SEQUENCE_AT);
         let before = sequence.load(Relaxed) & !1;

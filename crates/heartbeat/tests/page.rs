@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page between two processes, and invalid pages.
+//! Tests of the heartbeat page between two processes (a C program writes, the test reads), and of
+//! invalid, truncated and hostile pages.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::os::unix::process::ExitStatusExt;
@@ -180,7 +181,7 @@ fn garbage_in_slots_neither_panics_nor_overflows() {
     assert_eq!(threads.useful_ns, u64::MAX);
 }
 
-/// Polls until `state` holds, with a deadline.
+/// Polls until `state` returns true, with a deadline.
 fn until(mut state: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !state() {
