@@ -4,7 +4,7 @@
 //!
 //! apt runs with its own configuration and lists in a scratch directory. Settings for the access to
 //! archives (proxies, certificates, date checks) are copied from the system's configuration; hooks
-//! and pins are not. The archive is that of the system.
+//! and pins are not copied. The archive is the system's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ impl Apt {
         command
     }
 
-    /// Packages with this prefix and suffix, each in its newest version.
+    /// Returns the packages with this prefix and suffix, each in its newest version.
     pub fn packages(&self, prefix: &str, suffix: &str) -> Result<Vec<Package>, LabError> {
         let doing = format!("querying apt for packages {prefix}*{suffix}");
         let names = run(&doing, self.command("apt-cache").args(["pkgnames", prefix]))?;
@@ -90,7 +90,8 @@ impl Apt {
             return Ok(Vec::new());
         }
         let mut show = self.command("apt-cache");
-        // apt-cache show fails for names that occur only as dependencies.
+        // The exit status is ignored, because apt-cache show fails for names that occur only as
+        // dependencies.
         let shown = show
             .args(["--no-all-versions", "show"])
             .args(names)
@@ -150,7 +151,7 @@ fn unpack_all(archives: &Path, into: &Path) -> Result<(), LabError> {
 /// # Errors
 /// apt is missing or has no Debian archive.
 pub(crate) fn system_archive() -> Result<String, LabError> {
-    // Without fetching: the lists may not have been fetched on this machine yet.
+    // The command fetches nothing: the lists may not have been fetched on this machine yet.
     let lists = run(
         "querying apt for this machine's archive",
         Command::new("apt-get").args(["update", "--print-uris"]),
@@ -162,8 +163,8 @@ pub(crate) fn system_archive() -> Result<String, LabError> {
     })
 }
 
-/// The archive of main of this release, else of the first suite that is not an update suite. The
-/// first word of a line is `'ARCHIVE/dists/SUITE/main/…'`.
+/// Returns the archive of component main of this release, else of the first suite that is not an
+/// update suite. The first word of a line is `'ARCHIVE/dists/SUITE/main/…'`.
 fn archive<'a>(lists: &'a str, release: &str) -> Option<&'a str> {
     let suites = lists.lines().filter_map(|line| {
         let uri = line.strip_prefix('\'')?.split('\'').next()?;

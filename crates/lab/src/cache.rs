@@ -2,7 +2,8 @@
 //! The cache of fetched kernels and emulators.
 //!
 //! Each entry is a directory that appears complete, by a rename, and never changes afterwards.
-//! Fetching holds a lock: a second run waits and then uses the entry of the first.
+//! Fetching holds a lock: a second run waits and then uses the entry that the first run has
+//! fetched.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -97,8 +98,8 @@ impl LabCache {
         Ok(Lock(file))
     }
 
-    /// Removes unfinished entries of killed runs. The lock guarantees that no other run is still
-    /// filling them.
+    /// Removes unfinished entries of killed runs. Because this run holds the lock, no other run is
+    /// still filling them.
     fn sweep(&self) {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         for entry in
@@ -117,7 +118,8 @@ impl LabCache {
             .map_err(LabError::file("creating a directory in", &self.root))
     }
 
-    /// The directory of an entry. If it does not exist it is filled, while other runs wait.
+    /// Returns the directory of an entry. If the directory does not exist it is filled, while other
+    /// runs wait.
     pub(crate) fn get_or_add(
         &self,
         kind: &str,

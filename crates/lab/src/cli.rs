@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line of `usher-lab`.
+//! The command line of `usher-lab`: options of a guest, the list of kernels, preparation, and the
+//! report of the result. The guest itself is run by `vm`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use crate::kernels::{self, Kernel, Wanted};
 use crate::vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
 use crate::{LabCache, interrupts::Interrupts};
 
-/// Number of console lines shown when a guest has died.
+/// Number of console lines that are shown when a guest has died.
 const CONSOLE_LINES: usize = 40;
 
 /// Runs a command under a kernel with sched_ext on a machine of any topology.

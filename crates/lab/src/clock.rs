@@ -2,8 +2,9 @@
 //! Frequency of the guest's time stamp counter.
 //!
 //! A guest that measures the frequency itself compares counters while the host may interrupt it at
-//! any time. On a busy host its clock is then wrong by a factor of up to five. The host knows the
-//! frequency: an emulated counter is the host's own, and in virtual time it counts nanoseconds.
+//! any time. On a busy host the guest's clock is then wrong by a factor of up to five. The host
+//! knows the frequency: an emulated counter is the host's own, and in virtual time it counts
+//! nanoseconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,9 @@ use crate::vm::Clock;
 
 /// Frequency in virtual time.
 const VIRTUAL_KHZ: u64 = 1_000_000;
-/// Time between two samples: errors of a microsecond are then 0.002 %.
+/// Time between two samples. With 50 ms, errors of a microsecond are 0.002 %.
 const SAMPLE_DISTANCE: Duration = Duration::from_millis(50);
-/// Number of samples; the least disturbed is used.
+/// Number of samples; the sample with the least disturbance is used.
 const SAMPLES: usize = 32;
 
 /// Frequency in kHz.
@@ -51,7 +52,7 @@ fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Guests do not run on other architectures.
+/// Returns 0: guests do not run on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 fn counter() -> u64 {
     0

@@ -36,7 +36,7 @@ const KIND: &str = "emulators";
 pub(crate) struct Emulator {
     program: PathBuf,
     version: u32,
-    /// Where it was unpacked; `None` for the system's.
+    /// Directory where QEMU was unpacked; `None` for the system's QEMU.
     root: Option<PathBuf>,
 }
 
@@ -120,7 +120,7 @@ impl Emulator {
 enum Share {
     /// The C implementation of QEMU up to version 7.
     InC,
-    /// Its successor in Rust.
+    /// The successor of the C implementation, written in Rust.
     InRust,
 }
 
@@ -180,15 +180,16 @@ impl Guest<'_> {
     pub fn arguments(&self, wires: &Wires) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
-        // With one thread per CPU the guest dies when its kernel patches its code.
+        // One thread runs all CPUs: with one thread per CPU the guest dies when its kernel patches
+        // its code.
         say(&["-accel", "tcg,thread=single"]);
         if let Clock::Instructions { ns, idle } = self.clock {
             let sleep = if idle == Idle::Waits { "on" } else { "off" };
             let shift = ns.trailing_zeros();
             say(&["-icount", &format!("shift={shift},sleep={sleep}")]);
         }
-        // The default firmware queries CPUID leaf 1F with an undefined ECX; if there are dies, QEMU
-        // 10 aborts on that.
+        // The default firmware queries CPUID leaf 1F with an undefined ECX; on a machine with dies,
+        // QEMU 10 aborts on that query.
         say(&["-bios", "qboot.rom"]);
         // Intel's leaves 4, B and 1F describe threads, dies and caches correctly.
         say(&[
@@ -244,7 +245,7 @@ impl Guest<'_> {
         format!("{cpus},sockets={packages},dies={dies},cores={cores},threads={threads}")
     }
 
-    /// Memory of a node; it must be visible to virtiofsd.
+    /// Returns the arguments for the memory of a node. The memory must be visible to virtiofsd.
     fn memory(&self, node: usize) -> String {
         let size = self.memory_mib / self.shape.nodes.len();
         format!("memory-backend-memfd,id=memory{node},size={size}M,share=on")

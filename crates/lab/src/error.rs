@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors before a guest runs its command.
+//! Errors of the lab before a guest runs its command. Each is one line with the operation, its
+//! object, the reason and the remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-/// One line: the operation, its object, the reason and the remedy.
+/// An error of one line: the operation, its object, the reason and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The text is no machine, or no machine that a guest can have.
+    /// The text describes no machine, or no machine that a guest can have.
     #[error("the topology '{text}' cannot be a guest's: {reason}")]
     Shape {
         /// The topology as given.
@@ -42,7 +43,7 @@ pub enum LabError {
     Tool {
         /// The purpose of the program.
         doing: String,
-        /// Its message, or how it ended.
+        /// The message of the program, or how it ended.
         message: String,
     },
     /// The guest has started but could not run the command.

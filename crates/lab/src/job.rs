@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages between the host and the guest's init program: one line of JSON each, over a separate
-//! port.
+//! Messages between the host and the guest's init program, each one line of JSON, over a port of
+//! their own: the host sends one `Job`; the guest sends `Report`s.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use usher_model::CpuSet;
 
-/// Names of the ports: the command's standard output, its standard error, and the messages of this
-/// module.
+/// Name of the port for the command's standard output; the next constants are the ports for its
+/// standard error and for the messages of this module.
 pub(crate) const OUT: &str = "usher.out";
 pub(crate) const ERR: &str = "usher.err";
 pub(crate) const CONTROL: &str = "usher.control";
 
-/// Sent by the host once the guest is up.
+/// The job of a guest, which the host sends when the guest is up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The command and its arguments.
     pub argv: Vec<String>,
-    /// Its whole environment.
+    /// The whole environment of the command.
     pub environment: Vec<(String, String)>,
-    /// Its working directory.
+    /// The working directory of the command.
     pub directory: PathBuf,
-    /// Host directories that it may write in.
+    /// Host directories in which the command may write.
     pub writable: Vec<PathBuf>,
     /// Directories with discarded writes.
     pub scratch: Vec<PathBuf>,
@@ -34,7 +34,7 @@ pub(crate) struct Job {
     pub overlay: Option<PathBuf>,
 }
 
-/// Sent by the guest.
+/// A message from the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
@@ -52,7 +52,7 @@ pub(crate) enum Report {
     },
     /// The command has ended.
     Ended {
-        /// Its exit status; 128+N for signal N.
+        /// Exit status of the command; 128+N for signal N.
         status: u8,
     },
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernels with sched_ext, fetched from Debian.
 //!
-//! Debian's stable kernels have no sched_ext; those of the suites below do. The versions in these
-//! suites change weekly, and some packages of older versions disappear. Therefore no version is
-//! hard-coded: apt is queried, and the newest release of each series (6.18, 7.2) with complete
+//! Debian's stable kernels have no sched_ext; the kernels of the suites below do. The versions in
+//! these suites change weekly, and some packages of older versions disappear. Therefore no version
+//! is hard-coded: apt is queried, and the newest release of each series (6.18, 7.2) with complete
 //! packages is used. Guests need the flavour for virtual machines, which has virtio file systems
 //! and consoles built in and starts without an initramfs.
 
@@ -23,14 +23,14 @@ use crate::cache::{LabCache, Lock};
 const SUITES: [&str; 2] = ["trixie-backports", "sid"];
 /// Suffix of the flavour's packages.
 const FLAVOUR: &str = "-cloud-amd64";
-/// Packages of a kernel; up to 6.18 a kernel is only the first.
+/// Packages of a kernel. Up to 6.18 a kernel is only the first package.
 const PARTS: [&str; 4] = [
     "linux-image-",
     "linux-base-",
     "linux-binary-",
     "linux-modules-",
 ];
-/// Minimum size of an image; a smaller package only depends on the other parts.
+/// Minimum size of an image in bytes. A smaller package only depends on the other parts.
 const IMAGE_BYTES_LEAST: u64 = 1 << 20;
 /// Required kernel options.
 const OPTIONS: [&str; 2] = ["CONFIG_SCHED_CLASS_EXT=y", "CONFIG_DEBUG_INFO_BTF=y"];
@@ -42,14 +42,14 @@ const STOCK_KIND: &str = "stock-kernels";
 /// A cached kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kernel {
-    /// The output of `uname -r`.
+    /// Release of the kernel, as printed by `uname -r`.
     pub release: String,
-    /// The directory of its files.
+    /// Directory of the kernel's files.
     pub dir: PathBuf,
 }
 
 impl Kernel {
-    /// Its series: `7.2` for `7.2.13+deb14-cloud-amd64`.
+    /// Returns the series of the kernel: `7.2` for `7.2.13+deb14-cloud-amd64`.
     pub fn series(&self) -> String {
         series(&self.release).to_string()
     }
@@ -132,8 +132,8 @@ pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
     Ok(kernels)
 }
 
-/// The selected kernel. If it is not cached it is fetched; if no kernel is cached, the whole test
-/// matrix is fetched.
+/// Returns the selected kernel. A kernel that is not cached is fetched; if no kernel is cached, the
+/// whole test matrix is fetched.
 ///
 /// # Errors
 /// The kernel is neither cached nor available.
@@ -161,8 +161,8 @@ pub fn find(cache: &LabCache, wanted: &Wanted) -> Result<Kernel, LabError> {
     )
 }
 
-/// Fetches the test matrix: two series or more. With `update`, the kernels that the archive
-/// contains now.
+/// Fetches the test matrix, two series or more, if it is not cached. With `update`, fetches the
+/// kernels that the archive contains now.
 ///
 /// # Errors
 /// No kernel is available.
@@ -187,11 +187,11 @@ pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> 
     }
 }
 
-/// The newest kernel of a stable release (`bookworm`, `trixie`), which may lack sched_ext; fetched
-/// if it is not in the cache.
+/// Returns the newest kernel of a stable release (`bookworm`, `trixie`), which may lack sched_ext.
+/// The kernel is fetched if it is not in the cache.
 ///
 /// # Errors
-/// The archive does not contain it.
+/// The archive does not contain the kernel.
 pub(crate) fn stock(cache: &LabCache, suite: &str) -> Result<Kernel, LabError> {
     let dir = cache.get_or_add(STOCK_KIND, suite, |into| {
         eprintln!("lab: fetching the kernel of {suite}");
@@ -297,7 +297,7 @@ fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
     offers
 }
 
-/// The test matrix: the newest release of the oldest series and of the two newest series.
+/// Returns the test matrix: the newest release of the oldest series and of the two newest series.
 fn matrix(offers: &[Offer]) -> Vec<&Offer> {
     let newest: BTreeMap<Series, &Offer> = offers.iter().map(|o| (series(&o.release), o)).collect();
     let newest: Vec<&Offer> = newest.into_values().collect();
@@ -318,7 +318,7 @@ fn fetch_all(
     let mut last = Ok(());
     for offer in offers {
         if let Err(error) = fetch(cache, lock, apt, offer) {
-            // Continue: the other kernels may suffice.
+            // An error is only reported, because the other kernels may suffice.
             eprintln!("lab: {error}");
             last = Err(error);
         }
@@ -376,7 +376,7 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     take("modules", &trees)
 }
 
-/// Major and minor number.
+/// Series of a kernel: major and minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Series(u32, u32);
 
@@ -394,7 +394,7 @@ fn series(release: &str) -> Series {
     Series(numbers[0], numbers[1])
 }
 
-/// Sort key of a release: its numbers, then its name.
+/// Returns the sort key of a release: its numbers, then its name.
 fn version(release: &str) -> ([u32; 3], String) {
     let end = release
         .find(|c: char| !c.is_ascii_digit() && c != '.')

@@ -3,8 +3,8 @@
 //!
 //! The machine is described in one line (`package:4 die:2 core:6 pu:1`), emulated by QEMU, and runs
 //! a Debian kernel with sched_ext. The command has the host's files and a separate Linux system:
-//! processes, cgroups, CPUs that can be taken offline, BPF. Its output and exit status are passed
-//! on. docs/lab.md states the uses and limits of such a machine.
+//! processes, cgroups, CPUs that can be taken offline, BPF. The command's output and exit status
+//! are passed on. docs/lab.md states the uses and limits of such a machine.
 //!
 //! - `shape`: machines that can be emulated;
 //! - `kernels`, `apt`, `cache`: source and storage of kernels; `packages`: other Debian programs
@@ -43,8 +43,8 @@ pub use exit_status::{NOT_FOUND, NOT_RUNNABLE, OWN_FAILURE, TIMED_OUT};
 pub use shape::{CPUS_MAX, Shape};
 pub use vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
 
-/// Runs as init if this process is the first of a guest, and then does not return; otherwise does
-/// nothing.
+/// Runs as init if this process is the first process of a guest, and then does not return.
+/// Otherwise does nothing.
 pub fn become_guest() {
     if guest::is_first() {
         guest::run_init();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher-lab`: runs a command under another kernel on another machine.
+//! The program `usher-lab`: runs a command under another kernel on another machine. If it is
+//! started as the first process of a guest, it acts as the guest's init.
 
 use std::process::ExitCode;
 

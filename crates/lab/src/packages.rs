@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian programs that guests run and that this system lacks: fetched and unpacked beside the
-//! kernels. The system's packages do not change.
+//! Debian programs that guests run and that this system lacks. The packages are fetched and
+//! unpacked beside the kernels in the cache; the system's packages do not change.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use crate::cache::LabCache;
 /// Kind of packages in the cache.
 const KIND: &str = "packages";
 
-/// The folder with an unpacked package of this system's release and those of its dependencies that
-/// the system lacks; fetched if it is not cached.
+/// Returns the folder with an unpacked package of this system's release and its dependencies that
+/// the system lacks. The packages are fetched if they are not cached.
 ///
 /// # Errors
 /// The package is not available.

@@ -36,13 +36,13 @@ const CONSOLE_BYTES: usize = 64 << 10;
 /// Time limits of a guest, from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Until it is ready.
+    /// Time until the guest is ready.
     pub boot: Duration,
-    /// Until its end.
+    /// Time until the end of the guest.
     pub whole: Duration,
 }
 
-/// The end of a guest with its times.
+/// The end of a guest, with the measured times.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub end: End,
@@ -50,7 +50,7 @@ pub(crate) struct Ended {
     pub release: Option<String>,
     pub boot: Duration,
     pub ran: Duration,
-    /// The tail of its console output.
+    /// The tail of the guest's console output.
     pub console: String,
 }
 
@@ -64,7 +64,7 @@ impl Drop for Killed {
     }
 }
 
-/// One side of the connections to a guest.
+/// The host's side of the connections to a guest.
 struct Ends {
     out: UnixStream,
     err: UnixStream,
@@ -144,7 +144,7 @@ fn unique_name() -> String {
     format!("usher-lab-{}-{number}-{nanos}", std::process::id())
 }
 
-/// Starts virtiofsd, which waits for QEMU at the socket of this name.
+/// Starts virtiofsd, which waits for QEMU at the abstract socket of this name.
 fn share(name: &str, console: &UnixStream) -> Result<Killed, LabError> {
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixListener::bind_addr(&address));
@@ -176,8 +176,8 @@ fn start(
     spawn(&mut command, kept, &theirs.console).map_err(LabError::io("starting QEMU"))
 }
 
-/// Starts a child that keeps these descriptors, has the console as its standard streams, gets no
-/// signals from the terminal, and dies with this thread.
+/// Starts a child that keeps the given descriptors, has the console as its standard streams, gets
+/// no signals from the terminal, and dies with this thread.
 pub(crate) fn spawn(
     command: &mut Command,
     kept: Vec<RawFd>,
@@ -200,7 +200,7 @@ pub(crate) fn spawn(
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             match rustix::process::getppid() == Some(parent) {
                 true => Ok(()),
-                // The parent has already died.
+                // The parent has already died, so the child must not start.
                 false => Err(io::ErrorKind::BrokenPipe.into()),
             }
         })
@@ -215,7 +215,8 @@ impl Session<'_, '_> {
         let length = line.len();
         let mut control = &self.ours.control;
         let set = |size| rustix::net::sockopt::set_socket_send_buffer_size(control, size);
-        // The buffer takes the whole job; the write does not wait for the guest.
+        // The buffer is enlarged to take the whole job, so that the write does not wait for the
+        // guest.
         set(2 * length + CHUNK_BYTES)
             .map_err(|why| LabError::io("growing a buffer")(why.into()))?;
         control
@@ -314,7 +315,7 @@ impl Session<'_, '_> {
         Ok(())
     }
 
-    /// Reads messages of the guest. Returns whether more can follow.
+    /// Reads messages of the guest. Returns whether more messages can follow.
     fn listen(&mut self) -> Result<bool, LabError> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = match (&self.ours.control).read(&mut chunk) {

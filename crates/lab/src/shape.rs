@@ -36,7 +36,8 @@ impl Shape {
     /// # Errors
     /// One line with the description and the reason.
     pub fn parse(description: &str) -> Result<Self, LabError> {
-        // Text that is no description is reported as such, and not taken as a file name.
+        // Text that is no description is reported as an invalid description, and not taken as a
+        // file name.
         let source = match Source::parse(description)? {
             Source::Synthetic(text) => Source::Synthetic(text),
             _ => {
@@ -84,7 +85,7 @@ impl Shape {
     }
 }
 
-/// Dies per package: the number of its domains.
+/// Returns the dies per package, which is the number of domains of a package.
 fn dies(machine: &Topology) -> Result<usize, String> {
     let domains = machine.packages.iter().map(|p| p.domains.len());
     let dies = domains.clone().next().unwrap_or(1);
@@ -103,8 +104,8 @@ fn dies(machine: &Topology) -> Result<usize, String> {
     Ok(dies)
 }
 
-/// Number of CPUs per part. The number must be equal for all parts, and the CPUs numbered from the
-/// first part to the last.
+/// Returns the number of CPUs per part. The number must be equal for all parts, and the CPUs must
+/// be numbered from the first part to the last.
 fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String> {
     let size = parts.first().map_or(0, |first| first.len());
     if parts.iter().any(|part| part.len() != size) || size * parts.len() != cpus {

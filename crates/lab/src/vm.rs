@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Configuration of a guest, and running a command in it.
+//! Configuration of a guest, and running a command in it. [`Vm::run`] checks the configuration,
+//! selects kernel and emulator, and starts the guest; a guest that does not come up is started once
+//! more. The session itself is in `session`.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -17,21 +19,22 @@ use crate::kernels::{self, Kernel, Wanted};
 use crate::session::{self, Ended};
 use crate::shape::Shape;
 
-/// Default memory of a guest, and the minimum that boots.
+/// Default memory of a guest in MiB; the next constant is the minimum that boots.
 const MEMORY_MIB: usize = 4096;
 const MEMORY_MIB_LEAST: usize = 512;
 /// Default time limit of a command.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit of a guest's boot, and its extension per CPU: twenty times the usual duration.
+/// Time limit of a guest's boot; the next constant is its extension per CPU. Both are twenty times
+/// the usual duration.
 const BOOT_WITHIN: Duration = Duration::from_secs(120);
 const BOOT_WITHIN_EACH_CPU: Duration = Duration::from_secs(10);
 /// Default directories with discarded writes.
 const SCRATCH: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Maximum time of an instruction; QEMU counts in powers of two.
 const INSTRUCTION_NS_MAX: u32 = 256;
-/// The module that joins the host's files and scratch memory in one directory.
+/// Kernel module that joins the host's files and scratch memory in one directory.
 const OVERLAY: &str = "fs/overlayfs/overlay";
-/// Variables about things that do not exist in a guest.
+/// Environment variables about things that do not exist in a guest.
 const NOT_PASSED_ON: [&str; 6] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "JOURNAL_STREAM",
@@ -46,9 +49,9 @@ const NOT_PASSED_ON: [&str; 6] = [
 pub struct Vm {
     /// The machine.
     pub shape: Shape,
-    /// The kernel.
+    /// Selection of the kernel.
     pub kernel: Wanted,
-    /// The source of its clock.
+    /// Source of the guest's clock.
     pub clock: Clock,
     /// CPUs that are offline when the command starts.
     pub cpus_off: CpuSet,
@@ -85,10 +88,10 @@ pub enum Clock {
 /// How time passes while all CPUs are idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// At once: the clock advances to the next wakeup. The duration of waits for the host's files
-    /// is then arbitrary.
+    /// Idle time is skipped: the clock advances to the next wakeup. The duration of waits for the
+    /// host's files is then arbitrary.
     Skipped,
-    /// As on the host.
+    /// Idle time passes as on the host.
     Waits,
 }
 
@@ -98,9 +101,9 @@ pub struct Streams<'a> {
     pub out: &'a mut dyn Write,
     /// Standard error of the command.
     pub err: &'a mut dyn Write,
-    /// Console output, if wanted.
+    /// Console output; `None`: discarded.
     pub console: Option<&'a mut dyn Write>,
-    /// Readable to end the guest at once.
+    /// A descriptor that becomes readable to end the guest at once.
     pub interrupt: Option<BorrowedFd<'a>>,
 }
 
@@ -110,12 +113,12 @@ pub struct Streams<'a> {
 pub enum End {
     /// The command has ended.
     Exited {
-        /// Its exit status; 128+N for signal N.
+        /// Exit status of the command; 128+N for signal N.
         status: u8,
     },
     /// The guest was up but could not run the job.
     Refused {
-        /// 126 or 127 for a command that cannot be run or does not exist.
+        /// Exit status: 126 for a command that cannot be run, 127 for one that does not exist.
         status: u8,
         /// The reason in one line.
         reason: String,
@@ -124,23 +127,23 @@ pub enum End {
     Died,
     /// The time limit was exceeded.
     TimedOut,
-    /// The caller ended it.
+    /// The caller ended the guest.
     Interrupted,
 }
 
 /// Result of a guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct GuestOutcome {
-    /// How it ended.
+    /// How the guest ended.
     #[serde(flatten)]
     pub end: End,
-    /// The kernel.
+    /// Release of the guest's kernel.
     pub kernel: String,
     /// Number of started guests: 2 if the first did not come up.
     pub boots: u32,
     /// Time from the start until the command ran.
     pub boot_ms: u64,
-    /// Time from there to the end.
+    /// Time from `boot_ms` to the end.
     pub ran_ms: u64,
     /// The tail of the console output.
     #[serde(skip)]
@@ -148,7 +151,7 @@ pub struct GuestOutcome {
 }
 
 impl GuestOutcome {
-    /// The command's exit status, or the status that gives the reason for its absence.
+    /// Returns the command's exit status, or the status that gives the reason for its absence.
     pub fn status(&self) -> u8 {
         match self.end {
             End::Exited { status } | End::Refused { status, .. } => status,
@@ -159,7 +162,8 @@ impl GuestOutcome {
 }
 
 impl Vm {
-    /// A guest of this description (`package:2 core:4`) with the newest cached kernel.
+    /// Returns a guest with the described machine (`package:2 core:4`) and the newest cached
+    /// kernel.
     ///
     /// # Errors
     /// A guest cannot have this machine.
@@ -219,7 +223,7 @@ impl Vm {
     }
 
     /// Checks that everything for such a guest is present, and fetches missing parts if possible,
-    /// without starting it. Returns the kernel's release.
+    /// without starting the guest. Returns the kernel's release.
     ///
     /// # Errors
     /// The missing part and the remedy.
@@ -280,7 +284,8 @@ impl Vm {
             std::env::current_dir().map_err(LabError::io("finding the current directory"))?;
         let mut writable = vec![directory.clone()];
         writable.extend(absolute(&self.writable)?);
-        // Otherwise the whole host would be writable by mistake.
+        // The root directory is removed, because otherwise the whole host would be writable by
+        // mistake.
         writable.retain(|dir| dir != Path::new("/"));
         let mut scratch: Vec<PathBuf> = SCRATCH.iter().map(PathBuf::from).collect();
         scratch.extend(absolute(&self.scratch)?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invalid requests are rejected in one line, before anything is fetched or started.
+//! Tests that invalid requests are rejected in one line, before anything is fetched or started.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;

@@ -22,7 +22,8 @@ fn lab(options: &[&str], command: &[&str]) -> Command {
     lab
 }
 
-/// Runs a command in a guest; once more if the guest died, as it may on an overloaded host.
+/// Runs a command in a guest. If the guest died, as it may on an overloaded host, runs the command
+/// once more.
 fn run(options: &[&str], command: &[&str]) -> Output {
     let output = lab(options, command).output().unwrap();
     if output.status.code() != Some(125) {
@@ -118,7 +119,8 @@ fn distinguishes_unrunnable_commands_and_signals() {
 
 #[test]
 fn guest_that_died_shows_its_console() {
-    // Before it dies it writes more than a pipe holds, thus the start of the output is on its way.
+    // Before the guest dies it writes more than a pipe holds, so that the start of the output has
+    // been sent.
     let script = "echo written; head -c 200000 /dev/zero; echo c >/proc/sysrq-trigger";
     let report = tempfile::NamedTempFile::new().unwrap();
     let file = report.path().to_str().unwrap();
@@ -158,7 +160,7 @@ fn gone(pid: &str) -> bool {
         .is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// A guest with a running command, and its processes.
+/// Starts a guest with a running command. Returns the lab's process and its child processes.
 fn started() -> (Child, Vec<String>) {
     let mut lab = lab(&[], &["sh", "-c", "echo up; sleep 1000"]);
     let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
@@ -185,7 +187,7 @@ fn processes_of_a_guest_end_with_its_caller() {
     }
 }
 
-/// Idle time passes at once: ten minutes here.
+/// Idle time, ten minutes in this test, passes at once.
 #[test]
 fn virtual_time_skips_idle_time() {
     let script = "read before rest </proc/uptime; sleep 600; read after rest </proc/uptime; \

@@ -3,8 +3,7 @@
 //!
 //! The root is the host's, read-only. Writable directories are opened while everything is still
 //! reachable, and mounted over the rest at the end. Scratch directories are the host's with a layer
-//! of memory above: all of their content is readable and writable, and writes do not reach the
-//! host.
+//! of memory above: all their content is readable and writable, and writes do not reach the host.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
@@ -49,7 +48,7 @@ pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
         .try_for_each(|(dir, tree)| restore_tree(dir, &tree))
 }
 
-/// A handle of a directory, independent of later mounts above it.
+/// Opens a handle of a directory, which stays valid under later mounts above the directory.
 fn hold(dir: &Path) -> Result<OwnedFd, Refusal> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -87,7 +86,7 @@ fn lay_over(dir: &Path, layer: &Path) -> Result<(), Refusal> {
         let [upper, work] = ["upper", "work"].map(|part| layer.join(part));
         fs::create_dir_all(&upper)?;
         fs::create_dir_all(&work)?;
-        // The layer has the directory's owner and permissions.
+        // The layer gets the directory's owner and permissions.
         let below = fs::metadata(dir)?;
         std::os::unix::fs::chown(&upper, Some(below.uid()), Some(below.gid()))?;
         fs::set_permissions(&upper, Permissions::from_mode(below.mode()))?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest as a running Linux system: kernel file systems, cgroups, CPUs.
+//! Sets up the guest as a running Linux system: kernel file systems, cgroup v2 with the usual
+//! controllers, loopback, and the CPUs that are to be offline.
 
 use std::ffi::CString;
 use std::fs;

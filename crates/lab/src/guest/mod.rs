@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Init program of a guest: sets up the machine, runs the command, and reports its end to the host.
+//! Init program of a guest: sets up the machine, runs the command, and reports the end of the
+//! command to the host.
 //!
-//! It is the same program that started the emulator, executed by the guest's kernel from the host's
-//! files. No image has to be built, and both sides always have the same version.
+//! The init program is the program that started the emulator, executed by the guest's kernel from
+//! the host's files. No image has to be built, and both sides always have the same version.
 
 mod files;
 mod machine;
@@ -19,7 +20,7 @@ use rustix::system::RebootCommand;
 use self::refusal::Refusal;
 use crate::job::{CONTROL, ERR, Job, OUT, Report};
 
-/// The word on the kernel's command line that identifies a guest's init process.
+/// Word on the kernel's command line that identifies a guest's init process.
 pub(crate) const WORD: &str = "usher-lab-guest";
 /// Time limit for the kernel to find its ports, and the polling interval.
 const PORTS_WITHIN: Duration = Duration::from_secs(60);
@@ -45,7 +46,7 @@ pub(crate) fn run_init() -> ! {
     let ports = machine::mount_first().and_then(|()| ports());
     match ports {
         Ok(ports) => serve(ports),
-        // The console is the only place for messages.
+        // The console is the only destination for messages at this point.
         Err(Refusal(_, reason)) => eprintln!("lab: guest: {reason}"),
     }
     rustix::fs::sync();
@@ -61,7 +62,7 @@ fn serve(mut ports: Ports) {
         Ok(status) => Report::Ended { status },
         Err(Refusal(status, reason)) => Report::Refused { status, reason },
     };
-    // The host must have all output of the command before the report of its end.
+    // Flushes first: the host must have all output of the command before the report of its end.
     rustix::fs::sync();
     send_report(&mut ports.control, &report);
 }

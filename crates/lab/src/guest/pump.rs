@@ -19,8 +19,8 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use super::refusal::{Refusal, system_message};
 use crate::job::Job;
 
-/// Size of a transfer, and number of transfers in a row: at most the capacity of a pipe, thus a
-/// continuous writer does not delay other work.
+/// Size of a transfer; the next constant is the number of transfers in a row. Together they are at
+/// most the capacity of a pipe, so that a continuous writer does not delay other work.
 const CHUNK_BYTES: usize = 32 << 10;
 const CHUNKS: usize = 32;
 
@@ -56,7 +56,7 @@ pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refus
     loop {
         wait(&streams, &death).map_err(io("waiting for the command"))?;
         let _ = death.read(&mut [0; 64]);
-        // Reap first, then forward the output written before the death.
+        // Reaps first, and then forwards the output that was written before the death.
         let ended = reap(command);
         for stream in &mut streams {
             stream
@@ -137,7 +137,7 @@ fn wait(streams: &[Stream], death: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Reaps all dead processes. Returns the command's exit status if it is among them.
+/// Reaps all dead processes. Returns the command's exit status if the command is among them.
 fn reap(command: Pid) -> Option<u8> {
     let mut ended = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disk of a Debian release with systemd, built once and cached.
+//! The disk of a Debian release with systemd: built once by `make-image.sh` and cached under a name
+//! that depends on the script and on the packages.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +34,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// Its code name.
+    /// Returns the code name of the release.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
@@ -48,7 +49,7 @@ impl fmt::Display for Suite {
     }
 }
 
-/// The reason why guests with systemd cannot run on this host; `None` if they can.
+/// Returns the reason why guests with systemd cannot run on this host; `None` if they can.
 pub fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some("the host is no x86-64 machine".to_owned());
@@ -81,8 +82,8 @@ pub fn prepare(cache: &LabCache, suite: Suite, packages: &[String]) -> Result<Pa
     Ok(dir.join("disk"))
 }
 
-/// The name of a disk in the cache. It depends on the script and on the packages; when either
-/// changes, a new disk is built.
+/// Returns the name of a disk in the cache. The name depends on the script and on the packages;
+/// when either changes, a new disk is built.
 fn name(suite: Suite, packages: &[String]) -> String {
     let mut hasher = DefaultHasher::new();
     (SCRIPT, packages).hash(&mut hasher);

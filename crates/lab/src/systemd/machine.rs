@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest with systemd in QEMU, from its boot to the end of its job.
+//! A guest with systemd in QEMU, from its boot to the end of its job. The guest is killed when its
+//! job has ended or the time limit is exceeded.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -28,30 +29,30 @@ const MEMORY_MIB: usize = 2048;
 /// A guest with systemd and its job.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    /// The release.
+    /// The Debian release of the guest.
     pub suite: Suite,
-    /// Debian packages beside those of each guest.
+    /// Debian packages in addition to those that every guest has.
     pub packages: Vec<String>,
     /// The kernel.
     pub kernel: GuestKernel,
     /// The machine.
     pub shape: Shape,
-    /// The installed files; the guest has them at `/usr/local`.
+    /// The directory with the installed files, which the guest has at `/usr/local`.
     pub tree: PathBuf,
     /// The command that root runs once the system is up.
     pub job: Vec<String>,
-    /// From the start to the end.
+    /// Time limit from the start to the end.
     pub timeout: Duration,
-    /// The cache of disks and kernels; the user's unless given.
+    /// The cache of disks and kernels; `None`: the user's cache.
     pub cache: Option<PathBuf>,
 }
 
 /// A kernel of a guest with systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestKernel {
-    /// A kernel with sched_ext, as of other guests.
+    /// A kernel with sched_ext, as for guests without systemd.
     SchedExt(Wanted),
-    /// The kernel of the release.
+    /// The kernel of the Debian release.
     Stock,
 }
 
@@ -79,7 +80,7 @@ impl Guest {
         let kept = vec![their_console.as_raw_fd(), their_port.as_raw_fd()];
         let qemu =
             spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
-        // Open copies here would hide the end of QEMU.
+        // The copies in this process are closed, because open copies would hide the end of QEMU.
         drop((command, their_port, their_console));
         let mut watch = Watch {
             _qemu: qemu,
@@ -108,7 +109,7 @@ impl Guest {
             let path = path.display();
             format!("file={path},format=raw,if=none,id={id},snapshot=on,cache=unsafe")
         };
-        // As for other guests: `emulator` has the reasons.
+        // The arguments are the same as for other guests; `emulator` gives the reasons.
         let words = "-accel tcg,thread=single -bios qboot.rom -machine q35 \
                      -cpu max,vendor=GenuineIntel,l3-cache=on -nodefaults -no-user-config \
                      -display none -device nvme,id=nvme0,serial=lab \
@@ -121,7 +122,7 @@ impl Guest {
         all.extend(["-drive".to_owned(), drive("system", disk)]);
         all.extend(["-drive".to_owned(), drive("product", product)]);
         all.extend(["-kernel".to_owned(), kernel.vmlinuz().display().to_string()]);
-        // An emulated machine is slow: no unit fails for its time limit.
+        // No unit may fail for its time limit, because an emulated machine is slow.
         let append = format!(
             "root={} rootwait rw init=/sbin/lab-init console=ttyS0 panic=-1 \
              mitigations=off tsc=reliable cpu_init_udelay=0 nowatchdog nokaslr \
@@ -188,7 +189,7 @@ impl Watch<'_> {
         Ok(polled.map(|one| !one.revents().is_empty()))
     }
 
-    /// Returns false at the end of the console, which is the end of QEMU.
+    /// Reads console output. Returns false at the end of the console, which is the end of QEMU.
     fn take_console(&mut self) -> bool {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = (&self.console).read(&mut chunk).unwrap_or(0);
@@ -198,7 +199,7 @@ impl Watch<'_> {
         bytes > 0
     }
 
-    /// Passes on complete lines. Returns the exit status once the last line has arrived.
+    /// Passes on complete lines. Returns the exit status when the last line has arrived.
     fn take_output(&mut self) -> Result<Option<u8>, LabError> {
         let mut chunk = [0; CHUNK_BYTES];
         let bytes = (&self.port).read(&mut chunk).unwrap_or(0);
@@ -233,7 +234,7 @@ impl Watch<'_> {
     }
 }
 
-/// The exit status that the last line names.
+/// Returns the exit status that the last line contains.
 fn exit_status(line: &[u8]) -> Option<u8> {
     let line = std::str::from_utf8(line).ok()?.trim_end();
     line.strip_prefix(LAST_LINE)?.parse().ok()

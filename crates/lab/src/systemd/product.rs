@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The second disk of a guest: what is installed at `/usr/local`, and the job.
+//! The second disk of a guest with systemd: the files that are installed at `/usr/local`, and the
+//! script of the job.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,10 +15,10 @@ use crate::kernels::Kernel;
 
 /// The folder of the lab's own files below `/usr/local`.
 const OWN: &str = "lib/usher-lab";
-/// The serial line that carries the job's output: in Debian 12's kernel, virtio ports are a
-/// module, and the guest has no modules.
+/// The serial line that carries the job's output. A virtio port cannot be used: in Debian 12's
+/// kernel, virtio ports are a module, and the guest has no modules.
 const PORT: &str = "/dev/ttyS1";
-/// Begins the last line of the output; the exit status follows.
+/// Beginning of the last line of the output; the exit status follows it.
 pub(super) const LAST_LINE: &str = "usher-lab: the job exited with ";
 
 /// A disk in a folder of its own, which is removed on drop.
@@ -60,11 +61,12 @@ impl Disk {
     }
 }
 
-/// A shell script that runs the command with its output on the port. A command that ends
+/// Returns a shell script that runs the command with its output on the port. A command that ends
 /// because the guest reboots reports no status.
 fn script_of(job: &[String]) -> String {
     let words: Vec<String> = job.iter().map(|word| quoted(word)).collect();
-    // The line is opened by a process that leads no session: it stays no terminal of the job.
+    // A process that leads no session opens the line, so that the line does not become a terminal
+    // of the job.
     format!(
         "#!/bin/sh\nstty -F {PORT} raw\n{{\n{}\nstatus=$?\n\
          [ \"$(systemctl is-system-running)\" = stopping ] || echo \"{LAST_LINE}$status\"\n\
@@ -73,7 +75,7 @@ fn script_of(job: &[String]) -> String {
     )
 }
 
-/// A word, quoted for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
