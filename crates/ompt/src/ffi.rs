@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Any function of the runtime, cast to its own type before use.
 pub(crate) type Interface = unsafe extern "C" fn();
-/// Any callback of this tool, cast in the same way.
+/// Any callback of this tool, cast to its own type before use.
 pub(crate) type Callback = unsafe extern "C" fn();
 /// `ompt_function_lookup_t`.
 pub(crate) type Lookup = unsafe extern "C" fn(name: *const c_char) -> Option<Interface>;

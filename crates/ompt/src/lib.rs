@@ -12,10 +12,10 @@
 //! on other core counts.
 //!
 //! Without `USHER_HEARTBEAT` the tool declines and costs nothing. GCC's libgomp has no OMPT and
-//! does not load it, so programs built with `gcc -fopenmp` report nothing. They can run on LLVM's
-//! runtime, which has libgomp's entry points, but the user decides that, not Usher.
+//! does not load the tool, so programs built with `gcc -fopenmp` report nothing. Such programs can
+//! run on LLVM's runtime, which has libgomp's entry points, but that is the user's decision.
 //!
-//! No panic leaves this library: each callback catches it, and the tool then stops recording.
+//! No panic leaves this library: each callback catches panics, and the tool then stops recording.
 
 mod ffi;
 mod thread;
@@ -32,7 +32,7 @@ use crate::ffi::{SetCallback, StartToolResult};
 static HEARTBEAT: OnceLock<Heartbeat> = OnceLock::new();
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the page; `None` before the start and without a page.
+/// Returns the heartbeat page; `None` before the tool has started, and without a page.
 pub(crate) fn heartbeat() -> Option<&'static Heartbeat> {
     HEARTBEAT.get()
 }

@@ -11,9 +11,8 @@
 //! tasks. LLVM's runtime reports the end of a region's last barrier to workers only when the next
 //! region begins, which gives the same result.
 //!
-//! Locks: the runtime reports every acquisition, contended or not. At first only the clock is read.
-//! A wait is recorded if it took longer than [`SHORT_WAIT_NS`].
-//! [`SHORT_WAIT_NS`].
+//! Locks: the runtime reports every acquisition, contended or not. At the begin of an acquisition
+//! only the clock is read. A wait is recorded if it took longer than [`SHORT_WAIT_NS`].
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -23,9 +22,9 @@ use usher_heartbeat::{SlotState, ThreadSlot, now_ns};
 use crate::ffi::{Callback, Event, SCOPE_BEGIN, SCOPE_END, TASK_INITIAL, THREAD_WORKER};
 use crate::{guarded, heartbeat};
 
-/// Shorter waits for a lock count as the cost of the lock itself.
+/// Duration in nanoseconds below which a wait for a lock counts as the cost of the lock itself.
 const SHORT_WAIT_NS: u64 = 2_000;
-/// Deeper nested waits are counted, but their tasks are not distinguished.
+/// Maximum depth of nested waits whose tasks are distinguished. Deeper waits are only counted.
 const WAIT_DEPTH_MAX: usize = 32;
 
 /// `ompt_data_t *` of a task. Only compared, never dereferenced.
@@ -43,8 +42,8 @@ thread_local! {
 }
 
 /// Runs `change` on the record of this thread, which is created on first use: runtimes may report
-/// events of a thread before its begin, and the program's own threads take part too. Has no effect
-/// if all slots are taken.
+/// events of a thread before its begin, and threads that the program itself creates take part too.
+/// Has no effect if all slots are taken.
 fn with(change: impl FnOnce(&mut Thread)) {
     guarded((), || {
         // A thread that ends has no thread-local storage left; its events are ignored.
@@ -85,7 +84,7 @@ impl Thread {
         self.slot.enter(SlotState::Useful);
     }
 
-    /// The thread continues with that task.
+    /// Records that the thread continues with this task.
     fn continue_with(&mut self, task: Task) {
         let waiting = self.depth.checked_sub(1).and_then(|i| self.waiting.get(i));
         self.slot.enter(match waiting == Some(&task) {
@@ -105,7 +104,7 @@ pub(crate) fn end() {
 }
 
 /// Runs in a forked child, where the slot still belongs to the parent. The threads of the parent do
-/// not exist there, and the child claims a slot of its own when it uses OpenMP.
+/// not exist in the child, and the child claims a slot of its own when it uses OpenMP.
 pub(crate) extern "C" fn forget() {
     guarded((), || {
         let _ = THREAD.try_with(|cell| {
@@ -195,8 +194,8 @@ pub(crate) fn callbacks() -> [(Event, Callback); 7] {
     macro_rules! callback {
         ($function:ident as $type:ty) => {{
             let typed: $type = $function;
-            // SAFETY: the runtime casts it back to the type of the event, which is `$type` with
-            // pointers and enumerations instead of the numbers.
+            // SAFETY: the runtime casts the pointer back to the type of the event, which is `$type`
+            // with pointers and enumerations instead of the numbers.
             unsafe { std::mem::transmute::<$type, Callback>(typed) }
         }};
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tool in LLVM's runtime, with programs of known useful time.
+//! Tests of the tool in LLVM's runtime, with programs of known useful time: balanced and imbalanced
+//! loops, tasks, locks, forks. Skipped without clang or libomp.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ fn run(program: &Path, page: Option<&Page>, arguments: &[&str]) -> Output {
     output
 }
 
-/// Runs the program on a new page and reads it.
+/// Runs the program with a new heartbeat page and reads the page.
 fn run_on_new_page(arguments: &[&str]) -> Option<Threads> {
     let dir = tempfile::tempdir().unwrap();
     let program = work(dir.path())?;
@@ -77,7 +78,8 @@ fn assert_useful(threads: &Threads, ms: u64) {
 fn balanced_work_is_nearly_all_useful() {
     if let Some(threads) = run_on_new_page(&["balanced", "10", "20"]) {
         assert_useful(&threads, 2 * 10 * 20);
-        // Two threads that share one core get 3/4 in the worst case.
+        // The bound is below 3/4, the efficiency of two threads that share one core in the worst
+        // case.
         assert!(threads.efficiency().unwrap() > 0.7);
     }
 }
@@ -103,8 +105,8 @@ fn tasks_executed_while_waiting_at_a_barrier_are_useful() {
 fn waiting_for_a_lock_is_not_useful() {
     if let Some(threads) = run_on_new_page(&["critical", "5", "20"]) {
         assert_useful(&threads, 5 * 2 * 20);
-        // One thread works while the other waits for the lock, then the other way round: 2 useful
-        // of 4.
+        // One thread works while the other waits for the lock, then the other way round: half of
+        // the time is useful.
         let efficiency = threads.efficiency().unwrap();
         assert!((0.4..0.65).contains(&efficiency), "{efficiency}");
     }
