@@ -76,7 +76,7 @@ fn passes_the_exit_status_on() {
     assert_eq!(run(&["echo", "hello"]).stdout, b"hello\n");
 }
 
-/// HOME belongs to another user, as after `su` without `-`.
+/// HOME belongs to another user in this test, as after `su` without `-`.
 #[test]
 fn unreadable_thresholds_are_reported_and_ignored() {
     if !is_root() {
@@ -87,7 +87,7 @@ fn unreadable_thresholds_are_reported_and_ignored() {
     fs::write(world.path("thresholds.toml"), "").unwrap();
     fs::set_permissions(world.path("thresholds.toml"), Permissions::from_mode(0o600)).unwrap();
     chown(own.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    // Other users may be unable to run the program where it lies.
+    // The program is copied, because other users may be unable to run it in the build directory.
     let program = own.path().join("usher");
     common::copy_program(env!("CARGO_BIN_EXE_usher"), &program);
     let run = |options: &[&str]| {
@@ -247,7 +247,7 @@ fn stops_for_a_busy_disk_and_continues() {
         (program["stopped"] == true && resource.starts_with("disk ")).then_some(program)
     });
     assert!(stopped["background"]["stops"].as_i64() >= Some(1));
-    // SAFETY: signals the session that was made for it.
+    // SAFETY: signals the process group that the test made for the foreground process.
     unsafe { libc::kill(-(foreground.id() as i32), libc::SIGKILL) };
     foreground.wait().unwrap();
     wait_for("it to continue", || {
@@ -284,7 +284,7 @@ fn without_a_daemon_a_killed_regulator_leaves_nothing() {
     });
     let own = priority(std::process::id() as i32).unwrap();
     if let Some(dir) = cgroup(pid).filter(|dir| dir.join("cgroup.freeze").is_file()) {
-        // The regulator does the same.
+        // The test freezes the cgroup, as the regulator does.
         fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     }
     signal(launcher.id() as i32, libc::SIGKILL);
@@ -341,7 +341,7 @@ fn processes_left_behind_by_a_command_end_on_a_signal() {
     wait_for("what was left behind", || mark.exists().then_some(()));
 }
 
-/// A stopped program could not handle the signal.
+/// The program is stopped in this test: a stopped program could not handle the signal.
 #[test]
 fn a_stopped_program_ends_on_a_signal() {
     for with_daemon in [false, true] {
@@ -354,7 +354,7 @@ fn a_stopped_program_ends_on_a_signal() {
             usher_skip::skip!("the program has no cgroup of its own");
             return end(launcher, pid);
         };
-        // The regulator does the same.
+        // The test freezes the cgroup, as the regulator does.
         fs::write(dir.join("cgroup.freeze"), "1").unwrap();
         signal(launcher.id() as i32, libc::SIGTERM);
         let status = launcher.wait().unwrap();
@@ -362,7 +362,7 @@ fn a_stopped_program_ends_on_a_signal() {
     }
 }
 
-/// Background work without a terminal.
+/// The background work runs without a terminal in this test.
 #[test]
 fn background_work_has_a_session_of_its_own() {
     let world = World::new();
@@ -379,7 +379,7 @@ fn background_work_has_a_session_of_its_own() {
     assert!(numbers.len() == 2 && numbers[0] == numbers[1], "{actual}");
 }
 
-/// `usher bg -- cat &` in a shell while its user continues to type.
+/// The test runs `usher bg -- cat &` in a shell whose user continues to type.
 #[test]
 fn background_work_does_not_read_a_shells_input() {
     let world = World::new();
@@ -424,7 +424,7 @@ fn rejects_options_of_a_daemon_beside_a_running_daemon() {
     }
 }
 
-/// Scripts that `usher` starts may call `usher`, too.
+/// Scripts that `usher` starts may themselves call `usher`.
 #[test]
 fn inside_a_managed_program_commands_run_as_part_of_it() {
     let mut world = World::new();

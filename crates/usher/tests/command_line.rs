@@ -12,7 +12,7 @@ use std::process::Stdio;
 
 use common::{World, stderr, stdout, wait_for};
 
-/// Returns the exit status and the line of an `usher` that fails.
+/// Returns the exit status and the error line of an `usher` command that must fail.
 fn refused(args: &[&str]) -> (i32, String) {
     let output = World::new().run(args);
     let line = stderr(&output);
@@ -273,7 +273,8 @@ fn a_signal_ends_a_measurement_unless_it_is_ignored() {
         // SAFETY: signal(2) is async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                // The process that started the test may ignore some, too.
+                // Ignored signals are inherited, so the process that started the test may have made
+                // the test ignore some.
                 for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
                     let ignores = ignored.contains(&signal);
                     libc::signal(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon from the user's point of view: programs come and go, daemons die.
+//! Tests of the daemon from the user's point of view: launching, attaching and detaching programs,
+//! requests of other users, killed daemons, records, and thousands of short programs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,7 +16,7 @@ use common::{World, allowed, children, signal, stderr, stdout, wait_for};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Returns the CPUs of this process, which are those of its programs.
+/// Returns the CPUs that this process may use, which its programs inherit.
 fn everywhere() -> String {
     allowed(std::process::id() as i32).unwrap()
 }
@@ -28,8 +29,8 @@ fn one_cpu() -> bool {
     one
 }
 
-/// Starts a launcher of a program that computes until it is killed. If the test fails before that,
-/// the program uses at most one minute of CPU time.
+/// Starts a launcher of a program that computes until it is killed. If the test fails before the
+/// kill, the program uses at most one minute of CPU time.
 fn spinner(world: &World) -> (Child, i32) {
     let script = "ulimit -t 60; while :; do :; done";
     let launcher = world
@@ -89,7 +90,7 @@ fn seats_programs_and_releases_them() {
         "{actual}"
     );
     roam(&[a]);
-    // A process that cannot be attached does not prevent the next one.
+    // A process that cannot be attached does not prevent the attach of the next process.
     let again = world.run(&["attach", "0", &a.to_string()]);
     assert_eq!(again.status.code(), Some(125));
     assert_eq!(stderr(&again).lines().count(), 1, "{}", stderr(&again));
@@ -148,7 +149,7 @@ fn a_killed_daemon_is_restarted_and_its_programs_are_registered_again() {
 #[test]
 fn doctor_explains_how_a_stale_journal_is_undone() {
     let mut world = World::new();
-    // No process has such a high pid.
+    // No process has such a high pid, so the instance belongs to a dead daemon.
     fs::create_dir_all(world.runtime_dir().join("instances/999999999-1")).unwrap();
     let message = || {
         let text = stdout(&world.run(&["doctor"]));
@@ -195,7 +196,7 @@ fn launchers_undo_what_a_dead_daemon_and_keeper_did() {
     have_disjoint_seats(a, b);
     world.kill_with_keeper(daemon);
     roam(&[a, b]);
-    // A daemon that starts again gets them again.
+    // A daemon that starts again takes over the programs again.
     world.daemon(&["--policy", "equal"]);
     world.programs(2);
     have_disjoint_seats(a, b);
@@ -290,7 +291,7 @@ fn users_manage_only_their_own() {
         let mut detach = as_unprivileged(&world, &["detach", "--id", &id]).unwrap();
         assert_eq!(detach.output().unwrap().status.code(), Some(125));
         assert_eq!(world.programs(1)[0]["pid"].to_string(), pid);
-        // A user may attach own processes.
+        // A user may attach the user's own processes.
         let mut own = Command::new("sleep")
             .arg("1000")
             .uid(65534)
@@ -321,7 +322,7 @@ fn an_expired_reason_is_not_shown() {
     let shown = || stdout(&world.run(&["status"]));
     let reason = "left to the kernel because of 'alpha'";
     wait_for("the reason", || shown().contains(reason).then_some(()));
-    // The arrival and the end of background work change no seat.
+    // The arrival and the end of background work do not change a seat.
     let mut beta = sleeper(&["bg", "--name", "beta"]);
     let pid = world.programs(2)[0]["pid"].to_string();
     assert!(shown().contains(reason), "{}", shown());
@@ -340,7 +341,8 @@ fn an_expired_reason_is_not_shown() {
 fn a_program_is_found_by_the_pid_of_any_of_its_processes() {
     let mut world = World::new();
     world.daemon(&[]);
-    // The shape of a service: the first process ends, its children keep running.
+    // The script has the process structure of a service: the first process ends, and its children
+    // keep running.
     let script = "exec >/dev/null 2>&1; (sleep 1000 & exec sleep 1001) & exit 0";
     let ended = world.run(&["run", "--name", "served", "--", "sh", "-c", script]);
     assert!(ended.status.success(), "{}", stderr(&ended));
@@ -429,7 +431,7 @@ fn rejects_a_directory_that_other_users_can_write_to() {
     );
 }
 
-/// Runs many short programs, `at_a_time` at once; none may be lost.
+/// Runs many short programs, `at_a_time` of them at once, and checks that none is lost.
 fn short_runs(world: &World, count: usize, at_a_time: usize) {
     let next = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -522,7 +524,7 @@ fn the_interface_describes_itself() {
     assert_eq!(bad["error"], "org.varlink.service.InvalidParameter");
 }
 
-/// Calls of every method with arguments of every kind.
+/// Generates calls of every method with arguments of every kind.
 fn calls() -> impl Strategy<Value = Vec<u8>> {
     let method = prop_oneof![
         Just("Register"),
@@ -536,7 +538,7 @@ fn calls() -> impl Strategy<Value = Vec<u8>> {
     let value = prop_oneof![
         Just(Value::Null),
         any::<i64>().prop_map(Value::from),
-        // Above the pid of any existing process.
+        // The pid is above that of any existing process.
         (4_194_305i64..i64::from(i32::MAX)).prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         ".{0,40}".prop_map(Value::from),
@@ -610,7 +612,7 @@ fn metrics_are_served_at_the_requested_address() {
         socket.read_to_string(&mut text).unwrap();
         text
     };
-    // A client that connects and sends nothing blocks no other client for long.
+    // A client that connects and sends nothing must not block other clients for long.
     let _silent = UnixStream::connect(&path).unwrap();
     let text = scrape();
     assert!(
@@ -643,7 +645,7 @@ fn a_record_replays_to_the_same_decisions() {
         "{}",
         stdout(&output)
     );
-    // The record of a daemon that was killed while it wrote.
+    // The record ends in the middle of a line, as that of a daemon that was killed while it wrote.
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, &text[..text.len() - 9]).unwrap();
     let cut = replay();
@@ -654,7 +656,7 @@ fn a_record_replays_to_the_same_decisions() {
     );
     assert_eq!(stderr(&cut), message);
     assert!(stdout(&cut).contains("all the same") && stdout(&cut) != stdout(&output));
-    // Half a line in the middle is a damaged record.
+    // A record with half a line in the middle is damaged.
     let (first, rest) = text.split_once('\n').unwrap();
     fs::write(&record, format!("{first}\n{{\"obs\n{rest}")).unwrap();
     let damaged = replay();
@@ -662,7 +664,7 @@ fn a_record_replays_to_the_same_decisions() {
     assert!(stderr(&damaged).contains("line 2 of the record is not a step"));
 }
 
-/// A user's small limits must not prevent a program from starting.
+/// Small limits of a user must not prevent a program from starting.
 #[test]
 fn programs_start_under_small_limits_on_files_and_stacks() {
     let mut world = World::new();

@@ -23,7 +23,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The commands in the code blocks of a Markdown text, without comments.
+/// Returns the commands in the code blocks of a Markdown text, without comments.
 fn commands(text: &str) -> Vec<String> {
     let mut inside = false;
     let mut found = Vec::new();
@@ -44,7 +44,8 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns what is wrong with a command: its subcommand or one of its options does not exist.
+/// Returns the error of a command whose subcommand or option does not exist; `None` for a valid
+/// command.
 fn wrong(command: &str) -> Option<String> {
     let mut words = command
         .split_whitespace()

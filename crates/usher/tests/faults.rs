@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Conditions of real hosts: limits, file systems that are full or read-only, daemons that hang,
-//! die or have another version.
+//! Tests under conditions of real hosts: CPU quotas, resource limits, file systems that are full or
+//! read-only, and daemons that hang, die or have another version.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use common::{Sleeper, World, children, signal, stderr, stdout, wait_for};
 use serde_json::json;
 
-/// A cgroup with a quota of half a CPU, removed at the end.
+/// A cgroup with a quota of half a CPU, removed when dropped.
 struct HalfCpu(PathBuf);
 
 impl HalfCpu {
@@ -36,7 +36,7 @@ impl HalfCpu {
                 continue;
             }
             let made = Self(dir);
-            // Without the controller there is no such file.
+            // Without the cpu controller the quota file does not exist.
             let file = made.0.join(quota.0);
             if file.exists() && fs::write(file, quota.1).is_ok() {
                 return Some(made);
@@ -77,7 +77,7 @@ fn status_and_explain_report_at_most_the_cpu_quota() {
     let explained = stdout(&world.run(&["explain", &pid]));
     let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("0.5 cores by its CPU quota"), "{explained}");
-    // A changed quota is followed.
+    // The daemon must follow a change of the quota.
     let file = ["cpu.max", "cpu.cfs_quota_us"].map(|name| half.0.join(name));
     let file = file.into_iter().find(|file| file.exists()).unwrap();
     let quota = match file.ends_with("cpu.max") {
@@ -136,7 +136,8 @@ fn late_registrations_are_undone_and_retried() {
     launcher.wait().unwrap();
 }
 
-/// Answers as a daemon of another version: it knows `Ping` and gives unknown answers to all else.
+/// Answers as a daemon of another version, which supports `Ping` and returns unknown errors for all
+/// other calls.
 fn serve_another_version(listener: UnixListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
@@ -192,7 +193,7 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
     );
 }
 
-/// A small file system at the runtime directory, unmounted at the end.
+/// A small file system mounted at the runtime directory, and unmounted when dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -229,7 +230,8 @@ fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
     mounted.fill();
     let sleeper = Sleeper::start();
     let before = common::allowed(sleeper.pid());
-    // The last page of the journal has room for some records.
+    // The attaches fail after some successes, because the last page of the journal has room for
+    // some records.
     let attach = || world.run(&["attach", &sleeper.pid().to_string()]);
     let refused = (0..200).map(|_| attach()).find(|output| {
         let detached = world.run(&["detach", &sleeper.pid().to_string()]);
@@ -307,7 +309,7 @@ fn rejects_pids_of_another_namespace() {
     }
     let mut world = World::new();
     let _daemon = world.daemon_in_namespace();
-    // By its own count, process 1 is the daemon itself.
+    // In its own PID namespace, process 1 is the daemon itself.
     let sleeper = Sleeper::start();
     for pid in ["1".to_owned(), sleeper.pid().to_string()] {
         let output = world.run(&["attach", &pid]);
@@ -335,7 +337,7 @@ fn a_user_without_a_session_runs_programs_and_gets_the_path_of_a_daemons_socket(
         usher_skip::skip!("needs root, and no daemon of the system");
         return;
     }
-    // No login has made a runtime directory for this user.
+    // Uid of a user without a login, for whom no runtime directory exists.
     const USER: u32 = 64_999;
     let world = World::new();
     let home = world.path("home");
@@ -370,7 +372,7 @@ fn a_user_without_a_session_runs_programs_and_gets_the_path_of_a_daemons_socket(
     let _ = fs::remove_dir_all(format!("/tmp/usher-{USER}"));
 }
 
-/// Writes the journal of a dead daemon that has stopped a process.
+/// Writes the journal of a dead daemon that had stopped a process.
 fn journal_of_a_stop(dir: &Path, pid: i32) {
     let mut dead = Command::new("true").spawn().unwrap();
     let start = |pid: u32| {

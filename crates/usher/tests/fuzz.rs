@@ -27,7 +27,8 @@ fn requests_over_the_socket() {
     let ping = b"{\"method\":\"org.usher.Usher1.Ping\"}\0";
     fuzz("requests_over_the_socket", &samples, |input| {
         let mut stream = connect_as(&world.socket(), USER);
-        // A daemon that rejects the input may close before all is sent.
+        // An error is ignored: a daemon that rejects the input may close the connection before all
+        // is sent.
         let _ = stream.write_all(input);
         let _ = stream.shutdown(Shutdown::Write);
         let mut replies = Vec::new();
@@ -47,7 +48,8 @@ fn requests_over_the_socket() {
     assert_eq!(world.end(daemon), Some(0));
 }
 
-/// Every method, several in one input, and the methods of varlink itself.
+/// Returns sample inputs: every method, several calls in one input, and the methods of varlink
+/// itself.
 fn samples() -> Vec<Vec<u8>> {
     let calls = [
         ("Ping", r#"{}"#),

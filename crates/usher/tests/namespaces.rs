@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A daemon outside a container that sees its runtime directory: all commands inside report the
-//! same reason.
+//! Tests of a daemon outside a container whose runtime directory is visible inside: all commands
+//! inside report the same reason.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{World, stderr, stdout};
 
 const REASON: &str = "a daemon of another PID namespace listens at";
 
-/// Runs `usher` in a PID namespace of its own; `None` if that cannot be made.
+/// Runs `usher` in a PID namespace of its own; `None` if no namespace can be made.
 fn run_inside(world: &World, args: &[&str]) -> Option<Output> {
     let usher = world.usher(args);
     let mut command = Command::new("unshare");
@@ -55,7 +55,7 @@ fn commands_agree_on_a_daemon_of_another_pid_namespace() {
     let doctor = stdout(&run_inside(&world, &["doctor"]).unwrap());
     let words: Vec<&str> = doctor.split_whitespace().collect();
     assert!(words.join(" ").contains(REASON), "{doctor}");
-    // Outside, the daemon is used as usual.
+    // Outside the namespace, the daemon works as usual.
     assert!(world.json(&["status"]).is_some());
     assert_eq!(world.end(daemon), Some(0));
 }

@@ -8,7 +8,7 @@ use common::{Sleeper, World, allowed, stdout, wait_for};
 use serde_json::{Value, json};
 use usher_model::CpuSet;
 
-/// Pins a process as it would do itself by `sched_setaffinity`.
+/// Pins a process, as the process itself could by `sched_setaffinity`.
 fn pin(sleeper: &Sleeper, cpus: &str) {
     let mut set = rustix::thread::CpuSet::new();
     let cpus: CpuSet = cpus.parse().unwrap();
@@ -39,7 +39,8 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
         let pid = sleeper.pid().to_string();
         assert!(world.run(&["attach", &pid]).status.success());
     }
-    // If the machine can be halved, each has a half; it pins itself to a CPU of the other half.
+    // If the machine can be halved, each program has a half. The first program then pins itself to
+    // a CPU of the other half.
     let [first, other] = &sleepers;
     let seat = wait_for("a seat", || {
         let program = program_of(&world, first)?;
@@ -73,7 +74,7 @@ fn a_program_that_pins_itself_has_no_seat_and_a_reason() {
     let words: Vec<_> = explained.split_whitespace().collect();
     let reason = format!("has no seat: it pinned threads to CPUs {outside}");
     assert!(words.join(" ").contains(&reason), "{explained}");
-    // After the unpin the daemon seats the program again.
+    // After the program has removed its pin, the daemon seats it again.
     pin(first, &all);
     wait_for("a seat again", || {
         let program = program_of(&world, first)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Attacks of ordinary users on a root daemon and on each other. Each attack once succeeded.
+//! Tests of attacks of ordinary users on a root daemon and on each other. Each of these attacks
+//! succeeded on a former version.
 
 #![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
 
@@ -16,11 +17,11 @@ use std::process::{Child, Command, Stdio};
 use common::{World, connect_as, wait_for};
 use serde_json::{Value, json};
 
-/// Users without a name; they own nothing on the machine.
+/// Uids of users without a name, who own nothing on the machine.
 const ALICE: u32 = 61_001;
 const BOB: u32 = 61_002;
 
-/// Returns whether this process can act for other users; reports the skip if not.
+/// Returns whether this process can act for other users; otherwise prints a skip.
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -41,7 +42,8 @@ fn receive(stream: &UnixStream) -> Value {
 }
 
 fn call(stream: &UnixStream, method: &str, parameters: &Value) -> Value {
-    // A daemon that rejects the call may close before all is sent.
+    // An error is ignored: a daemon that rejects the call may close the connection before all is
+    // sent.
     let _ = send(stream, method, parameters);
     receive(stream)
 }
@@ -85,7 +87,7 @@ fn rejects_another_users_process_before_reading_any_file() {
     }
     let mut world = World::new();
     world.daemon(&[]);
-    // Hashing this takes hours.
+    // Hashing a file of this size takes hours.
     let big = world.path("big");
     let file = fs::File::create(&big).unwrap();
     let _ = [15_u64 << 40, 1 << 42]
@@ -105,7 +107,7 @@ fn rejects_another_users_process_before_reading_any_file() {
         let reply = call(&alice, "Register", &arguments);
         assert_eq!(error(&reply), "NotYours", "{reply}");
     }
-    // The user's own process, with an executable that takes for ever to hash.
+    // The user's own process has an executable whose hash would take hours.
     let own = Process::sleeping(ALICE);
     let many: Vec<UnixStream> = (0..32)
         .map(|_| connect_as(&world.socket(), ALICE))
@@ -142,7 +144,7 @@ fn a_heartbeat_page_is_opened_with_the_users_rights() {
         let reason = reply["parameters"]["reason"].to_string();
         reason.replace(page.to_str().unwrap(), "PAGE")
     };
-    // The answer does not reveal whether a file exists.
+    // The answers are equal, so that they do not reveal whether a file exists.
     assert_eq!(says(&hidden.join("there")), says(&hidden.join("not-there")));
     for page in ["/etc/shadow", "/dev/null", "/proc/1/root/etc/shadow", "/"] {
         says(Path::new(page));
@@ -266,13 +268,13 @@ fn a_program_is_released_whose_registration_failed_for_its_caller() {
     let own = rustix::process::geteuid().as_raw();
     let process = Process::sleeping(own);
     let caller = UnixStream::connect(world.socket()).unwrap();
-    // The caller no longer reads: writing to it fails.
+    // The caller reads no more, so that writing to it fails.
     caller.shutdown(std::net::Shutdown::Read).unwrap();
     send(&caller, "Attach", &json!({ "pid": process.pid() })).unwrap();
     wait_for("the daemon to notice that the caller has gone", || {
         send(&caller, "Ping", &json!({})).err()
     });
-    // It can be attached again once it is released, as the second program.
+    // After its release the program can be attached again, and gets the second number.
     let caller = UnixStream::connect(world.socket()).unwrap();
     let id = wait_for("the program to be released", || {
         call(&caller, "Attach", &json!({ "pid": process.pid() }))["parameters"]["id"].as_i64()
@@ -285,7 +287,7 @@ fn ignores_a_runtime_directory_that_another_user_prepared() {
     if !is_root("prepared directories") {
         return;
     }
-    // A user without a session: no /run/user/UID, no XDG_RUNTIME_DIR.
+    // Case: a user without a session, thus without /run/user/UID and XDG_RUNTIME_DIR.
     let dir = std::path::PathBuf::from(format!("/tmp/usher-{BOB}"));
     let _ = fs::remove_dir_all(&dir);
     let instance = dir.join("instances/1-1");
@@ -326,8 +328,8 @@ fn ignores_a_runtime_directory_that_another_user_prepared() {
     );
 }
 
-/// The journal of root's daemon is private to root. A user's launcher therefore cannot undo all of
-/// it, but it can thaw.
+/// The journal of root's daemon is private to root. A user's launcher therefore cannot undo all
+/// changes, but it can thaw its program.
 #[test]
 fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     if !is_root("a user's launcher") {
@@ -335,7 +337,7 @@ fn a_users_launcher_thaws_its_program_after_the_death_of_daemon_and_keeper() {
     }
     let mut world = World::new();
     let daemon = world.daemon(&[]);
-    // The build directory may be closed to other users.
+    // The program is copied, because the build directory may be closed to other users.
     let usher = world.path("usher");
     common::copy_program(env!("CARGO_BIN_EXE_usher"), &usher);
     let command = world.usher(&["bg", "--", "sleep", "600"]);

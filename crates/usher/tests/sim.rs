@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim mix`: what it answers, and what it says of files that make no
-//! sense.
+//! Tests of `usher sim mix`: answers, reports and traces of small mixes, and the errors for invalid
+//! files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::path::Path;
 use common::{World, stderr, stdout};
 use serde_json::Value;
 
-/// Two programs on eight cores, done in a moment.
+/// A mix of two programs on eight cores, which is simulated within moments.
 const SMALL: &str = r#"
 title = "small"
 [machine]
@@ -63,7 +63,7 @@ fn a_mix_is_simulated_and_reported() {
     }
 }
 
-/// Every CPU and program has a track, and slices lie within the tracks.
+/// Checks a trace: every CPU and program has a track, and slices lie within the tracks.
 fn trace(path: &Path, scheduler: &str) {
     let trace: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     assert_eq!(trace["otherData"]["policy"], scheduler);
@@ -97,7 +97,7 @@ fn the_same_file_and_seed_give_the_same_answer_and_options_are_obeyed() {
         all.extend(args);
         world.json(&all).unwrap()
     };
-    // The command that it was is in the answer.
+    // The answer contains the command that was run.
     let figures = |args: &[&str]| {
         let mut answer = answer(args);
         answer["result"]["protocol"]["command"].take();
@@ -125,7 +125,7 @@ fn the_same_file_and_seed_give_the_same_answer_and_options_are_obeyed() {
     assert_eq!(runs[0]["arrivals"]["departed"], 8);
 }
 
-/// Exit status and line of a mix that fails, without where its file is.
+/// Returns the exit status and the error line of a mix that fails, without the path of the file.
 fn refused(text: &str, args: &[&str]) -> (i32, String) {
     let world = World::new();
     let file = file(&world, text);
@@ -140,7 +140,7 @@ fn refused(text: &str, args: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), line)
 }
 
-/// A mix is refused in one line that says this, with status 125.
+/// Checks that a mix is refused with this text in one line, and with status 125.
 fn refuses(text: &str, args: &[&str], want: &str) {
     let (status, line) = refused(text, args);
     assert_eq!(status, 125, "{line}");
@@ -221,7 +221,7 @@ fn scripts_that_never_end_are_one_line_and_status_125() {
     refuses(&slow, &["--events-max", "100000"], events);
 }
 
-/// The examples are read, and their machines, too; running them takes longer.
+/// Checks that the example files and their machines can be read. Running them would take longer.
 #[test]
 fn the_examples_make_sense() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");

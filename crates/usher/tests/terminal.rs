@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! No command passes control characters or invisible characters of a name on to its
-//! standard output or standard error, as text or as JSON, in colour or without.
+//! Tests that no command passes control characters or invisible characters of a name to its
+//! standard output or standard error, as text or as JSON, with or without colour.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -13,8 +13,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::{World, signal, wait_for};
 
-/// Clears a terminal, sets its title, C1 and DEL, writes from right to left, has no width, and is
-/// not UTF-8.
+/// A name that clears a terminal, sets its title, contains C1 and DEL, writes from right to left,
+/// has characters without width, and is not UTF-8.
 const NAME: &[u8] =
     b"a\x1b[2J\x1b]0;t\x07\xc2\x9b31m\x7f\r\xe2\x80\xae\xe2\x81\xa6\xe2\x80\x8b\xff";
 
@@ -22,18 +22,19 @@ fn name() -> &'static OsStr {
     OsStr::from_bytes(NAME)
 }
 
-/// A program of that name which sleeps, or its launcher; killed on drop.
+/// A program of that name which sleeps, or the launcher of one; killed when dropped.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // A launcher forwards the signal.
+        // SIGTERM also ends the program of a launcher, because a launcher forwards the signal.
         signal(self.0.id() as i32, libc::SIGTERM);
         let _ = self.0.wait();
     }
 }
 
-/// Returns the first character of a text that must not reach a terminal. Styles are Usher's.
+/// Returns the first character of a text that must not reach a terminal. Usher's own styles are
+/// permitted.
 fn first_bad(text: &str) -> Option<char> {
     let plain = without_styles(text);
     plain.chars().find(|&c| {
@@ -68,7 +69,7 @@ fn check(words: &[OsString], output: &Output) {
     }
 }
 
-/// Commands that get the name, a file of that name, or a file with such names.
+/// Returns commands that get the name, a file of that name, or a file with such names.
 fn commands(world: &World, path: &OsStr, pid: &OsStr) -> Vec<Vec<OsString>> {
     let mix = world.path("mix.toml");
     fs::write(&mix, "name = \"\u{202e}\u{9b}x\"\n").unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A private runtime directory and store for one test, with a daemon in it.
+//! A private runtime directory and store for one test, with a daemon in it: starting, killing and
+//! querying the daemon, other users and PID namespaces, and polling with a deadline of 60 s.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::fs;
@@ -17,7 +18,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Directories of one test; a daemon that still lives there is ended.
+/// Directories of one test. When the value is dropped, a daemon that still uses them is ended.
 pub struct World {
     dir: tempfile::TempDir,
     daemons: Vec<Child>,
@@ -29,7 +30,7 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Other users must be able to reach the socket.
+        // The directory is opened for all users, who must be able to reach the socket.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Self {
             dir,
@@ -47,7 +48,8 @@ impl World {
         self.path("run")
     }
 
-    /// Returns a name by which only daemons of this test share the machine.
+    /// Returns the claim name of this test, by which only daemons of this test compete for the
+    /// machine.
     pub fn claim_name(&self) -> String {
         let own = || {
             let name = self.dir.path().file_name().unwrap();
@@ -72,7 +74,8 @@ impl World {
             .args(args)
             .env("USHER_RUNTIME_DIR", self.runtime_dir())
             .env("USHER_STORE", self.path("profiles.db"))
-            // Daemons of other tests plan this machine, too.
+            // Daemons of other tests plan this machine at the same time, so each test has a claim
+            // name of its own.
             .env("USHER_CLAIM_NAME", self.claim_name())
             .env_remove("NO_COLOR")
             .stdin(Stdio::null());
@@ -84,7 +87,7 @@ impl World {
         self.usher(args).output().unwrap()
     }
 
-    /// Returns the answer of `usher ARGS --json`; `None` if it fails.
+    /// Returns the JSON answer of `usher ARGS --json`; `None` if the command fails.
     pub fn json(&self, args: &[&str]) -> Option<Value> {
         let output = self.usher(args).arg("--json").output().unwrap();
         let ok = output.status.success();
@@ -99,13 +102,14 @@ impl World {
         self.start_daemon(&mut command)
     }
 
-    /// As [`Self::daemon`], with another command that executes the daemon.
+    /// As [`Self::daemon`], by a given command that executes the daemon.
     pub fn daemon_by(&mut self, command: &mut Command) -> i32 {
         self.give_environment(command);
         self.start_daemon(command)
     }
 
-    /// As [`Self::daemon`], in another PID namespace. The daemon ends when the value is dropped.
+    /// As [`Self::daemon`], in another PID namespace. The daemon ends when the returned value is
+    /// dropped.
     pub fn daemon_in_namespace(&mut self) -> Killed {
         self.counts_otherwise = true;
         let usher = env!("CARGO_BIN_EXE_usher");
@@ -162,8 +166,8 @@ impl World {
         self.daemons.remove(at).wait().unwrap().code()
     }
 
-    /// Kills a daemon that this test started, and its keeper, so that neither can react to the
-    /// other's death.
+    /// Kills a daemon that this test started, and its keeper, at once. Neither can react to the
+    /// death of the other.
     pub fn kill_with_keeper(&mut self, daemon: i32) {
         let keeper = self.status()["keeper_pid"].as_i64().unwrap() as i32;
         signal(daemon, libc::SIGSTOP);
@@ -189,7 +193,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // A daemon that the keeper restarted is no child of this process.
+        // `wait` cannot be used, because a daemon that the keeper restarted is no child of this
+        // process.
         let output = self.usher(&["status", "--json"]).output();
         let status: Option<Value> = output
             .ok()
@@ -232,16 +237,16 @@ fn lives(pid: i32) -> bool {
 }
 
 pub fn signal(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the pid is a child's or a daemon's that
-    // this test started.
+    // SAFETY: no memory is involved; the pid belongs to a child, or to a daemon that this test
+    // started.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Returns a connection that has this user for the daemon.
+/// Returns a connection whose peer is this user, as the daemon sees it.
 pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     let connect = || {
-        // SAFETY: the raw system call changes the effective user id of this
-        // thread alone, which ends right after, and touches no memory.
+        // SAFETY: the raw system call changes the effective user id of this thread alone, which
+        // ends after the connection is made, and touches no memory.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
         assert_eq!(changed, 0, "taking the effective uid {uid}");
         UnixStream::connect(socket).unwrap()
@@ -251,7 +256,7 @@ pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     stream
 }
 
-/// Polls until there is an answer.
+/// Polls until `ask` returns a value.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -310,9 +315,9 @@ impl Drop for Sleeper {
     }
 }
 
-/// Copies a program to be executed, in a process of its own. A child that another thread forks
-/// meanwhile would inherit the file open for writing, and the kernel executes no such file
-/// (`ETXTBSY`).
+/// Copies a program to be executed, by a process of its own. If this process copied it, a child
+/// that another thread forks meanwhile would inherit the file open for writing, and the kernel does
+/// not execute such a file (`ETXTBSY`).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--").arg(from.as_ref()).arg(to.as_ref());

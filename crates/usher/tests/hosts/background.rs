@@ -7,7 +7,8 @@ use crate::state::{Program, start_service, wait_for};
 
 const SCHED_IDLE: i32 = 5;
 
-/// Background work has at least the effect of `nice -n 19`, also between sessions.
+/// Checks that background work has at least the effect of `nice -n 19`, also between login
+/// sessions.
 pub fn yields_to_all_others() {
     start_service();
     for user in ["root", "alice"] {

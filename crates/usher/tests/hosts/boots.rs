@@ -18,15 +18,15 @@ use usher_lab::{End, Shape};
 use crate::tree::Tree;
 use crate::{IN_GUEST, REBOOTS};
 
-/// For all checks of a guest on a busy host.
+/// Time limit for all checks of a guest on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(5400);
-/// Debian packages that checks of containers need. They are on a disk of their own, which
-/// only the long part builds: docker doubles the size of a disk.
+/// Debian packages that checks of containers need. Guests with these packages have a disk of their
+/// own, which only `make lab` builds, because docker doubles the size of a disk.
 const CONTAINER_PACKAGES: [&str; 3] = ["docker.io", "docker-cli", "uidmap"];
-/// Eight CPUs with four last-level caches.
+/// Machine of the guests: eight CPUs with four last-level caches.
 const MACHINE: &str = "package:2 die:2 core:2 pu:1";
 
-/// All checks but those that measure.
+/// Prefixes of all checks except those that measure.
 const EVERYTHING: &[&str] = &[
     "service::",
     "seats::",
@@ -46,12 +46,12 @@ struct Boot {
     name: &'static str,
     suite: Suite,
     kernel: GuestKernel,
-    /// Prefixes of the names of checks.
+    /// Prefixes of the names of the checks that run.
     checks: &'static [&'static str],
 }
 
-/// Returns the guests of `make test`, and those of `make lab`. If no guest can run, each test
-/// prints the reason.
+/// Returns the guests of `make test` and of `make lab`. If no guest can run, each test prints the
+/// reason.
 pub fn all() -> Vec<Trial> {
     let boots = [
         Boot {
@@ -73,7 +73,7 @@ pub fn all() -> Vec<Trial> {
             kernel: GuestKernel::SchedExt(Wanted::Newest),
             checks: EVERYTHING,
         },
-        // Measures, so nothing else runs in the guest.
+        // The checks of this guest measure, so nothing else runs in it.
         Boot {
             name: "long::kills",
             suite: Suite::Trixie,
@@ -107,7 +107,7 @@ fn trial(boot: Boot) -> Trial {
     let Some(reason) = missing else {
         return Trial::test(boot.name, move || run(&boot));
     };
-    // Trials are made for `--list` too; only a run that selects this one reports it.
+    // The skip is reported inside the test, because trials are made for `--list` too.
     Trial::test(boot.name, move || {
         usher_skip::skip!("{}: {reason}", boot.name);
         Ok(())
@@ -152,7 +152,8 @@ fn run(boot: &Boot) -> Result<(), Failed> {
     }
 }
 
-/// The names of the checks of a boot: those that the environment chooses, else its own.
+/// Returns the names of the checks of a boot: those chosen by the environment variable, else the
+/// boot's own.
 fn chosen(boot: &Boot) -> Vec<String> {
     let only = std::env::var("USHER_HOSTS_ONLY");
     let parts: Vec<&str> = match &only {
@@ -172,7 +173,7 @@ fn chosen(boot: &Boot) -> Vec<String> {
     names.filter(is_chosen).collect()
 }
 
-/// The command that runs these checks in the guest.
+/// Returns the command that runs these checks in the guest.
 fn job(chosen: &[String]) -> Vec<String> {
     let mut job = vec!["/usr/bin/env".to_owned(), format!("{IN_GUEST}=1")];
     if chosen.iter().any(|name| name == crate::AFTER_REBOOT.0) {
@@ -187,12 +188,12 @@ fn job(chosen: &[String]) -> Vec<String> {
     job
 }
 
-/// Whether a check installs the Debian packages.
+/// Returns whether a check installs the Debian packages.
 fn needs_packages(name: &str) -> bool {
     name.starts_with("package::")
 }
 
-/// Whether a check runs docker or rootless podman.
+/// Returns whether a check runs docker or rootless podman.
 fn needs_containers(name: &str) -> bool {
     name.starts_with("containers::") || name.starts_with("table::")
 }
@@ -205,7 +206,7 @@ struct Output {
 }
 
 impl Write for Output {
-    /// The lab writes whole lines.
+    /// Writes one line: the lab passes whole lines.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let table = text.strip_prefix(crate::table::LINE);
@@ -224,8 +225,8 @@ impl Write for Output {
 }
 
 impl Output {
-    /// Writes the documents. Fails if the table has changed; the figures of the session differ each
-    /// time.
+    /// Writes the documents. Fails if the table has changed. A changed session is no failure,
+    /// because its figures differ each time.
     fn compare(&self) -> Result<(), Failed> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         if !self.session.is_empty() {

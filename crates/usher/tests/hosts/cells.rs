@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Tries each feature in the environment of this process, and prints one line for each: `hosts
-//! cells`. The table runs it in sessions, services and containers.
+//! The program `hosts cells`: tries each feature in the environment of this process, and prints one
+//! line per feature. The check of the table runs it in sessions, services and containers.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// The features, in the order of the table.
+/// The features, in the order of the table's rows.
 pub const FEATURES: [&str; 7] = [
     "run", "attach", "detach", "bg", "status", "explain", "sched",
 ];
-/// Prefix of each line.
+/// Prefix of each output line.
 pub const CELL: &str = "cell: ";
 const USHER: &str = "/usr/local/bin/usher";
 
-/// Prints `cell: FEATURE: works` or `cell: FEATURE: MESSAGE`.
+/// Tries all features and prints `cell: FEATURE: works` or `cell: FEATURE: MESSAGE` for each.
 pub fn print() -> ExitCode {
     for feature in FEATURES {
         let verdict = attempt(feature).err().unwrap_or_else(|| "works".to_owned());

@@ -13,12 +13,14 @@ use usher_model::CpuSet;
 use crate::shell::{Answer, Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service, wait_for};
 
-/// The limits of each container, as podman and docker name them, and the guest's programs.
+/// Options for the limits of each container, in the syntax of podman and docker, and the mount of
+/// the guest's programs.
 const OPTIONS: &str = "run --rm --network=none --name box --cpuset-cpus=0-3 --cpus=2 \
     --volume=/usr:/usr:ro --volume=/usr/local:/usr/local:ro";
-/// Overlay file systems are a module of the guest's kernel, and the guest has no modules.
+/// Storage driver without overlay file systems, which are a module of the guest's kernel; the guest
+/// has no modules.
 const PODMAN: &str = "podman --storage-driver=vfs";
-/// So are bridges and netfilter.
+/// Settings without bridges and netfilter, which are also modules of the guest's kernel.
 const DOCKER_SETTINGS: &str = r#"{
     "storage-driver": "vfs", "bridge": "none", "iptables": false, "ip6tables": false,
     "ip-forward": false
@@ -30,7 +32,7 @@ pub enum Runtime {
     Podman,
     Docker,
     Nspawn,
-    /// podman without root: alice is root in the container.
+    /// podman without root; the user alice is root inside the container.
     RootlessPodman,
 }
 
@@ -51,7 +53,7 @@ impl Runtime {
         }
     }
 
-    /// The account that starts the container.
+    /// Returns the account that starts the container.
     fn user(self) -> &'static str {
         match self {
             Self::RootlessPodman => "alice",
@@ -86,7 +88,7 @@ impl Runtime {
     }
 }
 
-/// Makes a folder with which a container of the guest's own programs starts.
+/// Makes a folder with the guest's own programs as the root file system of a container.
 fn rootfs(shell: &mut Shell) -> String {
     let made = shell.run(
         "box=~/box && mkdir -p $box/{proc,sys,dev,tmp,run,etc,usr,root,var/lib} && \
@@ -97,7 +99,7 @@ fn rootfs(shell: &mut Shell) -> String {
     made.ok().trim().to_owned()
 }
 
-/// Starts docker, which [`fresh`](crate::state::fresh) stops, and imports the folder.
+/// Starts docker, which [`fresh`](crate::state::fresh) stops, and imports the folder as an image.
 fn start_docker(shell: &mut Shell) {
     fs::create_dir_all("/etc/docker").unwrap();
     fs::write("/etc/docker/daemon.json", DOCKER_SETTINGS).unwrap();
@@ -110,8 +112,8 @@ fn start_docker(shell: &mut Shell) {
     .ok();
 }
 
-/// Users' managers with the controller `cpuset`, which rootless podman needs for a
-/// cpuset. systemd delegates `cpu`, `memory` and `pids` alone unless told otherwise.
+/// Configures users' service managers to have the controller `cpuset`, which rootless podman
+/// requires for a cpuset. By default systemd delegates only `cpu`, `memory` and `pids`.
 pub struct Delegation;
 
 impl Delegation {
@@ -125,7 +127,8 @@ impl Delegation {
         Self
     }
 
-    /// The next login starts another manager.
+    /// Ends the user's service manager; the next login starts another one with the new
+    /// configuration.
     fn renew() {
         root("systemctl daemon-reload; systemctl stop user@1000.service");
     }
@@ -138,7 +141,8 @@ impl Drop for Delegation {
     }
 }
 
-/// Both commands pass the status of the program on.
+/// Checks that `usher run` and `usher bg` work in a container and pass on the exit status of the
+/// program.
 pub fn run_and_bg_work_inside() {
     let _delegation = Delegation::new();
     for runtime in Runtime::ALL {
@@ -150,7 +154,7 @@ pub fn run_and_bg_work_inside() {
     }
 }
 
-/// The scheduler belongs to the host.
+/// Checks that `usher sched` is refused in a container, because the scheduler belongs to the host.
 pub fn sched_is_refused_in_one_line() {
     let _delegation = Delegation::new();
     for runtime in Runtime::ALL {
@@ -160,7 +164,7 @@ pub fn sched_is_refused_in_one_line() {
     }
 }
 
-/// The state of a payload that a detach must restore.
+/// The state of a container's program before an attach, which a detach must restore.
 #[derive(Debug, PartialEq, Eq)]
 struct Before {
     cgroup: PathBuf,
@@ -182,8 +186,9 @@ impl Before {
     }
 }
 
-/// A payload that is attached from outside keeps the container's cgroup and limits, and gets
-/// a seat within the container's cpuset. After a detach all is as before.
+/// Checks that a container's program that is attached from outside keeps the container's cgroup and
+/// limits, and gets a seat within the container's cpuset. After a detach its former state is
+/// restored.
 pub fn attach_from_outside_keeps_the_cgroup() {
     let _delegation = Delegation::new();
     start_service();

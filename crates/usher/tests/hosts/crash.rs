@@ -6,7 +6,7 @@ use crate::kills::{Killed, round};
 use crate::shell::{Shell, root};
 use crate::state::{Program, disjoint, everywhere, start_service, status, wait_for};
 
-/// systemd or the keeper starts another daemon, which seats the programs again.
+/// Kills the daemon. systemd or the keeper starts another daemon, which seats the programs again.
 pub fn a_killed_daemon_seats_again() {
     start_service();
     let mut alice = Shell::of("alice");
@@ -22,7 +22,7 @@ pub fn a_killed_daemon_seats_again() {
     disjoint(&[&programs[0], &programs[1]]);
 }
 
-/// Kills daemon and keeper together. The next start releases attached programs.
+/// Kills daemon and keeper at once. The next start of the unit releases attached programs.
 pub fn a_killed_unit_undoes_all() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
@@ -42,15 +42,15 @@ pub fn a_killed_unit_undoes_all() {
     assert_eq!(attached.cgroup(), cgroup);
 }
 
-/// Kills daemon, keeper and launchers at once, without a restart: `ExecStopPost=` undoes all.
-/// Programs are launched, attached, demoted and stopped.
+/// Kills daemon, keeper and launchers at once, without a restart of the unit: `ExecStopPost=`
+/// undoes all changes. The programs are launched, attached, demoted and stopped programs.
 pub fn the_unit_undoes_all_by_itself() {
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
     let took = round(Killed::All, &mut alice, &mut bob);
     println!("undone {} ms after the kills", took.as_millis());
 }
 
-/// `systemctl stop` right after the kill of daemon, keeper and launcher.
+/// Kills daemon, keeper and launcher, and runs `systemctl stop` right after the kill.
 pub fn a_killed_unit_that_is_stopped_undoes_all() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));

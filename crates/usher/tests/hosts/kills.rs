@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! SIGKILL for processes of Usher under systemd, in rounds: the time until everything is
-//! undone. The unit is not restarted, so the keeper, launchers and `ExecStopPost=` undo.
+//! SIGKILL for processes of Usher under systemd, in rounds, and the time until all changes are
+//! undone. The unit is not restarted, so the keeper, the launchers or `ExecStopPost=` must undo.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use crate::shell::{Shell, root};
 use crate::state::{Program, children, disjoint, everywhere, kill, start_service_with, wait_for};
 
 const ROUNDS: usize = 10;
-/// More than there are CPUs.
+/// Number of busy threads: one more than there are CPUs.
 const BUSY_THREADS: usize = 9;
 
-/// Which processes a round kills.
+/// The processes that a round kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Killed {
     Daemon,
     Keeper,
-    /// Daemon and keeper.
+    /// The daemon and its keeper.
     Both,
-    /// Daemon, keeper and launchers.
+    /// The daemon, its keeper and the launchers.
     All,
 }
 
@@ -36,11 +36,11 @@ impl Killed {
     }
 }
 
-/// Programs of alice and bob under the system's daemon. Of each pair the first one is launched,
-/// the second one attached.
+/// Programs of alice and bob under the system's daemon. The first program of each pair is launched,
+/// the second attached.
 struct Workload {
     seated: [Program; 2],
-    /// Stopped, because busy threads need all CPUs.
+    /// Background programs, which are stopped because busy threads need all CPUs.
     demoted: [Program; 2],
     busy: Vec<Program>,
 }
@@ -84,12 +84,12 @@ impl Workload {
         [self.seated[0].launcher(), self.demoted[0].launcher()]
     }
 
-    /// In an emulated machine busy threads would slow down the undo, too.
+    /// Ends the busy threads, which would slow down the undo in an emulated machine.
     fn end_busy_threads(&mut self) {
         self.busy.clear();
     }
 
-    /// Waits until the programs run where and as they did before.
+    /// Waits until the programs have the affinity, priority and state that they had before.
     fn wait_until_undone(&self) {
         let all = Some(everywhere());
         wait_for("everything to be undone", || {
@@ -105,7 +105,7 @@ impl Workload {
     }
 }
 
-/// The pid of the unit's daemon or keeper, by the name of the process.
+/// Returns the pid of the unit's daemon or keeper, by the name of the process.
 fn process(name: &str) -> Option<i32> {
     let cgroup = "/sys/fs/cgroup/system.slice/usher.service/cgroup.procs";
     let found = fs::read_to_string(cgroup).unwrap_or_default();
@@ -116,8 +116,8 @@ fn process(name: &str) -> Option<i32> {
     })
 }
 
-/// One round: the time from the first kill until all is undone or, if the keeper alone was
-/// killed, until another keeper runs.
+/// Runs one round. Returns the time from the first kill until all is undone or, if only the keeper
+/// was killed, until another keeper runs.
 pub fn round(killed: Killed, alice: &mut Shell, bob: &mut Shell) -> Duration {
     start_service_with("Restart=no\n");
     let mut workload = Workload::new(alice, bob);

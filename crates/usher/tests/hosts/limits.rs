@@ -5,7 +5,8 @@
 use crate::shell::{Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service};
 
-/// A quota of the user's slice for a launched program, and a quota of a service that launches.
+/// Checks the quota of the user's slice for a launched program, and the quota of a service for a
+/// program that the service launches.
 pub fn programs_keep_quotas() {
     start_service();
     root("systemctl set-property --runtime user-1000.slice CPUQuota=150% TasksMax=100").ok();

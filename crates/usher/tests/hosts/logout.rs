@@ -5,7 +5,8 @@
 use crate::shell::{Shell, root};
 use crate::state::{Program, disjoint, start_service, wait_for};
 
-/// A program that survives its session keeps its seat, and the daemon releases it.
+/// Checks that a program that survives its session keeps its seat, and that the daemon can release
+/// it.
 pub fn programs_that_survive_stay_seated() {
     start_service();
     let mut alice = Shell::of("alice");
@@ -21,7 +22,7 @@ pub fn programs_that_survive_stay_seated() {
     second.roams();
 }
 
-/// Ends a session of alice, and waits until logind knows.
+/// Ends a session of alice, and waits until logind has removed the session.
 pub fn log_out(alice: Shell) {
     drop(alice);
     wait_for("the session to close", || {
@@ -35,8 +36,8 @@ fn manager_is_active() -> bool {
     root("systemctl is-active user@1000.service").text == "active\n"
 }
 
-/// Some seconds after the logout, logind stops a manager that nothing needs. Waits until it has
-/// done so for another user, after a later logout.
+/// Waits until logind has stopped the service manager of another user, after a later logout. logind
+/// stops a manager without sessions and lingering some seconds after the logout.
 fn managers_without_programs_end() {
     let mut bob = Shell::of("bob");
     bob.run("true").ok();
@@ -55,8 +56,8 @@ fn all_ends() {
     assert!(!manager_is_active());
 }
 
-/// A program that survives its session keeps the user's manager, and with it the daemon.
-/// Both end after the last program, and release what was attached.
+/// Checks that a program that survives its session keeps the user's manager, and with it the
+/// daemon. Manager and daemon end after the last program, and release attached programs.
 pub fn a_users_daemon_lives_as_long_as_its_programs() {
     let mut alice = Shell::of("alice");
     alice.run(crate::users::START).ok();
@@ -71,7 +72,7 @@ pub fn a_users_daemon_lives_as_long_as_its_programs() {
     all_ends();
 }
 
-/// With lingering, a service that was launched keeps its seat after the logout.
+/// Checks that with lingering, a launched service keeps its seat after the logout.
 pub fn a_lingering_user_keeps_daemon_and_seats() {
     root("loginctl enable-linger alice").ok();
     let mut alice = Shell::of("alice");
@@ -92,7 +93,7 @@ pub fn a_lingering_user_keeps_daemon_and_seats() {
     all_ends();
 }
 
-/// The end of a user's manager ends the user's daemon, which releases all programs.
+/// Checks that the end of a user's manager ends the user's daemon, which releases all programs.
 pub fn a_users_daemon_releases_on_exit() {
     let mut alice = Shell::of("alice");
     alice.run(crate::users::START).ok();

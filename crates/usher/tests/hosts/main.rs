@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Usher on hosts with systemd: the installed programs, used by root and by two
-//! ordinary users in login sessions and services of their own.
+//! Tests of Usher on hosts with systemd: the installed programs, used by root and by two ordinary
+//! users in login sessions and services of their own.
 //!
-//! On the host the tests of this program are boots of guests. In a guest the same
-//! program is installed at `/usr/local/lib/usher-lab/hosts`; its tests are checks there.
-//! It is also the program that the checks launch: `hosts work THREADS`, `hosts cells`.
+//! On the host, each test of this program boots a guest. In a guest the same program is installed
+//! at `/usr/local/lib/usher-lab/hosts`; there its tests are the checks. The same program is also
+//! what the checks launch: `hosts work THREADS`, `hosts cells`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
@@ -32,9 +32,9 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Set in guests.
+/// Environment variable that is set in guests.
 const IN_GUEST: &str = "USHER_HOSTS_GUEST";
-/// Set in guests that are rebooted after the checks.
+/// Environment variable that is set in guests that are rebooted after the checks.
 const REBOOTS: &str = "USHER_HOSTS_REBOOTS";
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn trial(&(name, check): &Check) -> Trial {
 
 type Check = (&'static str, fn());
 
-/// Runs last, after a reboot.
+/// The check that runs last, after a reboot.
 const AFTER_REBOOT: Check = (
     "reboot::the_enabled_service_runs_again",
     reboot::the_enabled_service_runs_again,

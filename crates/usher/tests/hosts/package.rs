@@ -13,17 +13,20 @@ use crate::state::{Program, disjoint, own_cgroups, status, wait_for};
 
 const DEBS: &str = "/usr/local/lib/usher-lab/debs";
 const NEWER_DEBS: &str = "/usr/local/lib/usher-lab/newer-debs";
-/// The image leaves out documents and manual pages of all packages.
+/// Command of apt. Documents and manual pages are included, which the image leaves out for all
+/// packages.
 const APT: &str = "DEBIAN_FRONTEND=noninteractive apt-get --yes -qq -o Dpkg::Use-Pty=0 \
     -o Dpkg::Options::='--path-include=/usr/share/doc/*' \
     -o Dpkg::Options::='--path-include=/usr/share/man/*'";
 const NAMES: &str = "usher libusher-tasks0 libusher-tasks-dev usher-dev";
-/// State of apt, dpkg and systemd; logs; home directories.
+/// Directories whose files are not compared: state of apt, dpkg and systemd; logs; home
+/// directories.
 const OTHERS: &str = "-path /home -o -path /root -o -path /var/log -o -path /var/cache -o \
     -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /etc/ld.so.cache -o \
     -path '/var/tmp/messages-*' -o -path '*/systemd-private-*'";
 
-/// Hides the installed programs and units, which take precedence over those of the packages.
+/// Hides the installed programs and units while it lives, because they take precedence over those
+/// of the packages.
 struct Hidden;
 
 impl Hidden {
@@ -33,7 +36,7 @@ impl Hidden {
         for dir in Self::DIRS {
             root(&format!("mount -t tmpfs -o mode=755 tmpfs {dir}")).ok();
         }
-        // Files that the hidden service has left.
+        // Removes files that the hidden service has left.
         root("rm -rf /var/lib/usher /run/usher; systemctl daemon-reload").ok();
         Self
     }
@@ -54,7 +57,7 @@ fn files() -> BTreeSet<String> {
     found.text.lines().map(str::to_owned).collect()
 }
 
-/// Makes the service seat all programs.
+/// Configures the service to seat all programs.
 fn seat_all() {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
@@ -63,7 +66,7 @@ fn seat_all() {
     fs::write(format!("{dir}/policy.conf"), lines).unwrap();
 }
 
-/// All four packages: the service is enabled and runs, an upgrade keeps programs, removal
+/// Checks all four packages: the service is enabled and runs, an upgrade keeps programs, removal
 /// releases them, and a purge leaves nothing.
 pub fn installs_upgrades_and_purges() {
     let _hidden = Hidden::new();
@@ -135,7 +138,7 @@ fn is_clean(before: &BTreeSet<String>) {
     });
 }
 
-/// One session of root and alice with the package, recorded for `docs/guest-session.md`.
+/// Runs one session of root and alice with the package, and records it for `docs/guest-session.md`.
 pub fn a_whole_session() {
     let _hidden = Hidden::new();
     let before = files();
@@ -209,7 +212,8 @@ fn install(log: &mut Log, system: &mut Shell) {
     log.run(system, "systemctl restart usher");
 }
 
-/// Runs, attaches and detaches. Returns the two launched programs, and background work.
+/// Launches, attaches and detaches programs. Returns the two launched programs, and background
+/// work.
 fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
     log.title("Programs of alice");
     log.run(alice, "usher run -- sh -c 'exit 7'; echo $?");
@@ -278,5 +282,5 @@ fn kill_it(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Pro
     managed(&before);
 }
 
-/// Prefix of each line of the document in the output of a guest.
+/// Prefix of each line of the document `docs/guest-session.md` in the output of a guest.
 pub use crate::session_log::LINE;

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::shell::{Shell, root};
 use crate::state::{Program, own_cgroups, wait_for};
 
-/// Exists after the reboot.
+/// File that [`reboot`] creates and that exists after the reboot.
 const MARK: &str = "/var/lib/usher-lab-rebooted";
 
 /// Returns whether [`reboot`] has rebooted the guest.
@@ -28,7 +28,7 @@ pub fn reboot() -> ! {
     }
 }
 
-/// The enabled service runs, and nothing is left of the boot before.
+/// Checks that the enabled service runs, and that nothing is left of the previous boot.
 pub fn the_enabled_service_runs_again() {
     wait_for("the service to run", || {
         let state = root("systemctl is-active usher");

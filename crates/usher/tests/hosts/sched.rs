@@ -7,7 +7,8 @@ use std::fs;
 use crate::shell::Shell;
 use crate::state::{Program, start_service, wait_for};
 
-/// Root starts and stops it beside the service; a user is refused in one line.
+/// Checks that root can start and stop the scheduler beside the service, and that a user is refused
+/// in one line.
 pub fn root_starts_and_stops_it() {
     start_service();
     let state = || fs::read_to_string("/sys/kernel/sched_ext/state").unwrap();

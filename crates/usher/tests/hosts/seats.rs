@@ -6,8 +6,8 @@
 use crate::shell::{Shell, root};
 use crate::state::{Program, WORK, disjoint, start_service, wait_for};
 
-/// Launched by two users in their sessions and by a service of root. Programs of users stay
-/// below their slices; the program of the service stays in the service.
+/// Checks programs that two users launch in their sessions and that a service of root launches.
+/// Programs of users stay below their slices; the program of the service stays in the service.
 pub fn three_users_get_disjoint_caches() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
@@ -41,7 +41,7 @@ pub fn three_users_get_disjoint_caches() {
     second.roams();
 }
 
-/// Attached programs of a session, of a user's service and of a system service.
+/// Checks attached programs of a session, of a user's service and of a system service.
 pub fn attached_programs_stay_in_their_units() {
     start_service();
     let mut alice = Shell::of("alice");
@@ -83,7 +83,7 @@ pub fn attached_programs_stay_in_their_units() {
     user.ends();
 }
 
-/// Another user's process, init, and a process that does not exist.
+/// Checks attaches of another user's process, of init, and of a process that does not exist.
 pub fn a_refused_attach_changes_nothing() {
     start_service();
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));

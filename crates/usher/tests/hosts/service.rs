@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::shell::{Shell, root};
 use crate::state::{Program, own_cgroups, start_service, status, wait_for};
 
-/// Users get answers from the daemon while it runs, and a one-line error afterwards.
+/// Checks that users get answers from the daemon while the service runs, and a one-line error
+/// afterwards.
 pub fn starts_answers_and_stops() {
     root("systemctl start usher").ok();
     assert_eq!(root("systemctl is-active usher").ok(), "active\n");
@@ -23,7 +24,7 @@ pub fn starts_answers_and_stops() {
     alice.run("usher status").refused();
 }
 
-/// An orderly restart releases programs; their launchers register them again.
+/// Checks that an orderly restart releases programs, and that their launchers register them again.
 pub fn a_restart_keeps_programs() {
     start_service();
     let mut alice = Shell::of("alice");

@@ -44,7 +44,8 @@ impl Log {
         self.command(shell, line);
         let answer = shell.run(line);
         for line in answer.text.lines() {
-            // A terminal shows only the last version of lines that overwrite themselves.
+            // Only the text after the last carriage return is recorded: a terminal shows only the
+            // last version of a line that overwrites itself.
             let shown = line.trim_end().rsplit('\r').next().unwrap_or_default();
             self.text.push_str(shown);
             self.text.push('\n');
@@ -65,7 +66,7 @@ impl Log {
         if std::mem::take(&mut self.in_code) {
             self.text.push_str("```\n");
         }
-        // The harness has begun a line.
+        // Ends the line that the test harness has begun.
         println!();
         for line in self.text.lines() {
             println!("{LINE}{line}");

@@ -6,8 +6,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A login shell in a session of its own: pam_systemd puts it into `session-N.scope` of
-/// the user's slice and starts the user's service manager. Dropping it logs out.
+/// A login shell in a session of its own. pam_systemd puts the shell into `session-N.scope` of the
+/// user's slice and starts the user's service manager. Dropping the value logs the user out.
 pub struct Shell {
     user: String,
     child: Child,
@@ -19,7 +19,7 @@ pub struct Shell {
 #[derive(Debug)]
 pub struct Answer {
     pub status: i32,
-    /// Standard output and standard error.
+    /// Standard output and standard error together.
     pub text: String,
 }
 
@@ -89,7 +89,7 @@ impl Shell {
             "{line} </dev/null >>/var/tmp/messages-$USER 2>&1 & echo $!"
         ));
         let text = started.ok();
-        // The shell may report killed jobs in other lines.
+        // Lines that are no pid are skipped, because the shell may report killed jobs.
         let mut pids = text.lines().filter_map(|line| line.parse().ok());
         pids.next().unwrap()
     }
@@ -102,7 +102,7 @@ impl Drop for Shell {
     }
 }
 
-/// Runs a command line as root in the job's own service.
+/// Runs a command line as root, in the service that runs the job.
 pub fn root(line: &str) -> Answer {
     let output = Command::new("bash")
         .args(["-c", line])

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! State of programs as reported by the kernel and systemd, and the cleanup between checks.
+//! State of programs as reported by the kernel and systemd (seats, priorities, cgroups, stops),
+//! waiting for a state, and the cleanup between checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The program that checks launch.
 pub const WORK: &str = "/usr/local/lib/usher-lab/hosts work";
 
-/// Polls until there is an answer.
+/// Polls until `ask` returns a value.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -88,7 +89,7 @@ impl Program {
         fields.map(str::to_owned).collect()
     }
 
-    /// Returns whether it is stopped by a signal, or in a frozen cgroup.
+    /// Returns whether the program is stopped by a signal, or in a frozen cgroup.
     pub fn is_stopped(&self) -> bool {
         let stopped = self.stat().first().is_some_and(|state| state == "T");
         let events = fs::read_to_string(self.cgroup().join("cgroup.events"));
@@ -103,7 +104,7 @@ impl Program {
         program
     }
 
-    /// Returns the main process of a unit.
+    /// Returns the main process of a unit as a program.
     pub fn of_unit(shell: &mut Shell, systemctl: &str, unit: &str, threads: usize) -> Self {
         let pid = wait_for(&format!("the main process of {unit}"), || {
             let pid = shell
@@ -141,15 +142,15 @@ impl Program {
             .then_some(first)
     }
 
-    /// Returns the path of its cgroup.
+    /// Returns the path of the program's cgroup.
     pub fn cgroup(&self) -> PathBuf {
         let lines = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).unwrap();
         let path = lines.lines().find_map(|line| line.strip_prefix("0::/"));
         Path::new("/sys/fs/cgroup").join(path.unwrap())
     }
 
-    /// Returns a file of its cgroup, or of the nearest cgroup above that has the file and for which
-    /// the condition holds.
+    /// Returns the content of a file of the program's cgroup. If the cgroup lacks the file, or its
+    /// content does not satisfy the condition, the nearest cgroup above that does is used.
     pub fn limit(&self, file: &str, is_limit: impl Fn(&str) -> bool) -> Option<String> {
         let dir = self.cgroup();
         dir.ancestors().find_map(|dir| {
@@ -166,7 +167,8 @@ impl Program {
         (number(16), number(38))
     }
 
-    /// Waits for a seat: whole caches, fewer than all.
+    /// Waits until the program has a seat, and returns the seat: whole last-level caches, but not
+    /// all.
     pub fn seat(&self) -> CpuSet {
         let all = everywhere();
         let caches = caches();
@@ -177,7 +179,7 @@ impl Program {
         })
     }
 
-    /// Waits until it may run on every CPU again.
+    /// Waits until the program may run on every CPU again.
     pub fn roams(&self) {
         let all = everywhere();
         wait_for("a program to be released", || {
@@ -204,11 +206,12 @@ impl Drop for Program {
 
 /// Sends SIGKILL to a process that a check or the service started.
 pub fn kill(pid: i32) {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call involves no memory.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Waits until each of these programs has whole caches that no other one has.
+/// Waits until each program has a seat of whole last-level caches, and no two seats share a CPU.
+/// Returns the seats.
 pub fn disjoint(programs: &[&Program]) -> Vec<CpuSet> {
     wait_for("disjoint seats", || {
         let seats: Vec<CpuSet> = programs.iter().map(|program| program.seat()).collect();
@@ -219,7 +222,7 @@ pub fn disjoint(programs: &[&Program]) -> Vec<CpuSet> {
     })
 }
 
-/// Returns whether a process executes the worker.
+/// Returns whether a process executes the worker program of the checks.
 fn works(pid: i32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|&byte| byte == 0);
@@ -245,7 +248,7 @@ fn descendants(pid: i32) -> Vec<i32> {
     below.into_iter().chain(deeper).collect()
 }
 
-/// Returns the state that the system daemon reports, once it answers.
+/// Returns the state that the system's daemon reports. Polls until the daemon answers.
 pub fn status() -> Value {
     wait_for("the daemon's status", || {
         let answer = root("usher status --json 2>/dev/null");
@@ -258,7 +261,7 @@ pub fn start_service() {
     start_service_with("");
 }
 
-/// As above, with other lines in its unit.
+/// As [`start_service`], with additional lines in the unit.
 pub fn start_service_with(more: &str) {
     let dir = "/run/systemd/system/usher.service.d";
     fs::create_dir_all(dir).unwrap();
@@ -272,7 +275,7 @@ pub fn start_service_with(more: &str) {
     .ok();
 }
 
-/// Returns all cgroups of Usher's.
+/// Returns all cgroups that Usher has made.
 pub fn own_cgroups() -> Vec<String> {
     let found = root("find /sys/fs/cgroup -type d -name 'usher-*'").ok();
     found.lines().map(str::to_owned).collect()

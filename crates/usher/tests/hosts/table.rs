@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The table of `docs/hosts.md`: each feature for root and a user, with the system's and a
-//! user's daemon, in a session, a service and containers.
+//! Generates and checks the table of `docs/hosts.md`. The table states for each feature whether it
+//! works: for root and a user, with the system's and a user's daemon, in a session, a service and
+//! containers.
 
 use std::fmt::Write as _;
 
@@ -10,11 +11,11 @@ use crate::shell::Shell;
 use crate::state::{fresh, start_service};
 use crate::users::START;
 
-/// Prefix of each line of the document in the output of a guest.
+/// Prefix of each line of the document `docs/hosts.md` in the output of a guest.
 pub const LINE: &str = "docs/hosts.md: ";
 const CELLS: &str = "/usr/local/lib/usher-lab/hosts cells";
 
-/// Where a user runs Usher.
+/// The environment in which Usher is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Session,
@@ -23,7 +24,8 @@ enum Place {
 }
 
 impl Place {
-    /// The columns of an account. Rootless podman has none for root.
+    /// Returns the columns of the table for an account. There is no column of rootless podman for
+    /// root.
     fn all(account: &str) -> Vec<Self> {
         let runtimes = Runtime::ALL.into_iter();
         let runtimes = runtimes.filter(|&one| account != "root" || one != Runtime::RootlessPodman);
@@ -43,10 +45,10 @@ impl Place {
     }
 }
 
-/// The results of one user in one environment, by feature.
+/// The results for one user in one environment, by feature.
 type Column = Vec<String>;
 
-/// Prints the document, and fails if a feature that must work does not.
+/// Fills and prints the table, and fails if a feature that must work does not.
 pub fn every_cell() {
     let mut notes: Vec<String> = Vec::new();
     let mut text = String::from(HEAD);
@@ -81,7 +83,7 @@ pub fn every_cell() {
     for (at, note) in notes.iter().enumerate() {
         writeln!(text, "{}. `{note}`", at + 1).unwrap();
     }
-    // The harness has begun a line.
+    // Ends the line that the test harness has begun.
     println!();
     for line in text.lines() {
         println!("{LINE}{line}");
@@ -148,7 +150,7 @@ fn column(shell: &mut Shell, user: &str, place: Place) -> Column {
     FEATURES.iter().map(verdict).collect()
 }
 
-/// Cells that must work and do not.
+/// Returns the cells of a column that must work and do not.
 fn must_work(daemon: &str, user: &str, place: Place, column: &Column) -> Vec<String> {
     let is_due = |feature: &str| match (place, feature) {
         (_, "sched") => user == "root" && daemon == "system" && place == Place::Session,

@@ -9,14 +9,15 @@ use std::process::Command;
 use libtest_mimic::Failed;
 
 const PREFIX: &str = "/usr/local";
-/// The packages of this version, and of the next one, below the prefix.
+/// Directory of the packages of this version below the prefix; the next constant is that of the
+/// packages of the next version.
 const DEBS: &str = "lib/usher-lab/debs";
 const NEWER_DEBS: &str = "lib/usher-lab/newer-debs";
-/// Contents of the packages beside `usher`.
+/// Files of the packages other than `usher`.
 const SHIPPED: [&str; 2] = ["libusher_ompt.so", "libusher_tasks_capi.a"];
 /// Another, if the sources have `evidence/`.
 const BENCH: &str = "usher-bench";
-/// The tools that build them, with their packages.
+/// Programs that build the packages, each with the Debian package that contains it.
 const TOOLS: [(&str, &str); 2] = [("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")];
 
 /// An installation in a temporary directory.
@@ -25,7 +26,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Installs `usher`, its units and this program.
+    /// Installs `usher`, its units and this test program.
     pub fn install() -> Result<Self, Failed> {
         let dir = tempfile::tempdir()?;
         let tree = dir.path().join("tree");
@@ -60,7 +61,8 @@ impl Tree {
                 .arg(built())
                 .arg(version)
                 .arg(self.dir.path().join("debs"));
-            // Debug builds are large: compression would take most of the time.
+            // No compressed debug packages are made: debug builds are large, and compression would
+            // take most of the time.
             build.env("DEB_BUILD_OPTIONS", "noautodbgsym");
             build.env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
             succeed(&mut build)?;
@@ -76,7 +78,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the directory that the guest has at `/usr/local`.
+    /// Returns the directory that the guest mounts at `/usr/local`.
     pub fn prefix(&self) -> PathBuf {
         self.dir.path().join(&PREFIX[1..])
     }
@@ -88,7 +90,7 @@ fn built() -> &'static Path {
     usher.parent().unwrap_or(usher)
 }
 
-/// Returns why no packages can be built here.
+/// Returns the reason why no packages can be built on this host; `None` if they can.
 pub fn no_packages() -> Option<String> {
     let lacks = |(tool, _): &&(&str, &str)| Command::new(tool).arg("--version").output().is_err();
     if let Some((tool, package)) = TOOLS.iter().find(lacks) {
@@ -101,7 +103,7 @@ pub fn no_packages() -> Option<String> {
     Some(format!("{missing} is not built (make lab builds it)"))
 }
 
-/// Copies a program without its debug information, which is most of it.
+/// Copies a program without its debug information, which is most of the file.
 fn strip(from: &Path, to: &Path) -> Result<(), Failed> {
     succeed(Command::new("strip").arg("-o").arg(to).arg(from))
 }

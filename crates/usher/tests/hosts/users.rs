@@ -5,13 +5,13 @@
 use crate::shell::Shell;
 use crate::state::{Program, WORK};
 
-/// Starts the user's unit with the policy that seats all programs.
+/// Shell command that starts the user's unit with the policy that seats all programs.
 pub const START: &str = "mkdir -p ~/.config/systemd/user/usher.service.d && \
     printf '[Service]\\nExecStart=\\nExecStart=/usr/local/bin/usher daemon --policy equal\\n' \
     >~/.config/systemd/user/usher.service.d/policy.conf && systemctl --user daemon-reload && \
     systemctl --user start usher";
 
-/// Launched and attached, in a session and in a service of the user.
+/// Checks launched and attached programs, in a session and in a service of the user.
 pub fn a_daemon_of_a_user_seats() {
     let mut alice = Shell::of("alice");
     alice.run(START).ok();
@@ -33,7 +33,7 @@ pub fn a_daemon_of_a_user_seats() {
     }
 }
 
-/// The daemon of another user names the first one, and gives no seats.
+/// Checks that the daemon of another user names the first daemon, and gives no seats.
 pub fn a_second_daemon_abstains() {
     let (mut alice, mut bob) = (Shell::of("alice"), Shell::of("bob"));
     alice.run(START).ok();

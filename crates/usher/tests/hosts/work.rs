@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The program that the checks launch: threads that compute at intervals. The CPUs of a guest share
-//! one CPU of the host, so threads that never sleep slow down everything.
+//! The program that the checks launch: threads that compute at intervals. The threads sleep in
+//! between, because the CPUs of a guest share one CPU of the host, and threads that never sleep
+//! would slow down everything.
 
 use std::time::{Duration, Instant};
 

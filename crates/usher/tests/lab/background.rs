@@ -39,8 +39,8 @@ fn used(pid: i32) -> Option<u64> {
     stat.rsplit_once(") ")?.1.split(' ').nth(11)?.parse().ok()
 }
 
-/// Returns whether the cgroup of a process is frozen; the root cgroup, which has the unmanaged
-/// programs, cannot be.
+/// Returns whether the cgroup of a process is frozen. The root cgroup, which contains the unmanaged
+/// programs, cannot be frozen.
 fn frozen(pid: i32) -> Option<bool> {
     let events = fs::read_to_string(cgroup(pid)?.join("cgroup.events")).unwrap_or_default();
     Some(events.lines().any(|line| line == "frozen 1"))
@@ -56,7 +56,8 @@ fn goes_on(pid: i32) {
     });
 }
 
-/// Starts work under a policy of the paper, which stops it by the utilisation of the CPUs.
+/// Starts background work under a policy of paper 2, which stops the work by the utilisation of the
+/// CPUs.
 fn stopped_for_the_cpus(world: &World) -> (Programs, Foreground) {
     let programs = Programs::of(world, &["bg", "--policy", "eii"], 1);
     let foreground = Foreground::everywhere();
@@ -67,7 +68,7 @@ fn stopped_for_the_cpus(world: &World) -> (Programs, Foreground) {
     (programs, foreground)
 }
 
-/// Frozen while other programs need all CPUs, and no longer.
+/// Checks that the work is frozen while other programs use all CPUs, and no longer.
 pub fn is_frozen_and_continues() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);
@@ -78,7 +79,7 @@ pub fn is_frozen_and_continues() {
     goes_on(programs.pids[0]);
 }
 
-/// Kills daemon and keeper at once.
+/// Kills daemon and keeper at once, and checks that the work is thawed.
 pub fn is_thawed_when_all_die() {
     let mut world = World::new();
     let daemon = world.daemon(&[]);

@@ -22,22 +22,24 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 /// Time limit for minutes of stress, which take much longer on the host if the guest has many CPUs.
 const STRESS_TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 
-/// Guests print one after the other.
+/// Held while a guest prints, so that guests print one after the other.
 static PRINTING: Mutex<()> = Mutex::new(());
 
 struct Boot {
     name: &'static str,
     machine: &'static str,
     kernel: Wanted,
-    /// Guest time per instruction. Usher's processes have ten seconds to answer, which a busy host
-    /// may not give to a guest. Time that is counted by instructions does; at 4 ns each, it passes
-    /// about as fast as the time of an idle host. Waits for the host's files take the host's time.
+    /// Guest time per instruction in nanoseconds. Usher's processes must answer within ten seconds,
+    /// a time that a busy host may not give to a guest. Guest time that is counted by instructions
+    /// passes only while the guest runs; at 4 ns per instruction it passes about as fast as on an
+    /// idle host. Waits for the host's files take the host's time.
     instruction_ns: u32,
-    /// Prefixes of the names of checks.
+    /// Prefixes of the names of the checks that run.
     checks: &'static [&'static str],
 }
 
-/// Everything that seats programs; background work is the same on any machine.
+/// Prefixes of all checks about seats. Background work is not among them, because it is the same on
+/// any machine.
 const SEATING: &[&str] = &["machine::", "seats::", "hotplug::", "crash::"];
 const SEATING_AND_SCHED: &[&str] = &[
     "machine::",
@@ -51,7 +53,7 @@ const SEATING_AND_SCHED: &[&str] = &[
     "weights::",
 ];
 const SCHED: &[&str] = &["meter::", "sched::", "o1::", "weights::"];
-/// That each BPF program loads and does its main work; `make lab` runs the other checks.
+/// Checks that each BPF program loads and does its main work. `make lab` runs the other checks.
 const SCHED_SHORT: &[&str] = &[
     "meter::",
     "sched::runs_a_crowd",
@@ -63,7 +65,7 @@ const SCHED_SHORT: &[&str] = &[
 const STRESS: &[&str] = &["stress::"];
 const PAPER: &str = "package:4 die:2 core:6 pu:1";
 
-/// Returns the guests of `make test`, and those of `make lab`.
+/// Returns the guests of `make test` and of `make lab`.
 pub fn all() -> Vec<Trial> {
     let quick = [
         Boot {
@@ -105,7 +107,8 @@ pub fn all() -> Vec<Trial> {
             name: "quick::background",
             machine: "core:2",
             kernel: Wanted::Newest,
-            // The kernel verifies BPF programs before the daemon can answer.
+            // Guest time passes slowly here, because the kernel verifies BPF programs before the
+            // daemon can answer.
             instruction_ns: 1,
             checks: &["background::"],
         },
@@ -113,7 +116,7 @@ pub fn all() -> Vec<Trial> {
     quick.into_iter().chain(long()).map(trial).collect()
 }
 
-/// Returns every available kernel on every machine.
+/// Returns guests with every available kernel on every machine.
 fn long() -> Vec<Boot> {
     let cache = LabCache::open(
         std::env::var_os("USHER_LAB_CACHE")
@@ -152,12 +155,13 @@ fn long() -> Vec<Boot> {
     pairs.chain(stress()).collect()
 }
 
-/// Returns minutes of stress in each guest, under two kernels on three machines.
+/// Returns guests for minutes of stress, under two kernels on three machines.
 fn stress() -> impl Iterator<Item = Boot> {
     let machines = [
         ("two", "core:2", 16),
         ("hardware_threads", "package:2 core:2 pu:2", 8),
-        // With more instructions per second, 48 CPUs would only handle their ticks.
+        // 4 ns per instruction: with more instructions per second of guest time, 48 CPUs would only
+        // handle their ticks.
         ("forty_eight", PAPER, 4),
     ];
     let kernels = [("oldest", Wanted::Oldest), ("newest", Wanted::Newest)];
@@ -175,7 +179,8 @@ fn stress() -> impl Iterator<Item = Boot> {
 fn trial(boot: Boot) -> Trial {
     Trial::test(boot.name, move || {
         let outcome = match run(&boot)? {
-            // A starved host can end a guest. A fault of Usher's ends it again in the repetition.
+            // The guest is started once more: a starved host can end a guest, whereas a fault of
+            // Usher's ends the second guest too.
             GuestOutcome {
                 end: End::Died,
                 console,

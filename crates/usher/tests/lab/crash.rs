@@ -9,8 +9,8 @@ use crate::seats::{Programs, cleared, machine, seated};
 
 const CONTROL: &str = "/sys/fs/cgroup/cgroup.subtree_control";
 
-/// The keeper undoes the daemon's actions and starts another daemon, which seats all programs
-/// again.
+/// Kills the daemon. The keeper undoes the daemon's actions and starts another daemon, which seats
+/// all programs again.
 pub fn a_killed_daemon_is_replaced() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
@@ -31,7 +31,7 @@ pub fn a_killed_daemon_is_replaced() {
     cleared();
 }
 
-/// Neither daemon nor keeper is left. No controller is enabled meanwhile.
+/// Kills daemon and keeper, so that neither is left. No cgroup controller is enabled meanwhile.
 pub fn without_a_keeper_launchers_undo() {
     let enabled = || fs::read_to_string(CONTROL).unwrap();
     let before = enabled();
@@ -43,7 +43,7 @@ pub fn without_a_keeper_launchers_undo() {
     assert_eq!(enabled(), before);
     world.kill_with_keeper(daemon);
     programs.roam(&machine.all_cpus());
-    // The launchers restore the masks; the next instance removes the cgroups.
+    // The launchers have restored the masks; the next instance removes the cgroups.
     let daemon = world.daemon(&["--policy", "equal"]);
     seated(&programs, &machine);
     assert_eq!(world.end(daemon), Some(0));

@@ -21,12 +21,12 @@ impl Drop for Online {
 fn switch(cpus: &CpuSet, state: &str) {
     for cpu in cpus.iter() {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-        // The kernel refuses while it handles another CPU.
+        // The write is repeated, because the kernel refuses it while it switches another CPU.
         wait_for("a CPU to be switched", || fs::write(&path, state).ok());
     }
 }
 
-/// All CPUs of a program go offline and come back. The other programs keep disjoint seats
+/// Takes all CPUs of a program offline and online again. The other programs keep disjoint seats
 /// meanwhile.
 pub fn seats_follow_online_cpus() {
     let mut world = World::new();
@@ -34,7 +34,8 @@ pub fn seats_follow_online_cpus() {
     let whole = machine();
     let programs = Programs::run(&world, 3);
     let seats = seated(&programs, &whole);
-    // CPU 0 cannot go offline, and a core must remain for each program.
+    // Only seats without CPU 0 are chosen, because CPU 0 cannot go offline, and a core must remain
+    // for each program.
     let can_go = seats.iter().filter(|seat| !seat.contains(0));
     let lost = can_go.min_by_key(|seat| seat.len()).unwrap().clone();
     let back = Online(lost.clone());
@@ -67,7 +68,7 @@ pub fn seats_follow_online_cpus() {
     programs.roam(&whole.all_cpus());
 }
 
-/// CPUs that are offline when the daemon starts are used when they come online.
+/// Checks that CPUs which are offline when the daemon starts are used when they come online.
 pub fn cpus_that_come_later_are_used() {
     let whole = machine();
     let late = whole.domains.last().unwrap().cpus.clone();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 
-/// A loop that may run on some CPUs; it ends on drop.
+/// A loop that may run on the given CPUs; it ends when dropped.
 pub struct Loop(Child);
 
 impl Loop {
@@ -53,10 +53,11 @@ impl Loop {
         text.split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Returns the CPU that it runs on, or ran on last.
+    /// Returns the CPU on which the loop runs, or ran last.
     pub fn cpu(&self) -> usize {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        // proc(5): field 39; the name before field 3 may have spaces.
+        // The CPU is field 39 (proc(5)). The name of the process, before field 3, may contain
+        // spaces.
         let (_, fields) = text.rsplit_once(") ").unwrap();
         fields.split(' ').nth(36).unwrap().parse().unwrap()
     }

@@ -7,7 +7,7 @@ use usher_topology::Source;
 
 use crate::common::World;
 
-/// Packages, domains, cores and NUMA nodes as sets of CPUs.
+/// Returns packages, domains, cores and NUMA nodes as sets of CPUs.
 fn parts(machine: &Topology) -> [Vec<CpuSet>; 4] {
     [
         machine
@@ -25,7 +25,7 @@ fn parts(machine: &Topology) -> [Vec<CpuSet>; 4] {
     ]
 }
 
-/// `usher topo` finds in the guest's `/sys` the described machine.
+/// Checks that `usher topo` finds the described machine in the guest's `/sys`.
 pub fn matches_its_description(description: &str) {
     let found = World::new().json(&["topo"]).unwrap();
     let found: Topology = serde_json::from_value(found).unwrap();
@@ -39,7 +39,7 @@ pub fn matches_its_description(description: &str) {
     );
 }
 
-/// Features that no container has.
+/// Checks features that a guest has and no container has.
 pub fn has_features_that_no_container_has() {
     let findings = World::new().json(&["doctor"]).unwrap();
     let items = findings["kernel"]["items"].as_array().unwrap();

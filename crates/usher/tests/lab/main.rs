@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Usher on other machines, in guests of the lab, which have many CPUs, hardware threads, caches, a
-//! real cgroup v2 without a manager, and a kernel with sched_ext.
+//! Tests of Usher on other machines, in guests of the lab. The guests have many CPUs, hardware
+//! threads, caches, a real cgroup v2 without a manager, and a kernel with sched_ext.
 //!
-//! This program is its own guest. On the host its tests are boots; each boots a machine and runs
-//! this same program there, where its tests are checks. The guest's kernel starts it, too.
-//! `quick::` boots are part of `make test`, all boots are part of `make lab`.
+//! On the host, each test of this program boots a machine and runs the same program in it; there
+//! its tests are the checks. The program is also the init process of the guest's kernel. `quick::`
+//! boots are part of `make test`, all boots are part of `make lab`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod background;
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Contains, in a guest, the description of its machine.
+/// Environment variable that contains, in a guest, the description of its machine.
 const MACHINE: &str = "USHER_LAB_MACHINE";
 
 fn main() -> ExitCode {

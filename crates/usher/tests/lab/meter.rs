@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched stats -- CMD` compared with known events, under the kernel's own scheduler.
+//! Compares the counts of `usher sched stats -- CMD` with known events, under the kernel's own
+//! scheduler: context switches, wake-ups, times with a shared core, migrations by distance.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +17,7 @@ use crate::load::Loop;
 
 const ROUNDS: u64 = 1000;
 
-/// The counter, with a command that ends on request.
+/// A running `usher sched stats` with a command that ends on request.
 struct Counting {
     stats: Child,
     says: BufReader<ChildStdout>,
@@ -32,7 +33,7 @@ impl Counting {
             .spawn()
             .unwrap();
         let mut says = BufReader::new(stats.stdout.take().unwrap());
-        // The counter runs by then.
+        // The counter runs when the command has printed its line.
         says.read_line(&mut String::new()).unwrap();
         Self { stats, says }
     }
@@ -67,7 +68,7 @@ fn stay_on(cpu: usize) {
     sched_setaffinity(None, &only).unwrap();
 }
 
-/// Sends a byte and gets it back, `ROUNDS` times.
+/// Sends a byte and receives it back, `ROUNDS` times.
 fn pass(mut to: impl Write, mut from: impl Read) {
     let mut byte = [1];
     for _ in 0..ROUNDS {
@@ -76,7 +77,7 @@ fn pass(mut to: impl Write, mut from: impl Read) {
     }
 }
 
-/// With another process, on one CPU.
+/// Exchanges bytes with another process on one CPU.
 fn with_a_process() {
     let mut echo = Command::new("taskset");
     echo.args(["-c", "0", "cat"]);
@@ -95,7 +96,7 @@ fn with_a_process() {
     echo.wait().unwrap();
 }
 
-/// With a thread of this process, on one CPU.
+/// Exchanges bytes with a thread of this process on one CPU.
 fn with_a_thread() {
     let (one, mut other) = UnixStream::pair().unwrap();
     thread::scope(|threads| {
@@ -114,8 +115,8 @@ fn with_a_thread() {
     });
 }
 
-/// Two threads that take turns switch twice a round; their address spaces switch only if they have
-/// two.
+/// Checks the counts of two threads that take turns. They switch twice a round; address spaces
+/// switch only if the threads belong to two processes.
 pub fn counts_switches_and_wakeups() {
     let world = World::new();
     let (_, processes) = counted(&world, with_a_process);
@@ -123,7 +124,8 @@ pub fn counts_switches_and_wakeups() {
     let due = 2 * ROUNDS..2 * ROUNDS + ROUNDS / 5;
     for counted in [&processes, &threads] {
         assert!(number(counted, "switches") >= due.start, "{counted}");
-        // Some are woken before they sleep.
+        // The count may be below twice the rounds, because some threads are woken before they
+        // sleep.
         assert!(number(counted, "wakeups") > ROUNDS, "{counted}");
         let latency = counted["latency"].as_array().unwrap();
         let sum: u64 = latency.iter().map(|count| count.as_u64().unwrap()).sum();
@@ -136,14 +138,14 @@ pub fn counts_switches_and_wakeups() {
     assert!(number(&processes, "mm_changes") >= of_processes);
 }
 
-/// Returns the CPUs that a file of CPU 0 lists, except CPU 0.
+/// Returns the CPUs that a topology file of CPU 0 lists, except CPU 0.
 fn siblings() -> Vec<usize> {
     let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
     let cpus: usher_model::CpuSet = fs::read_to_string(list).unwrap().trim().parse().unwrap();
     cpus.iter().map(|cpu| cpu as usize).skip(1).collect()
 }
 
-/// Two loops on one core, while all others are idle.
+/// Checks the time for which two loops share one core while all other cores are idle.
 pub fn times_a_core_that_is_shared() {
     const EACH_NS: u64 = 1_000_000_000;
     let world = World::new();
@@ -166,11 +168,11 @@ pub fn times_a_core_that_is_shared() {
         return;
     }
     assert!(shared > ran_ns * 9 / 10, "{ran_ns}: {counted}");
-    // The process that observes the loops runs on another CPU.
+    // The bound is half, because the process that observes the loops runs on another CPU.
     assert!(needless > shared / 2, "{counted}");
 }
 
-/// A loop moves between CPU 0 and the first CPU of each distance.
+/// Checks the migrations of a loop that moves between CPU 0 and the first CPU of each distance.
 pub fn counts_migrations_by_distance() {
     const THERE_AND_BACK: usize = 50;
     let machine = usher_topology::load(Source::ThisMachine).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler under load: threads that communicate, threads that change their affinity, CPU
-//! hotplug, and the scheduler's end, orderly or by a fault.
+//! Checks in a guest of the sched_ext scheduler under load: threads that communicate, threads that
+//! change their affinity, CPU hotplug, and the scheduler's end, orderly or by a fault.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use crate::load::Loop;
 const PAIRS: usize = 8;
 const ROUNDS: usize = 40;
 
-/// Ends the scheduler even if a check fails.
+/// A running scheduler. Dropping the value ends the scheduler, even if a check fails.
 pub struct Running<'a>(&'a World);
 
 impl<'a> Running<'a> {
@@ -42,7 +42,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // If a check fails, this is the only output of the guest.
+        // Prints the kernel's messages: if a check fails, they are the only output of the guest.
         if thread::panicking() {
             let dump = fs::read_to_string(self.0.runtime_dir().join("sched.dump"));
             eprintln!("{:#}\n{}", self.status()["last"], dump.unwrap_or_default());
@@ -71,7 +71,7 @@ fn switch(cpu: usize, state: &str) {
     wait_for("a CPU to be switched", || fs::write(&path, state).ok());
 }
 
-/// Pairs of threads that send one another messages; every other thread moves from CPU to CPU
+/// Runs pairs of threads that send one another messages. Every other thread moves from CPU to CPU
 /// meanwhile.
 fn run_thread_pairs(cpus: usize) {
     let answer = |mut end: UnixStream| {
@@ -86,7 +86,7 @@ fn run_thread_pairs(cpus: usize) {
             if pair.is_multiple_of(2) {
                 let mut only = Mask::new();
                 only.set((pair + round) % cpus);
-                // The CPU may be offline at the moment.
+                // An error is ignored, because the CPU may be offline at the moment.
                 let _ = sched_setaffinity(None, &only);
             }
             end.write_all(&message).unwrap();
@@ -114,17 +114,18 @@ fn loaded() -> impl Iterator<Item = u32> {
     ours.map(|program| program.verified_insns)
 }
 
-/// Checks that no task stalled, the kernel found no fault, only this test ended the scheduler, and
-/// nothing of it is left.
+/// Checks that no task stalled, that the kernel found no fault, that only this test ended the
+/// scheduler, and that nothing of the scheduler is left.
 pub fn assert_nothing_went_wrong() {
-    // The kernel frees them some time after the end.
+    // Polls, because the kernel frees the BPF programs some time after the scheduler's end.
     wait_for("the kernel to free the BPF programs", || {
         loaded().next().is_none().then_some(())
     });
     let is_bad = |line: &&str| {
         let ended = line.contains("BPF scheduler") && line.contains(" disabled (");
         let asked_for = ["(unregistered from ", "(disabled by sysrq-S)"];
-        // The last message is the kernel's at an end that was not requested.
+        // The last pattern is the kernel's message at an end of the scheduler that was not
+        // requested.
         let signs = [
             "BUG:",
             "Oops",
@@ -141,16 +142,18 @@ pub fn assert_nothing_went_wrong() {
     assert!(lines.is_empty(), "{lines:?}");
 }
 
-/// Each start waits for the kernel's verifier, which follows an instruction on every path that
-/// leads to it: branches in loops multiply them. All programs together have 63,000; a million in
-/// one is refused, and 700,000 took ten seconds here.
+/// Checks the number of instructions that the kernel's verifier processes, because each start waits
+/// for it. The verifier follows an instruction on every path that leads to it, so branches in loops
+/// multiply the number. All programs together take 63,000; the kernel refuses a program of a
+/// million, and 700,000 took ten seconds here.
 fn is_soon_verified() {
     let verified: Vec<u32> = loaded().collect();
     let sum: u32 = verified.iter().sum();
     assert!((10_000..100_000).contains(&sum), "{verified:?}");
 }
 
-/// Messages and affinities; then the kernel's own scheduler runs the threads again.
+/// Runs threads with messages and changing affinities; afterwards the kernel's own scheduler runs
+/// all threads again.
 pub fn runs_many_threads_and_ends() {
     let world = World::new();
     let running = Running::start(&world);
@@ -177,8 +180,8 @@ fn counts_while_a_command_runs(world: &World) {
     assert_eq!(status.unwrap().code(), Some(127));
 }
 
-/// A thread that shares a core leaves it for an idle core while other threads wait that may not run
-/// on its CPU.
+/// Checks that a thread that shares a core moves to an idle core, while other threads wait that may
+/// not run on the thread's CPU.
 pub fn leaves_a_shared_core() {
     let list = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
     let siblings: CpuSet = fs::read_to_string(list).unwrap().trim().parse().unwrap();
@@ -201,8 +204,9 @@ pub fn leaves_a_shared_core() {
     assert_nothing_went_wrong();
 }
 
-/// More address spaces than an LLC has queues, each pinned to one of two CPUs. Threads that share a
-/// queue must not overtake all others. They once did until the kernel took all threads back.
+/// Runs more address spaces than an LLC has queues, each pinned to one of two CPUs. Threads that
+/// share a queue must not overtake all others. A former version let them, until the kernel ended
+/// the scheduler.
 pub fn more_address_spaces_than_queues_all_run() {
     const EACH_NS: u64 = 50_000_000;
     let world = World::new();
@@ -220,7 +224,7 @@ pub fn more_address_spaces_than_queues_all_run() {
     assert_nothing_went_wrong();
 }
 
-/// Returns the run time of each loop from now on, when the mean has reached `each_ns`.
+/// Returns the run time of each loop since the call, when the mean has reached `each_ns`.
 fn had_by_then(loops: &[Loop], each_ns: u64) -> Vec<u64> {
     let before: Vec<u64> = loops.iter().map(Loop::ran_ns).collect();
     wait_for("loops to run", || {
@@ -232,10 +236,10 @@ fn had_by_then(loops: &[Loop], each_ns: u64) -> Vec<u64> {
     })
 }
 
-/// Many threads wait for one CPU, in queues of their own or in shared queues, so that all queues
-/// are headed by one of them. Their vtime is far behind that of threads which wait for another CPU.
-/// That other CPU once served only the queue with the minimum vtime, and in it the only thread that
-/// it could run, again and again, until the kernel took all threads back.
+/// Many threads wait for one CPU, in queues of their own or in shared queues, so that each queue
+/// has one of them at its head. Their vtime is far behind that of threads that wait for another
+/// CPU. In a former version, the other CPU served only the queue with the minimum vtime, and in
+/// that queue always the only thread that it could run, until the kernel ended the scheduler.
 pub fn threads_waiting_for_another_cpu_block_no_queue() {
     const EACH_NS: u64 = 400_000_000;
     let world = World::new();
@@ -252,9 +256,9 @@ pub fn threads_waiting_for_another_cpu_block_no_queue() {
     assert_nothing_went_wrong();
 }
 
-/// Threads pinned to a CPU with many computing threads, beside a CPU with few, where vtime soon is
-/// far ahead. With the vtime of the latter at a wakeup, a thread would wait until the many threads
-/// have reached it.
+/// Threads are pinned to a CPU with many computing threads, beside a CPU with few, whose vtime is
+/// soon far ahead. If a waking thread got the vtime of the CPU with few threads, it would wait
+/// until the many threads have reached that vtime.
 pub fn a_sleeper_beside_many_threads_does_not_starve() {
     const AHEAD_NS: u64 = 300_000_000;
     const EACH_NS: u64 = 60_000_000;
@@ -280,9 +284,9 @@ pub fn a_sleeper_beside_many_threads_does_not_starve() {
     assert_nothing_went_wrong();
 }
 
-/// One thread more than CPUs, on LLCs that cannot all have an equal number of threads: each thread
-/// gets the same time in turn. Without migration, a thread of an LLC with two CPUs would get two
-/// thirds of the time of the others.
+/// Runs one thread more than there are CPUs, on LLCs that cannot all have an equal number of
+/// threads: each thread must get the same CPU time. Without migration, a thread of an LLC with two
+/// CPUs would get two thirds of the time of the others.
 pub fn the_surplus_thread_rotates_among_llcs() {
     if nodes() > 1 {
         eprintln!("several NUMA nodes: threads do not rotate among these");
@@ -300,7 +304,8 @@ pub fn the_surplus_thread_rotates_among_llcs() {
     assert_nothing_went_wrong();
 }
 
-/// Messages and affinities with the orders of Linux 2.6, which must not be changed while they run.
+/// Runs threads with messages and changing affinities under the orders of Linux 2.6. These orders
+/// must not be changed while they run.
 pub fn serves_in_the_order_of_linux_26() {
     let world = World::new();
     for (order, aggregate) in [("plain", false), ("aggregate", true)] {
@@ -328,7 +333,7 @@ fn serves_a_crowd(world: &World, running: Running<'_>) {
     assert_eq!((&after["running"], &after["scheduler"]), kernels_own);
 }
 
-/// A CPU goes offline and comes back while threads move onto it: the scheduler restarts.
+/// Takes a CPU offline and online while threads move onto it: the scheduler must restart.
 pub fn follows_the_cpus() {
     let world = World::new();
     let running = Running::start(&world);
@@ -352,7 +357,7 @@ pub fn follows_the_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// SIGKILL, so that the holder cannot undo anything.
+/// Ends the holder by SIGKILL, so that it cannot undo anything.
 pub fn ends_with_its_holder() {
     let world = World::new();
     let running = Running::start(&world);
@@ -370,8 +375,8 @@ pub fn ends_with_its_holder() {
     assert_nothing_went_wrong();
 }
 
-/// SysRq S, as used by an administrator: reported as ended by the kernel, and another scheduler can
-/// be started.
+/// Ends the scheduler by SysRq S, as an administrator may: the end must be reported as the
+/// kernel's, and another scheduler can be started.
 pub fn reports_that_the_kernel_ended_it() {
     let world = World::new();
     let running = Running::start(&world);
@@ -391,7 +396,7 @@ pub fn reports_that_the_kernel_ended_it() {
     assert_nothing_went_wrong();
 }
 
-/// The minimal scheduler for comparisons has no other faults than being minimal.
+/// Checks that the minimal scheduler for comparisons runs many threads without a fault.
 pub fn the_minimal_scheduler_runs_many_threads() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo=minimal"]);
@@ -404,7 +409,8 @@ pub fn the_minimal_scheduler_runs_many_threads() {
     assert_nothing_went_wrong();
 }
 
-/// Without SMT, but with idle CPUs: a thread that wakes need not wait for the end of a slice.
+/// Checks, without SMT but with idle CPUs, that a waking thread need not wait for the end of a
+/// slice.
 pub fn first_come_first_served_uses_idle_cpus() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo"]);
@@ -422,8 +428,8 @@ pub fn first_come_first_served_uses_idle_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// A process that holds a lock, or a directory, while it starts the scheduler has it exclusively
-/// again afterwards.
+/// A process holds a lock and a directory while it starts the scheduler. Afterwards it must have
+/// both exclusively again.
 pub fn the_holder_closes_its_callers_files() {
     let world = World::new();
     let lock = world.path("lock");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats of programs: the CPUs that the kernel reports for each of their threads.
+//! Checks in a guest of the seats of programs, by the CPUs that the kernel reports for each of
+//! their threads: disjoint seats, aligned to caches, and masks restored at the end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ impl Programs {
         Self::of(world, &["run"], count)
     }
 
-    /// Starts `count` programs with these words.
+    /// Starts `count` programs by `usher` with these arguments.
     pub fn of(world: &World, words: &[&str], count: usize) -> Self {
         let words = [words, &["--", "sh", "-c", "while :; do :; done"]].concat();
         let launcher = |_| world.usher(&words).spawn().unwrap();
@@ -44,7 +45,7 @@ impl Programs {
         self.pids.iter().map(|&pid| mask(pid)).collect()
     }
 
-    /// Waits until each may run on every CPU again.
+    /// Waits until each program may run on every CPU again.
     pub fn roam(&self, everywhere: &CpuSet) {
         wait_for("the programs to be released", || {
             self.masks()?
@@ -87,8 +88,8 @@ pub fn machine() -> Topology {
     usher_topology::load(usher_topology::Source::ThisMachine).unwrap()
 }
 
-/// Waits until every program has a seat: CPUs of the machine that no other program has, whole
-/// domains if there are enough for all, else whole cores. Returns the seats.
+/// Waits until every program has a seat: CPUs of the machine that no other program has. The seats
+/// are whole domains if there are enough domains for all, else whole cores. Returns the seats.
 pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     let domains: Vec<&CpuSet> = machine.domains.iter().map(|domain| &domain.cpus).collect();
     let cores: Vec<&CpuSet> = machine.cores.iter().map(|core| &core.cpus).collect();
@@ -104,7 +105,7 @@ pub fn seated(programs: &Programs, machine: &Topology) -> Vec<CpuSet> {
     };
     wait_for("everybody to have a seat", || {
         let masks = programs.masks()?;
-        // Offline CPUs do not count, although programs may run there.
+        // Offline CPUs are left out of the masks, although programs may run there later.
         let seats: Vec<CpuSet> = masks.iter().map(|mask| mask.and(&all)).collect();
         let apart = |(at, seat): (usize, &CpuSet)| {
             !seats[at + 1..].iter().any(|other| other.intersects(seat))
@@ -124,22 +125,22 @@ pub fn cgroup(pid: i32) -> Option<PathBuf> {
     Some(Path::new("/sys/fs/cgroup").join(path))
 }
 
-/// Returns the cgroups of Usher's.
+/// Returns the cgroups that Usher has made.
 fn cgroups() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("usher-"));
     ours.map(|entry| entry.path()).collect()
 }
 
-/// Waits until no cgroup of Usher's is left.
+/// Waits until no cgroup made by Usher is left.
 pub fn cleared() {
     wait_for("cgroups to be removed", || {
         cgroups().is_empty().then_some(())
     });
 }
 
-/// Checked by the affinity masks of all threads. Each program has a cgroup of its own, and the CPUs
-/// of that cgroup stay unchanged.
+/// Checks the affinity masks of all threads of each program. Each program has a cgroup of its own,
+/// whose CPUs stay unchanged.
 pub fn are_disjoint_and_aligned_to_caches() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Seats that the scheduler keeps: no affinity mask is narrowed, idle CPUs are used by borrowers,
-//! and the seat's owner gets them back.
+//! Checks in a guest of soft seats, which the scheduler keeps: no affinity mask is narrowed,
+//! borrowers use idle CPUs, and the seat's owner gets them back.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -20,12 +20,12 @@ struct Program {
 }
 
 const EXCHANGES: usize = 20;
-/// Threads per CPU.
+/// Number of threads per CPU.
 const THREADS_PER_CPU: usize = 8;
-/// Nanoseconds that a loop runs in its seat while borrowers are counted.
+/// Nanoseconds for which a loop runs in its seat while borrowers are counted.
 const LONG_NS: u64 = 1_000_000_000;
 
-/// Its last process sleeps.
+/// Script that starts `$0` busy loops, and then sleeps in the shell's own process.
 const BUSY: &str = "for i in $0; do (while :; do :; done) & done; exec sleep 100000";
 
 impl Program {
@@ -66,7 +66,7 @@ impl Drop for Program {
     }
 }
 
-/// Seats that a scheduler keeps, without a daemon.
+/// Seats that the scheduler keeps without a daemon.
 struct Seats {
     held: usher_scx::SchedulerHandle,
     kernel: usher_scx::Kernel,
@@ -88,7 +88,7 @@ impl Seats {
     }
 }
 
-/// Returns the scheduler's answer for the seat with this name.
+/// Returns what the scheduler reports about the seat with this name.
 fn seat(world: &World, name: &str) -> Option<Value> {
     let stats = world.json(&["sched", "stats"])?;
     let seats = stats["seats"].as_array()?.clone();
@@ -99,7 +99,8 @@ fn figure(seat: &Value, name: &str) -> u64 {
     seat["tally"][name].as_u64().unwrap()
 }
 
-/// Seats planned by the control loop. When the scheduler ends, affinity masks replace it.
+/// Checks seats that the control loop plans. When the scheduler ends, affinity masks replace the
+/// soft seats.
 pub fn keeps_seats_and_lends_them() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
@@ -124,7 +125,7 @@ pub fn keeps_seats_and_lends_them() {
         explained.contains("the seat of 'many' is CPUs"),
         "{explained}"
     );
-    // Another program than the first, on the same seat.
+    // The second program, on the same seat as the first.
     drop(quiet);
     let back = Program::run(&world, "back", 1);
     wait_for("a guest to give a CPU back", || {
@@ -153,8 +154,9 @@ pub fn keeps_seats_and_lends_them() {
     assert_nothing_went_wrong();
 }
 
-/// Two programs exchange their seats, again and again; one has a loop for each CPU of its seat, the
-/// other three. A thread that waits at the exchange is not forgotten when its seat is empty.
+/// Lets two programs exchange their seats repeatedly. One program has a loop for each CPU of its
+/// seat, the other has three. A thread that waits during the exchange must not be forgotten when
+/// its seat is empty.
 pub fn exchanged_seats_starve_no_thread() {
     let world = World::new();
     let running = Running::start(&world);
@@ -195,7 +197,7 @@ pub fn exchanged_seats_starve_no_thread() {
 
 /// This process has three busy threads for each CPU of its seat, so that some of them wait at any
 /// time, even while seats are given. The loops of another process, one for each CPU of its seat,
-/// have these CPUs for themselves all the same.
+/// must nevertheless have these CPUs for themselves.
 pub fn many_threads_stay_in_their_seat() {
     let world = World::new();
     let running = Running::start(&world);
@@ -250,7 +252,7 @@ pub fn many_threads_stay_in_their_seat() {
     assert_nothing_went_wrong();
 }
 
-/// The keeper is killed too, so that nothing can remove the seats.
+/// Kills daemon and keeper, so that no process can remove the seats.
 pub fn a_killed_daemon_leaves_no_seats() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);

@@ -10,11 +10,11 @@ use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
 /// Duration of each stressor.
 const SECONDS: &str = "60";
 const STARTS: usize = 50;
-/// stress-ng(1): its counts of operations may be wrong, because a worker was ended while it
-/// counted, as the affinity stressor does to its own workers.
+/// Exit status of stress-ng if its counts of operations may be wrong (stress-ng(1)), because a
+/// worker was ended while it counted. The affinity stressor does this to its own workers.
 const UNSURE_OF_COUNTS: i32 = 7;
 
-/// Runs these stressors for a minute: no fault of the scheduler, and a clean end.
+/// Runs these stressors for a minute, and checks that the scheduler has no fault and ends cleanly.
 fn under(stressors: &[&str]) {
     let world = World::new();
     let running = Running::start(&world);
@@ -31,7 +31,7 @@ fn under(stressors: &[&str]) {
         "{stressors:?}: {says:?}, {}",
         stderr(&output)
     );
-    // It restarts after CPU hotplug.
+    // Polls, because the scheduler restarts after CPU hotplug.
     wait_for("the scheduler to run", || {
         (running.status()["running"] == true).then_some(())
     });
@@ -45,7 +45,7 @@ pub fn switches_yields_and_changes_of_policy() {
 }
 
 pub fn forks() {
-    // Daemons: chains of children, each of which ends when the next one is created.
+    // The daemon stressor makes chains of children, each of which ends when the next is created.
     under(&["--fork", "4", "--vfork", "2", "--daemon", "1"]);
 }
 
@@ -57,7 +57,8 @@ pub fn cpus_that_come_and_go() {
     under(&["--cpu-online", "1", "--affinity", "2", "--switch", "2"]);
 }
 
-/// In between, the kernel's own scheduler runs all threads each time.
+/// Starts and ends the scheduler fifty times; in between, the kernel's own scheduler runs all
+/// threads.
 pub fn fifty_starts_and_ends() {
     let world = World::new();
     for _ in 0..STARTS {

@@ -12,7 +12,7 @@ use crate::load::Loop;
 use crate::sched::{Running, assert_nothing_went_wrong};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Nanoseconds of CPU time of both together at the comparison.
+/// CPU time of both loops together, in nanoseconds, after which their shares are compared.
 const LONG_NS: u64 = 4_000_000_000;
 
 /// A cgroup, removed when it is empty.
@@ -30,14 +30,14 @@ impl Cgroup {
         fs::write(self.0.join("cgroup.procs"), pid).unwrap();
     }
 
-    /// Runs the function while this process is in the cgroup.
+    /// Calls a function while this process is in the cgroup.
     pub fn with_us(&self, then: impl FnOnce()) {
         fs::write(self.0.join("cgroup.procs"), "0").unwrap();
         then();
         fs::write(Path::new(CGROUPS).join("cgroup.procs"), "0").unwrap();
     }
 
-    /// Returns the id by which the scheduler knows it.
+    /// Returns the id by which the scheduler identifies the cgroup.
     pub fn number(&self) -> u64 {
         fs::metadata(&self.0).unwrap().ino()
     }
@@ -72,7 +72,8 @@ impl Busy {
     }
 }
 
-/// CPU time of both after which the scheduler has noticed that they are in other cgroups.
+/// CPU time of both loops, in nanoseconds, after which the scheduler has noticed that they are in
+/// other cgroups.
 const NOTICED_NS: u64 = 1_500_000_000;
 
 fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
@@ -88,15 +89,15 @@ fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
     ran[1] as f64 / (ran[0] + ran[1]) as f64
 }
 
-/// The value of a file of the cgroup, and the nice value.
+/// Name and value of a file of the cgroup, and the nice value.
 type Weight = ((&'static str, &'static str), &'static str);
 
 const EVEN: (&str, &str) = ("cpu.weight", "100");
 const HEAVY: (&str, &str) = ("cpu.weight", "400");
 const IDLE: (&str, &str) = ("cpu.idle", "1");
 
-/// The weights of both loops, and the range of the second one's share: by the weights it is four
-/// fifths, and 99 %.
+/// Weights of both loops, and the permitted range of the second loop's share. By the weights the
+/// share is four fifths, and 99 % for the last pair.
 const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
     ((EVEN, "0"), (HEAVY, "0"), 0.7..0.9),
     ((EVEN, "6"), (EVEN, "0"), 0.7..0.9),
@@ -104,7 +105,8 @@ const PAIRS: [(Weight, Weight, Range<f64>); 4] = [
     ((IDLE, "0"), (EVEN, "0"), 0.95..1.0),
 ];
 
-/// By the weights of their cgroups, and by their nice values within equal cgroups.
+/// Compares the shares of two loops by the weights of their cgroups, and by their nice values
+/// within equal cgroups.
 pub fn divide_a_cpu() {
     let world = World::new();
     fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu").unwrap();
