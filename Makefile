@@ -4,6 +4,7 @@
 #   make test      everything that CI checks
 #   make lint      formatting and lints only
 #   make lab       all tests in guests: other machines, other kernels
+#   make mutants   mutation test of the scheduler; MUTANTS="--only dispatch.h"
 #   make bless     accept the present output as the golden output
 #   make install   PREFIX=/usr/local DESTDIR=
 #   make install-tasks   the same for the C library of the task runtime alone
@@ -70,7 +71,7 @@ SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
   sanitize c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
-  new-skips skips loc
+  new-skips skips loc mutants
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
@@ -239,6 +240,10 @@ sanitize:
 	  $(CARGO) test --locked --target $(HOST) --target-dir $(TARGET)/tsan --lib --tests $(RACED:%=--package %) \
 	  --features usher-tasks/tsan \
 	  -- --test-threads 1 --nocapture
+
+# Replaces each operator of the scheduler's C headers and runs the host tests: CONTRIBUTING.md.
+mutants:
+	@$(CARGO) run --locked --quiet --package usher-tidy --example mutants -- $(MUTANTS)
 
 bless: setup
 	INSTA_UPDATE=always $(CARGO) test --locked --workspace

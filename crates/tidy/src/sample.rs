@@ -23,7 +23,7 @@ pub struct Sentence {
 /// The sentences of one kind that the seed draws, without repetition.
 pub fn sentences(tree: &Tree, kind: Kind, seed: u64) -> Vec<Sentence> {
     let all = tree.files.iter().flat_map(|file| sentences_of(file, kind));
-    draw(all.collect(), seed)
+    draw(all.collect(), seed, SAMPLE)
 }
 
 /// The source files that the seed draws, without repetition and without tests.
@@ -34,7 +34,7 @@ pub fn files(tree: &Tree, seed: u64) -> Vec<&str> {
     };
     let long = |file: &&File| file.text.lines().count() >= FILE_LINES_MIN;
     let files = tree.files.iter().filter(is_source).filter(long);
-    draw(files.map(|file| file.path.as_str()).collect(), seed)
+    draw(files.map(|file| file.path.as_str()).collect(), seed, SAMPLE)
 }
 
 /// Paragraphs are joined and divided at the ends of sentences.
@@ -85,15 +85,15 @@ fn divide(paragraph: &str) -> Vec<String> {
     sentences
 }
 
-/// The first elements of a shuffle (Fisher and Yates) with numbers of SplitMix64.
-fn draw<T>(mut all: Vec<T>, mut seed: u64) -> Vec<T> {
+/// Draws `size` elements without repetition: the first elements of a shuffle (Fisher and Yates) with numbers of SplitMix64.
+pub fn draw<T>(mut all: Vec<T>, mut seed: u64, size: usize) -> Vec<T> {
     let mut next = || {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     };
-    let count = all.len().min(SAMPLE);
+    let count = all.len().min(size);
     for at in 0..count {
         let rest = (all.len() - at) as u64;
         // Smaller than the length of a vector.
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn a_seed_draws_the_same_without_repetition() {
         let all: Vec<u32> = (0..100).collect();
-        let mut drawn = draw(all.clone(), 7);
-        assert_eq!(drawn, draw(all.clone(), 7));
-        assert_ne!(drawn, draw(all, 8));
+        let mut drawn = draw(all.clone(), 7, SAMPLE);
+        assert_eq!(drawn, draw(all.clone(), 7, SAMPLE));
+        assert_ne!(drawn, draw(all, 8, SAMPLE));
         drawn.sort_unstable();
         drawn.dedup();
         assert_eq!(drawn.len(), SAMPLE);

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Test programs that load the scheduler as a shared library, and their tests.
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cargo_metadata::Message;
+
+use super::{Error, Folders};
+
+/// Crates and their test programs; empty: all.
+const PROGRAMS: [(&str, &[&str]); 1] = [("usher-rules", &[])];
+/// Makes `crates/rules/build.rs` link the shared library in this folder.
+const VARIABLE: &str = "USHER_HOST_SCHED";
+/// Tests that take less than this run in one process.
+const QUICK: Duration = Duration::from_millis(150);
+/// A mutant may take this long, and ten times as long as the original.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Address space of a test program, in KiB: a mutant may allocate without end.
+const MEMORY_KIB: u32 = 4 << 20;
+
+/// Tests of one program that run in one process.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    /// The program.
+    program: PathBuf,
+    /// Its name without the hash.
+    pub name: String,
+    /// Names of the tests.
+    tests: Vec<String>,
+    /// Time that the original takes.
+    took: Duration,
+}
+
+/// End of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// All tests passed.
+    Passed,
+    /// A test failed, or the program crashed.
+    Failed(String),
+    /// The time limit passed.
+    TimedOut,
+}
+
+/// Builds the test programs, in a target folder of their own, and measures their tests.
+///
+/// # Errors
+/// The build fails, or a test of the original.
+pub fn build(folders: &Folders, library: &Path) -> Result<Vec<Unit>, Error> {
+    let mut units = Vec::new();
+    for (package, names) in PROGRAMS {
+        for (name, program) in executables(folders, library, package, names)? {
+            units.extend(measure(&name, &program, library)?);
+        }
+    }
+    units.sort_by_key(|unit| unit.took);
+    Ok(units)
+}
+
+fn executables(
+    folders: &Folders,
+    library: &Path,
+    package: &str,
+    names: &[&str],
+) -> Result<Vec<(String, PathBuf)>, Error> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(&folders.root)
+        .args(["test", "--no-run", "--locked", "--package", package]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    command.arg("--target-dir").arg(folders.out.join("target"));
+    for name in names {
+        command.args(["--test", name]);
+    }
+    if names.is_empty() {
+        command.args(["--lib", "--tests"]);
+    }
+    // The scheduler's library is found when the linker resolves the symbols.
+    command.env(VARIABLE, library).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| Error::of("cargo", error))?;
+    let stdout =
+        child.stdout.take().into_iter().flat_map(|stdout| {
+            Message::parse_stream(BufReader::new(stdout)).filter_map(Result::ok)
+        });
+    let mut found = Vec::new();
+    for message in stdout {
+        if let Message::CompilerArtifact(artifact) = message
+            && let Some(program) = artifact.executable
+            && artifact.profile.test
+        {
+            let name = format!("{package}/{}", artifact.target.name);
+            found.push((name, program.into_std_path_buf()));
+        }
+    }
+    let status = child.wait().map_err(|error| Error::of("cargo", error))?;
+    if !status.success() || found.is_empty() {
+        return Err(Error::of(format!("tests of {package}"), status));
+    }
+    Ok(found)
+}
+
+/// Runs each test of a program by itself, and groups the quick ones.
+fn measure(name: &str, program: &Path, library: &Path) -> Result<Vec<Unit>, Error> {
+    let list = command(program, library)
+        .args(["--list", "--format", "terse"])
+        .output();
+    let list = list.map_err(|error| Error::of(name, error))?;
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let unit = |tests: Vec<String>, took| Unit {
+        program: program.to_owned(),
+        name: name.to_owned(),
+        tests,
+        took,
+    };
+    let mut units = Vec::new();
+    let mut quick = unit(Vec::new(), Duration::ZERO);
+    for test in tests {
+        let mut one = unit(vec![test.to_owned()], Duration::from_secs(60));
+        let begin = Instant::now();
+        let end = one.run(library)?;
+        one.took = begin.elapsed();
+        if end != End::Passed {
+            return Err(Error(format!(
+                "{name}: {test} fails without a mutation: {end:?}"
+            )));
+        }
+        if one.took < QUICK {
+            quick.tests.append(&mut one.tests);
+            quick.took += one.took;
+        } else {
+            units.push(one);
+        }
+    }
+    if !quick.tests.is_empty() {
+        units.push(quick);
+    }
+    Ok(units)
+}
+
+fn command(program: &Path, library: &Path) -> Command {
+    let mut command = Command::new("sh");
+    let limits = format!("ulimit -c 0; ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
+    command.args(["-c", &limits]).arg(program);
+    command.env("LD_LIBRARY_PATH", library);
+    // The same random cases for all mutants. A failure need not be minimised or stored.
+    command.envs(BTreeMap::from([
+        ("PROPTEST_RNG_SEED", "1"),
+        ("PROPTEST_MAX_SHRINK_ITERS", "0"),
+        ("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true"),
+    ]));
+    command
+}
+
+impl Unit {
+    /// Runs the tests with a library.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn run(&self, library: &Path) -> Result<End, Error> {
+        let failed = |error| Error::of(self.program.display(), error);
+        let mut command = command(&self.program, library);
+        command
+            .args(["--exact", "--test-threads", "1"])
+            .args(&self.tests);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(failed)?;
+        let mut stdout = child.stdout.take();
+        let reader = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = stdout.as_mut().map(|stdout| stdout.read_to_end(&mut text));
+            drop(read);
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let is_over = wait(&mut child, LIMIT + 10 * self.took).map_err(failed)?;
+        let text = reader.join().unwrap_or_default();
+        let status = child.wait().map_err(failed)?;
+        Ok(match (is_over, status.success()) {
+            (false, _) => End::TimedOut,
+            (true, true) => End::Passed,
+            (true, false) => End::Failed(self.culprit(&text)),
+        })
+    }
+
+    /// Name of the first test that did not pass.
+    fn culprit(&self, output: &str) -> String {
+        let mut running = output.lines().filter_map(|line| line.strip_prefix("test "));
+        let failed = running.find(|line| !line.ends_with(" ok"));
+        let test = failed.and_then(|line| line.split(' ').next());
+        format!("{} {}", self.name, test.unwrap_or("?"))
+    }
+}
+
+/// Waits for the end of a process, and kills it after the limit. Returns whether it ended.
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<bool> {
+    let begin = Instant::now();
+    while child.try_wait()?.is_none() {
+        if begin.elapsed() > limit {
+            child.kill()?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    Ok(true)
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compiles each mutant and runs the tests with it, several at a time.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::library::{Compiled, Library};
+use super::mutants::Mutant;
+use super::programs::{End, Unit};
+use super::{Error, Folders};
+
+/// What became of a mutant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It does not compile.
+    Rejected,
+    /// The compiler creates the same object code as for the original.
+    Equal,
+    /// This test failed, crashed, or did not end.
+    Caught(String),
+    /// All tests passed.
+    Survived,
+}
+
+/// A mutant and what became of it.
+#[derive(Debug, Clone)]
+pub struct Tested {
+    /// The mutant.
+    pub mutant: Mutant,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// Interval of lines about the progress.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// Tests all mutants.
+///
+/// # Errors
+/// A file cannot be copied or written, or a program cannot be started.
+pub fn run(
+    folders: &Folders,
+    original: &Library,
+    units: &[Unit],
+    mutants: &[Mutant],
+    jobs: usize,
+) -> Result<Vec<Tested>, Error> {
+    let sources = sources(folders, mutants)?;
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let began = Instant::now();
+    let work = |job: usize| -> Result<(), Error> {
+        let folder = folders.out.join(format!("job-{job}"));
+        let library = Library::new(&folders.root, &folder)?;
+        let mut reported = Instant::now();
+        while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let source = &sources[&mutant.file];
+            library.write(&mutant.file, &mutant.apply(source))?;
+            let outcome = test(&library, original, units, mutant)?;
+            library.write(&mutant.file, source)?;
+            let Ok(mut found) = found.lock() else { break };
+            found.push(Tested {
+                mutant: mutant.clone(),
+                outcome,
+            });
+            if reported.elapsed() > PROGRESS {
+                reported = Instant::now();
+                progress(&found, mutants.len(), began.elapsed());
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let jobs: Vec<_> = (0..jobs)
+            .map(|job| scope.spawn(move || work(job)))
+            .collect();
+        let ends = jobs.into_iter().map(|job| match job.join() {
+            Ok(end) => end,
+            Err(_) => Err(Error("a job of the mutation test panicked".to_owned())),
+        });
+        ends.collect::<Result<(), Error>>()
+    })?;
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort_by(|a, b| (&a.mutant.file, a.mutant.start).cmp(&(&b.mutant.file, b.mutant.start)));
+    Ok(found)
+}
+
+fn sources(folders: &Folders, mutants: &[Mutant]) -> Result<BTreeMap<String, String>, Error> {
+    let mut sources = BTreeMap::new();
+    for mutant in mutants {
+        if !sources.contains_key(&mutant.file) {
+            let path = folders.root.join(&mutant.file);
+            let text = fs::read_to_string(&path);
+            let text = text.map_err(|error| Error::of(path.display(), error))?;
+            sources.insert(mutant.file.clone(), text);
+        }
+    }
+    Ok(sources)
+}
+
+fn test(
+    library: &Library,
+    original: &Library,
+    units: &[Unit],
+    mutant: &Mutant,
+) -> Result<Outcome, Error> {
+    match library.compile(Some((original, &mutant.file)))? {
+        Compiled::Rejected => return Ok(Outcome::Rejected),
+        Compiled::Equal => return Ok(Outcome::Equal),
+        Compiled::Different => {}
+    }
+    for unit in units {
+        match unit.run(library.folder())? {
+            End::Passed => {}
+            End::Failed(test) => return Ok(Outcome::Caught(test)),
+            End::TimedOut => return Ok(Outcome::Caught(format!("{} (time limit)", unit.name))),
+        }
+    }
+    Ok(Outcome::Survived)
+}
+
+fn progress(found: &[Tested], all: usize, took: Duration) {
+    let survived = found
+        .iter()
+        .filter(|tested| tested.outcome == Outcome::Survived);
+    eprintln!(
+        "{} of {all} mutants in {} s, {} survived",
+        found.len(),
+        took.as_secs(),
+        survived.count()
+    );
+}
