@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations on the cgroup directories of one program: members, moves, masks, freezing, removal.
+//! Operations on the cgroup directories of one program: listing members, moving processes, CPU
+//! masks of v1 and v2, freezing, `cpu.idle` and removal. Missing directories and processes are no
+//! errors, because both may disappear at any time.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Seat, release, freeze and thaw: the actions of [`super::Actuator`] on an admitted program.
+//!
+//! A seat is an affinity mask on every thread. A release restores the former masks by repeated
+//! scans, which [`Actuator::continue_scans`] continues at most at 2 % of a CPU per program, because
+//! threads that start meanwhile may inherit a mask. A program with a cgroup that Usher may freeze
+//! is frozen by `cgroup.freeze`; otherwise its processes get SIGSTOP in up to 60 rounds, until no
+//! running process is left. Each change is in the journal before it is made.
 
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lines of a journal. Each records how to undo the change that follows.
+//! The lines of a journal. Each line records how to undo the change that follows it, and is written
+//! before that change. Version 2 is written; version 1, which has more kinds of lines, is still
+//! read and undone.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state to which the lines of a journal add up: what would have to be undone now.
+//! The state to which the lines of a journal add up: the changes that would have to be undone now.
+//!
+//! [`JournalState::apply`] adds a line; a line may be applied twice with the same effect.
+//! [`JournalState::records`] returns the fewest lines with the same state, to which a growing
+//! journal is rewritten. At most 256 masks are remembered per program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The processes and cgroup directories of a program that is released: finding, continuing and
-//! moving the processes, removing the directories.
+//! The processes and cgroup directories of a program that is released: finds its processes,
+//! continues stopped ones, moves processes back to their former cgroups and removes the
+//! directories.
+//!
+//! Processes may fork while they are moved, so each directory is emptied repeatedly, up to 100
+//! times per attempt. Directories that cannot be removed yet are retried by the caller.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

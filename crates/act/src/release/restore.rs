@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scan that restores affinity masks and priorities of a program's threads.
+//!
+//! A thread is restored if its mask is one that Usher gave, or its priority is the demoted one;
+//! masks that the program itself has set stay. The former values come from the journal, for threads
+//! created since then from the program's first thread. One call is one step of a scan; the scan is
+//! complete when no thread with Usher's values is left.
 
 use std::collections::BTreeSet;
 

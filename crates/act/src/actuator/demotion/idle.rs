@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets `cpu.idle` on a cgroup of the program's own, and bounds the socket backlog by the same
-//! cgroup.
+//! Sets `cpu.idle` on a cgroup of the program's own, and bounds the unsent socket data of the
+//! program by the same cgroup.
+//!
+//! With cgroup v2 this is the program's own cgroup or its systemd scope (`CPUWeight=idle`). With
+//! v1, the processes are moved into a directory of the cpu hierarchy, repeatedly until a scan finds
+//! none outside. A process with a real-time policy may have to stay outside. Without a cgroup of
+//! its own, the program yields by its autogroup instead.
 
 use std::collections::BTreeSet;
 
