@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program under measurement: launched in its home, repeated, and removed with everything
-//! that it left behind.
+//! A program under measurement: launched in its home, managed by an engine if there is one, started
+//! repeatedly, and removed with all processes that it left behind. Each wait has a time limit and
+//! checks for cancellation every 200 ms.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};

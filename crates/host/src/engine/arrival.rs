@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inspection of a program before it is managed, in the thread that makes the request:
-//! reading an executable's build id takes time that the loop does not have.
+//! Inspection of a program before it is managed: owner, command, profile key and heartbeat page. It
+//! runs in the thread that makes the request, because reading an executable's build id takes time
+//! that the control loop does not have.
+//!
+//! The owner is checked first. All later steps open files with the rights of the process, so that a
+//! request cannot make the daemon read a file for another user.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

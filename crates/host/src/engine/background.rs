@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state kept for background work: the meter, which is open while there is background
-//! work, and foreground processes that are blocked by a stopped background program.
+//! The state that the control loop keeps for background work: the meter, which is open while there
+//! is background work, and the foreground processes that a stopped background program blocks.
+//!
+//! Expensive readings are limited by their own duration: CPU times are read at most every 15 ms and
+//! for at most 1/600 of a CPU, blocked processes are searched for at most 1/1000 of the time but at
+//! least once a second. After a sample, notifications of the meter are ignored for 5 ms.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

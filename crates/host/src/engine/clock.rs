@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The clocks of the control loop.
+//! The clocks of the control loop: the monotonic clock and the CPU time of the calling thread, in
+//! nanoseconds.
 
 use rustix::time::{ClockId, clock_gettime};
 

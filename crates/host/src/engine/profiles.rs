@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine's access to the profile store. Threads that register programs read it; a
-//! dedicated thread writes it. SQLite waits for the disk, which the loop must not do.
+//! The engine's access to the profile store. Threads that register programs read the store; a
+//! dedicated thread writes it, because SQLite waits for the disk, which the control loop must not
+//! do.
+//!
+//! While another process locks the store, up to 1,000 updates are kept and retried every 2 s. If
+//! the store cannot be opened, profiles are kept in memory, with a warning.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

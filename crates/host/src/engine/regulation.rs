@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Background programs on the real machine: their registration with the meter, their status,
-//! and the search for foreground processes that a stopped one blocks.
+//! Background programs on the real machine: their registration with the meter, their status, and
+//! the search for foreground processes that a stopped background program blocks. A program that has
+//! been stopped for less than 200 ms is assumed to block no process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

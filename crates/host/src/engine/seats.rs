@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Actions of the loop: a seat is an affinity mask, or a soft seat if a scheduler can keep it.
+//! Carries out actions on seats: a seat is an affinity mask, or a soft seat if the running
+//! sched_ext scheduler can keep it.
+//!
+//! A soft seat needs a cgroup of the program's own. If the scheduler refuses, the program gets an
+//! affinity mask. When a scheduler starts or ends, or soft seats become permitted or forbidden, all
+//! programs are seated again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The arguments of `exec`, prepared before the fork: between fork and exec a process with
-//! threads must not allocate or take a lock.
+//! The description of a launch, and its conversion to the arguments of `exec` before the fork.
+//! Between fork and exec, a child of a process with threads must not allocate or take a lock, so
+//! strings, paths to try and descriptors are prepared by the parent. The command is searched in
+//! `PATH` as by `execvp`; a file without `#!` is run by the shell.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The curves of programs that run alone, from the profile store or measured now.
+//! The curves of programs that run alone: taken from the profile store if it has every point that
+//! would be measured, else measured now and stored. Programs with equal commands and variables are
+//! measured once. A time limit reduces the number of runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options and the progress of a run of a mix.
+//! The options of a run of a mix, and the events by which it reports its progress. Only data and
+//! defaults.
 
 use std::path::PathBuf;
 

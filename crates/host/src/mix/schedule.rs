@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of the arms, and the number of rounds that fits into the time limit.
+//! The order of the arms (policies) of a mix, and the number of rounds that fits into the time
+//! limit.
+//!
+//! The order is rotated by one position each round, so that in N rounds of N arms each arm has
+//! every position once; the seed selects the first arm. If the time does not suffice, rounds are
+//! reduced first, then repetitions, each to at least one. The duration of a repetition is estimated
+//! from the times alone.
 
 use usher_report::data::PolicyRole;
 
