@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two policies for comparison: `linux`, which never acts, and `equal`, which gives all
-//! programs the same number of cores.
+//! programs the same number of cores. Also holds functions that several policies use: tracking of
+//! arrivals and limits, the planner's request of a program, and the desired seats of a plan.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! History of a background program, and a rate limit for log messages.
+//! History of a background program: the share of the last 10 s for which it ran. Also limits log
+//! messages of one kind to one per second, and counts the suppressed messages.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The set of background programs, each with its own regulation, and the resulting actions and log
-//! messages.
+//! The set of background programs, each with its own regulation (`usher`, `eii` or `ipd`), and the
+//! resulting actions and log messages.
+//!
+//! For each observation, every regulation decides whether its program may run; the regulator turns
+//! changes into freezes and thaws, retries failed demotions up to three times, and determines the
+//! time of the next sample. Without figures of the meter for a second, all programs run. States are
+//! reported at most once a second unless a program stops or continues.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Solves linear equations of a dozen unknowns by the Cholesky decomposition.
+//! Solves systems of linear equations with about a dozen unknowns by the Cholesky decomposition,
+//! for the fit of curves. The matrix must be symmetric and positive definite. Time is cubic in the
+//! number of unknowns.
 //!
 //! The common linear-algebra crates are licensed under Apache-2.0 alone, which programs under
 //! GPL-2.0-only cannot link, or take minutes to build.

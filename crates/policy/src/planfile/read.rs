@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parses the programs of `usher plan`; errors name the program and the field.
+//! Parses the JSON list of programs of `usher plan` to requests for the planner. An error names the
+//! program and the field; numbers are checked for range and for exactness in JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 

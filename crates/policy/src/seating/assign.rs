@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Assigns CPUs to candidates: first the amounts (`allot`, or `relax` where that would take too
-//! long), then the places (`place`), level by level.
+//! Assigns CPUs to the programs to be seated, in two steps.
+//!
+//! 1. Amounts: the numbers of units (whole domains, or cores) with the least sum of weighted
+//!    NTTs (`allot`), or a good allocation with a bound on its distance from the optimum (`relax`)
+//!    if the exact search would take too long.
+//! 2. Places: the units of each program, level by level (package, NUMA node, domain), for the
+//!    best locality among up to 1,000 optimal allocations (`place`).
+//!
+//! The search for places is limited to 4,000 steps per plan at the first level and as many below;
+//! beyond that the best placement found so far is used.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The planner's input.
+//! The planner's input for one program: curve, weight, spinning threads, memory use and the CPUs
+//! that the program is bound or pinned to.
 
 use usher_model::{CpuSet, Curve, ProgramId};
 

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Estimate of a program's scalability curve from its profile and the measurements of this run.
+//!
+//! Rates are kept by source of progress, since units differ. A rate on a seat is significant if its
+//! relative error is below 3 %, and corrects the profile if it differs by more than 10 %. If the
+//! measurements at two or more core counts have another shape than the profile, the measurements
+//! are used alone. Rates under time sharing give a measured NTT instead of a predicted one; they
+//! are discarded when the neighbours change. In a new phase all measurements are discarded and the
+//! profile is kept.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Intervals that several modules of the policy use.
+//! Intervals between samples and between comparisons, in nanoseconds, which several modules of
+//! policy `usher` use.
 
 /// Interval between samples while rates are measured.
 pub(super) const MEASURE_NS: u64 = 100_000_000;

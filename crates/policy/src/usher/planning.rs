@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes the plan: checks whether seats are possible, computes the best seats, and chooses between
-//! these, the present seats and the kernel by their predicted ANTT.
+//! Makes the plan of policy `usher`.
+//!
+//! 1. Check whether seats are possible: every program has data to predict its progress, and
+//!    there are CPUs to give.
+//! 2. Compute the best separate seats (`seating`).
+//! 3. Choose among these seats, the seats in force, two programs on the union of their seats,
+//!    turns on all cores and time sharing, by their predicted ANTT. Results of an earlier
+//!    comparison on this mix take precedence over predictions.
+//!
+//! Seats in force are kept if they are about as good as new seats, because a move has a cost. While
+//! seats and sharing are being compared, measurements do not change the plan.
 
 use std::collections::BTreeMap;
 
