@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's evaluation: every mix of four of its programs under several schedulers.
+//! Paper 1's campaign: every mix of four of its programs under several schedulers, simulated in a
+//! transient and a steady state and extrapolated to real program lengths.
+//!
+//! Programs are first measured alone, which gives their curves and their classes (good, medium,
+//! poor scaler). Mixes run on several threads; the results do not depend on their number. The
+//! thresholds of the classes are not published and were chosen between known programs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

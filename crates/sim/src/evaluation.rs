@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 1's evaluation in one setting: every mix under every scheduler, with means by kind of mix.
+//! Paper 1's evaluation in one setting of the free parameters: every mix under every scheduler,
+//! geometric means by kind of mix, and the deviation of the paper's sample mix. Programs near a
+//! class border are also evaluated in the other class.
 
 use std::collections::BTreeMap;
 

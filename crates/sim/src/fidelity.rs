@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deviation of the program models from published speed-ups of the programs alone.
+//! Deviation of the program models from published speed-ups of the programs alone, on the machine
+//! that the models were fitted to (a Xeon) and on another machine without a fit (a Xeon Phi).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The simulated hardware: a topology with index tables for fast access, and the costs of its
-//! operations.
+//! The simulated hardware: a topology with index tables and bit masks for fast access, and the
+//! costs of switches, migrations, caches, memory and clock rates. [`Costs`] has the values of three
+//! machines, with their sources.
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs several programs together under a policy, each repeated until all have completed the
-//! required repetitions: the protocol of paper 1.
+//! required repetitions: the protocol of paper 1. Also measures programs alone, for profiles and
+//! NTTs.
 
 use std::sync::Arc;
 

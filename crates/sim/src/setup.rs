@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The setting of the simulation of paper 1's evaluation, and its free parameters: values that are
-//! not published, each with its plausible range.
+//! The setting of the simulation of paper 1's evaluation: machine, costs, kernel, programs, and the
+//! free parameters, which are values that are not published, each with its plausible range.
 
 use crate::kernel::Kernel;
 use crate::machine::Costs;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invariants that must hold under all faults. They are checked on the actual state of the
-//! simulated machine, independently of the policy's reasoning.
+//! Invariants that must hold under all injected faults: disjoint seats as planned, no lost work,
+//! limits of stops and starvation, no CPU time beyond what was available.
+//!
+//! The checks use the actual state of the simulated machine, independently of the policy's
+//! reasoning. An injected fault restarts the time limits, because the policy may need time to
+//! recover.
 
 use std::collections::{BTreeMap, BTreeSet};
 

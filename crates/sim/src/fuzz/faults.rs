@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A simulated world with injected faults, and the recovery after the daemon's death.
+//!
+//! At each opportunity (sample, action, wait) a random number decides whether a fault is injected:
+//! a lost or stale sample, a failed or half-done action, a late loop, CPU hotplug, a killed program
+//! or daemon. A killed daemon is undone by the keeper or by launchers from a journal, as on a real
+//! machine, and a new daemon admits the running programs. The invariants are checked at least every
+//! 20 ms of virtual time.
 
 use std::collections::BTreeMap;
 use std::io::Write;

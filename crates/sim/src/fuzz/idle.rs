@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks that no core stays idle while a program waits for a CPU that it could use.
+//! Checks that no core stays idle while a program waits for a CPU that it could use: for longer
+//! than 40 ms if the kernel must balance, or 200 ms if the policy must lend an idle seat. Cases in
+//! which the design does not require a loan are exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mutation tests of the checkers: each checker detects a policy or a world with a deliberate
-//! fault, and accepts the shipped policy on the same case.
+//! Mutation tests of the fuzz checkers: each checker must detect a policy or a world with a
+//! deliberate fault, and accept the shipped policy on the same case.
 
 use std::sync::Arc;
 

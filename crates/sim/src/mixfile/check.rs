@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conversion of the tables of a sim file to a mix, with validation.
+//! Converts the tables of a sim file to a mix and validates them: machine costs, kernel, protocol,
+//! programs. Errors name key and line; values that would make a simulation endless or meaningless
+//! are rejected.
 
 use std::ops::Range;
 

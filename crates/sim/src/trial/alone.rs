@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs of a mix on the simulated machine: their scripts and their measurements alone.
+//! The programs of a simulated mix: builds their scripts for the machine and measures each alone on
+//! 1, 2, 4, … cores of a domain and on whole domains, which gives curves, best times and work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

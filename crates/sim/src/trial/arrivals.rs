@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arrivals and departures of a trial: copies of programs, and random arrivals.
+//! Arrivals and departures of a trial: copies of programs at given times, and random arrivals. They
+//! depend on the seed only, so that they are the same for every scheduler.
 
 use std::sync::Arc;
 

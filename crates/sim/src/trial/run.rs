@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The world of a trial: ends programs after their lifetime, and records seats.
+//! The world of a trial: wraps the simulated world, ends programs after their lifetime, records
+//! seats and notes (at most 10,000), and ends the run when all programs have completed their
+//! repetitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
