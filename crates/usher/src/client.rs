@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The client side of the daemon's interface, with its errors as text.
+//! The client side of the daemon's interface: finds a daemon that this user may trust, makes calls
+//! with a time limit of 10 s, and converts errors to text.
+//!
+//! The system's daemon is tried first, then the user's own. A socket that another user created is
+//! rejected, and so is a daemon of another PID namespace. If a call times out, the connection is
+//! shut down: the daemon then undoes the call, unless its reply had already been delivered.
 
 use std::fmt;
 use std::io::{self, BufReader, Read};

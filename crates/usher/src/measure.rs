@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Shared by `usher profile` and `usher mix`: an engine in this process, with a keeper, and the
-//! handling of interruptions.
+//! Functions that `usher profile` and `usher mix` share: an engine in this process with a keeper
+//! that undoes its changes, the handling of signals that end a measurement, and the search for the
+//! OMPT tool.
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;

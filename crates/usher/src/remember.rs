@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The data that a program without a daemon adds to the profile store: its duration on the whole
-//! machine, if it had the machine to itself.
+//! Adds the duration of a program that ran without a daemon to the profile store, as a point of its
+//! curve on the whole machine. The run counts only if it ended well, took at least 0.5 s, and other
+//! programs used at most 0.1 CPUs meanwhile.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

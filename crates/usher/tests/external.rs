@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher NAME` runs `usher-NAME`.
+//! Tests that `usher NAME` runs the program `usher-NAME` beside `usher` or in `PATH`, with its
+//! arguments and exit status.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

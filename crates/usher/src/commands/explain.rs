@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher explain`: the reasons for the present plan, and the cost of its alternatives.
+//! `usher explain`: requests from the daemon the reasons for the present plan and the predicted
+//! cost of its alternatives, and prints them for one program or for all.
 
 use crate::api;
 use crate::cli::Global;

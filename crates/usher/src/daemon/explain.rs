@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The reasons for the plan, and the predicted cost of its alternatives, from the known curves.
+//! The reasons for the plan, for `usher explain`: the seat of each program, the effect of one core
+//! more or less, what is known of its scalability, and the predicted ANTT of alternatives (time
+//! sharing, other modes, each program left out). Alternatives are computed from the known curves;
+//! without a curve of every program there are none.
 
 use usher_host::engine::{ProgramStatus, Status};
 use usher_model::{Curve, SeatMode, Topology};

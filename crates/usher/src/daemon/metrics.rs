@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Metrics for Prometheus, in the OpenMetrics text format, over HTTP on a Unix socket or a loopback
 //! port. Off by default.
+//!
+//! A thread accepts connections, and each scrape is answered on a thread of its own within 5 s; at
+//! most 16 scrapes run at a time. Only GET is supported, and the request may have 8 KiB.
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon. The engine acts on programs, on a thread of its own. The socket's thread never
-//! blocks on a peer. This thread waits for the end.
+//! The daemon: starts the engine, which acts on programs on a thread of its own, and the socket's
+//! event loop, which never blocks on a peer; then waits for a signal or a failure, and undoes
+//! everything.
+//!
+//! At the start, the daemon locks its runtime directory and claims the machine. While another
+//! daemon holds the claim, this daemon gives no seats. When the control loop ends, the daemon ends
+//! too, so that its keeper or systemd starts another.
 
 mod claim;
 mod connection;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The interface `org.usher.Usher1` for one peer. The connection identifies the caller; the engine
-//! carries out what the caller may request.
+//! The interface `org.usher.Usher1` for one peer. The connection identifies the calling user; this
+//! file checks sizes and arguments of a call, and the engine checks ownership and carries out the
+//! call.
+//!
+//! Requests are limited to 4,096 words and 128 KiB of command line. A pid of a caller in another
+//! PID namespace is rejected.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Threads that answer calls, so that a call that waits for the control loop does not block others.
+//! The threads that answer calls, so that a call that waits for the control loop does not block
+//! other calls.
+//!
+//! One user has a limited share of the threads, and all users together leave some threads to root.
+//! A call can register an action that undoes it if its reply cannot be delivered, because the
+//! caller is gone. A panic in a method closes the connection of its caller only.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

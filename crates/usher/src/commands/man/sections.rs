@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The sections of manual pages that clap does not have: exit status, environment and files, and
-//! examples of commands without their own.
+//! The sections of manual pages that clap does not provide: exit status, environment, files, and
+//! examples for commands without examples of their own. The lists of environment variables and
+//! files are maintained here by hand.
 
 use clap_mangen::roff::{Roff, bold, roman};
 

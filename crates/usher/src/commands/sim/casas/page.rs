@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The evaluation as a report page, with the paper's figures for comparison.
+//! Formats an evaluation of `usher sim casas` as a report page: sample mix, crowding, scalability,
+//! means by kind of mix, all mixes, smallest gains and ranges of free parameters, each with the
+//! paper's figures for comparison.
 
 use usher_model::{Curve, CurvePoint};
 use usher_report::figure::{CurveFigure, Dot, DotRow, Dots, Series, curve_panel, dots};

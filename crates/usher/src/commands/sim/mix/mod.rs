@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sim mix`: runs a mix from a file on a simulated machine.
+//! `usher sim mix`: runs the mix of a sim file on a simulated machine under several schedulers,
+//! several rounds each. Rounds have seeds of their own; the same seed gives the same result. The
+//! report and the traces are written by `report`.
 
 mod report;
 
