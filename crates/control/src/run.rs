@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loop and the trait that it runs against.
+//! The control loop, and the trait [`World`] of the machine that it controls.
+//!
+//! Each iteration observes the world, lets the policy decide, and carries out the actions one by
+//! one. A failed action does not prevent the others; the policy receives the failure with the next
+//! observation, after at most 10 ms. The same loop runs on real and on simulated machines.
 
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
