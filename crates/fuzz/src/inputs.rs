@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inputs: samples with random edits.
+//! Generates inputs for the fuzz targets: samples with up to 8 random edits, which set, remove,
+//! repeat or insert bytes, cut the input off or continue with another sample. An input has at most
+//! 1 MiB.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ends the process where a target does not return.
+//! Ends the process if a fuzz target does not return in time, and prints the input. A thread checks
+//! once a second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Descriptions of machines, and CPU lists.
+//! Fuzz targets for descriptions of machines (synthetic text, XML, copies of `/sys`) and CPU lists.
+//! The parsers must return a value or an error.
 
 use std::fs;
 use std::path::Path;

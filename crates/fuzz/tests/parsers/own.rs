@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's own files, damaged or planted.
+//! Fuzz targets for data that Usher itself writes, damaged or planted by another user: journals,
+//! heartbeat pages, profile stores and command lines of keepers.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What users write: plans, mixes, thresholds, records.
+//! Fuzz targets for files that users write: plans, mixes, sim files, thresholds and records. The
+//! parsers must return a value or an error.
 
 use std::path::Path;
 
