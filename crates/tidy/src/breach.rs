@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What rules report.
+//! A breach of a rule: file, line, and a text that states what is wrong and what to do.
 
 /// One breach of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

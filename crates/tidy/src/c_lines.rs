@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines of C, divided into code and block comments.
+//! Divides lines of C into code and block comments, so that rules about comments can be applied to
+//! C. String literals that contain comment marks are not recognised.
 
 /// Returns the code and the comments of a line. `in_comment` is whether the line begins within a
 /// comment, and is set to whether the next line does.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every source file starts with the licence of its crate.
+//! Rule: every source file starts with the SPDX line of its crate's licence, and the crate's
+//! manifest states the same licence. Code that runs in the kernel or links its GPL-only interfaces
+//! is GPL-2.0-only.
 
 use crate::{Breach, File, Tree};
 

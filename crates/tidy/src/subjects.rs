@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Subjects of commits: CONTRIBUTING.md, "Commits".
+//! Rule: subjects of commits have at most 72 characters (CONTRIBUTING.md, "Commits"). Commits
+//! before the one that added this rule, or before the last release tag, are not checked; without a
+//! git history the rule is skipped.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The files of a repository, read once.
+//! The files of a repository, read once for all rules: text files with content, other files by
+//! path. Build outputs and measurements are left out.
 
 use std::fs;
 use std::io;

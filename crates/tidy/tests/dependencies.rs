@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The crates that the workspaces use keep the rules of `deny.toml`.
+//! Checks that the dependencies of both workspaces keep the rules of `deny.toml`. Metadata come
+//! from cargo; the rules are checked by this crate.
 
 use std::path::Path;
 

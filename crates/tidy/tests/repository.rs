@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every rule, applied to this repository.
+//! Applies every rule of this crate to this repository, and prints each breach with file and line.
 
 use std::path::Path;
 
