@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trace contains every seat, loan and note, in Chrome's format.
+//! Tests that a trace contains every seat, loan and note of a round, in Chrome's trace event
+//! format.
 
 #![allow(clippy::unwrap_used)] // helpers of tests: a panic is a failure
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Horizontal bars: NTT of every program and ANTT, under every policy.
+//! Horizontal bars as SVG: the NTT of every program and the ANTT under every policy, as geometric
+//! means over rounds with whiskers for the range or the 95 % interval.
 
 use maud::{Markup, html};
 

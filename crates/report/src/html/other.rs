@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pages of benchmarks (tables, notes, figures), and of one program's curve.
+//! Pages of benchmarks, made of sections with tables, notes and figures, and the page of one
+//! program's scalability curve.
 
 use maud::{Markup, PreEscaped, html};
 use usher_model::Curve;
