@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies: the order in which ready tasks run.
+//! Policies: the order in which ready tasks run. Checks the limits of a policy (at most 2^22 queues
+//! for `paper`), and creates the queues of policies with one order for all workers.
 
 use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;
