@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Common code of the test programs. Define _DEFAULT_SOURCE before any include. */
+/* Common code of the test programs in C: error checks, and a limit of the
+ * memory that the process may allocate. Define _DEFAULT_SOURCE before any
+ * include.
+ */
 #ifndef USHER_TASKS_TESTS_PROGRAMS_H
 #define USHER_TASKS_TESTS_PROGRAMS_H
 
