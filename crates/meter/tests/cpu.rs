@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU time, compared with the kernel's own accounting (`getrusage`).
+//! Tests of metered CPU time, waits and idle time with real programs, compared with the kernel's
+//! own accounting (`getrusage`): owners by cgroup and by descent, short processes, services,
+//! imbalances.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 

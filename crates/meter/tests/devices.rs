@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks and interfaces, checked per request and per byte; and notification.
+//! Tests of metered disks and interfaces with real programs, checked per request and per byte, and
+//! of notifications when foreground and background use the same device.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 

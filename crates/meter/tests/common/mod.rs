@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Helpers of the tests: programs with known use, cgroups, waiting.
+//! Helpers of the meter's tests: rig programs with a known use of CPUs, disks and networks,
+//! cgroups, and polling with a deadline of 60 s. Tests of one file run one after the other, because
+//! they would measure one another's use.
 
 #![allow(dead_code)] // each test file uses its part
 
