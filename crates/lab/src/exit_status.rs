@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exit statuses of the lab, besides those of the command.
+//! Exit statuses of the lab itself, in addition to those of the command that ran in the guest.
 
 /// Exit status: the lab or the guest failed; as of `env` and `timeout`.
 pub const OWN_FAILURE: u8 = 125;

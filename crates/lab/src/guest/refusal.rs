@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reason why a guest cannot do its job.
+//! The reason why a guest cannot do its job: an exit status and one line of text for the host.
 
 /// A job that cannot be done: exit status and reason.
 #[derive(Debug)]
