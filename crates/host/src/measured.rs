@@ -36,9 +36,9 @@ pub enum RunError {
         stderr_text(stderr)
     )]
     Failed {
-        /// Its name.
+        /// Name of the program.
         name: String,
-        /// Its end.
+        /// Exit of the program.
         exit: Exit,
         /// The condition of the run.
         condition: RunCondition,
@@ -54,7 +54,7 @@ pub enum RunError {
         }
     )]
     TimedOut {
-        /// Its name.
+        /// Name of the program.
         name: String,
         /// The condition of the run.
         condition: RunCondition,
@@ -140,7 +140,7 @@ impl MeasuredProcess {
         self.adopted.as_ref()
     }
 
-    /// Its number in the engine.
+    /// Returns the number of the program in the engine.
     pub fn id(&self) -> Option<ProgramId> {
         self.adopted.as_ref().map(|adopted| adopted.id)
     }

@@ -72,9 +72,9 @@ impl ProfileError {
 /// The program to measure.
 #[derive(Debug, Clone)]
 pub struct ProfileTarget {
-    /// Its display name.
+    /// Display name of the program.
     pub name: String,
-    /// Its launch options.
+    /// Launch options of the program.
     pub spec: LaunchSpec,
     /// Exit statuses that mean success.
     pub ok_exit_codes: Vec<u8>,
@@ -110,15 +110,15 @@ impl Default for ProfileOptions {
 /// A completed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfileRun {
-    /// Its number of cores.
+    /// Number of cores of the run.
     pub cores: u32,
-    /// Its CPUs.
+    /// CPUs of the run.
     pub cpus: CpuSet,
-    /// Its number among the runs at this count, from 1.
+    /// Number of the run among the runs at this core count, from 1.
     pub repetition: u32,
     /// Maximum number of runs.
     pub repeats: u32,
-    /// Its duration.
+    /// Duration of the run in seconds.
     pub seconds: f64,
     /// CPU time over wall time.
     pub busy_cpus: f64,
@@ -142,7 +142,7 @@ pub struct ProfilePoint {
 pub struct MeasuredProfile {
     /// Runs per second over cores.
     pub curve: Curve,
-    /// Its points, by ascending number of cores.
+    /// Points of the curve, by ascending number of cores.
     pub points: Vec<ProfilePoint>,
     /// The program's key in the profile store, if it could be derived.
     pub key: Option<ProgramKey>,

@@ -43,7 +43,7 @@ pub(super) struct ArrivingProgram {
     pub program: Program,
     /// Progress sources that were inaccurate for it in earlier runs.
     pub misleading: Vec<ProgressSource>,
-    /// It waits before its `exec`.
+    /// Whether the process waits before its `exec`.
     pub held: bool,
 }
 

@@ -123,7 +123,7 @@ impl Default for ProfileUse {
 pub struct KeeperCommand {
     /// The executable, usually that of this process.
     pub exe: PathBuf,
-    /// Its arguments before the keeper's own: `keeper`.
+    /// Arguments of the executable before the keeper's own: `keeper`.
     pub subcommand: Vec<OsString>,
     /// The command that the keeper executes after it has undone everything because this
     /// process died without cleaning up; empty: none.
@@ -133,23 +133,23 @@ pub struct KeeperCommand {
 /// The options of a program to be managed.
 #[derive(Debug, Clone)]
 pub struct AdoptOptions {
-    /// Its display name; `None`: the command's file name.
+    /// Display name of the program; `None`: the command's file name.
     pub name: Option<String>,
-    /// Its command line; may be empty.
+    /// Command line of the program; may be empty.
     pub argv: Vec<OsString>,
-    /// Its working directory; operands are relative to it.
+    /// Working directory of the program; operands are relative to it.
     pub cwd: Option<PathBuf>,
     /// Environment variables in addition to its launcher's.
     pub env: BTreeMap<OsString, OsString>,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
-    /// Its heartbeat page.
+    /// Heartbeat page of the program.
     pub heartbeat: Option<PathBuf>,
     /// Background work, and how it is regulated; `None`: it is seated.
     pub background: Option<Regulation>,
     /// CPUs to restrict its seats to, in addition to its affinity mask.
     pub bound_to: Option<CpuSet>,
-    /// Its key in the profile store; `None`: derived from the command.
+    /// Key of the program in the profile store; `None`: derived from the command.
     pub key: Option<ProgramKey>,
 }
 
@@ -189,11 +189,11 @@ impl AdoptOptions {
 /// A program that is managed now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdoptedProgram {
-    /// Its number.
+    /// Number of the program.
     pub id: ProgramId,
-    /// Its processes and cgroup.
+    /// Processes and cgroup of the program.
     pub home: ProcessTree,
-    /// Its key in the profile store, if it could be derived.
+    /// Key of the program in the profile store, if the key could be derived.
     pub key: Option<ProgramKey>,
     /// The CPUs of its seat; `None`: the kernel places it.
     pub seat: Option<CpuSet>,
@@ -219,7 +219,7 @@ pub enum EngineError {
     /// There is no such process.
     #[error("process {pid}: there is no such process; give the number of a running one")]
     Gone {
-        /// Its number.
+        /// Pid of the process.
         pid: i32,
     },
     /// The process belongs to another user.
@@ -227,9 +227,9 @@ pub enum EngineError {
         "process {pid} belongs to user {owner}, not to user {asking}: only root manages other users' programs"
     )]
     NotYours {
-        /// Its number.
+        /// Pid of the process.
         pid: i32,
-        /// Its owner.
+        /// Uid of the process's owner.
         owner: u32,
         /// The requesting user.
         asking: u32,
@@ -237,13 +237,13 @@ pub enum EngineError {
     /// The process is a kernel thread.
     #[error("process {pid} is a kernel thread: only programs are managed")]
     KernelThread {
-        /// Its number.
+        /// Pid of the kernel thread.
         pid: i32,
     },
     /// The process or an ancestor of it is managed.
     #[error("process {pid} is managed already, as program {id}")]
     Managed {
-        /// Its number.
+        /// Pid of the process.
         pid: i32,
         /// The managed program.
         id: ProgramId,
@@ -251,9 +251,9 @@ pub enum EngineError {
     /// The process is Usher itself or one of its ancestors.
     #[error("process {pid} cannot be managed: it is {what}")]
     Own {
-        /// Its number.
+        /// Pid of the process.
         pid: i32,
-        /// Its relation to Usher.
+        /// Relation of the process to Usher.
         what: &'static str,
     },
     /// No managed program has this number.
@@ -270,7 +270,7 @@ pub enum EngineError {
     /// The heartbeat page cannot be used.
     #[error("the heartbeat page '{}' cannot be used: {reason}", path.display())]
     Heartbeat {
-        /// Its path.
+        /// Path of the page.
         path: PathBuf,
         /// The cause.
         reason: String,
@@ -288,7 +288,7 @@ pub enum EngineError {
     /// A file of `/proc` or `/sys` could not be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,

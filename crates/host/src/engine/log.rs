@@ -25,14 +25,14 @@ pub enum Change {
     Arrived {
         /// The program.
         program: ProgramId,
-        /// Its name.
+        /// Name of the program.
         name: String,
     },
     /// A program has a new placement from now on.
     Placed {
         /// The program.
         program: ProgramId,
-        /// Its placement.
+        /// The new placement.
         placement: ProgramPlacement,
     },
     /// A program ended or was released.
@@ -57,7 +57,7 @@ pub enum Change {
 /// The CPUs that a program runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramPlacement {
-    /// Its own CPUs, or the CPUs that it shares.
+    /// The program's own CPUs, or the CPUs that it shares.
     pub own: CpuSet,
     /// Borrowed CPUs with their owners; `None`: no program owns them.
     pub borrowed: Vec<(Option<ProgramId>, CpuSet)>,

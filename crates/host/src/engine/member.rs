@@ -45,7 +45,7 @@ pub(super) struct ManagedProgram {
     /// The last logged placement.
     pub placement: Option<ProgramPlacement>,
     pub interval: PlacementInterval,
-    /// Its last sample, and the time and CPU time of the sample before.
+    /// The last sample, and the time and CPU time of the sample before.
     pub last: Option<(u64, ProgramSample)>,
     pub before_last: Option<(u64, u64)>,
 }
@@ -140,7 +140,7 @@ impl ManagedProgram {
         bound.map_or_else(|| seat.clone(), |bound| seat.and(bound))
     }
 
-    /// Its placement under the plan.
+    /// Returns the placement of the program under the plan.
     pub fn placement(&self, plan: &Plan, usable: &CpuSet) -> ProgramPlacement {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();

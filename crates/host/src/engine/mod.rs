@@ -224,7 +224,7 @@ impl EngineHandle {
     /// instruction on, and holds it before its `exec`. It is seated when this returns.
     ///
     /// # Errors
-    /// It cannot be launched or managed; the child is gone then.
+    /// The program cannot be launched or managed; the child is then gone.
     pub fn launch(
         &self,
         spec: &LaunchSpec,
@@ -255,7 +255,7 @@ impl EngineHandle {
     /// called shortly after the program's end.
     ///
     /// # Errors
-    /// It is not managed, or belongs to another user.
+    /// The program is not managed, or belongs to another user.
     pub fn repeated(&self, id: ProgramId, seconds: f64, asking: u32) -> Result<(), EngineError> {
         self.requests.call(|reply| Request::Repeated {
             id,
@@ -268,7 +268,7 @@ impl EngineHandle {
     /// Releases a program: undoes all actions on it.
     ///
     /// # Errors
-    /// It is not managed, belongs to another user, or an action could not be undone.
+    /// The program is not managed, belongs to another user, or an action could not be undone.
     pub fn release(&self, id: ProgramId, asking: u32) -> Result<(), EngineError> {
         self.requests
             .call(|reply| Request::Release { id, asking, reply })

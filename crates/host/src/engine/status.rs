@@ -60,15 +60,15 @@ pub struct TimedNote {
 /// A managed program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgramStatus {
-    /// Its number.
+    /// Number of the program.
     pub id: ProgramId,
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// Its oldest living process: the root of its tree while that lives.
+    /// Oldest living process of the program: the root of its tree while the root lives.
     pub pid: i32,
     /// The user it belongs to.
     pub uid: u32,
-    /// Its command line.
+    /// Command line of the program.
     pub command: String,
     /// Weight of its NTT in the mean.
     pub weight: f64,
@@ -78,7 +78,7 @@ pub struct ProgramStatus {
     pub cpus: Option<CpuSet>,
     /// The scheduler keeps the seat: the CPUs are preferred, others are permitted.
     pub soft: bool,
-    /// Those of `cpus` that it borrows.
+    /// The part of `cpus` that the program borrows.
     pub borrowed: CpuSet,
     /// Own CPUs that other programs use for now.
     pub lent: CpuSet,
@@ -91,7 +91,7 @@ pub struct ProgramStatus {
     /// Whether its user has stopped it (`SIGSTOP`); Usher does not continue it.
     #[serde(default)]
     pub stopped_by_user: bool,
-    /// Its NTT, as the plan predicts it.
+    /// NTT of the program, as the plan predicts it.
     pub ntt: Option<f64>,
     /// Threads of the whole tree.
     pub threads: u32,
@@ -104,11 +104,11 @@ pub struct ProgramStatus {
     pub cpu_seconds: f64,
     /// Mean number of CPUs in use over the last sampling interval.
     pub busy_cpus: f64,
-    /// Its progress, with the source's name and its confidence.
+    /// Progress of the program, with the source's name and the confidence in the source.
     pub progress: Option<Progress>,
     /// Progress per second since it came under management.
     pub progress_per_second: Option<f64>,
-    /// Its curve from earlier runs.
+    /// Curve of the program from earlier runs.
     pub profile: Option<Curve>,
     /// CPUs that its affinity mask or its launcher restricts it to; `None`: all.
     pub bound_to: Option<CpuSet>,
@@ -118,7 +118,7 @@ pub struct ProgramStatus {
     /// CPU time per wall time that its cgroups allow.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
-    /// Its regulation, if it is background work.
+    /// Regulation of the program, if it is background work.
     pub background: Option<BackgroundStatus>,
 }
 
@@ -127,7 +127,7 @@ pub struct ProgramStatus {
 pub struct BackgroundStatus {
     /// The policy.
     pub regulation: Regulation,
-    /// Its state; `None` before the first decision.
+    /// State of the program; `None` before the first decision.
     pub state: Option<BackgroundState>,
     /// Seconds since its state last changed.
     pub since_seconds: f64,

@@ -167,7 +167,7 @@ impl World for RealWorld {
     fn act(&mut self, action: &Action) -> Result<(), String> {
         let id = action.program();
         if !self.state.members.contains_key(&id) {
-            // It ended between the observation and the decision.
+            // The program ended between the observation and the decision.
             return Ok(());
         }
         if let Err(error) = self.carry_out(action) {

@@ -98,7 +98,7 @@ fn source_text(error: &io::Error) -> String {
 /// The end of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Its exit status, if it exited.
+    /// Exit status of the program, if it exited.
     pub status: Option<u8>,
     /// The signal that ended it, if there was one.
     pub signal: Option<i32>,

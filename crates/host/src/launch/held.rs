@@ -239,12 +239,12 @@ impl ChildProcess {
         })
     }
 
-    /// Its process number.
+    /// Returns the pid of the process.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Its pidfd: readable once it has ended.
+    /// Returns the pidfd of the process, which is readable after the process has ended.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -264,7 +264,7 @@ impl ChildProcess {
         }
     }
 
-    /// Its exit, if it has ended.
+    /// Returns the exit of the process, if it has ended.
     ///
     /// # Errors
     /// When other code has waited for it.

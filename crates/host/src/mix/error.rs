@@ -26,7 +26,7 @@ pub enum MixError {
     /// A program of the mix cannot be run.
     #[error("program '{name}': {source}{}", hint(package.as_deref()))]
     Program {
-        /// Its name in the mix.
+        /// Name of the program in the mix.
         name: String,
         /// The Debian package that contains it.
         package: Option<String>,
@@ -36,11 +36,11 @@ pub enum MixError {
     /// A file that a program needs does not exist.
     #[error("program '{name}': its {what} {} cannot be read: {source}", path.display())]
     Input {
-        /// Its name in the mix.
+        /// Name of the program in the mix.
         name: String,
         /// The kind of file.
         what: &'static str,
-        /// Its path.
+        /// Path of the input.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
@@ -50,7 +50,7 @@ pub enum MixError {
     Setup {
         /// The command.
         command: String,
-        /// Its end.
+        /// Exit of the command.
         exit: Exit,
         /// The end of its standard error.
         stderr: String,

@@ -21,7 +21,7 @@ use crate::launch::{LaunchSpec, Stream};
 pub struct MixFile {
     /// The file.
     pub path: PathBuf,
-    /// Its directory: the programs' working directory and the base of relative paths.
+    /// Directory of the file: the programs' working directory and the base of relative paths.
     pub dir: PathBuf,
     /// The mix's name.
     pub title: String,
@@ -68,18 +68,18 @@ impl Default for MixProtocol {
 pub struct Setup {
     /// The command.
     pub argv: Vec<OsString>,
-    /// Its output. If it exists, the command is not run.
+    /// Output of the command. If the output exists, the command is not run.
     pub unless_exists: Option<PathBuf>,
 }
 
 /// A program of a mix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MixProgram {
-    /// Its name in the mix.
+    /// Name of the program in the mix.
     pub name: String,
-    /// Its command.
+    /// Command of the program.
     pub argv: Vec<OsString>,
-    /// Its scaling, in a word or two.
+    /// Scaling of the program, in a word or two.
     pub class: String,
     /// The Debian packages that contain it.
     pub package: Option<String>,
@@ -100,7 +100,7 @@ pub struct MixProgram {
 /// The reason why a mix file was rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixFileError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("reading the mix {path}: {reason}")]
     Read {
         /// The file.
@@ -467,7 +467,8 @@ impl MixSource<'_> {
 }
 
 impl MixProgram {
-    /// Its launch options in this directory; `stderr`: the target of its standard error.
+    /// Returns the launch options of the program in this directory; `stderr` is the target of its
+    /// standard error.
     pub fn spec(&self, dir: &Path, stderr: Stream, new_session: bool) -> LaunchSpec {
         let file = |path: &PathBuf| Stream::File(dir.join(path));
         let env = self.env.iter();
@@ -484,7 +485,7 @@ impl MixProgram {
         }
     }
 
-    /// Its command line for display.
+    /// Returns the command line of the program for display.
     pub fn command(&self) -> String {
         let words: Vec<_> = self
             .argv

@@ -106,12 +106,12 @@ pub enum MixEvent<'a> {
     RoundEnded {
         /// The policy.
         policy: &'a str,
-        /// Its result.
+        /// Result of the round.
         result: &'a RoundResult,
     },
     /// A problem that does not stop the run.
     Warning {
-        /// Its description.
+        /// Description of the problem.
         text: &'a str,
     },
 }
