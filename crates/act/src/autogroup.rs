@@ -37,7 +37,7 @@ impl Autogroup {
     /// Returns the autogroup of a process; `None` if it has none, or is gone.
     ///
     /// # Errors
-    /// It may not be changed.
+    /// The autogroup may not be changed.
     pub(crate) fn of(procs: &Procs, pid: i32) -> io::Result<Option<Self>> {
         let path = procs.path(pid, "autogroup");
         let file = OpenOptions::new().read(true).write(true).open(path);

@@ -185,7 +185,7 @@ fn controls_cpu(dir: &Path) -> bool {
 pub(crate) struct Instance {
     /// `PID-START`, followed by a number for later instances of the same process.
     pub name: String,
-    /// Its process.
+    /// The Usher process of the instance.
     pub owner: ProcessId,
 }
 

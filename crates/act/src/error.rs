@@ -34,13 +34,13 @@ pub enum ActError {
     /// There is no such process, or the pid has been reused.
     #[error("process {pid} is gone: give the number of a running process")]
     Gone {
-        /// Its pid.
+        /// Pid of the process.
         pid: i32,
     },
     /// A process that must not be admitted.
     #[error("process {pid} cannot be managed: {reason}")]
     Refused {
-        /// Its pid.
+        /// Pid of the process.
         pid: i32,
         /// The reason.
         reason: &'static str,
@@ -69,7 +69,7 @@ pub enum ActError {
     /// A process of the tree belongs to an admitted program.
     #[error("process {pid} is managed already, in program {program}")]
     Managed {
-        /// Its pid.
+        /// Pid of the process.
         pid: i32,
         /// The program that it belongs to.
         program: ProgramId,

@@ -45,7 +45,7 @@ pub enum Forked {
     Parent {
         /// The new process.
         child: ProcessId,
-        /// Its pidfd.
+        /// Pidfd of the child.
         pidfd: OwnedFd,
     },
 }

@@ -170,7 +170,7 @@ impl Manager {
     /// Waits until systemd has moved a process into a scope.
     ///
     /// # Errors
-    /// It was not moved in time.
+    /// The process was not moved in time.
     pub(crate) fn wait_for_move(
         &self,
         unit: &str,

@@ -198,7 +198,7 @@ pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
 /// Returns a record as a line.
 ///
 /// # Errors
-/// It cannot be written as JSON: a path in it is not UTF-8.
+/// The line cannot be written as JSON, because a path in the record is not UTF-8.
 pub fn line_of(record: &Record) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');

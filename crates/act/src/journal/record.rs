@@ -59,9 +59,9 @@ impl DirKind {
 /// A directory made for one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dir {
-    /// Its path.
+    /// Path of the directory.
     pub dir: PathBuf,
-    /// Its purpose.
+    /// Purpose of the directory.
     pub kind: DirKind,
     /// CPUs that the program could use before; empty if this directory does not restrict CPUs.
     pub wide: CpuSet,
@@ -72,9 +72,9 @@ pub struct Dir {
 pub struct ThreadId {
     /// The pid of its process.
     pub pid: i32,
-    /// Its thread number.
+    /// Number of the thread.
     pub tid: i32,
-    /// Its start time, in clock ticks since boot.
+    /// Start time of the thread, in clock ticks since boot.
     pub start_ticks: u64,
 }
 
@@ -123,17 +123,17 @@ impl CgroupPaths {
 /// The values that determine a thread's share of CPUs and disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Priority {
-    /// Its scheduling policy, by the kernel's number.
+    /// Scheduling policy of the thread, by the kernel's number.
     pub policy: u32,
-    /// Its nice value, -20 to 19.
+    /// Nice value of the thread, -20 to 19.
     pub nice: i32,
-    /// Its real-time priority; 0 if its policy has none.
+    /// Real-time priority of the thread; 0 if the policy has none.
     #[serde(default)]
     pub realtime: u32,
     /// Whether its children start without real-time priorities.
     #[serde(default)]
     pub reset_on_fork: bool,
-    /// Its I/O priority as `ioprio_get(2)` returns it.
+    /// I/O priority of the thread as `ioprio_get(2)` returns it.
     pub io: i32,
 }
 

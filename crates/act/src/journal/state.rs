@@ -59,7 +59,7 @@ pub struct DemotionState {
 pub struct Autogroup {
     /// The session.
     pub session: i32,
-    /// Its nice value.
+    /// Nice value of the autogroup.
     pub nice: i32,
 }
 

@@ -37,7 +37,7 @@ impl KeeperHandle {
     /// is admitted.
     ///
     /// # Errors
-    /// It cannot be started, or is not ready within five seconds.
+    /// The keeper cannot be started, or is not ready within five seconds.
     pub fn spawn(exe: &Path, subcommand: &[OsString], task: KeeperTask) -> Result<Self, ActError> {
         let (id, pidfd) = start(exe, subcommand, &task).map_err(|error| ActError::Keeper {
             exe: exe.to_owned(),

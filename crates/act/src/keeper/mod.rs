@@ -171,7 +171,8 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 /// Any other thread of the process must be blocked and hold no lock.
 ///
 /// # Errors
-/// It could not start to watch, or something could not be undone; that is left to the next start.
+/// The keeper could not start to watch its owner, or some change could not be undone. The next
+/// start undoes the remaining changes.
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
     ignore_signals();
