@@ -274,13 +274,13 @@ impl AsFd for Daemon {
 /// A process to register.
 #[derive(Debug, Clone, Default)]
 pub struct RegisterRequest {
-    /// Its pid.
+    /// Pid of the process.
     pub pid: i32,
     /// `--name`.
     pub name: Option<String>,
     /// The command that it will execute.
     pub argv: Vec<String>,
-    /// Its working directory.
+    /// Working directory of the process.
     pub cwd: Option<String>,
     /// `--weight`.
     pub weight: Option<f64>,

@@ -104,7 +104,7 @@ impl Regulator {
     /// behind. Returns its exit status.
     ///
     /// # Errors
-    /// It cannot be launched or managed.
+    /// The program cannot be launched or managed.
     pub fn run(self, spec: &LaunchSpec, adopt: AdoptOptions, signals: &mut Forwarder) -> Outcome {
         let (held, adopted) = self.engine.launch(spec, adopt)?;
         print_warnings(&adopted.warnings);
@@ -113,7 +113,7 @@ impl Regulator {
         // A stopped program could not handle the signal to end.
         let asking = rustix::process::geteuid().as_raw();
         let release = || {
-            // It may have ended meanwhile.
+            // An error is ignored, because the program may have ended meanwhile.
             let _ = self.engine.release(adopted.id, asking);
         };
         let exit = running.wait_forwarding_with(signals, release);

@@ -77,7 +77,7 @@ pub fn sched_dir(given: Option<&Path>) -> PathBuf {
 /// Makes a runtime directory; root's is readable for all users.
 ///
 /// # Errors
-/// It cannot be made, or other users may write to it.
+/// The directory cannot be made, or other users may write to it.
 pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
     let euid = rustix::process::geteuid();
     let mode = if euid.is_root() { 0o755 } else { 0o700 };

@@ -42,7 +42,7 @@ use crate::peer;
 pub struct Peer {
     /// Effective user at the time of connecting.
     pub uid: u32,
-    /// Its pid in the daemon's PID namespace; 0 if it has none there.
+    /// Pid of the peer in the daemon's PID namespace; 0 if it has none there.
     pub pid: i32,
 }
 

@@ -130,7 +130,7 @@ impl Service {
         let explained = explain::explain(&status, &topology, program);
         let pid = program.and_then(|text| text.parse::<i32>().ok());
         match (explained, pid) {
-            // It may be the pid of one of its processes.
+            // The text may be the pid of one of the program's processes.
             (Err(Refusal::NoSuchProgram(text)), Some(pid)) => {
                 let id = engine.program_of(pid)?.map(|id| id.to_string());
                 let id = id.ok_or(Refusal::NoSuchProgram(text))?;

@@ -19,7 +19,7 @@ use varlink::{ConnectionHandler, VarlinkService};
 
 /// A message to answer.
 pub struct Call {
-    /// Its connection.
+    /// Identifies the connection of the call.
     pub token: u64,
     /// The user at the other end.
     pub uid: u32,
@@ -34,7 +34,7 @@ pub type Undelivered = Box<dyn FnOnce() + Send>;
 
 /// An answered call.
 pub struct Done {
-    /// Its connection.
+    /// Identifies the connection of the call.
     pub token: u64,
     /// The user at the other end.
     pub uid: u32,

@@ -178,7 +178,7 @@ impl ManagedWait {
     fn release(&mut self) {
         self.ending = true;
         if let Some(daemon) = self.daemon.as_mut() {
-            // It may have ended meanwhile.
+            // An error is ignored, because the program may have ended meanwhile.
             let _ = daemon.detach(self.program);
         }
     }
