@@ -289,7 +289,7 @@ pub fn mixes(programs: usize, each: usize) -> Vec<Vec<usize>> {
 pub struct Campaign<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// Its kernel.
+    /// Kernel of the machine.
     pub kernel: &'a Kernel,
     /// The programs, measured alone.
     pub programs: &'a [CampaignProgram],

@@ -44,7 +44,7 @@ pub enum Fault {
         program: String,
         /// Index of the role of the thread that ran last.
         role: usize,
-        /// Its step.
+        /// Index of the step.
         step: usize,
         /// Virtual seconds.
         at_s: f64,

@@ -19,9 +19,10 @@ use crate::setup::Setup;
 
 /// The programs of the sample mix.
 pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
-/// Their CPUs when no two programs share a die: figure 4 (b).
+/// CPUs of the programs when no two of them share a die: figure 4 (b).
 pub const APART: [&str; 4] = ["0-11", "12-23", "24-41", "42-47"];
-/// Their CPUs when canneal shares dies with dedup, and ferret with streamcluster: figure 4 (a).
+/// CPUs of the programs when canneal shares dies with dedup, and ferret with streamcluster: figure
+/// 4 (a).
 pub const TOGETHER: [&str; 4] = [
     "0-2,6-8,12-14,18-20",
     "3-5,9-11,15-17,21-23",

@@ -87,11 +87,11 @@ pub struct ThreadKind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BarrierWait {
-    /// They block, and pay for the wakeup.
+    /// Threads block, and pay for the wake-up.
     Block,
-    /// They spin.
+    /// Threads spin.
     Spin,
-    /// They spin for this much CPU time in nanoseconds, then block.
+    /// Threads spin for this much CPU time in nanoseconds, and then block.
     SpinThenBlock(u64),
 }
 
@@ -146,7 +146,7 @@ const CACHE_BOUNCE_POWER_MAX: f64 = 4.0;
 pub struct Script {
     /// Name of the program.
     pub name: String,
-    /// Its threads.
+    /// The kinds of threads of the program.
     pub roles: Vec<ThreadKind>,
     /// Number of items in each pool.
     #[serde(default)]

@@ -46,7 +46,7 @@ pub struct FreeParameter {
     pub name: &'static str,
     /// Unit and meaning of its values.
     pub what: &'static str,
-    /// Its range.
+    /// Range of the parameter.
     pub range: (f64, f64),
     set: fn(&mut Setup, f64),
 }

@@ -195,7 +195,7 @@ impl Engine {
             self.account(cpu);
         }
         self.threads[id].spins_at = None;
-        // Its next step starts when the thread has a CPU: now or later.
+        // The next step of the thread starts when it has a CPU: now or later.
         self.threads[id].work = 0.0;
         if let RunState::Running(cpu) = self.threads[id].run_state {
             self.clock.set(cpu, self.now_ns);

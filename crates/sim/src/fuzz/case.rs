@@ -92,7 +92,7 @@ pub struct Case {
     pub policy: &'static str,
     /// The machine.
     pub topology: Topology,
-    /// Its kernel: Usher's scheduler in one of four cases.
+    /// Kernel of the machine: Usher's scheduler in one of four cases.
     pub kernel: Kernel,
     /// Mechanism that narrows and stops programs.
     pub backend: Backend,

@@ -49,7 +49,7 @@ pub struct ProgramModel {
 pub struct MixSetup {
     /// The machine.
     pub machine: Machine,
-    /// Its kernel.
+    /// Kernel of the machine.
     pub kernel: Kernel,
     /// The programs, in the order of the file.
     pub programs: Vec<ProgramModel>,

@@ -27,7 +27,7 @@ const CUT: &str = "the timeline is incomplete after this time: too many changes 
 pub struct MixReport<'a> {
     /// The mix.
     pub mix: &'a SimMix,
-    /// Its programs on their machine.
+    /// The programs of the mix on their machine.
     pub setup: &'a MixSetup,
     /// The command that reproduces the run.
     pub command: String,
