@@ -72,7 +72,7 @@ pub fn most_promising(
                 ..request.clone()
             });
             let ntt = time_sharing(topology, &together);
-            // These NTTs are relative to the best rate on those cores.
+            // The NTTs are relative to the best rate on the cores of the pair.
             let (here, whole) = (topology.capacity_of(&both), topology.capacity_of(&all));
             let more = |r: &Request| r.curve.best_rate(whole) / r.curve.best_rate(here);
             let (a_both, b_both) = (ntt[0] * more(a), ntt[1] * more(b));
