@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bars: limits of measured figures, and whether the figures meet them.
+//! Bars: the limits of measured figures, whether the figures meet them, and the parts of which a
+//! benchmark's result consists. A figure that could not be measured does not meet its bar.
 
 use serde::{Deserialize, Serialize};
 use usher_report::html::{Cell, Item, Section as PageSection};

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command line.
+//! The command line of `usher-bench`: one subcommand per benchmark, and hidden subcommands for
+//! programs that benchmarks start. The exit status is 0 if every bar was met, 1 if not, 125 if the
+//! benchmark could not run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine that a benchmark ran on, and where its results go.
+//! The description of the machine that a benchmark ran on, the dated folder of its results, and
+//! saving: results as JSON, and a page made from nothing but the JSON.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A benchmark's page: all bars first, then part by part, numbers below one another.
+//! The sections of a benchmark's page: all bars first, then part by part. Columns that contain only
+//! numbers are aligned.
 
 use usher_report::html::{Cell, Item, Section};
 use usher_report::text;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes of the benchmark: starting `usher`, reading what a process costs.
+//! Processes of the benchmark: starting `usher` and daemons with runtime directories of their own,
+//! ending them, and reading the CPU time, memory and state of a process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

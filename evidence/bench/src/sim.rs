@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench sim`: accuracy and speed of the simulator, and results of the policies in it.
+//! `usher bench sim`: accuracy and speed of the simulator, and the results of the policies in it.
+//! Parts: fidelity, speed, the 210 mixes of paper 1, the ranges of free parameters, and fuzzing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

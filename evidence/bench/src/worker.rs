@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs for the benchmarks to seat, without useful work.
+//! A program for the benchmarks to seat: threads that compute and sleep in turns, and print the
+//! time of each change. It does no useful work.
 
 use std::io::Write;
 use std::sync::Arc;

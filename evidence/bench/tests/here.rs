@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher-bench here` on mixes of shell loops.
+//! Tests of `usher-bench here` on mixes of shell loops: the report contains measured mixes and the
+//! reasons for missing ones.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 

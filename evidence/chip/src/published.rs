@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Published figures of paper 5: Table 2, measured on its board, and Table 3, from its simulator.
+//! Figures that are garbled in the print are missing.
 
 use serde::{Deserialize, Serialize};
 

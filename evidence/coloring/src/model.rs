@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Task structures in simulated memory: each access goes through the accessing CPU's caches.
+//! Task structures in simulated memory (paper 3a): each access goes through the caches of the
+//! accessing CPU, and its cost in cycles is added up. Structures are placed in random blocks, plain
+//! or coloured.
 
 use oorandom::Rand64;
 

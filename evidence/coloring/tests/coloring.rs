@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paper 3a simulated: the bars at the paper's point, and invariants for all parameters.
+//! Tests of the simulation of paper 3a: the published gains within their bars at the paper's point,
+//! and invariants for all parameters.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One cell: pairs of the foreground alone and beside the background, for
+//! Measures one cell of the matrix: pairs of the foreground alone and beside the background, for
 //! each treatment in turn.
+//!
+//! The amount of foreground work is fitted so that a run takes the wanted time. Pairs are repeated
+//! until the confidence interval of the treatments that must be resolved is narrow, or a maximum is
+//! reached. A foreground that takes much longer than alone is stopped.
 
 use std::time::Duration;
 

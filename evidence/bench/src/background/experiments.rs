@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The experiments, as data: paper 2's with today's tools, and more disks.
+//! The experiments as data: the combinations of foreground, background, disk and usage of paper 2
+//! with today's tools, and further disks. Only descriptions; `cell` measures them.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};

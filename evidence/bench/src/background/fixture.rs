@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks, networks and file trees of the tasks, set up on first use.
+//! The set-up of the experiments: disks, networks, file trees and inputs, created on first use and
+//! removed at the end. Only one disk is set up at a time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command lines of the tasks.
+//! The command lines of the tasks of an experiment, as foreground or as one of several backgrounds,
+//! and the files in which load generators count their work.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running the load generators for `usher bench calibrate`.
+//! `usher bench calibrate`: runs the load generators in all settings of paper 2's section on
+//! thresholds, measures windows with Usher's own meter, and derives the thresholds of this machine.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shares of the machine as `usher` sees them: by its own meter.
+//! Shares of the machine that background work uses in a time window, as Usher's own meter measures
+//! them.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;

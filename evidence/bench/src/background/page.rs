@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of the matrix as bars, tables and figures.
+//! Formats the results of the matrix as bars, tables and figures, with the worst cases of paper 2
+//! for comparison.
 
 use clap::ValueEnum as _;
 use usher_report::text;

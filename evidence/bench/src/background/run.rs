@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The matrix, cell by cell, and other parts; saved after each, so that all can be
-//! continued.
+//! Runs the matrix cell by cell, and other parts. Each result is saved when it is complete, so that
+//! an interrupted run can be continued; the remaining time is estimated from the cells measured so
+//! far.
 
 use std::fs;
 use std::path::{Path, PathBuf};

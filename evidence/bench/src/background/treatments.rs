@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ways in which a user could run background work.
+//! The ways in which a user could run background work that the experiments compare: nice,
+//! SCHED_IDLE, ionice, cgroups, cpulimit, loadwatch, and the policies of `usher bg`.
 
 use std::path::{Path, PathBuf};
 

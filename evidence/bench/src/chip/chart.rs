@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small figures side by side: FPS against cores, simulated and published.
+//! Draws small figures side by side as SVG: FPS against cores for each pattern, simulated and
+//! published.
 
 use maud::{Markup, html};
 use usher_report::text;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bars, tables and figures of the chip.
+//! Bars, tables and figures of the chip simulation beside the figures of paper 5: Table 2, Table 3
+//! and the schedules of Figure 4.
 
 use usher_chip::published::{Figures, Table3Column};
 use usher_chip::study::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lines through points, for the page: x by position or logarithm, y from 0.
+//! Draws line charts as SVG for the colouring benchmark: x by position or logarithm, y from 0, with
+//! reference lines dashed.
 
 use maud::{Markup, html};
 use usher_report::text;

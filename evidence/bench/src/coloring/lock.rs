@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A spin lock like Linux 2.4's, which also measures waiting and holding times.
+//! A spin lock like Linux 2.4's, which also measures waiting and holding times. After a number of
+//! turns a spinning thread yields, because the holder may wait for the same CPU.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::Instant;

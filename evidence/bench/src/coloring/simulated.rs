@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's machine, simulated: both workloads on 1 to 8 CPUs, plain and
-//! coloured.
+//! Part of the colouring benchmark: simulates the machine of paper 3a with both workloads on 1 to 8
+//! CPUs, with plain and coloured structures, for several seeds, and compares the gains with the
+//! paper's.
 
 use anyhow::{Context, Result};
 use serde_json::json;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Walks of run queues: the same blocks in the same order, structures at their
-//! starts and coloured.
+//! Measures walks of run queues on this machine: the same blocks in the same order, with task
+//! structures at the starts of the blocks and coloured. Variants take turns in alternating order
+//! within a round; the shortest of several spells counts, because interference only makes a spell
+//! slower.
 
 use std::hint::black_box;
 use std::path::Path;

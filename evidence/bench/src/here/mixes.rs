@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mixes of `usher-bench here`: generated mixes, which need no other program, and the
-//! examples.
+//! The mixes of `usher-bench here`: generated mixes, which need no other program, and copies of the
+//! example mixes whose programs are installed.
 
 use std::fmt::Write as _;
 use std::fs;

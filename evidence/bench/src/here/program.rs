@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with a fixed amount of work per thread, for mixes that run on any machine.
+//! Programs with a fixed amount of work per thread, for mixes that run on any machine: independent
+//! computing, a spinning barrier after each step, or streaming through memory. A step takes about 1
+//! ms.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};

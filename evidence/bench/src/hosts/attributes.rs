@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Everything about a process that Usher may change.
+//! Reads all attributes of a process that Usher may change: affinity masks, priorities, autogroup,
+//! cgroups, and whether the process is stopped or frozen. Compared before and after management.
 
 use std::collections::BTreeSet;
 use std::fs;

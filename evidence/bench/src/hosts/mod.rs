@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench hosts`: the effects of management on programs, on this host.
+//! `usher bench hosts`: effects of management on programs on this host. Parts: SIGKILL of daemon,
+//! keeper and launchers; programs that pin their threads; short-lived threads and processes during
+//! a release.
 
 mod attributes;
 mod chains;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The settings of a run. A resumed run must have the same settings.
+//! The settings of a scheduler benchmark, saved in its folder. A resumed run must have the same
+//! settings; otherwise it is rejected with the command that resumes the run.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measurements in guests: the loads and schedulers of each machine, and the parts that result.
+//! Measurements in guests: the loads and schedulers of each guest machine, and the parts of the
+//! result that are computed from the samples. Parts whose programs are missing get a placeholder
+//! with the reason.
 
 use std::path::PathBuf;
 

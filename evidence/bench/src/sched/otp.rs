@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's Erlang, and the program that its virtual machines run in the parts `erlang` and
-//! `elapsed`.
+//! Debian's Erlang, downloaded to the lab's cache, and the program that its virtual machines run in
+//! the parts `erlang` and `elapsed`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other projects' sched_ext schedulers, built from crates.io on request.
+//! Other projects' sched_ext schedulers, built from crates.io on request into the lab's cache, in
+//! pinned versions.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The schedulers that are compared.
+//! The schedulers that the benchmark compares, with their labels, colours and the commands that
+//! start them.
 
 use std::path::PathBuf;
 

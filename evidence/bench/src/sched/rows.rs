@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Results of a scheduler's samples, and comparison of schedulers in tables and figures.
+//! Computes medians over rounds from the samples of a scheduler, and formats comparisons of
+//! schedulers as table cells, ratios and figures.
 
 use maud::html;
 use usher_report::{stats, text};

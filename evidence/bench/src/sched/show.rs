@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Display of parts on a terminal, with notes wrapped to its width.
+//! Formats the parts of a result for a terminal: bars, tables, and notes that are wrapped to the
+//! terminal's width.
 
 use std::io;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `spaces`: programs with equal arithmetic beside a thread that mostly sleeps
-//! (paper 4).
+//! Part `spaces`: programs with equal arithmetic beside a thread that mostly sleeps (paper 4).
+//! Compares the rate of address-space switches, the lengths of runs, and the wake-up latency of the
+//! sleeping thread.
 
 use anyhow::Result;
 use usher_report::stats;

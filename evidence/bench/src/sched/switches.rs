@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `switches`: the cost of a switch to another address space on this machine (paper 4).
+//! Part `switches`: the cost of a switch to another address space on this machine, for several
+//! working sets (paper 4), as the difference between pairs of runs.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Time until a program has its seat, beside 100 other managed programs.
+//! Part `latency`: the time until a launched or attached program has its seat, beside 100 other
+//! managed programs.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mixes of real programs: `usher` against `linux`, and `linux` against itself.
+//! Part `mixes`: mixes of real programs under `usher` and `linux`, and `linux` against itself for
+//! the noise. The mixes in which Usher should gain were named before any was run.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench seats`: the bars of seating.
+//! `usher bench seats`: the bars of seating. Parts: planning, overhead at rest, latency of seats,
+//! lending, short programs, kills at random moments, mixes of real programs.
 
 mod kills;
 mod latency;

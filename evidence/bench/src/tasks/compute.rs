@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tasks that compute for microseconds: usher-tasks must be no slower than any peer.
+//! Part `compute`: tasks that compute for microseconds. The bar requires that usher-tasks is not
+//! slower than any other runtime by more than a small factor.
 
 use serde_json::json;
 

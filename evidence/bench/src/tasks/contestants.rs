@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The contestants: runtimes, each in the forms in which it can be used.
+//! The task runtimes that are compared, each in the forms in which it can be used: with and without
+//! hints, and with all ready tasks in the runtime's own pool or with successors run by hand.
 
 use serde::{Deserialize, Serialize};
 

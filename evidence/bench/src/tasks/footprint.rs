@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of a registered task, and the number of tasks that can be in flight.
+//! Part `footprint`: the memory of a registered task, and the number of tasks that can be
+//! registered at the same time.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forking and joining: fib(25) without a threshold.
+//! Part `fork-join`: the time of fib(25) by forks and joins without a threshold, compared with
+//! rayon.
 
 use serde_json::json;
 

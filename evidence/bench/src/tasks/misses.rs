@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cache misses and instructions of a task, counted by valgrind's cachegrind: figures without
-//! noise.
+//! Part `misses`: cache misses and instructions of a task, counted by valgrind's cachegrind, so
+//! that the figures have no noise. The difference of two runs with different numbers of frames
+//! counts.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cost of a task that does nothing.
+//! Part `overhead`: the cost of a task that does nothing, for each runtime, and the cost of
+//! tracing.
 
 use serde_json::json;
 use usher_report::stats::Estimate;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Samples as bars, tables and figures.
+//! Formats the samples of the task benchmark as bars, tables and figures, with failures and the
+//! method as notes.
 
 use usher_report::text;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the peers, here and now, for this very machine. The sources are part of
-//! this program.
+//! Compiles the programs of the other task runtimes from sources that this program contains, and
+//! records the versions that they print. Programs that cannot be compiled are listed with the
+//! reason.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory layout of a frame and of the data that its tasks touch.
+//! Memory layout of a frame and of the data that the tasks of the H.264 decoder access: planes with
+//! margins, data per macroblock, buffers between stages, code and private memory. Addresses are
+//! assigned from 0 on, aligned to pages.
 
 use super::STAGES;
 use crate::fitted::FittedParameters;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that computes.
+//! Load generator `load cpu`: computes a fixed amount of work on several threads, with optional
+//! checkpoint files. A unit is some 20 microseconds of dependent integer arithmetic.
 
 use std::hint::black_box;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records that a load generator writes while it runs, and their readers.
+//! The records that a load generator writes while it runs (a counter, bins of work per millisecond,
+//! phases of activity), and their readers. The counter is written at most once a millisecond.
 
 use std::fs::File;
 use std::io::Write as _;

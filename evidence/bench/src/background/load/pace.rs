@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Activity for a share of each period, and the loop around the steps.
+//! Duty cycles of load generators: activity for a share of each period, or for a burst of units
+//! followed by a rest, and the loop that calls the generator's steps. Sleeps are divided, so that a
+//! request to end is noticed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

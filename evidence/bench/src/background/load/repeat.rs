@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs a command over and over, counting how often it ended.
+//! Load generator `load repeat`: runs a command repeatedly and counts the runs. Before each run, a
+//! given file or device can be dropped from the page cache.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generators do the work that they count.
+//! Tests that load generators do exactly the work that they count, keep their duty cycles, and end
+//! on request.
 
 use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;

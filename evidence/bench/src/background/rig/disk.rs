@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disks: the machine's own under its scheduler or another, and an emulated slow disk.
+//! The disks of the experiments: the machine's own under its scheduler or another, and an emulated
+//! slow disk with a file system. A changed scheduler is restored when the disk is dropped or the
+//! benchmark is killed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inputs of real programs: source trees to search and to build.
+//! Inputs of real programs: source trees to search and to build, and a box of water for GROMACS.
+//! Inputs that are not on this machine are generated. Trees can be dropped from the page cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that pin their threads, and those that this machine lacks.
+//! The programs that pin their threads (OpenMP, Open MPI, hwloc-bind, taskset, system calls), how
+//! to compile and run them, and which of them this machine lacks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One run of a program that pins its threads.
+//! One run of a program that pins its threads, under a daemon. A run fails if the program's exit
+//! status or messages show a failed pin, or it exceeds its time limit. Remaining processes are
+//! ended after each run.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that pin nothing and come and go, so that seats change all the time.
+//! Programs that pin nothing and start and end at random times, so that seats change all the time
+//! beside the programs that pin their threads.
 
 use std::path::Path;
 use std::process::{Child, Stdio};

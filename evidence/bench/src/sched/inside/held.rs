@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scheduler that runs during a measurement, and the counter of its actions.
+//! A scheduler that runs during a measurement and ends afterwards, and the counter of switches and
+//! wake-ups (`usher sched stats`). A scheduler that the kernel has ended is detected.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of a registered task, and millions of tasks in flight.
+//! Programs of part `footprint`: measure the memory of waiting tasks, and register millions of
+//! tasks before any is ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whole orders of the wavefront, run by a loop: the bound for a runtime without overhead.
+//! Programs that run the tasks of the wavefront by a loop in a fixed order: the bounds for a
+//! runtime without overhead in that order.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The peer in Rust.
+//! The workload on rayon: the wavefront by scopes and spawns, and fib by `join`.
 
 use ::rayon::{Scope, ThreadPool, ThreadPoolBuilder, join, scope};
 use anyhow::Result;
