@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: checks that a runtime returns ENDED in the child of a fork, and
+/*
+ * Test program: checks that a runtime returns ENDED in the child of a fork, and
  * that the child can create and use a runtime of its own.
  */
 #define _DEFAULT_SOURCE

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Test program: registers tasks, builds graphs and takes blocks until memory
+/*
+ * Test program: registers tasks, builds graphs and takes blocks until memory
  * runs out, and checks that each lack of memory is an error, and that waiting,
  * cancelling and destroying still work.
  */

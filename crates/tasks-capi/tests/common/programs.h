@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Common code of the test programs in C: error checks, and a limit of the
+/*
+ * Common code of the test programs in C: error checks, and a limit of the
  * memory that the process may allocate. Define _DEFAULT_SOURCE before any
  * include.
  */

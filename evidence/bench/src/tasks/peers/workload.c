@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The workload that all task runtimes of the benchmark run: a video frame as a
+/*
+ * The workload that all task runtimes of the benchmark run: a video frame as a
  * wavefront of macroblocks in eight stages, and fib. Each task is empty,
  * computes, or reads and writes the state of its macroblock; mode CHECK
  * verifies that every task runs once and after its dependencies. Times whole
