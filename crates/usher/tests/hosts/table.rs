@@ -100,13 +100,13 @@ in a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, fou
 and writes this file. A number in a table refers to a message in the last section: the command is
 refused with this message.
 
-In the tables, *root* and *user* are the caller of a command. *session* is a login session, *service*
-a transient service of the caller's service manager. Containers have four CPUs and a CPU quota of
-two. The host's daemons are not visible in a container, and `usher run` runs programs unmanaged
-there. Containers of *podman*, *docker* and *nspawn* are started by root, and the command runs inside
-as the caller. Containers of *rootless podman* are started by the user, and the command runs inside
-as root. The cpuset of a rootless container needs `Delegate=cpu cpuset io memory pids` in a drop-in
-of `user@.service`.
+In the tables, *root* and *user* are the caller of a command. *session* is a login session,
+*service* a transient service of the caller's service manager. Containers have four CPUs and a CPU
+quota of two. The host's daemons are not visible in a container, and `usher run` runs programs
+unmanaged there. Containers of *podman*, *docker* and *nspawn* are started by root, and the command
+runs inside as the caller. Containers of *rootless podman* are started by the user, and the command
+runs inside as root. The cpuset of a rootless container needs `Delegate=cpu cpuset io memory pids`
+in a drop-in of `user@.service`.
 
 `usher attach` on the host seats a program of a container on CPUs of the container. The attached
 program stays in the cgroup of the container; `usher detach` restores its masks and priorities.
@@ -120,7 +120,7 @@ keeps the service manager while a process of a session lives. A program that was
 manager end, too. For a user with lingering (`loginctl enable-linger`), daemon and service manager
 continue to run after the logout, and services keep their seats.
 
-[A session with Usher](guest-session.md) shows commands with their output.
+[A session with Usher](guest-session.md) shows commands of Usher with their output.
 ";
 
 fn column(shell: &mut Shell, user: &str, place: Place) -> Column {
@@ -171,7 +171,7 @@ fn must_work(daemon: &str, user: &str, place: Place, column: &Column) -> Vec<Str
 fn write_table(text: &mut String, daemon: &str, columns: &[Column], notes: &mut Vec<String>) {
     let title = match daemon {
         "system" => "The system's daemon",
-        _ => "A daemon of the caller",
+        _ => "The caller's daemon",
     };
     write!(text, "\n## {title}\n\n| feature |").unwrap();
     for (account, caller) in [("root", "root"), ("alice", "user")] {
