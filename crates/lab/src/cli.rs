@@ -13,8 +13,8 @@ use clap::Parser;
 use serde_json::json;
 use usher_model::CpuSet;
 
-use crate::kernels::{self, Kernel, Wanted};
-use crate::vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
+use crate::kernels::{self, Kernel, KernelChoice};
+use crate::vm::{Clock, GuestEnd, GuestOutcome, IdleTime, Streams, Vm};
 use crate::{LabCache, interrupts::Interrupts};
 
 /// Number of console lines that are shown when a guest has died.
@@ -203,16 +203,16 @@ fn list(here: &[Kernel], offered: Option<Vec<String>>, json: bool) -> anyhow::Re
 
 fn clock(args: &Args) -> Clock {
     let idle = if args.idle_waits {
-        Idle::Waits
+        IdleTime::Waits
     } else {
-        Idle::Skipped
+        IdleTime::Skipped
     };
     args.virtual_time
         .map_or(Clock::Host, |ns| Clock::Instructions { ns, idle })
 }
 
 fn vm(args: &Args) -> anyhow::Result<Vm> {
-    let kernel = args.kernel.parse::<Wanted>();
+    let kernel = args.kernel.parse::<KernelChoice>();
     let kernel = kernel.map_err(|why| anyhow::anyhow!("--kernel {}: {why}", args.kernel))?;
     Ok(Vm {
         kernel,
@@ -250,7 +250,7 @@ fn run(args: &Args) -> anyhow::Result<u8> {
     }
     report_end(&outcome, args.timeout);
     match outcome.end {
-        End::Interrupted => Ok((128 + interrupts.last()) as u8),
+        GuestEnd::Interrupted => Ok((128 + interrupts.last()) as u8),
         _ => Ok(outcome.status()),
     }
 }
@@ -259,10 +259,10 @@ fn run(args: &Args) -> anyhow::Result<u8> {
 fn report_end(outcome: &GuestOutcome, timeout_s: u64) {
     let kernel = &outcome.kernel;
     match &outcome.end {
-        End::Exited { .. } | End::Interrupted => return,
-        End::Refused { reason, .. } => return eprintln!("lab: the guest: {reason}"),
-        End::Died => eprintln!("lab: the guest with kernel {kernel} died; its console:"),
-        End::TimedOut => {
+        GuestEnd::Exited { .. } | GuestEnd::Interrupted => return,
+        GuestEnd::Refused { reason, .. } => return eprintln!("lab: the guest: {reason}"),
+        GuestEnd::Died => eprintln!("lab: the guest with kernel {kernel} died; its console:"),
+        GuestEnd::TimedOut => {
             eprintln!(
                 "lab: the guest with kernel {kernel} exceeded the time limit of {timeout_s} s; its console:"
             );

@@ -15,15 +15,15 @@ use crate::apt::{Apt, debian_release, run};
 use crate::cache::LabCache;
 use crate::clock::tsc_khz;
 use crate::shape::Shape;
-use crate::vm::{Clock, Idle};
+use crate::vm::{Clock, IdleTime};
 
 /// The first QEMU with a good interleaving of CPUs under `-icount`.
 const VIRTUAL_TIME_LEAST: u32 = 10;
 /// Paths of virtiofsd, which distributions install outside of `PATH`.
-const VIRTIOFSD: [(&str, Share); 3] = [
-    ("/usr/lib/qemu/virtiofsd", Share::InC),
-    ("/usr/libexec/virtiofsd", Share::InRust),
-    ("/usr/lib/virtiofsd", Share::InRust),
+const VIRTIOFSD: [(&str, VirtiofsdKind); 3] = [
+    ("/usr/lib/qemu/virtiofsd", VirtiofsdKind::InC),
+    ("/usr/libexec/virtiofsd", VirtiofsdKind::InRust),
+    ("/usr/lib/virtiofsd", VirtiofsdKind::InRust),
 ];
 /// The package of the emulator, and its program.
 const PACKAGE: &str = "qemu-system-x86";
@@ -117,7 +117,7 @@ impl Emulator {
 
 /// The two implementations of the file server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Share {
+enum VirtiofsdKind {
     /// The C implementation of QEMU up to version 7.
     InC,
     /// The successor of the C implementation, written in Rust.
@@ -134,12 +134,12 @@ pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     let mut command = Command::new(path);
     command.arg(format!("--fd={socket}"));
     match kind {
-        Share::InC => command.args([
+        VirtiofsdKind::InC => command.args([
             "-o",
             "source=/,cache=always,sandbox=chroot,announce_submounts,log_level=err",
             "--thread-pool-size=2",
         ]),
-        Share::InRust => command.args([
+        VirtiofsdKind::InRust => command.args([
             "--shared-dir=/",
             "--cache=always",
             "--sandbox=chroot",
@@ -166,7 +166,7 @@ pub(crate) struct Guest<'a> {
 
 /// Connections to a guest.
 #[derive(Debug)]
-pub(crate) struct Wires<'a> {
+pub(crate) struct GuestConnections<'a> {
     /// Abstract address of virtiofsd's socket.
     pub share: &'a str,
     /// The serial console.
@@ -177,14 +177,14 @@ pub(crate) struct Wires<'a> {
 
 impl Guest<'_> {
     /// QEMU's arguments.
-    pub fn arguments(&self, wires: &Wires) -> Vec<String> {
+    pub fn arguments(&self, wires: &GuestConnections) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
         // One thread runs all CPUs: with one thread per CPU the guest dies when its kernel patches
         // its code.
         say(&["-accel", "tcg,thread=single"]);
         if let Clock::Instructions { ns, idle } = self.clock {
-            let sleep = if idle == Idle::Waits { "on" } else { "off" };
+            let sleep = if idle == IdleTime::Waits { "on" } else { "off" };
             let shift = ns.trailing_zeros();
             say(&["-icount", &format!("shift={shift},sleep={sleep}")]);
         }

@@ -72,7 +72,7 @@ impl Kernel {
 
 /// Selection of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum KernelChoice {
     /// The newest cached kernel.
     Newest,
     /// The oldest cached kernel.
@@ -81,7 +81,7 @@ pub enum Wanted {
     Named(String),
 }
 
-impl FromStr for Wanted {
+impl FromStr for KernelChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -98,7 +98,7 @@ impl FromStr for Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for KernelChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Newest => "newest",
@@ -110,7 +110,7 @@ impl fmt::Display for Wanted {
 
 /// A kernel in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Offer {
+struct ArchiveKernel {
     release: String,
     /// Packages with versions, in apt's syntax.
     packages: Vec<String>,
@@ -137,7 +137,7 @@ pub fn here(cache: &LabCache) -> Result<Vec<Kernel>, LabError> {
 ///
 /// # Errors
 /// The kernel is neither cached nor available.
-pub fn find(cache: &LabCache, wanted: &Wanted) -> Result<Kernel, LabError> {
+pub fn find(cache: &LabCache, wanted: &KernelChoice) -> Result<Kernel, LabError> {
     if let Some(kernel) = pick(here(cache)?, wanted) {
         return Ok(kernel);
     }
@@ -148,7 +148,7 @@ pub fn find(cache: &LabCache, wanted: &Wanted) -> Result<Kernel, LabError> {
     }
     let apt = Apt::with_suites(&SUITES, cache.scratch()?)?;
     let offers = offers(&apt)?;
-    let Wanted::Named(name) = wanted else {
+    let KernelChoice::Named(name) = wanted else {
         fetch_all(cache, &lock, &apt, matrix(&offers))?;
         return pick(here(cache)?, wanted).ok_or_else(|| none(wanted, &offers));
     };
@@ -182,7 +182,7 @@ pub fn prepare(cache: &LabCache, update: bool) -> Result<Vec<Kernel>, LabError> 
     let offers = offers(&apt)?;
     fetch_all(cache, &lock, &apt, matrix(&offers))?;
     match here(cache)? {
-        kernels if kernels.is_empty() => Err(none(&Wanted::Newest, &offers)),
+        kernels if kernels.is_empty() => Err(none(&KernelChoice::Newest, &offers)),
         kernels => Ok(kernels),
     }
 }
@@ -231,7 +231,7 @@ pub fn offered(cache: &LabCache) -> Result<Vec<String>, LabError> {
         .collect())
 }
 
-fn none(wanted: &Wanted, offers: &[Offer]) -> LabError {
+fn none(wanted: &KernelChoice, offers: &[ArchiveKernel]) -> LabError {
     let suites = SUITES.join(" and ");
     let names: Vec<&str> = offers.iter().map(|offer| offer.release.as_str()).collect();
     let reason = match names.is_empty() {
@@ -246,12 +246,12 @@ fn none(wanted: &Wanted, offers: &[Offer]) -> LabError {
     }
 }
 
-fn pick(kernels: Vec<Kernel>, wanted: &Wanted) -> Option<Kernel> {
+fn pick(kernels: Vec<Kernel>, wanted: &KernelChoice) -> Option<Kernel> {
     let mut kernels = kernels.into_iter();
     match wanted {
-        Wanted::Oldest => kernels.next(),
-        Wanted::Newest => kernels.next_back(),
-        Wanted::Named(name) => kernels.rfind(|kernel| is_named(&kernel.release, name)),
+        KernelChoice::Oldest => kernels.next(),
+        KernelChoice::Newest => kernels.next_back(),
+        KernelChoice::Named(name) => kernels.rfind(|kernel| is_named(&kernel.release, name)),
     }
 }
 
@@ -263,7 +263,7 @@ fn is_named(release: &str, name: &str) -> bool {
 }
 
 /// The complete kernels of the archive, oldest first.
-fn offers(apt: &Apt) -> Result<Vec<Offer>, LabError> {
+fn offers(apt: &Apt) -> Result<Vec<ArchiveKernel>, LabError> {
     let mut parts = BTreeMap::new();
     for prefix in PARTS {
         for package in apt.packages(prefix, FLAVOUR)? {
@@ -275,7 +275,7 @@ fn offers(apt: &Apt) -> Result<Vec<Offer>, LabError> {
     Ok(complete(&parts))
 }
 
-fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
+fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<ArchiveKernel> {
     let exact = |package: &Package| format!("{}={}", package.name, package.version);
     let images = parts.iter().filter(|((_, prefix), _)| *prefix == PARTS[0]);
     let offers = images.filter_map(|((release, _), image)| {
@@ -285,12 +285,12 @@ fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
             let part = |prefix: &&'static str| parts.get(&(release.clone(), *prefix)).map(exact);
             PARTS[1..].iter().map(part).collect::<Option<_>>()?
         };
-        Some(Offer {
+        Some(ArchiveKernel {
             release: release.clone(),
             packages,
         })
     });
-    let mut offers: Vec<Offer> = offers
+    let mut offers: Vec<ArchiveKernel> = offers
         .filter(|offer| series(&offer.release) >= LEAST)
         .collect();
     offers.sort_by_key(|offer| version(&offer.release));
@@ -298,9 +298,10 @@ fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<Offer> {
 }
 
 /// Returns the test matrix: the newest release of the oldest series and of the two newest series.
-fn matrix(offers: &[Offer]) -> Vec<&Offer> {
-    let newest: BTreeMap<Series, &Offer> = offers.iter().map(|o| (series(&o.release), o)).collect();
-    let newest: Vec<&Offer> = newest.into_values().collect();
+fn matrix(offers: &[ArchiveKernel]) -> Vec<&ArchiveKernel> {
+    let newest: BTreeMap<Series, &ArchiveKernel> =
+        offers.iter().map(|o| (series(&o.release), o)).collect();
+    let newest: Vec<&ArchiveKernel> = newest.into_values().collect();
     let late = newest.len().saturating_sub(2).max(1).min(newest.len());
     newest[..newest.len().min(1)]
         .iter()
@@ -313,7 +314,7 @@ fn fetch_all(
     cache: &LabCache,
     lock: &Lock,
     apt: &Apt,
-    offers: Vec<&Offer>,
+    offers: Vec<&ArchiveKernel>,
 ) -> Result<(), LabError> {
     let mut last = Ok(());
     for offer in offers {
@@ -329,7 +330,12 @@ fn fetch_all(
     }
 }
 
-fn fetch(cache: &LabCache, lock: &Lock, apt: &Apt, offer: &Offer) -> Result<Kernel, LabError> {
+fn fetch(
+    cache: &LabCache,
+    lock: &Lock,
+    apt: &Apt,
+    offer: &ArchiveKernel,
+) -> Result<Kernel, LabError> {
     let release = &offer.release;
     let dir = cache.entry(KIND, release);
     if !dir.exists() {
@@ -441,8 +447,8 @@ mod tests {
         ] {
             assert_eq!(picked(wanted).as_deref(), release, "{wanted}");
         }
-        assert!("seven".parse::<Wanted>().is_err());
-        assert!("7.2;reboot".parse::<Wanted>().is_err());
+        assert!("seven".parse::<KernelChoice>().is_err());
+        assert!("7.2;reboot".parse::<KernelChoice>().is_err());
     }
 
     #[test]
@@ -460,7 +466,7 @@ mod tests {
         assert_eq!(releases, ["6.18.1-x", "7.2.9-x", "7.2.13-x"]);
     }
 
-    fn offers_of(packages: &[(&'static str, &str, u64)]) -> Vec<Offer> {
+    fn offers_of(packages: &[(&'static str, &str, u64)]) -> Vec<ArchiveKernel> {
         let part = |&(prefix, release, bytes): &(&'static str, &str, u64)| {
             let name = format!("{prefix}{release}");
             (

@@ -41,7 +41,7 @@ pub use cache::LabCache;
 pub use error::LabError;
 pub use exit_status::{NOT_FOUND, NOT_RUNNABLE, OWN_FAILURE, TIMED_OUT};
 pub use shape::{CPUS_MAX, Shape};
-pub use vm::{Clock, End, GuestOutcome, Idle, Streams, Vm};
+pub use vm::{Clock, GuestEnd, GuestOutcome, IdleTime, Streams, Vm};
 
 /// Runs as init if this process is the first process of a guest, and then does not return.
 /// Otherwise does nothing.

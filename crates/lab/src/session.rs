@@ -24,9 +24,9 @@ use rustix::io::FdFlags;
 use rustix::process::Signal;
 
 use crate::LabError;
-use crate::emulator::{Emulator, Guest, Wires, virtiofsd};
+use crate::emulator::{Emulator, Guest, GuestConnections, virtiofsd};
 use crate::job::{CONTROL, ERR, Job, OUT, Report};
-use crate::vm::{End, Streams};
+use crate::vm::{GuestEnd, Streams};
 
 /// Size of a read.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -44,8 +44,8 @@ pub(crate) struct Limits {
 
 /// The end of a guest, with the measured times.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub end: End,
+pub(crate) struct EndedGuest {
+    pub end: GuestEnd,
     /// The kernel's release, once the guest was ready.
     pub release: Option<String>,
     pub boot: Duration,
@@ -55,17 +55,17 @@ pub(crate) struct Ended {
 }
 
 /// A child that is killed on drop.
-pub(crate) struct Killed(Child);
+pub(crate) struct KilledChild(Child);
 
-impl Drop for Killed {
+impl Drop for KilledChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The host's side of the connections to a guest.
-struct Ends {
+/// The ends of one side, host or guest, of the connections to a guest.
+struct ConnectionEnds {
     out: UnixStream,
     err: UnixStream,
     control: UnixStream,
@@ -73,14 +73,14 @@ struct Ends {
 }
 
 struct Session<'a, 'b> {
-    ours: Ends,
+    ours: ConnectionEnds,
     streams: &'a mut Streams<'b>,
     console: Vec<u8>,
     /// The unfinished last line of the guest.
     line: Vec<u8>,
     begun: Instant,
     ready: Option<(String, Instant)>,
-    end: Option<End>,
+    end: Option<GuestEnd>,
 }
 
 /// Starts a guest, gives it the job and follows it to its end.
@@ -90,7 +90,7 @@ pub(crate) fn run(
     job: &Job,
     limits: &Limits,
     streams: &mut Streams,
-) -> Result<Ended, LabError> {
+) -> Result<EndedGuest, LabError> {
     let begun = Instant::now();
     let (ours, theirs) = ends()?;
     let name = unique_name();
@@ -115,18 +115,18 @@ fn pair() -> Result<(UnixStream, UnixStream), LabError> {
     UnixStream::pair().map_err(LabError::io("making a socket"))
 }
 
-fn ends() -> Result<(Ends, Ends), LabError> {
+fn ends() -> Result<(ConnectionEnds, ConnectionEnds), LabError> {
     let (out, their_out) = pair()?;
     let (err, their_err) = pair()?;
     let (control, their_control) = pair()?;
     let (console, their_console) = pair()?;
-    let ours = Ends {
+    let ours = ConnectionEnds {
         out,
         err,
         control,
         console,
     };
-    let theirs = Ends {
+    let theirs = ConnectionEnds {
         out: their_out,
         err: their_err,
         control: their_control,
@@ -145,7 +145,7 @@ fn unique_name() -> String {
 }
 
 /// Starts virtiofsd, which waits for QEMU at the abstract socket of this name.
-fn share(name: &str, console: &UnixStream) -> Result<Killed, LabError> {
+fn share(name: &str, console: &UnixStream) -> Result<KilledChild, LabError> {
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixListener::bind_addr(&address));
     let socket = socket.map_err(LabError::io("making the socket of virtiofsd"))?;
@@ -158,9 +158,9 @@ fn start(
     emulator: &Emulator,
     guest: &Guest,
     share: &str,
-    theirs: &Ends,
-) -> Result<Killed, LabError> {
-    let wires = Wires {
+    theirs: &ConnectionEnds,
+) -> Result<KilledChild, LabError> {
+    let wires = GuestConnections {
         share,
         console: theirs.console.as_raw_fd(),
         ports: [
@@ -182,7 +182,7 @@ pub(crate) fn spawn(
     command: &mut Command,
     kept: Vec<RawFd>,
     console: &UnixStream,
-) -> io::Result<Killed> {
+) -> io::Result<KilledChild> {
     let talk = |fd: BorrowedFd| fd.try_clone_to_owned().map(Stdio::from);
     command
         .stdin(Stdio::null())
@@ -205,7 +205,7 @@ pub(crate) fn spawn(
             }
         })
     };
-    command.spawn().map(Killed)
+    command.spawn().map(KilledChild)
 }
 
 impl Session<'_, '_> {
@@ -230,7 +230,7 @@ impl Session<'_, '_> {
     }
 
     /// Forwards all data until the guest has ended.
-    fn follow(&mut self, limits: &Limits) -> Result<End, LabError> {
+    fn follow(&mut self, limits: &Limits) -> Result<GuestEnd, LabError> {
         loop {
             let now = Instant::now();
             let until = match &self.ready {
@@ -238,11 +238,11 @@ impl Session<'_, '_> {
                 Some(_) => self.begun + limits.whole,
             };
             if until <= now {
-                return Ok(End::TimedOut);
+                return Ok(GuestEnd::TimedOut);
             }
             let ready = self.wait(until - now, self.streams.interrupt)?;
             if ready[4] {
-                return Ok(End::Interrupted);
+                return Ok(GuestEnd::Interrupted);
             }
             self.take_console(ready[3]);
             self.pass_on([ready[0], ready[1]])?;
@@ -253,7 +253,7 @@ impl Session<'_, '_> {
             }
             if !alive {
                 self.drain()?;
-                return Ok(End::Died);
+                return Ok(GuestEnd::Died);
             }
         }
     }
@@ -261,7 +261,7 @@ impl Session<'_, '_> {
     /// Waits for input. Returns which of standard output, standard error, control, console and
     /// interrupt are readable.
     fn wait(&self, most: Duration, interrupt: Option<BorrowedFd>) -> Result<[bool; 5], LabError> {
-        let Ends {
+        let ConnectionEnds {
             out,
             err,
             control,
@@ -302,7 +302,7 @@ impl Session<'_, '_> {
     }
 
     fn pass_on(&mut self, ready: [bool; 2]) -> Result<(), LabError> {
-        let Ends { out, err, .. } = &self.ours;
+        let ConnectionEnds { out, err, .. } = &self.ours;
         let ways = [(out, &mut *self.streams.out), (err, &mut *self.streams.err)];
         for (ready, (from, to)) in ready.into_iter().zip(ways) {
             let mut chunk = [0; CHUNK_BYTES];
@@ -338,8 +338,10 @@ impl Session<'_, '_> {
     fn note(&mut self, report: Report) {
         match report {
             Report::Ready { release } => self.ready = Some((release, Instant::now())),
-            Report::Refused { status, reason } => self.end = Some(End::Refused { status, reason }),
-            Report::Ended { status } => self.end = Some(End::Exited { status }),
+            Report::Refused { status, reason } => {
+                self.end = Some(GuestEnd::Refused { status, reason })
+            }
+            Report::Ended { status } => self.end = Some(GuestEnd::Exited { status }),
         }
     }
 
@@ -359,10 +361,10 @@ impl Session<'_, '_> {
         }
     }
 
-    fn ended(self, end: End) -> Ended {
+    fn ended(self, end: GuestEnd) -> EndedGuest {
         let now = Instant::now();
         let up = self.ready.as_ref().map_or(now, |(_, at)| *at);
-        Ended {
+        EndedGuest {
             end,
             release: self.ready.map(|(release, _)| release),
             boot: up - self.begun,

@@ -15,8 +15,8 @@ use crate::LabError;
 use crate::cache::LabCache;
 use crate::emulator::{Emulator, Guest};
 use crate::job::Job;
-use crate::kernels::{self, Kernel, Wanted};
-use crate::session::{self, Ended};
+use crate::kernels::{self, Kernel, KernelChoice};
+use crate::session::{self, EndedGuest};
 use crate::shape::Shape;
 
 /// Default memory of a guest in MiB; the next constant is the minimum that boots.
@@ -50,7 +50,7 @@ pub struct Vm {
     /// The machine.
     pub shape: Shape,
     /// Selection of the kernel.
-    pub kernel: Wanted,
+    pub kernel: KernelChoice,
     /// Source of the guest's clock.
     pub clock: Clock,
     /// CPUs that are offline when the command starts.
@@ -81,13 +81,13 @@ pub enum Clock {
         /// Time per instruction: a power of two up to 256.
         ns: u32,
         /// How idle time passes.
-        idle: Idle,
+        idle: IdleTime,
     },
 }
 
 /// How time passes while all CPUs are idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleTime {
     /// Idle time is skipped: the clock advances to the next wakeup. The duration of waits for the
     /// host's files is then arbitrary.
     Skipped,
@@ -110,7 +110,7 @@ pub struct Streams<'a> {
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
-pub enum End {
+pub enum GuestEnd {
     /// The command has ended.
     Exited {
         /// Exit status of the command; 128+N for signal N.
@@ -136,7 +136,7 @@ pub enum End {
 pub struct GuestOutcome {
     /// How the guest ended.
     #[serde(flatten)]
-    pub end: End,
+    pub end: GuestEnd,
     /// Release of the guest's kernel.
     pub kernel: String,
     /// Number of started guests: 2 if the first did not come up.
@@ -154,9 +154,9 @@ impl GuestOutcome {
     /// Returns the command's exit status, or the status that gives the reason for its absence.
     pub fn status(&self) -> u8 {
         match self.end {
-            End::Exited { status } | End::Refused { status, .. } => status,
-            End::TimedOut => crate::TIMED_OUT,
-            End::Died | End::Interrupted => crate::OWN_FAILURE,
+            GuestEnd::Exited { status } | GuestEnd::Refused { status, .. } => status,
+            GuestEnd::TimedOut => crate::TIMED_OUT,
+            GuestEnd::Died | GuestEnd::Interrupted => crate::OWN_FAILURE,
         }
     }
 }
@@ -170,7 +170,7 @@ impl Vm {
     pub fn new(topology: &str) -> Result<Self, LabError> {
         Ok(Self {
             shape: Shape::parse(topology)?,
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             clock: Clock::Host,
             cpus_off: CpuSet::new(),
             memory_mib: MEMORY_MIB,
@@ -209,8 +209,8 @@ impl Vm {
         };
         let mut boots = 1;
         let mut ended = session::run(&emulator, &guest, &job, &limits, streams)?;
-        if ended.release.is_none() && matches!(ended.end, End::Died | End::TimedOut) {
-            let how = if ended.end == End::Died {
+        if ended.release.is_none() && matches!(ended.end, GuestEnd::Died | GuestEnd::TimedOut) {
+            let how = if ended.end == GuestEnd::Died {
                 "died"
             } else {
                 "hung"
@@ -325,7 +325,7 @@ fn own_program() -> Result<PathBuf, LabError> {
     }
 }
 
-fn outcome(ended: Ended, kernel: &Kernel, boots: u32) -> GuestOutcome {
+fn outcome(ended: EndedGuest, kernel: &Kernel, boots: u32) -> GuestOutcome {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     GuestOutcome {
         end: ended.end,

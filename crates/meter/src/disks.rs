@@ -26,7 +26,7 @@ use crate::{files, text};
 
 /// How requests are passed to the disk below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(crate) enum StackKind {
     /// Usually in the submitter's context.
     Mapping,
     /// By a kernel thread.
@@ -38,7 +38,7 @@ pub(crate) enum Via {
 pub(crate) struct Disks {
     proc: PathBuf,
     sys: PathBuf,
-    lower: BTreeMap<DiskId, Vec<(DiskId, Via)>>,
+    lower: BTreeMap<DiskId, Vec<(DiskId, StackKind)>>,
     names: BTreeMap<DiskId, String>,
 }
 
@@ -96,7 +96,8 @@ impl Disks {
     pub fn above(&self, disk: DiskId) -> BTreeSet<DiskId> {
         let mut found = BTreeSet::from([disk]);
         loop {
-            let lies_on = |lower: &[(DiskId, Via)]| lower.iter().any(|(on, _)| found.contains(on));
+            let lies_on =
+                |lower: &[(DiskId, StackKind)]| lower.iter().any(|(on, _)| found.contains(on));
             let more = self.lower.iter().filter(|(_, lower)| lies_on(lower));
             let more: Vec<DiskId> = more.map(|(upper, _)| *upper).collect();
             let before = found.len();
@@ -146,8 +147,8 @@ impl Disks {
             };
             let of_upper = self.total(*upper, counted, totals, open);
             match via {
-                Via::Mapping => mapped = sum(mapped, of_upper),
-                Via::Loop => looped = sum(looped, of_upper),
+                StackKind::Mapping => mapped = sum(mapped, of_upper),
+                StackKind::Loop => looped = sum(looped, of_upper),
             }
         }
         open.remove(&disk);
@@ -158,7 +159,7 @@ impl Disks {
     }
 
     /// Reads a disk's name and the disks below it.
-    fn read(&mut self, disk: DiskId) -> Vec<(DiskId, Via)> {
+    fn read(&mut self, disk: DiskId) -> Vec<(DiskId, StackKind)> {
         let Some(dir) = self.dir(disk) else {
             return Vec::new();
         };
@@ -166,15 +167,15 @@ impl Disks {
             let name = name.to_string_lossy().replace('!', "/");
             self.names.insert(disk, name);
         }
-        let mut lower: Vec<(DiskId, Via)> = fs::read_dir(dir.join("slaves"))
+        let mut lower: Vec<(DiskId, StackKind)> = fs::read_dir(dir.join("slaves"))
             .into_iter()
             .flatten()
             .filter_map(|entry| whole(&fs::canonicalize(entry.ok()?.path()).ok()?))
-            .map(|disk| (disk, Via::Mapping))
+            .map(|disk| (disk, StackKind::Mapping))
             .collect();
         let backing = text::read(&dir.join("loop/backing_file")).ok();
         let backing = backing.and_then(|path| self.disk_of_file(Path::new(path.trim_end())));
-        lower.extend(backing.map(|disk| (disk, Via::Loop)));
+        lower.extend(backing.map(|disk| (disk, StackKind::Loop)));
         lower.sort_by_key(|(disk, _)| *disk);
         lower.dedup_by_key(|(disk, _)| *disk);
         lower
@@ -305,8 +306,8 @@ mod tests {
     #[test]
     fn use_of_a_loop_device_is_added() {
         let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
-        disks.lower.insert(LOOP, vec![(DM, Via::Loop)]);
-        disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
+        disks.lower.insert(LOOP, vec![(DM, StackKind::Loop)]);
+        disks.lower.insert(DM, vec![(VDA, StackKind::Mapping)]);
         let counted = BTreeMap::from([(LOOP, used(3, 9)), (DM, used(2, 5)), (VDA, used(4, 6))]);
         let totals = disks.charge_stacks(&counted);
         assert_eq!(totals[&DM].requests, 5);
@@ -318,8 +319,8 @@ mod tests {
     #[test]
     fn a_cycle_terminates() {
         let mut disks = Disks::new(Path::new("/nonexistent"), Path::new("/nonexistent"));
-        disks.lower.insert(DM, vec![(VDA, Via::Mapping)]);
-        disks.lower.insert(VDA, vec![(DM, Via::Loop)]);
+        disks.lower.insert(DM, vec![(VDA, StackKind::Mapping)]);
+        disks.lower.insert(VDA, vec![(DM, StackKind::Loop)]);
         assert!(
             disks
                 .charge_stacks(&BTreeMap::from([(DM, used(1, 1))]))

@@ -36,7 +36,7 @@ const UNMATCHED_NS_MAX: u64 = 1_000_000_000;
 
 /// A background program.
 #[derive(Debug, Default)]
-struct Managed {
+struct FallbackProgram {
     cgroup: Option<PathBuf>,
     roots: BTreeSet<i32>,
     usage: Usage,
@@ -52,7 +52,7 @@ type ProcessStart = (i32, u64);
 /// The times of a process at the last sample. The start time distinguishes a later process with the
 /// same pid.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
+struct ProcessTimes {
     start_ticks: u64,
     run_ns: u64,
     wait_ns: u64,
@@ -64,10 +64,10 @@ pub(crate) struct Fallback {
     config: MeterConfig,
     why: String,
     services: BTreeSet<[u8; 16]>,
-    managed: BTreeMap<ProgramId, Managed>,
+    managed: BTreeMap<ProgramId, FallbackProgram>,
     foreground: Usage,
     ignored: Usage,
-    processes: BTreeMap<i32, Counted>,
+    processes: BTreeMap<i32, ProcessTimes>,
     machine: Option<MachineTicks>,
     /// CPU time of other owners in excess of the machine's busy time; subtracted later.
     unmatched_ns: u64,
@@ -135,11 +135,11 @@ impl Fallback {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let cgroup_ns = cgroup.map(cgroup_run_ns).transpose()?;
-        let mut managed = Managed {
+        let mut managed = FallbackProgram {
             cgroup: cgroup.map(Path::to_owned),
             roots: BTreeSet::from([root.pid]),
             cgroup_ns,
-            ..Managed::default()
+            ..FallbackProgram::default()
         };
         managed.transferred_sectors = managed.sectors(proc, &proc_tree::processes(proc));
         self.managed.insert(program, managed);
@@ -220,7 +220,11 @@ impl Fallback {
             if first {
                 continue;
             }
-            let before = if same { before } else { Counted::default() };
+            let before = if same {
+                before
+            } else {
+                ProcessTimes::default()
+            };
             let run_ns = now.run_ns.saturating_sub(before.run_ns);
             let wait_ns = now.wait_ns.saturating_sub(before.wait_ns);
             others_ns += self.charge(owners.get(pid), run_ns, wait_ns);
@@ -229,9 +233,9 @@ impl Fallback {
         others_ns
     }
 
-    fn counted(&self, pid: i32, stat: &ProcStat) -> Counted {
+    fn counted(&self, pid: i32, stat: &ProcStat) -> ProcessTimes {
         let schedstat = self.config.proc.join(pid.to_string()).join("schedstat");
-        Counted {
+        ProcessTimes {
             start_ticks: stat.start_ticks,
             run_ns: stat.own_ticks.saturating_mul(self.step_ns),
             wait_ns: text::parse_optional(&schedstat, text::queued_ns).unwrap_or(0),
@@ -418,7 +422,7 @@ impl Fallback {
     }
 }
 
-impl Managed {
+impl FallbackProgram {
     /// Returns the processes of the program. Without a cgroup these are the descendants of its root
     /// processes, including former descendants whose parents have ended.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {

@@ -15,7 +15,7 @@
 
 /// Idle time of all CPUs, in nanoseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub(crate) struct IdleEstimate {
     last: Option<IdleSample>,
     estimate_ns: u64,
     first_ns: u64,
@@ -35,7 +35,7 @@ pub(crate) struct IdleSample {
     pub step_ns: u64,
 }
 
-impl Idle {
+impl IdleEstimate {
     /// Adds a sample and returns the idle time since the first sample.
     pub fn advance(&mut self, sample: IdleSample) -> u64 {
         match self.last {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn advances_between_the_kernels_steps() {
-        let mut idle = Idle::default();
+        let mut idle = IdleEstimate::default();
         assert_eq!(idle.advance(sample(0, 0, 0)), 0);
         assert_eq!(
             idle.advance(sample(1_000_000, 500_000, 1_500_000)),
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn time_taken_by_a_hypervisor_is_not_idle() {
-        let mut idle = Idle::default();
+        let mut idle = IdleEstimate::default();
         idle.advance(sample(0, 0, 0));
         let reported = idle.advance(sample(1_000_000_000, 0, 100_000_000));
         assert_eq!(
@@ -110,7 +110,7 @@ mod tests {
         fn stays_within_two_steps_of_the_truth_and_never_decreases(
             steps in prop::collection::vec((1u64..50_000_000, 0.0f64..=1.0), 1..50),
         ) {
-            let mut idle = Idle::default();
+            let mut idle = IdleEstimate::default();
             let (mut at, mut ran, mut truth, mut before) = (0u64, 0u64, 0u64, 0u64);
             idle.advance(sample(0, 0, 0));
             for (passed, share) in steps {

@@ -17,13 +17,13 @@ use usher_model::{IdleCpus, ProcessId, ProgramId, Resource, Usage};
 use crate::config::MeterConfig;
 use crate::disks::{self, Disks};
 use crate::error::MeterError;
-use crate::idle::{Idle, IdleSample};
+use crate::idle::{IdleEstimate, IdleSample};
 use crate::layout::{BpfConfig, CpuUse, Device, DiskKey, ProcessUse, RqScan, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
 use crate::links::{self, Links};
 use crate::meter::{DeviceNames, NotifyOn, OwnerClass, ProcessShare};
 use crate::proc_tree;
-use crate::programs::{Kernel, ProgramCost};
+use crate::programs::{KernelMeter, ProgramCost};
 use crate::text;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -41,7 +41,7 @@ const INITIAL_PIDS: u64 = 0xEFFF_FFFC;
 
 /// A background program as configured in the kernel.
 #[derive(Debug, Clone, Copy)]
-struct Managed {
+struct MeteredProgram {
     owner: u32,
     cgroup: Option<(u64, u32)>,
 }
@@ -49,15 +49,15 @@ struct Managed {
 /// The meter by BPF programs.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    kernel: Kernel,
+    kernel: KernelMeter,
     config: MeterConfig,
-    managed: BTreeMap<ProgramId, Managed>,
+    managed: BTreeMap<ProgramId, MeteredProgram>,
     next_owner: u32,
     disks: Disks,
     /// For each stacked disk, the disk below it as the kernel was configured.
     lower_disks: BTreeMap<DiskId, DiskId>,
     links: Links,
-    idle: Idle,
+    idle: IdleEstimate,
     step_ns: u64,
     cpus: u32,
     idle_ns: u64,
@@ -85,14 +85,14 @@ impl Observer {
         let services: Vec<_> = config.ignore.iter().map(|name| comm(name)).collect();
         let ticks = rustix::param::clock_ticks_per_second().max(1);
         let mut observer = Self {
-            kernel: Kernel::start(kernel_config, &services)?,
+            kernel: KernelMeter::start(kernel_config, &services)?,
             config: config.clone(),
             managed: BTreeMap::new(),
             next_owner: FIRST_PROGRAM,
             disks: Disks::new(&config.proc, &config.sys),
             lower_disks: BTreeMap::new(),
             links: Links::new(&config.proc, &config.sys),
-            idle: Idle::default(),
+            idle: IdleEstimate::default(),
             step_ns: SECOND_NS / ticks,
             cpus: 1,
             idle_ns: 0,
@@ -304,7 +304,8 @@ impl Observer {
         let owner = self.next_owner;
         let cgroup = cgroup.map(cgroup_number).transpose()?;
         self.next_owner += 1;
-        self.managed.insert(program, Managed { owner, cgroup });
+        self.managed
+            .insert(program, MeteredProgram { owner, cgroup });
         let written = self.update_config();
         let added = written.and_then(|()| match cgroup {
             Some((id, _)) => self.kernel.add_cgroup(id, owner),

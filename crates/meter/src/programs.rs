@@ -3,7 +3,7 @@
 //! the cost of each program.
 //!
 //! Trace points that this kernel lacks are left out. If the kernel refuses the run-queue scan, the
-//! other programs are loaded without it. `Kernel` is what the observer uses.
+//! other programs are loaded without it. `KernelMeter` is what the observer uses.
 
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -61,7 +61,7 @@ pub fn enable_bpf_stats() -> Result<std::os::fd::OwnedFd, MeterError> {
 
 /// A loaded object, with its attached programs.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedPrograms {
     /// Attachments by the name of the program. They must be dropped (detached) before the object.
     links: Vec<(String, Link)>,
     object: Object,
@@ -71,7 +71,7 @@ pub(crate) struct Loaded {
     pub scan_refused: Option<String>,
 }
 
-impl Loaded {
+impl LoadedPrograms {
     /// Loads the meter's programs without attaching them.
     pub fn meter() -> Result<Self, MeterError> {
         // libbpf must not write to standard error; its errors are returned to the caller.
@@ -227,7 +227,7 @@ fn program_info(fd: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
 
 /// The meter's kernel side: the programs, and the maps shared with them.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelMeter {
     notify_ringbuf: RingBuffer<'static>,
     pub cpu_uses: Table<u32, CpuUse>,
     pub disk_uses: Table<DiskKey, DiskUse>,
@@ -241,16 +241,16 @@ pub(crate) struct Kernel {
     rq_scan: MapHandle,
     losses: MapHandle,
     pub config: BpfConfig,
-    pub loaded: Loaded,
+    pub loaded: LoadedPrograms,
 }
 
 /// The key of a map with one entry; also used as a value of zero.
 const ONLY: [u8; 4] = [0; 4];
 
-impl Kernel {
+impl KernelMeter {
     /// Loads the programs, writes the first configuration, and attaches them.
     pub fn start(config: BpfConfig, services: &[[u8; 16]]) -> Result<Self, MeterError> {
-        let loaded = Loaded::meter()?;
+        let loaded = LoadedPrograms::meter()?;
         let ring = loaded.map("notify_ringbuf")?;
         let mut ringbuf = RingBufferBuilder::new();
         let ringbuf = ringbuf.add(&ring, |_| 0).map(|_| ()).and(Ok(ringbuf));

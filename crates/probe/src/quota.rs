@@ -15,12 +15,12 @@ use crate::machine::Roots;
 #[derive(Debug, Clone)]
 pub struct CpuQuotas {
     roots: Roots,
-    mounts: Vec<Mount>,
+    mounts: Vec<CgroupMount>,
 }
 
 /// A mounted hierarchy that has or may have a CPU controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mount {
+struct CgroupMount {
     /// Whether the hierarchy is cgroup v2.
     unified: bool,
     /// The mounted cgroup.
@@ -52,7 +52,7 @@ impl CpuQuotas {
     }
 
     /// The minimum quota from a cgroup up to the root of its hierarchy.
-    fn min_quota(&self, mount: &Mount, cgroup: &Path) -> Option<f64> {
+    fn min_quota(&self, mount: &CgroupMount, cgroup: &Path) -> Option<f64> {
         let below = cgroup.strip_prefix(&mount.root).ok()?;
         let point = match mount.point.strip_prefix("/sys") {
             Ok(inside) => self.roots.sys.join(inside),
@@ -70,7 +70,7 @@ impl CpuQuotas {
     }
 }
 
-impl Mount {
+impl CgroupMount {
     /// Returns the cgroup in this hierarchy that a line of `/proc/PID/cgroup` names.
     fn cgroup_in(&self, line: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':');
@@ -85,7 +85,7 @@ impl Mount {
 
 /// Returns the hierarchy of a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)) if it may
 /// limit CPU time.
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str) -> Option<CgroupMount> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
     let (kind, options) = (after.next()?, after.nth(1)?);
@@ -95,7 +95,7 @@ fn mount(line: &str) -> Option<Mount> {
         _ => return None,
     };
     let mut before = before.split(' ').skip(3);
-    Some(Mount {
+    Some(CgroupMount {
         unified,
         root: PathBuf::from(before.next()?),
         point: PathBuf::from(before.next()?),

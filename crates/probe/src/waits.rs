@@ -93,7 +93,7 @@ impl WaitSampler {
     pub(crate) fn finish(self, proc_root: &Path) -> BTreeMap<i32, SampleCounts> {
         let counts = |(tid, mut sampler): (i32, Sampler)| {
             let maps = proc_root.join(tid.to_string()).join("maps");
-            let maps = Maps::parse(&file::read(&maps).ok()?);
+            let maps = ExecutableMaps::parse(&file::read(&maps).ok()?);
             let mut counts = SampleCounts::default();
             while let Some(ip) = next_ip(&mut sampler) {
                 counts.count(maps.library(ip));
@@ -121,7 +121,7 @@ impl SampleCounts {
 /// count with `OMP_WAIT_POLICY=passive` in the environment.
 pub(crate) fn fixes_waiting_at_start(proc_root: &Path, pid: i32) -> Option<bool> {
     let dir = live_dir(proc_root, pid);
-    let maps = Maps::parse(&file::read(&dir.join("maps")).ok()?);
+    let maps = ExecutableMaps::parse(&file::read(&dir.join("maps")).ok()?);
     let loaded = |prefix: &&str| {
         maps.by_start
             .values()
@@ -161,11 +161,11 @@ fn next_ip(sampler: &mut Sampler) -> Option<u64> {
 
 /// The executable mappings of a process: by start address, the end and the file name.
 #[derive(Debug, Default)]
-struct Maps {
+struct ExecutableMaps {
     by_start: BTreeMap<u64, (u64, String)>,
 }
 
-impl Maps {
+impl ExecutableMaps {
     /// Parses `/proc/PID/maps`, whose lines are `start-end perms offset dev inode path`.
     fn parse(text: &str) -> Self {
         let line = |line: &str| {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn samples_are_counted_by_library() {
-        let maps = Maps::parse(MAPS);
+        let maps = ExecutableMaps::parse(MAPS);
         let mut counts = SampleCounts::default();
         for ip in [
             0x0fff, 0x1000, 0x1fff, 0x2000, 0x7000, 0x8fff, 0x9000, 0xa010, 0xc000,
@@ -225,7 +225,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_maps_make_the_parser_panic(text in "([0-9a-f]{0,20}-?[ r-xp0-9a-f:/]{0,20}\n?){0,8}", ip: u64) {
-            let _ = Maps::parse(&text).library(ip);
+            let _ = ExecutableMaps::parse(&text).library(ip);
         }
     }
 }

@@ -26,5 +26,7 @@ mod store;
 pub use combine::{Estimate, combine};
 pub use error::{StoreError, Warning};
 pub use machine::MachineKey;
-pub use profile::{Listed, MeasuredPoint, Measurement, Profile, SOURCE_ERROR_MAX, StoredPoint};
+pub use profile::{
+    MeasuredPoint, Measurement, Profile, ProfileEntry, SOURCE_ERROR_MAX, StoredPoint,
+};
 pub use store::Store;

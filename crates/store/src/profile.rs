@@ -118,7 +118,7 @@ pub const SOURCE_ERROR_MAX: f64 = 0.10;
 
 /// A profile with its key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Listed {
+pub struct ProfileEntry {
     /// The program.
     pub key: ProgramKey,
     /// The kind of machine.

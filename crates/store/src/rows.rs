@@ -7,15 +7,15 @@ use usher_model::{CurvePoint, ProgramKey, ProgressSource};
 
 use crate::combine::{Estimate, combine};
 use crate::machine::MachineKey;
-use crate::profile::{Listed, MeasuredPoint, Measurement, Profile, StoredPoint};
+use crate::profile::{MeasuredPoint, Measurement, Profile, ProfileEntry, StoredPoint};
 
 pub(crate) const SELECT: &str =
     "SELECT id, executable, arguments, machine, name, spinners, llc_bytes,
                       bandwidth_gbps, at_s, runs, active_wait FROM profile";
 
-pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, Listed)> {
+pub(crate) fn profile_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<(i64, ProfileEntry)> {
     let llc_bytes: Option<i64> = row.get(6)?;
-    let listed = Listed {
+    let listed = ProfileEntry {
         key: ProgramKey {
             executable: row.get(1)?,
             arguments: row.get(2)?,

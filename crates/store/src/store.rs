@@ -18,7 +18,7 @@ use usher_model::{CurvePoint, ProgramKey};
 use crate::damaged::replace_damaged;
 use crate::error::{StoreError, Warning};
 use crate::machine::MachineKey;
-use crate::profile::{Listed, Measurement, Profile};
+use crate::profile::{Measurement, Profile, ProfileEntry};
 use crate::redact::redact;
 use crate::rows::{
     SELECT, merge_point, merge_profile, point_of, profile_of, saturating, write_point,
@@ -162,7 +162,7 @@ impl Store {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
+    pub fn list(&self) -> Result<Vec<ProfileEntry>, StoreError> {
         let sql = format!("{SELECT} ORDER BY name, executable, arguments, machine");
         let rows = self.connection.prepare(&sql).and_then(|mut all| {
             let rows = all.query_map([], profile_of)?;
@@ -306,7 +306,7 @@ impl Store {
 
     fn copy_from(&mut self, other: &Self) -> Result<(), StoreError> {
         for listed in other.list()? {
-            let Listed {
+            let ProfileEntry {
                 key,
                 machine,
                 profile,
@@ -349,7 +349,7 @@ impl Store {
         Ok(())
     }
 
-    fn with_points(&self, id: i64, mut listed: Listed) -> Result<Listed, StoreError> {
+    fn with_points(&self, id: i64, mut listed: ProfileEntry) -> Result<ProfileEntry, StoreError> {
         let sql = "SELECT source, cores, rate, relative_error, busy_cpus, at_s, runs
                    FROM point WHERE profile = ?1 ORDER BY source, cores";
         let points = self.connection.prepare_cached(sql).and_then(|mut all| {

@@ -30,7 +30,7 @@ use crate::capacity;
 
 /// A machine as separate facts, each about a set of CPUs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Parts {
+pub(crate) struct HwlocFacts {
     /// Origin of the description.
     pub name: String,
     /// The logical CPUs in hardware order.
@@ -46,7 +46,7 @@ pub(crate) struct Parts {
     /// The NUMA nodes.
     pub nodes: Vec<Node>,
     /// The kinds of cores.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<CoreKind>,
 }
 
 /// A NUMA node as reported by hwloc.
@@ -60,15 +60,15 @@ pub(crate) struct Node {
 
 /// A kind of core with its attributes from the system.
 #[derive(Debug, Clone)]
-pub(crate) struct Kind {
+pub(crate) struct CoreKind {
     pub cpus: CpuSet,
     pub infos: BTreeMap<String, String>,
 }
 
 /// The common resource of the cores of a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Bond {
-    /// The cache with this index in [`Parts::caches`].
+enum DomainResource {
+    /// The cache with this index in [`HwlocFacts::caches`].
     Cache(usize),
     /// The die, node or package with this index in the list of places.
     Place(usize),
@@ -77,9 +77,9 @@ enum Bond {
 }
 
 /// For each CPU number, the index of the set that contains it.
-struct Owners(Vec<Option<usize>>);
+struct CpuOwners(Vec<Option<usize>>);
 
-impl Owners {
+impl CpuOwners {
     /// If sets overlap, the last set that contains a CPU owns it.
     fn new<'a>(sets: impl IntoIterator<Item = (usize, &'a CpuSet)>) -> Self {
         let mut owners = Vec::new();
@@ -115,7 +115,7 @@ impl<K: Ord> Groups<K> {
 }
 
 /// Assembles the facts.
-pub(crate) fn topology(mut parts: Parts) -> Topology {
+pub(crate) fn topology(mut parts: HwlocFacts) -> Topology {
     parts.nodes.sort_by_key(|node| node.os);
     let sets = cores(&parts);
     let bonds = bonds(&parts, &sets);
@@ -129,7 +129,7 @@ pub(crate) fn topology(mut parts: Parts) -> Topology {
         .zip(&bonds)
         .map(|(&package, &bond)| groups.index((package, bond)))
         .collect();
-    let keys: BTreeMap<usize, (PackageId, Bond)> =
+    let keys: BTreeMap<usize, (PackageId, DomainResource)> =
         groups.0.into_iter().map(|(k, d)| (d, k)).collect();
 
     let cores: Vec<Core> = sets
@@ -155,9 +155,9 @@ pub(crate) fn topology(mut parts: Parts) -> Topology {
 }
 
 /// The CPUs of each core, without duplicates or omissions.
-fn cores(parts: &Parts) -> Vec<CpuSet> {
+fn cores(parts: &HwlocFacts) -> Vec<CpuSet> {
     let all: CpuSet = parts.pus.iter().copied().collect();
-    let owners = Owners::new(parts.cores.iter().enumerate());
+    let owners = CpuOwners::new(parts.cores.iter().enumerate());
     let mut groups = Groups::new();
     let mut sets: Vec<CpuSet> = Vec::new();
     for &cpu in &parts.pus {
@@ -174,16 +174,19 @@ fn cores(parts: &Parts) -> Vec<CpuSet> {
 }
 
 /// For each core, the set that contains its first CPU.
-fn core_owner<'a>(owners: &'a Owners, cores: &'a [CpuSet]) -> impl Iterator<Item = Option<usize>> {
+fn core_owner<'a>(
+    owners: &'a CpuOwners,
+    cores: &'a [CpuSet],
+) -> impl Iterator<Item = Option<usize>> {
     cores
         .iter()
         .map(|cpus| cpus.first().and_then(|cpu| owners.of(cpu)))
 }
 
-fn bonds(parts: &Parts, cores: &[CpuSet]) -> Vec<Bond> {
+fn bonds(parts: &HwlocFacts, cores: &[CpuSet]) -> Vec<DomainResource> {
     let mut by_level: Vec<(usize, &(Cache, CpuSet))> = parts.caches.iter().enumerate().collect();
     by_level.sort_by_key(|(_, (cache, _))| cache.level);
-    let farthest = Owners::new(by_level.into_iter().map(|(i, (_, cpus))| (i, cpus)));
+    let farthest = CpuOwners::new(by_level.into_iter().map(|(i, (_, cpus))| (i, cpus)));
     let farthest: Vec<Option<usize>> = core_owner(&farthest, cores).collect();
     let mut sharers = vec![0; parts.caches.len()];
     for &cache in farthest.iter().flatten() {
@@ -199,15 +202,15 @@ fn bonds(parts: &Parts, cores: &[CpuSet]) -> Vec<Bond> {
         .enumerate()
         .collect();
     places.sort_by_key(|(_, cpus)| std::cmp::Reverse(cpus.len()));
-    let smallest = Owners::new(places);
+    let smallest = CpuOwners::new(places);
     farthest
         .iter()
         .zip(core_owner(&smallest, cores))
         .map(
             |(cache, place)| match (cache.filter(makes_a_domain), place) {
-                (Some(cache), _) => Bond::Cache(cache),
-                (None, Some(place)) => Bond::Place(place),
-                (None, None) => Bond::Machine,
+                (Some(cache), _) => DomainResource::Cache(cache),
+                (None, Some(place)) => DomainResource::Place(place),
+                (None, None) => DomainResource::Machine,
             },
         )
         .collect()
@@ -216,12 +219,12 @@ fn bonds(parts: &Parts, cores: &[CpuSet]) -> Vec<Bond> {
 /// The packages with cores, in hardware order.
 struct Packages {
     of_core: Vec<PackageId>,
-    /// Index in [`Parts::packages`]; `None` for cores without a package.
+    /// Index in [`HwlocFacts::packages`]; `None` for cores without a package.
     source: Vec<Option<usize>>,
 }
 
-fn packages(parts: &Parts, cores: &[CpuSet]) -> Packages {
-    let owners = Owners::new(parts.packages.iter().map(|(cpus, _)| cpus).enumerate());
+fn packages(parts: &HwlocFacts, cores: &[CpuSet]) -> Packages {
+    let owners = CpuOwners::new(parts.packages.iter().map(|(cpus, _)| cpus).enumerate());
     let mut groups = Groups::new();
     let mut source = Vec::new();
     let of_core = core_owner(&owners, cores)
@@ -237,8 +240,8 @@ fn packages(parts: &Parts, cores: &[CpuSet]) -> Packages {
 }
 
 impl Packages {
-    fn finish(self, parts: &Parts, domains: &[Domain]) -> Vec<Package> {
-        let dies = Owners::new(parts.dies.iter().enumerate());
+    fn finish(self, parts: &HwlocFacts, domains: &[Domain]) -> Vec<Package> {
+        let dies = CpuOwners::new(parts.dies.iter().enumerate());
         let package = |(id, source): (PackageId, Option<usize>)| {
             let of_package = || domains.iter().enumerate().filter(|(_, d)| d.package == id);
             let cpus: CpuSet = of_package().flat_map(|(_, d)| d.cpus.iter()).collect();
@@ -254,7 +257,7 @@ impl Packages {
 }
 
 /// Splits a set by owner; the pieces are ordered by their smallest CPUs.
-fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
+fn split(cpus: &CpuSet, owners: &CpuOwners) -> Vec<CpuSet> {
     let mut groups = Groups::new();
     let mut pieces: Vec<CpuSet> = Vec::new();
     for cpu in cpus.iter() {
@@ -269,9 +272,9 @@ fn split(cpus: &CpuSet, owners: &Owners) -> Vec<CpuSet> {
 
 /// Returns the capacity of each core: the capacity of the core's fastest CPU, relative to the
 /// machine's fastest.
-fn capacities(parts: &Parts, cores: &[CpuSet]) -> Vec<f64> {
+fn capacities(parts: &HwlocFacts, cores: &[CpuSet]) -> Vec<f64> {
     let of_kind = capacity::of_kinds(&parts.kinds);
-    let owners = Owners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());
+    let owners = CpuOwners::new(parts.kinds.iter().map(|kind| &kind.cpus).enumerate());
     let of_cpu = |cpu| owners.of(cpu).map_or(1.0, |kind| of_kind[kind]);
     let of_core = |cpus: &CpuSet| cpus.iter().map(of_cpu).fold(0.0, f64::max);
     let capacities: Vec<f64> = cores.iter().map(of_core).collect();
@@ -283,9 +286,9 @@ fn capacities(parts: &Parts, cores: &[CpuSet]) -> Vec<f64> {
 }
 
 fn domains(
-    parts: &Parts,
+    parts: &HwlocFacts,
     cores: &[Core],
-    keys: impl Iterator<Item = (PackageId, Bond)>,
+    keys: impl Iterator<Item = (PackageId, DomainResource)>,
 ) -> Vec<Domain> {
     let mut domains: Vec<Domain> = keys
         .map(|(package, bond)| Domain {
@@ -294,8 +297,8 @@ fn domains(
             package,
             nodes: Vec::new(),
             llc: match bond {
-                Bond::Cache(cache) => Some(parts.caches[cache].0),
-                Bond::Place(_) | Bond::Machine => None,
+                DomainResource::Cache(cache) => Some(parts.caches[cache].0),
+                DomainResource::Place(_) | DomainResource::Machine => None,
             },
         })
         .collect();
@@ -317,14 +320,14 @@ fn cpus(cores: &[Core]) -> Vec<Cpu> {
 
 /// Returns the node of each CPU. Of the nodes near to a CPU, the node that is near to the fewest
 /// CPUs owns it; ties go to the first.
-fn node_owners(nodes: &[Node]) -> Owners {
+fn node_owners(nodes: &[Node]) -> CpuOwners {
     let mut widest_first: Vec<(usize, &CpuSet)> =
         nodes.iter().map(|node| &node.near).enumerate().collect();
     widest_first.sort_by_key(|(id, near)| std::cmp::Reverse((near.len(), *id)));
-    Owners::new(widest_first)
+    CpuOwners::new(widest_first)
 }
 
-fn nodes(parts: &Parts, owners: &Owners) -> Vec<NumaNode> {
+fn nodes(parts: &HwlocFacts, owners: &CpuOwners) -> Vec<NumaNode> {
     let mut nodes: Vec<NumaNode> = parts
         .nodes
         .iter()
@@ -342,7 +345,7 @@ fn nodes(parts: &Parts, owners: &Owners) -> Vec<NumaNode> {
     nodes
 }
 
-fn with_nodes(mut domains: Vec<Domain>, nodes: &[Node], owners: &Owners) -> Vec<Domain> {
+fn with_nodes(mut domains: Vec<Domain>, nodes: &[Node], owners: &CpuOwners) -> Vec<Domain> {
     let all: usize = domains.iter().map(|domain| domain.cpus.len()).sum();
     let owning: std::collections::BTreeSet<usize> = owners.0.iter().copied().flatten().collect();
     for domain in &mut domains {
@@ -378,7 +381,7 @@ mod tests {
     }
 
     /// Generates facts of all kinds that may contradict one another.
-    fn parts() -> impl Strategy<Value = Parts> {
+    fn parts() -> impl Strategy<Value = HwlocFacts> {
         let caches = prop::collection::vec((2u8..5, cpu_set()), 0..6);
         let packages = prop::collection::vec((cpu_set(), any::<Option<String>>()), 0..4);
         let nodes = prop::collection::vec((0u32..9, cpu_set()), 0..4);
@@ -396,11 +399,11 @@ mod tests {
                     )
                 };
                 let node = |(os, near)| Node { os, near, bytes: 0 };
-                let kind = |(cpus, speed): (CpuSet, u32)| Kind {
+                let kind = |(cpus, speed): (CpuSet, u32)| CoreKind {
                     cpus,
                     infos: [("FrequencyMaxMHz".to_owned(), speed.to_string())].into(),
                 };
-                Parts {
+                HwlocFacts {
                     name: "odd".to_owned(),
                     pus: cpus.or(&CpuSet::single(7)).iter().collect(),
                     cores,
@@ -434,7 +437,7 @@ mod tests {
     }
 
     fn described(cores: &[&str], caches: &[(u8, &str)], packages: &[&str]) -> Vec<String> {
-        let parts = Parts {
+        let parts = HwlocFacts {
             pus: cores
                 .iter()
                 .flat_map(|core| set(core).iter().collect::<Vec<_>>())
@@ -445,7 +448,7 @@ mod tests {
                 .map(|&(level, cpus)| (Cache { level, bytes: 0 }, set(cpus)))
                 .collect(),
             packages: packages.iter().map(|cpus| (set(cpus), None)).collect(),
-            ..Parts::default()
+            ..HwlocFacts::default()
         };
         let domains = topology(parts).domains;
         domains

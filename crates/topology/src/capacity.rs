@@ -18,7 +18,7 @@ use std::path::Path;
 
 use usher_model::CpuSet;
 
-use crate::assemble::Kind;
+use crate::assemble::CoreKind;
 
 /// Work per cycle of an Intel efficient core relative to a performance core: the kernel's ratio for
 /// Alder Lake (78,741 kHz per performance level against 100,000; `HYBRID_SCALING_FACTOR_ADL` in
@@ -29,12 +29,12 @@ const INTEL_ATOM_WORK_PER_CYCLE: f64 = 0.787;
 const CAPACITY_MIN: f64 = 0.01;
 
 /// Returns the capacity of each kind relative to the fastest kind, in (0, 1].
-pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
+pub(crate) fn of_kinds(kinds: &[CoreKind]) -> Vec<f64> {
     let scores = [
-        |kind: &Kind| number(kind, "LinuxCapacity"),
-        |kind: &Kind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
-        |kind: &Kind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
-        |kind: &Kind| Some(work_per_cycle(kind)),
+        |kind: &CoreKind| number(kind, "LinuxCapacity"),
+        |kind: &CoreKind| Some(number(kind, "FrequencyMaxMHz")? * work_per_cycle(kind)),
+        |kind: &CoreKind| Some(number(kind, "FrequencyBaseMHz")? * work_per_cycle(kind)),
+        |kind: &CoreKind| Some(work_per_cycle(kind)),
     ];
     let known = scores
         .iter()
@@ -51,7 +51,7 @@ pub(crate) fn of_kinds(kinds: &[Kind]) -> Vec<f64> {
 /// Adds the core types of an Intel hybrid. Linux exposes the types as the CPUs of its two kinds of
 /// performance counters; hwloc 2.9 can determine them only by moving a thread to every CPU. A kind
 /// with CPUs of both types is split.
-pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec<Kind> {
+pub(crate) fn add_core_types(kinds: Vec<CoreKind>, all: &CpuSet, root: &Path) -> Vec<CoreKind> {
     let types = [("IntelCore", "cpu_core"), ("IntelAtom", "cpu_atom")];
     let lists: Vec<(&str, CpuSet)> = types
         .into_iter()
@@ -67,7 +67,7 @@ pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec
     let known = kinds
         .iter()
         .fold(CpuSet::new(), |set, kind| set.or(&kind.cpus));
-    let unknown = Kind {
+    let unknown = CoreKind {
         cpus: all.minus(&known),
         infos: Default::default(),
     };
@@ -86,12 +86,12 @@ pub(crate) fn add_core_types(kinds: Vec<Kind>, all: &CpuSet, root: &Path) -> Vec
     split
 }
 
-fn number(kind: &Kind, info: &str) -> Option<f64> {
+fn number(kind: &CoreKind, info: &str) -> Option<f64> {
     let value: f64 = kind.infos.get(info)?.trim().parse().ok()?;
     (value.is_finite() && value > 0.0).then_some(value)
 }
 
-fn work_per_cycle(kind: &Kind) -> f64 {
+fn work_per_cycle(kind: &CoreKind) -> f64 {
     match kind.infos.get("CoreType").map(String::as_str) {
         Some("IntelAtom") => INTEL_ATOM_WORK_PER_CYCLE,
         _ => 1.0,
@@ -102,8 +102,8 @@ fn work_per_cycle(kind: &Kind) -> f64 {
 mod tests {
     use super::*;
 
-    fn kind(infos: &[(&str, &str)]) -> Kind {
-        Kind {
+    fn kind(infos: &[(&str, &str)]) -> CoreKind {
+        CoreKind {
             cpus: CpuSet::new(),
             infos: infos
                 .iter()

@@ -13,7 +13,7 @@ use hwlocality::topology::builder::{BuildFlags, TopologyBuilder};
 use usher_model::cpuset::CPU_ID_MAX;
 use usher_model::{Cache, CpuId, CpuSet};
 
-use crate::assemble::{Kind, Node, Parts};
+use crate::assemble::{CoreKind, HwlocFacts, Node};
 use crate::capacity;
 
 /// Loads the machine that the builder describes and returns its facts. `root` is the root of the
@@ -28,7 +28,7 @@ pub(crate) fn load(
     builder: TopologyBuilder,
     name: String,
     root: Option<&Path>,
-) -> Result<(Hwloc, Parts), String> {
+) -> Result<(Hwloc, HwlocFacts), String> {
     let flags = BuildFlags::INCLUDE_DISALLOWED | BuildFlags::DONT_CHANGE_BINDING;
     let hwloc = builder
         .with_flags(flags)
@@ -47,7 +47,7 @@ pub(crate) fn load(
     Ok((hwloc, parts))
 }
 
-fn parts(hwloc: &Hwloc, name: String) -> Result<Parts, String> {
+fn parts(hwloc: &Hwloc, name: String) -> Result<HwlocFacts, String> {
     let pus = hwloc
         .objects_with_type(ObjectType::PU)
         .map(os_number)
@@ -59,7 +59,7 @@ fn parts(hwloc: &Hwloc, name: String) -> Result<Parts, String> {
             .map(|o| cpus_of(o, &all))
             .collect()
     };
-    Ok(Parts {
+    Ok(HwlocFacts {
         name,
         pus,
         cores: sets_of(ObjectType::Core),
@@ -111,12 +111,12 @@ fn nodes(hwloc: &Hwloc, all: &CpuSet) -> Result<Vec<Node>, String> {
         .collect()
 }
 
-fn kinds(hwloc: &Hwloc, all: &CpuSet) -> Vec<Kind> {
+fn kinds(hwloc: &Hwloc, all: &CpuSet) -> Vec<CoreKind> {
     let Ok(kinds) = hwloc.cpu_kinds() else {
         return Vec::new();
     };
     kinds
-        .map(|kind| Kind {
+        .map(|kind| CoreKind {
             cpus: cpus_in(&kind.cpuset, all),
             infos: kind
                 .infos

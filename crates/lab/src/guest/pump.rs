@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 32 << 10;
 const CHUNKS: usize = 32;
 
 /// A pipe from the command with its port.
-struct Stream<'a> {
+struct CommandPipe<'a> {
     from: File,
     to: &'a mut File,
     open: bool,
@@ -42,12 +42,12 @@ pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refus
         .map_err(io("setting up a socket"))?;
     let (command, from_out, from_err) = start(job)?;
     let mut streams = [
-        Stream {
+        CommandPipe {
             from: from_out,
             to: out,
             open: true,
         },
-        Stream {
+        CommandPipe {
             from: from_err,
             to: err,
             open: true,
@@ -122,7 +122,7 @@ fn start(job: &Job) -> Result<(Pid, File, File), Refusal> {
     Ok((pid, File::from(out), File::from(err)))
 }
 
-fn wait(streams: &[Stream], death: &UnixStream) -> io::Result<()> {
+fn wait(streams: &[CommandPipe], death: &UnixStream) -> io::Result<()> {
     let open = streams
         .iter()
         .filter(|stream| stream.open)
@@ -156,7 +156,7 @@ fn exit_status(status: WaitStatus) -> u8 {
         .map_or(crate::OWN_FAILURE, |status| status as u8)
 }
 
-impl Stream<'_> {
+impl CommandPipe<'_> {
     /// Forwards the available data.
     fn carry(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK_BYTES];

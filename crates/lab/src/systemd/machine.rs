@@ -16,10 +16,10 @@ use super::product::{Disk, LAST_LINE};
 use crate::LabError;
 use crate::cache::LabCache;
 use crate::emulator::Emulator;
-use crate::kernels::{self, Kernel, Wanted};
-use crate::session::{Killed, spawn};
+use crate::kernels::{self, Kernel, KernelChoice};
+use crate::session::{KilledChild, spawn};
 use crate::shape::Shape;
-use crate::vm::{End, GuestOutcome};
+use crate::vm::{GuestEnd, GuestOutcome};
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Size of the kept tail of the console.
@@ -51,7 +51,7 @@ pub struct Guest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestKernel {
     /// A kernel with sched_ext, as for guests without systemd.
-    SchedExt(Wanted),
+    SchedExt(KernelChoice),
     /// The kernel of the Debian release.
     Stock,
 }
@@ -82,7 +82,7 @@ impl Guest {
             spawn(&mut command, kept, &their_console).map_err(LabError::io("starting QEMU"))?;
         // The copies in this process are closed, because open copies would hide the end of QEMU.
         drop((command, their_port, their_console));
-        let mut watch = Watch {
+        let mut watch = RunningGuest {
             _qemu: qemu,
             port,
             console,
@@ -149,8 +149,8 @@ fn wire(command: &mut Command, console: &UnixStream, port: &UnixStream) {
 }
 
 /// A running guest.
-struct Watch<'a> {
-    _qemu: Killed,
+struct RunningGuest<'a> {
+    _qemu: KilledChild,
     port: UnixStream,
     console: UnixStream,
     /// The unfinished last line of the output.
@@ -160,20 +160,20 @@ struct Watch<'a> {
     output: &'a mut dyn Write,
 }
 
-impl Watch<'_> {
+impl RunningGuest<'_> {
     /// Copies the output until the job has ended, QEMU has ended, or the deadline.
-    fn follow(&mut self, deadline: Instant) -> Result<End, LabError> {
+    fn follow(&mut self, deadline: Instant) -> Result<GuestEnd, LabError> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(End::TimedOut);
+                return Ok(GuestEnd::TimedOut);
             }
             let [port, console] = self.wait(left)?;
             if console && !self.take_console() {
-                return Ok(End::Died);
+                return Ok(GuestEnd::Died);
             }
             if port && let Some(status) = self.take_output()? {
-                return Ok(End::Exited { status });
+                return Ok(GuestEnd::Exited { status });
             }
         }
     }
@@ -219,7 +219,7 @@ impl Watch<'_> {
         Ok(None)
     }
 
-    fn outcome(self, end: End, begun: Instant, kernel: String) -> GuestOutcome {
+    fn outcome(self, end: GuestEnd, begun: Instant, kernel: String) -> GuestOutcome {
         let now = Instant::now();
         let up = self.first_output.unwrap_or(now);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -29,7 +29,7 @@ const WRITES_ONLY: u32 = 0o1;
 
 /// The operation of the other end that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AwaitedOperation {
     /// A write to the pipe.
     Write,
     /// A read from the pipe.
@@ -40,20 +40,20 @@ pub(super) enum Kind {
 
 /// The operation that a thread is blocked in, and the descriptor of the pipe or socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wait {
-    kind: Kind,
+pub(super) struct BlockedOperation {
+    kind: AwaitedOperation,
     fd: u32,
 }
 
 /// Returns the pipe or socket operation that a thread is blocked in, from the thread's directory
 /// below `/proc/PID/task`; `None` if the thread is not blocked in one.
-pub(super) fn wait_of(task: &Path) -> Option<Wait> {
+pub(super) fn wait_of(task: &Path) -> Option<BlockedOperation> {
     let function = line(&task.join("wchan"));
     let is = |names: &[&str]| names.contains(&function.as_str());
     let kind = match () {
-        () if is(&READS_PIPE) => Kind::Write,
-        () if is(&WRITES_PIPE) => Kind::Read,
-        () if is(&UNIX_SOCKET) => Kind::Socket,
+        () if is(&READS_PIPE) => AwaitedOperation::Write,
+        () if is(&WRITES_PIPE) => AwaitedOperation::Read,
+        () if is(&UNIX_SOCKET) => AwaitedOperation::Socket,
         () => return None,
     };
     // The file contains the number of the system call, then its arguments. The descriptor is the
@@ -61,24 +61,24 @@ pub(super) fn wait_of(task: &Path) -> Option<Wait> {
     let call = line(&task.join("syscall"));
     let fd = call.split_whitespace().nth(1)?.strip_prefix("0x")?;
     let fd = u32::from_str_radix(fd, 16).ok()?;
-    Some(Wait { kind, fd })
+    Some(BlockedOperation { kind, fd })
 }
 
 /// A pipe or socket that a thread waits for, and the processes at its other ends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Holders {
+pub(super) struct AwaitedEnd {
     pub what: &'static str,
     pub pids: BTreeSet<i32>,
 }
 
 /// A file by its device and inode.
-type File = ((u32, u32), u64);
+type FileNumber = ((u32, u32), u64);
 
 /// The open pipes and sockets of all processes, with access modes; read on first use.
 #[derive(Debug)]
 pub(super) struct OpenEnds {
     proc: PathBuf,
-    open: Option<BTreeMap<File, Vec<(i32, u32)>>>,
+    open: Option<BTreeMap<FileNumber, Vec<(i32, u32)>>>,
 }
 
 impl OpenEnds {
@@ -91,33 +91,33 @@ impl OpenEnds {
 
     /// Returns the processes at the other ends of the pipe or socket that `pid` waits for; `None`
     /// if no such process is known.
-    pub fn of(&mut self, pid: i32, process: &Path, wait: Wait) -> Option<Holders> {
+    pub fn of(&mut self, pid: i32, process: &Path, wait: BlockedOperation) -> Option<AwaitedEnd> {
         let (system, number) = files::file_id(&process.join("fd").join(wait.fd.to_string()))?.file;
         let file = match wait.kind {
-            Kind::Socket => (system, u64::from(unix::peer_of(number as u32)?)),
+            AwaitedOperation::Socket => (system, u64::from(unix::peer_of(number as u32)?)),
             _ => (system, number),
         };
         let can_give = |access: u32| match wait.kind {
-            Kind::Write => access != READS_ONLY,
-            Kind::Read => access != WRITES_ONLY,
-            Kind::Socket => true,
+            AwaitedOperation::Write => access != READS_ONLY,
+            AwaitedOperation::Read => access != WRITES_ONLY,
+            AwaitedOperation::Socket => true,
         };
         let ends = self.open().get(&file)?;
         let others = ends.iter().filter(|(other, _)| *other != pid);
         let pids = others.filter(|(_, access)| can_give(*access));
-        Some(Holders {
+        Some(AwaitedEnd {
             what: match wait.kind {
-                Kind::Socket => "a socket",
+                AwaitedOperation::Socket => "a socket",
                 _ => "a pipe",
             },
             pids: pids.map(|(pid, _)| *pid).collect(),
         })
     }
 
-    fn open(&mut self) -> &BTreeMap<File, Vec<(i32, u32)>> {
+    fn open(&mut self) -> &BTreeMap<FileNumber, Vec<(i32, u32)>> {
         let proc = &self.proc;
         self.open.get_or_insert_with(|| {
-            let mut open: BTreeMap<File, Vec<(i32, u32)>> = BTreeMap::new();
+            let mut open: BTreeMap<FileNumber, Vec<(i32, u32)>> = BTreeMap::new();
             for pid in proc_tree::pids(proc) {
                 for (file, access) in descriptors(&proc.join(pid.to_string())) {
                     open.entry(file).or_default().push((pid, access));
@@ -129,7 +129,7 @@ impl OpenEnds {
 }
 
 /// The open pipes and sockets of a process.
-fn descriptors(process: &Path) -> Vec<(File, u32)> {
+fn descriptors(process: &Path) -> Vec<(FileNumber, u32)> {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten();
     fds.flatten()
         .filter_map(|fd| {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_reader_waits_for_processes_that_can_write() {
         let dir = machine(&[(1, "0100000"), (2, "01"), (3, "0100002"), (4, "00")]);
-        let wait = |kind| Wait { kind, fd: 3 };
+        let wait = |kind| BlockedOperation { kind, fd: 3 };
         let process = dir.path().join("1");
         let of = |kind| {
             OpenEnds::new(dir.path())
@@ -180,8 +180,8 @@ mod tests {
                 .unwrap()
                 .pids
         };
-        assert_eq!(of(Kind::Write), BTreeSet::from([2, 3]));
-        assert_eq!(of(Kind::Read), BTreeSet::from([3, 4]));
+        assert_eq!(of(AwaitedOperation::Write), BTreeSet::from([2, 3]));
+        assert_eq!(of(AwaitedOperation::Read), BTreeSet::from([3, 4]));
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
             fs::write(dir.path().join("syscall"), call).unwrap();
             wait_of(dir.path())
         };
-        let read = Some(Wait {
-            kind: Kind::Write,
+        let read = Some(BlockedOperation {
+            kind: AwaitedOperation::Write,
             fd: 11,
         });
         assert_eq!(

@@ -23,7 +23,7 @@ use crate::{files, text};
 
 /// A line of `/proc/locks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lock {
+struct LockLine {
     id: u64,
     waits: bool,
     kind: String,
@@ -31,13 +31,13 @@ struct Lock {
     file: String,
 }
 
-fn lock(line: &str) -> Option<Lock> {
+fn lock(line: &str) -> Option<LockLine> {
     let (id, rest) = line.split_once(':')?;
     let mut words = rest.split_whitespace().peekable();
     let waits = words.next_if_eq(&"->").is_some();
     let kind = words.next()?.to_owned();
     let pid = words.nth(2)?.parse().ok()?;
-    Some(Lock {
+    Some(LockLine {
         id: text::number(id.trim())?,
         waits,
         kind,
@@ -52,7 +52,7 @@ pub(super) fn find_blocked(
     programs: &BTreeMap<i32, ProgramId>,
 ) -> Vec<BlockedProcess> {
     let text = text::read(&proc.join("locks")).unwrap_or_default();
-    let locks: Vec<Lock> = text.lines().filter_map(lock).collect();
+    let locks: Vec<LockLine> = text.lines().filter_map(lock).collect();
     let waiting = locks.iter().filter(|lock| lock.waits);
     waiting
         .filter(|waiter| waiter.pid > 0 && !programs.contains_key(&waiter.pid))
@@ -69,7 +69,7 @@ pub(super) fn find_blocked(
         .collect()
 }
 
-fn holder(proc: &Path, lock: &Lock, programs: &BTreeMap<i32, ProgramId>) -> Option<ProgramId> {
+fn holder(proc: &Path, lock: &LockLine, programs: &BTreeMap<i32, ProgramId>) -> Option<ProgramId> {
     if let Some(program) = programs.get(&lock.pid) {
         return Some(*program);
     }
@@ -83,7 +83,7 @@ fn holder(proc: &Path, lock: &Lock, programs: &BTreeMap<i32, ProgramId>) -> Opti
     Some(*program)
 }
 
-fn has_on_a_descriptor(process: &Path, wanted: &Lock) -> bool {
+fn has_on_a_descriptor(process: &Path, wanted: &LockLine) -> bool {
     let infos = fs::read_dir(process.join("fdinfo")).into_iter().flatten();
     infos.flatten().any(|info| {
         let text = line(&info.path());
@@ -95,7 +95,7 @@ fn has_on_a_descriptor(process: &Path, wanted: &Lock) -> bool {
 
 /// Returns the path of the locked file if the waiting process has the file open; otherwise device
 /// and inode.
-fn name(proc: &Path, waiter: &Lock) -> String {
+fn name(proc: &Path, waiter: &LockLine) -> String {
     let inode = waiter.file.rsplit(':').next().and_then(text::number);
     let fds = fs::read_dir(proc.join(waiter.pid.to_string()).join("fd"));
     let mut fds = fds.into_iter().flatten().flatten().map(|fd| fd.path());

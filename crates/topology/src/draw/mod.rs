@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use usher_model::{CpuId, CpuSet, DomainId, NodeId, PackageId, Topology};
 
 use canvas::{ASCII, Block, Glyphs, Line, Style, UNICODE, flow, wrap};
-use place::{Place, Site, each_domain, each_its_own};
+use place::{DomainLocation, LocationGroup, each_domain, each_its_own};
 use seats::Seats;
 
 /// Options of a drawing.
@@ -174,19 +174,19 @@ impl Painter<'_> {
             title.push(Style::Plain, format!("{}{fact}", self.glyphs.dot));
         }
         let domains = run.iter().flat_map(|&id| &topology.packages[id].domains);
-        let mut sites: Vec<Site> = Vec::new();
+        let mut sites: Vec<LocationGroup> = Vec::new();
         for &id in domains {
             let nodes = match topology.nodes.len() {
                 1 => Vec::new(),
                 _ => topology.domains[id].nodes.clone(),
             };
-            Site::add(&mut sites, Place { die: None, nodes }, id);
+            LocationGroup::add(&mut sites, DomainLocation { die: None, nodes }, id);
         }
         (title, self.runs(&sites, width))
     }
 
     /// A package's title, and its domains as drawn by `show`.
-    fn package(&self, id: PackageId, show: impl Fn(&[Site]) -> Block) -> (Line, Block) {
+    fn package(&self, id: PackageId, show: impl Fn(&[LocationGroup]) -> Block) -> (Line, Block) {
         let package = &self.topology.packages[id];
         let cores = package
             .domains
@@ -205,7 +205,7 @@ impl Painter<'_> {
     }
 
     /// The common location of all domains of the package, and the domains grouped by location.
-    fn sites(&self, package: PackageId) -> (Place, Vec<Site>) {
+    fn sites(&self, package: PackageId) -> (DomainLocation, Vec<LocationGroup>) {
         let package = &self.topology.packages[package];
         let domains = || package.domains.iter().map(|&id| &self.topology.domains[id]);
         // On a machine with one node, the heading contains the node.
@@ -213,7 +213,7 @@ impl Painter<'_> {
         let mut all_nodes = domains().map(|domain| &domain.nodes);
         let nodes = all_nodes.next().cloned().unwrap_or_default();
         let one_place = all_nodes.all(|other| *other == nodes);
-        let common = Place {
+        let common = DomainLocation {
             die: None,
             nodes: if one_place && some_nodes {
                 nodes
@@ -221,13 +221,13 @@ impl Painter<'_> {
                 Vec::new()
             },
         };
-        let mut sites: Vec<Site> = Vec::new();
+        let mut sites: Vec<LocationGroup> = Vec::new();
         for (&id, domain) in package.domains.iter().zip(domains()) {
             let die = package
                 .dies
                 .iter()
                 .position(|die| domain.cpus.is_subset(die));
-            let place = Place {
+            let place = DomainLocation {
                 die: die.filter(|_| package.dies.len() > 1),
                 nodes: if one_place {
                     Vec::new()
@@ -235,13 +235,13 @@ impl Painter<'_> {
                     domain.nodes.clone()
                 },
             };
-            Site::add(&mut sites, place, id);
+            LocationGroup::add(&mut sites, place, id);
         }
         (common, sites)
     }
 
     /// Returns a location such as `die 1 · node 3, 16 GiB`; `None` if there is nothing to display.
-    fn place(&self, place: &Place) -> Option<String> {
+    fn place(&self, place: &DomainLocation) -> Option<String> {
         let die = place.die.map(|die| format!("die {die}"));
         let nodes = (!place.nodes.is_empty()).then(|| words::nodes(self.topology, &place.nodes));
         let facts: Vec<String> = die.into_iter().chain(nodes).collect();
@@ -249,9 +249,9 @@ impl Painter<'_> {
     }
 
     /// A frame for every domain, side by side within the width.
-    fn boxes(&self, sites: &[Site], width: usize, box_width: usize) -> Block {
+    fn boxes(&self, sites: &[LocationGroup], width: usize, box_width: usize) -> Block {
         let own = each_its_own(sites);
-        let frame = |(site, id): (&Site, DomainId)| {
+        let frame = |(site, id): (&LocationGroup, DomainId)| {
             let title = self.box_title(site, id, own);
             let cells = domain::cells(self.topology, id, &self.seats, width - FRAME);
             cells.framed(title, box_width, width, &self.glyphs)
@@ -269,7 +269,7 @@ impl Painter<'_> {
 
     /// Returns a title such as `domain 3 · L3 32 MiB`, with the location if each domain has its
     /// own.
-    fn box_title(&self, site: &Site, id: DomainId, own: bool) -> Line {
+    fn box_title(&self, site: &LocationGroup, id: DomainId, own: bool) -> Line {
         let mut title = domain::title(self.topology, id, self.glyphs.dot);
         if let Some(place) = self.place(&site.place).filter(|_| own) {
             title.push(Style::Plain, format!("{}{place}", self.glyphs.dot));
@@ -299,7 +299,7 @@ impl Painter<'_> {
 
     /// Draws, for adjacent equal domains, their common description, then the number and CPUs of
     /// each.
-    fn runs(&self, sites: &[Site], width: usize) -> Block {
+    fn runs(&self, sites: &[LocationGroup], width: usize) -> Block {
         let shape = |id: &DomainId| domain::shape(self.topology, *id);
         let domains: Vec<DomainId> = each_domain(sites).map(|(_, id)| id).collect();
         if each_its_own(sites) {
@@ -323,8 +323,8 @@ impl Painter<'_> {
     }
 
     /// Draws runs of domains that each have their own location.
-    fn single_runs(&self, sites: &[Site], width: usize) -> Block {
-        let shape = |(site, id): &(&Site, DomainId)| {
+    fn single_runs(&self, sites: &[LocationGroup], width: usize) -> Block {
+        let shape = |(site, id): &(&LocationGroup, DomainId)| {
             let bytes: u64 = (site.place.nodes.iter())
                 .map(|&node| self.topology.nodes[node].bytes)
                 .sum();
@@ -334,7 +334,7 @@ impl Painter<'_> {
             };
             domain::shape(self.topology, *id) + &memory
         };
-        let domains: Vec<(&Site, DomainId)> = each_domain(sites).collect();
+        let domains: Vec<(&LocationGroup, DomainId)> = each_domain(sites).collect();
         let mut block = Block::default();
         for run in domains.chunk_by(|a, b| shape(a) == shape(b)) {
             block.below(self.heading_of_run(run.len(), &shape(&run[0]), width));
@@ -356,12 +356,12 @@ impl Painter<'_> {
     }
 
     /// One location per row, with its domains beside it.
-    fn rows(&self, sites: &[Site], width: usize) -> Block {
+    fn rows(&self, sites: &[LocationGroup], width: usize) -> Block {
         let places: Vec<String> = (sites.iter())
             .map(|site| self.place(&site.place).unwrap_or_default())
             .collect();
         let label = places.iter().map(|p| p.chars().count()).max().unwrap_or(0);
-        let entries = |site: &Site| {
+        let entries = |site: &LocationGroup| {
             let plain = site.domains.iter().map(|&id| (id, String::new()));
             plain.collect::<Vec<_>>()
         };
@@ -376,7 +376,7 @@ impl Painter<'_> {
             }
             return block;
         }
-        let row = |(site, place): (&Site, String)| {
+        let row = |(site, place): (&LocationGroup, String)| {
             let place = Block(vec![Line::new(Style::Plain, place)]).widened(label);
             let table = self.aligned_table(entries(site), width - label, widest);
             flow(vec![place, table], width, 0)
@@ -388,7 +388,7 @@ impl Painter<'_> {
     }
 
     /// Draws the block below its location, if there is a location to display.
-    fn headed(&self, site: &Site, block: Block) -> Block {
+    fn headed(&self, site: &LocationGroup, block: Block) -> Block {
         let Some(place) = self.place(&site.place) else {
             return block;
         };
@@ -398,7 +398,7 @@ impl Painter<'_> {
     }
 
     /// Returns the numbers of die and nodes, such as ` (die 1, node 3)`.
-    fn numbers(&self, place: &Place) -> String {
+    fn numbers(&self, place: &DomainLocation) -> String {
         let die = place.die.map(|die| format!("die {die}"));
         let nodes: CpuSet = (place.nodes.iter())
             .map(|&node| self.topology.nodes[node].os)

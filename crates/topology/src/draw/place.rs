@@ -6,20 +6,20 @@ use usher_model::{DomainId, NodeId};
 
 /// Location of a domain: the die (by number, if the package has several) and the NUMA nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DomainLocation {
     pub(super) die: Option<usize>,
     pub(super) nodes: Vec<NodeId>,
 }
 
 /// Adjacent domains with the same location.
-pub(super) struct Site {
-    pub(super) place: Place,
+pub(super) struct LocationGroup {
+    pub(super) place: DomainLocation,
     pub(super) domains: Vec<DomainId>,
 }
 
-impl Site {
+impl LocationGroup {
     /// Adds a domain to the last site if the location is the same, otherwise to a new site.
-    pub(super) fn add(sites: &mut Vec<Self>, place: Place, id: DomainId) {
+    pub(super) fn add(sites: &mut Vec<Self>, place: DomainLocation, id: DomainId) {
         match sites.last_mut() {
             Some(site) if site.place == place => site.domains.push(id),
             _ => sites.push(Self {
@@ -31,12 +31,14 @@ impl Site {
 }
 
 /// Returns whether each location has only one domain.
-pub(super) fn each_its_own(sites: &[Site]) -> bool {
+pub(super) fn each_its_own(sites: &[LocationGroup]) -> bool {
     sites.iter().all(|site| site.domains.len() == 1)
 }
 
 /// The domains of all sites, each with its site.
-pub(super) fn each_domain(sites: &[Site]) -> impl Iterator<Item = (&Site, DomainId)> {
+pub(super) fn each_domain(
+    sites: &[LocationGroup],
+) -> impl Iterator<Item = (&LocationGroup, DomainId)> {
     sites
         .iter()
         .flat_map(|site| site.domains.iter().map(move |&id| (site, id)))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::Wanted;
 use usher_lab::systemd::{Guest, GuestKernel, Suite};
-use usher_lab::{End, Shape};
+use usher_lab::{GuestEnd, Shape};
 
 use crate::tree::Tree;
 use crate::{IN_GUEST, REBOOTS};
@@ -144,7 +144,7 @@ fn run(boot: &Boot) -> Result<(), Failed> {
     );
     let compared = output.compare();
     match outcome.end {
-        End::Exited { status: 0 } => compared,
+        GuestEnd::Exited { status: 0 } => compared,
         end => Err(Failed::from(format!(
             "{end:?} on {}\n{}",
             outcome.kernel, outcome.console

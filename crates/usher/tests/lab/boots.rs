@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use usher_lab::kernels::{self, Wanted};
-use usher_lab::{Clock, End, GuestOutcome, Idle, LabCache, Streams, Vm};
+use usher_lab::{Clock, GuestEnd, GuestOutcome, IdleTime, LabCache, Streams, Vm};
 
 use crate::MACHINE;
 
@@ -182,7 +182,7 @@ fn trial(boot: Boot) -> Trial {
             // The guest is started once more: a starved host can end a guest, whereas a fault of
             // Usher's ends the second guest too.
             GuestOutcome {
-                end: End::Died,
+                end: GuestEnd::Died,
                 console,
                 ..
             } => {
@@ -195,7 +195,7 @@ fn trial(boot: Boot) -> Trial {
             outcome => outcome,
         };
         match outcome.end {
-            End::Exited { status: 0 } => Ok(()),
+            GuestEnd::Exited { status: 0 } => Ok(()),
             end => Err(Failed::from(format!(
                 "{end:?} on {}\n{}",
                 outcome.kernel, outcome.console
@@ -214,7 +214,7 @@ fn run(boot: &Boot) -> Result<GuestOutcome, Failed> {
     };
     vm.clock = Clock::Instructions {
         ns: boot.instruction_ns,
-        idle: Idle::Waits,
+        idle: IdleTime::Waits,
     };
     vm.environment = vec![(MACHINE.to_owned(), boot.machine.to_owned())];
     vm.cache = std::env::var_os("USHER_LAB_CACHE").map(Into::into);

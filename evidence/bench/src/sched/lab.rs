@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use usher_lab::kernels::Wanted;
-use usher_lab::{Clock, End, Idle, Streams, Vm};
+use usher_lab::{Clock, GuestEnd, IdleTime, Streams, Vm};
 use usher_model::CpuSet;
 
 use super::inside;
@@ -27,7 +27,7 @@ pub const INSTRUCTION_NS: u32 = 1;
 /// Time in instructions; idle time is skipped.
 pub const VIRTUAL: Clock = Clock::Instructions {
     ns: INSTRUCTION_NS,
-    idle: Idle::Skipped,
+    idle: IdleTime::Skipped,
 };
 /// Lines of a guest's console that are shown when it has died.
 const CONSOLE_LINES: usize = 12;
@@ -207,8 +207,8 @@ impl Lab {
             pace.starts(machine.name);
             let mut lines = Lines::new(&file, messages, pace)?;
             match self.guest(machine, left, &mut lines)? {
-                End::Exited { status: 0 } => {}
-                End::Died if attempt + 1 < ATTEMPTS => {
+                GuestEnd::Exited { status: 0 } => {}
+                GuestEnd::Died if attempt + 1 < ATTEMPTS => {
                     eprintln!("sched: the guest died; starting it once more");
                 }
                 end => bail!("the guest with {} {}", machine.topology, ended(&end)),
@@ -219,7 +219,7 @@ impl Lab {
         Ok(Measured::of(&messages))
     }
 
-    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<End> {
+    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<GuestEnd> {
         let plan = Plan {
             usher: self.usher.clone(),
             turns,
@@ -239,7 +239,7 @@ impl Lab {
                 interrupt: None,
             },
         )?;
-        if outcome.end == End::Died {
+        if outcome.end == GuestEnd::Died {
             let console: Vec<&str> = outcome.console.lines().collect();
             for line in &console[console.len().saturating_sub(CONSOLE_LINES)..] {
                 eprintln!("  {}", line.trim_end());
@@ -250,13 +250,13 @@ impl Lab {
 }
 
 /// The end of a guest that did not complete its plan, as text.
-fn ended(end: &End) -> String {
+fn ended(end: &GuestEnd) -> String {
     match end {
-        End::Exited { status } => format!("was not done: what ran there ended with {status}"),
-        End::Refused { reason, .. } => format!("could not begin: {reason}"),
-        End::Died => "died, more than once".to_owned(),
-        End::TimedOut => format!("was not done in {} hours", TIMEOUT.as_secs() / 3600),
-        End::Interrupted => "was interrupted".to_owned(),
+        GuestEnd::Exited { status } => format!("was not done: what ran there ended with {status}"),
+        GuestEnd::Refused { reason, .. } => format!("could not begin: {reason}"),
+        GuestEnd::Died => "died, more than once".to_owned(),
+        GuestEnd::TimedOut => format!("was not done in {} hours", TIMEOUT.as_secs() / 3600),
+        GuestEnd::Interrupted => "was interrupted".to_owned(),
     }
 }
 
