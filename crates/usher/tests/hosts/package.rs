@@ -175,7 +175,7 @@ pub fn a_whole_session() {
         log.run(&mut system, &format!("taskset -cp {}", program.pid));
     }
     drop(programs);
-    log.text("Nothing is left:");
+    log.text("After the purge, no file of Usher is left outside home folders:");
     log.run(
         &mut system,
         "find / -xdev -name '*usher*' -not -path '/home/*' -not -path '/usr/local/*'",
@@ -200,7 +200,7 @@ fn install(log: &mut Log, system: &mut Shell) {
     log.run(system, &format!("apt-get --yes install {DEBS}/usher_*.deb"));
     log.run(system, "systemctl is-enabled usher");
     log.run(system, "systemctl is-active usher");
-    log.text("The policy `equal` seats programs that Usher does not know yet, too:");
+    log.text("The policy `equal` also seats programs that Usher does not know yet:");
     log.run(system, "mkdir /etc/systemd/system/usher.service.d");
     log.run(
         system,
@@ -230,7 +230,7 @@ fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
     log.run(alice, "usher explain solver");
     log.run(alice, &format!("taskset -cp {}", first.pid));
     log.run(alice, &format!("cat /proc/{}/cgroup", first.pid));
-    log.text("Background work yields to all others:");
+    log.text("Background work yields to all other programs:");
     let third = "nohup usher bg --name backup -- ./calc work 1";
     let third = launch(log, alice, third, 1);
     wait_for("background work to yield", || {
