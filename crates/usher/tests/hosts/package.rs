@@ -155,7 +155,7 @@ pub fn a_whole_session() {
     let journal = "journalctl -u usher -o cat --no-pager --since";
     log.run(&mut system, &format!("{journal} @{}", begun.trim()));
     log.title("Logout");
-    log.text("The programs were started with `nohup`: they survive, with their seats.");
+    log.text("After alice's logout, programs that were started with `nohup` keep their seats:");
     crate::logout::log_out(alice);
     wait_for("the programs to be managed again", || {
         let count = status()["programs"].as_array()?.len();
@@ -169,7 +169,7 @@ pub fn a_whole_session() {
         "rm -r /etc/systemd/system/usher.service.d && systemctl daemon-reload",
     );
     log.run(&mut system, "apt-get --yes purge usher");
-    log.text("The programs run on, on all CPUs:");
+    log.text("After the purge, the programs of alice run on all CPUs:");
     for program in &programs[..2] {
         program.roams();
         log.run(&mut system, &format!("taskset -cp {}", program.pid));
@@ -238,7 +238,7 @@ fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
         (idle || third.priority().0 == 19).then_some(())
     });
     log.run(alice, "usher explain backup");
-    log.text("A program that runs already stays in its cgroup:");
+    log.text("An attached program stays in its cgroup:");
     let pid = log.start(alice, "./calc work 2");
     let attached = Program { pid };
     attached.has_threads(2);
@@ -251,7 +251,7 @@ fn use_it(log: &mut Log, alice: &mut Shell) -> [Program; 3] {
     log.run(alice, &format!("taskset -cp {pid}"));
     let end = format!("kill -9 {pid}; wait {pid} 2>/dev/null; true");
     alice.run(&end).ok();
-    log.text("A process of another user is refused:");
+    log.text("`usher attach` refuses a process of another user:");
     log.run(alice, "usher attach 1");
     [first, second, third]
 }
@@ -273,7 +273,7 @@ fn kill_it(log: &mut Log, system: &mut Shell, alice: &mut Shell, programs: &[Pro
     managed(&before);
     log.run(alice, "usher status");
     let before = status()["pid"].clone();
-    log.text("Daemon and keeper together:");
+    log.text("systemd restarts a daemon that is killed together with its keeper:");
     log.run(system, "systemctl kill -s KILL usher");
     managed(&before);
     log.run(alice, "usher status");
