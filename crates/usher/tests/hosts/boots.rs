@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use usher_lab::kernels::Wanted;
+use usher_lab::kernels::KernelChoice;
 use usher_lab::systemd::{Guest, GuestKernel, Suite};
 use usher_lab::{GuestEnd, Shape};
 
@@ -57,7 +57,7 @@ pub fn all() -> Vec<Trial> {
         Boot {
             name: "quick::trixie",
             suite: Suite::Trixie,
-            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            kernel: GuestKernel::SchedExt(KernelChoice::Newest),
             checks: &[
                 "service::",
                 "seats::",
@@ -70,14 +70,14 @@ pub fn all() -> Vec<Trial> {
         Boot {
             name: "long::trixie",
             suite: Suite::Trixie,
-            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            kernel: GuestKernel::SchedExt(KernelChoice::Newest),
             checks: EVERYTHING,
         },
         // The checks of this guest measure, so nothing else runs in it.
         Boot {
             name: "long::kills",
             suite: Suite::Trixie,
-            kernel: GuestKernel::SchedExt(Wanted::Newest),
+            kernel: GuestKernel::SchedExt(KernelChoice::Newest),
             checks: &["kills::"],
         },
         Boot {

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use usher_lab::kernels::{self, Wanted};
+use usher_lab::kernels::{self, KernelChoice};
 use usher_lab::{Clock, GuestEnd, GuestOutcome, IdleTime, LabCache, Streams, Vm};
 
 use crate::MACHINE;
@@ -28,7 +28,7 @@ static PRINTING: Mutex<()> = Mutex::new(());
 struct Boot {
     name: &'static str,
     machine: &'static str,
-    kernel: Wanted,
+    kernel: KernelChoice,
     /// Guest time per instruction in nanoseconds. Usher's processes must answer within ten seconds,
     /// a time that a busy host may not give to a guest. Guest time that is counted by instructions
     /// passes only while the guest runs; at 4 ns per instruction it passes about as fast as on an
@@ -71,42 +71,42 @@ pub fn all() -> Vec<Trial> {
         Boot {
             name: "quick::dies",
             machine: "package:2 die:2 core:2 pu:1",
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             instruction_ns: 4,
             checks: SEATING,
         },
         Boot {
             name: "quick::hardware_threads",
             machine: "package:2 [numa:1] core:2 pu:2",
-            kernel: Wanted::Oldest,
+            kernel: KernelChoice::Oldest,
             instruction_ns: 4,
             checks: SEATING,
         },
         Boot {
             name: "quick::forty_eight",
             machine: PAPER,
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             instruction_ns: 4,
             checks: &["machine::", "seats::", "crash::without"],
         },
         Boot {
             name: "quick::sched_newest",
             machine: "package:2 [numa:1] core:2 pu:2",
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             instruction_ns: 1,
             checks: SCHED,
         },
         Boot {
             name: "quick::sched_oldest",
             machine: "package:2 core:1 pu:2",
-            kernel: Wanted::Oldest,
+            kernel: KernelChoice::Oldest,
             instruction_ns: 1,
             checks: SCHED_SHORT,
         },
         Boot {
             name: "quick::background",
             machine: "core:2",
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             // Guest time passes slowly here, because the kernel verifies BPF programs before the
             // daemon can answer.
             instruction_ns: 1,
@@ -144,7 +144,7 @@ fn long() -> Vec<Boot> {
         Boot {
             name: format!("long::{name}_on_{series}").leak(),
             machine,
-            kernel: Wanted::Named(kernel.release.clone()),
+            kernel: KernelChoice::Named(kernel.release.clone()),
             instruction_ns,
             checks,
         }
@@ -164,7 +164,10 @@ fn stress() -> impl Iterator<Item = Boot> {
         // handle their ticks.
         ("forty_eight", PAPER, 4),
     ];
-    let kernels = [("oldest", Wanted::Oldest), ("newest", Wanted::Newest)];
+    let kernels = [
+        ("oldest", KernelChoice::Oldest),
+        ("newest", KernelChoice::Newest),
+    ];
     kernels.into_iter().flat_map(move |(word, kernel)| {
         machines.map(|(name, machine, instruction_ns)| Boot {
             name: format!("long::stress_{name}_on_{word}").leak(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
-use usher_lab::kernels::Wanted;
+use usher_lab::kernels::KernelChoice;
 
 use super::lab::{Lab, Machine, Measured};
 use super::messages::{Load, Turn};
@@ -33,7 +33,7 @@ pub struct Guests<'a> {
 impl<'a> Guests<'a> {
     /// Guests without a folder of results.
     pub fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
-        let kernel = args.kernel.parse::<Wanted>();
+        let kernel = args.kernel.parse::<KernelChoice>();
         let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
         let usher = processes::usher_binary(args.usher.as_deref())?;
         let usher = std::fs::canonicalize(&usher)
@@ -238,7 +238,7 @@ mod tests {
     /// None of which is started.
     fn guests(args: &SchedArgs, peers: Vec<Rival>) -> Guests<'_> {
         let lab = Lab {
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
         };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use usher_lab::kernels::Wanted;
+use usher_lab::kernels::KernelChoice;
 use usher_lab::{Clock, GuestEnd, IdleTime, Streams, Vm};
 use usher_model::CpuSet;
 
@@ -56,7 +56,7 @@ pub fn cache() -> Option<PathBuf> {
 #[derive(Debug)]
 pub struct Lab {
     /// The wanted kernel.
-    pub kernel: Wanted,
+    pub kernel: KernelChoice,
     /// The `usher` that is measured.
     pub usher: PathBuf,
     /// Folder of results.
@@ -219,7 +219,12 @@ impl Lab {
         Ok(Measured::of(&messages))
     }
 
-    fn guest(&self, machine: &Machine, turns: Vec<Turn>, lines: &mut Lines<'_>) -> Result<GuestEnd> {
+    fn guest(
+        &self,
+        machine: &Machine,
+        turns: Vec<Turn>,
+        lines: &mut Lines<'_>,
+    ) -> Result<GuestEnd> {
         let plan = Plan {
             usher: self.usher.clone(),
             turns,
@@ -498,7 +503,7 @@ mod tests {
     #[test]
     fn the_guests_can_be_built() {
         let lab = Lab {
-            kernel: Wanted::Newest,
+            kernel: KernelChoice::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
         };
