@@ -18,7 +18,7 @@ pub type Entry = unsafe extern "C-unwind" fn(*mut c_void);
 
 /// A function and its argument.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub struct TaskCall {
     /// The function.
     pub entry: Entry,
     /// Argument of the function.
@@ -26,9 +26,9 @@ pub struct Call {
 }
 
 // SAFETY: the code that registers a task guarantees that it may run on any thread.
-unsafe impl Send for Call {}
+unsafe impl Send for TaskCall {}
 // SAFETY: as for `Send`; also, only one thread at a time calls a task.
-unsafe impl Sync for Call {}
+unsafe impl Sync for TaskCall {}
 
 struct CurrentTask {
     /// The runtime of the running task; null if no task runs on this thread.
@@ -94,7 +94,7 @@ impl Drop for AbortOnException {
 ///
 /// # Safety
 /// The call is valid as registered, and no other thread calls it at the same time.
-unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String> {
+unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<String> {
     let outer = CURRENT_TASK.with(|current| {
         let runtime = current.runtime.replace(runtime);
         (runtime, current.has_failed.replace(false))
@@ -114,7 +114,7 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: Call) -> Option<String
 ///
 /// # Safety
 /// The call is valid as registered, and no other thread calls it at the same time.
-pub unsafe fn run(runtime: *mut RuntimeHandle, call: Call) {
+pub unsafe fn run(runtime: *mut RuntimeHandle, call: TaskCall) {
     // SAFETY: guaranteed by the caller.
     if let Some(message) = unsafe { call_as_task(runtime, call) } {
         resume_unwind(Box::new(message));

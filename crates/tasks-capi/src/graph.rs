@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use usher_tasks::{Graph, GraphBuilder, GraphError, Groups, RunError, Runtime};
 
-use crate::current_task::{self, Call, Entry};
+use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, boundary_or, no_memory, probe};
 use crate::report::Report;
 use crate::runtime::{RuntimeHandle, enter, out};
@@ -27,7 +27,7 @@ const DEPENDENCY_BYTES: usize = 64;
 /// The target of a `usher_tasks_builder *`.
 #[derive(Debug, Default)]
 pub struct Builder {
-    calls: Vec<Call>,
+    calls: Vec<TaskCall>,
     groups: Vec<Groups>,
     /// Pairs (task, before).
     dependencies: Vec<(usize, usize)>,
@@ -55,15 +55,15 @@ impl<B: Fn(usize) + Sync> RunGraph for Graph<B> {
 }
 
 /// The data that the body of a graph uses.
-struct Calls {
-    calls: Box<[Call]>,
+struct GraphCalls {
+    calls: Box<[TaskCall]>,
     /// The runtime on which the graph runs at present.
     runtime: AtomicPtr<RuntimeHandle>,
 }
 
 /// The target of a `usher_tasks_graph *`.
 pub struct GraphHandle {
-    calls: Arc<Calls>,
+    calls: Arc<GraphCalls>,
     count: usize,
     /// Whether a thread has exclusive access to the graph.
     is_acquired: AtomicBool,
@@ -83,7 +83,7 @@ impl Builder {
         for &(task, before) in &self.dependencies {
             builder.after(task, before);
         }
-        let calls = Arc::new(Calls {
+        let calls = Arc::new(GraphCalls {
             calls: self.calls.as_slice().into(),
             runtime: AtomicPtr::default(),
         });
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
         let entry = entry.ok_or_else(|| Failure::null(&format!("the entry of {}", what())))?;
         let reserved = (builder.calls.try_reserve(1)).and_then(|()| builder.groups.try_reserve(1));
         reserved.map_err(|_| no_memory(&what()))?;
-        builder.calls.push(Call { entry, arg });
+        builder.calls.push(TaskCall { entry, arg });
         builder.groups.push(Groups::new(t, s));
         if !task.is_null() {
             // SAFETY: the pointer is not null, so the caller guarantees that it is writable.

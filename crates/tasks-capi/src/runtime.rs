@@ -22,7 +22,7 @@ use std::{process, ptr};
 
 use usher_tasks::{Groups, Runtime, Unfinished, WaitError};
 
-use crate::current_task::{self, Call, Entry};
+use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 use crate::options::Options;
 use crate::report::Report;
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u
 /// A task that owns its argument.
 struct OwnedTask {
     runtime: *mut RuntimeHandle,
-    call: Call,
+    call: TaskCall,
     /// Function that is called with the argument if the task never runs.
     discard: Entry,
 }
@@ -242,7 +242,7 @@ impl Drop for OwnedTask {
         let arg = self.call.arg;
         // SAFETY: as for running the task, which is no longer possible. A failure continues as a
         // panic: the code that drops tasks catches the panic, and a wait reports it.
-        unsafe { current_task::run(self.runtime, Call { entry, arg }) };
+        unsafe { current_task::run(self.runtime, TaskCall { entry, arg }) };
     }
 }
 
@@ -256,7 +256,7 @@ unsafe impl Send for SendPtr {}
 impl SendPtr {
     /// # Safety
     /// The same as of [`current_task::run`].
-    unsafe fn run(self, call: Call) {
+    unsafe fn run(self, call: TaskCall) {
         // SAFETY: guaranteed by the caller.
         unsafe { current_task::run(self.0, call) };
     }
@@ -291,9 +291,9 @@ pub unsafe extern "C" fn usher_tasks_register(
     })
 }
 
-fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<Call, Failure> {
+fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<TaskCall, Failure> {
     let entry = entry.ok_or_else(|| Failure::null(&format!("the entry of task {token}")))?;
-    Ok(Call { entry, arg })
+    Ok(TaskCall { entry, arg })
 }
 
 /// Registers a task that owns its argument.

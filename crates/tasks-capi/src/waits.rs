@@ -5,7 +5,7 @@
 //! the task.
 
 use usher_tasks::WaitError;
-use usher_tasks::waits::{DeadlockCycle, Wait};
+use usher_tasks::waits::{DeadlockCycle, RuntimeWait};
 
 use crate::current_task;
 use crate::error::Failure;
@@ -16,12 +16,12 @@ use crate::runtime::RuntimeHandle;
 /// # Errors
 /// If a task runs on this thread, and tasks of `runtime` wait for the runtime of that task,
 /// directly or through other runtimes.
-pub fn begin(runtime: *const RuntimeHandle) -> Result<Option<Wait>, Failure> {
+pub fn begin(runtime: *const RuntimeHandle) -> Result<Option<RuntimeWait>, Failure> {
     let (from, to) = (current_task::runtime().addr(), runtime.addr());
     if from == 0 || from == to {
         return Ok(None);
     }
-    Wait::begin(from, to)
+    RuntimeWait::begin(from, to)
         .map(Some)
         .map_err(|DeadlockCycle| deadlock())
 }

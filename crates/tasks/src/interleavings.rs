@@ -13,7 +13,7 @@ use crate::active_workers::ActiveWorkers;
 use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef, JobVtable};
 use crate::pool::{Inbox, StealSlots};
-use crate::sleep::{Parked, Sleepers};
+use crate::sleep::{ParkResult, Sleepers};
 use crate::trace::Ring;
 use crate::worker::Worker;
 
@@ -280,11 +280,11 @@ fn an_unused_wakeup_is_passed_on() {
                 let (sleepers, done, tasks) = &*shared;
                 sleepers.register_thread(0);
                 let has_work = || done.load(Ordering::Acquire) + tasks.load(Ordering::Acquire) > 0;
-                let mut parked = Parked::FoundWork;
+                let mut parked = ParkResult::FoundWork;
                 while done.load(Ordering::Acquire) == 0 {
                     parked = sleepers.park(0, has_work, || ());
                 }
-                if parked != Parked::FoundWork && tasks.load(Ordering::Relaxed) > 0 {
+                if parked != ParkResult::FoundWork && tasks.load(Ordering::Relaxed) > 0 {
                     sleepers.wake_one(1..2);
                 }
             })

@@ -44,12 +44,12 @@ struct Forked<F, R> {
     /// it after that.
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
-    caller: Caller,
+    caller: WaitingThread,
 }
 
 /// The thread that waits for the function and may sleep.
 #[derive(Debug, Clone)]
-enum Caller {
+enum WaitingThread {
     /// A worker of the same runtime.
     Worker(usize),
     /// A thread that is no worker of the runtime.
@@ -57,7 +57,7 @@ enum Caller {
 }
 
 impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
-    fn new(function: F, groups: Groups, caller: Caller) -> Self {
+    fn new(function: F, groups: Groups, caller: WaitingThread) -> Self {
         let vtable = const { &JobVtable { run: run::<F, R> } };
         Self {
             job: Job::new(NonNull::from(vtable), groups),
@@ -105,15 +105,15 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>
     // holds its job.
     let caller = unsafe { complete(forked) };
     match caller {
-        Caller::Worker(caller) => worker.wake(caller),
-        Caller::Outside(latch) => latch.open(),
+        WaitingThread::Worker(caller) => worker.wake(caller),
+        WaitingThread::Outside(latch) => latch.open(),
     }
 }
 
 /// Calls a forked function, sets `done` and returns the thread to wake.
 /// # Safety
 /// The forked function lives until it is done, and its job belongs to the caller.
-unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> Caller {
+unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingThread {
     // SAFETY: guaranteed by the caller.
     unsafe {
         if let Some(function) = (*(*forked).function.get()).take() {
@@ -139,7 +139,7 @@ where
     if !worker.allows_stealing() {
         return (a(), b());
     }
-    let forked = Forked::new(b, FORKED, Caller::Worker(worker.index()));
+    let forked = Forked::new(b, FORKED, WaitingThread::Worker(worker.index()));
     // SAFETY: this function neither returns nor moves `forked` before it is done or removed.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
@@ -178,7 +178,11 @@ where
     R: Send,
 {
     let latch = Arc::new(Latch::default());
-    let forked = Forked::new(function, Groups::NONE, Caller::Outside(Arc::clone(&latch)));
+    let forked = Forked::new(
+        function,
+        Groups::NONE,
+        WaitingThread::Outside(Arc::clone(&latch)),
+    );
     // SAFETY: this function neither returns nor moves `forked` before it is done.
     inject(unsafe { forked.job() });
     latch.wait();
@@ -220,7 +224,7 @@ mod interleavings {
     unsafe impl<F: Send, R: Send> Send for SendPtr<F, R> {}
 
     impl<F: FnOnce() -> R, R> SendPtr<F, R> {
-        fn complete(self) -> Caller {
+        fn complete(self) -> WaitingThread {
             // SAFETY: the function is completed once, and freed after it is done.
             unsafe { complete(self.0) }
         }
@@ -229,15 +233,15 @@ mod interleavings {
     /// Completes a function on another thread, waits by `waits` until it is done, and frees it.
     /// Checks that the written data are visible, and that the function is not accessed after it was
     /// freed.
-    fn explore(caller: Caller, waits: impl Fn(&dyn Fn() -> bool)) {
+    fn explore(caller: WaitingThread, waits: impl Fn(&dyn Fn() -> bool)) {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);
         let function = move || own.set();
         let forked = Box::new(Forked::new(function, FORKED, caller));
         let pointer = SendPtr(&raw const *forked);
         let thief = thread::spawn(move || match pointer.complete() {
-            Caller::Worker(_) => {}
-            Caller::Outside(latch) => latch.open(),
+            WaitingThread::Worker(_) => {}
+            WaitingThread::Outside(latch) => latch.open(),
         });
         waits(&|| forked.is_done());
         assert!(forked.into_outcome().is_ok());
@@ -248,7 +252,7 @@ mod interleavings {
     #[test]
     fn a_polling_worker_sees_the_writes_of_the_thief() {
         loom::model(|| {
-            explore(Caller::Worker(0), |is_done| {
+            explore(WaitingThread::Worker(0), |is_done| {
                 while !is_done() {
                     thread::yield_now();
                 }
@@ -260,7 +264,7 @@ mod interleavings {
     fn an_outside_thread_sleeps_until_the_task_is_done() {
         loom::model(|| {
             let latch = Arc::new(Latch::default());
-            let caller = Caller::Outside(Arc::clone(&latch));
+            let caller = WaitingThread::Outside(Arc::clone(&latch));
             explore(caller, |_| latch.wait());
         });
     }

@@ -28,7 +28,7 @@ use crate::places::{self, CpuClaim, Places};
 use crate::policy::Policy;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
-use crate::waits::{DeadlockCycle, Wait};
+use crate::waits::{DeadlockCycle, RuntimeWait};
 use crate::worker::{Registry, Worker};
 
 /// Upper limit of workers per runtime.
@@ -416,11 +416,11 @@ impl Runtime {
     }
 
     /// Enters a wait of this thread for this runtime, if the thread is a worker of another runtime.
-    fn wait_begins(&self) -> Result<Option<Wait>, DeadlockCycle> {
+    fn wait_begins(&self) -> Result<Option<RuntimeWait>, DeadlockCycle> {
         let (from, to) = (CURRENT_WORKER.get().0, Arc::as_ptr(&self.registry));
         let is_other = !from.is_null() && from != to;
         is_other
-            .then(|| Wait::begin(from.addr(), to.addr()))
+            .then(|| RuntimeWait::begin(from.addr(), to.addr()))
             .transpose()
     }
 

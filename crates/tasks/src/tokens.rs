@@ -29,7 +29,7 @@ const SHARDS: usize = 64;
 
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TaskState {
     /// Resolved, but not registered yet. The field is the number of resolutions.
     Early(u32),
     /// Registered. The fields are the missing resolutions, at least one, and the resolutions
@@ -39,8 +39,8 @@ enum State {
     Ready(u32),
 }
 
-/// A [`State`] in eight bytes, as two numbers. `left > count` is impossible for a waiting task, so
-/// such pairs encode early tasks.
+/// A [`TaskState`] in eight bytes, as two numbers. `left > count` is impossible for a waiting task,
+/// so such pairs encode early tasks.
 #[derive(Debug, Clone, Copy)]
 struct PackedState {
     left: u32,
@@ -48,22 +48,22 @@ struct PackedState {
 }
 
 impl PackedState {
-    const fn of(state: State) -> Self {
+    const fn of(state: TaskState) -> Self {
         let (left, count) = match state {
-            State::Early(u32::MAX) => (1, 0),
-            State::Early(times) => (u32::MAX, times),
-            State::Waiting(left, count) => (left, count),
-            State::Ready(count) => (0, count),
+            TaskState::Early(u32::MAX) => (1, 0),
+            TaskState::Early(times) => (u32::MAX, times),
+            TaskState::Waiting(left, count) => (left, count),
+            TaskState::Ready(count) => (0, count),
         };
         Self { left, count }
     }
 
-    const fn state(self) -> State {
+    const fn state(self) -> TaskState {
         match (self.left, self.count) {
-            (0, count) => State::Ready(count),
-            (1, 0) => State::Early(u32::MAX),
-            (left, count) if left > count => State::Early(count),
-            (left, count) => State::Waiting(left, count),
+            (0, count) => TaskState::Ready(count),
+            (1, 0) => TaskState::Early(u32::MAX),
+            (left, count) if left > count => TaskState::Early(count),
+            (left, count) => TaskState::Waiting(left, count),
         }
     }
 }
@@ -112,13 +112,13 @@ impl TaskPtr {
     }
 
     /// Returns the state. The argument proves that the caller holds the lock of the shard.
-    fn state(self, _: &Shard) -> State {
+    fn state(self, _: &Shard) -> TaskState {
         // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
         // proves.
         unsafe { (*self.0.as_ptr()).state }.state()
     }
 
-    fn set_state(self, _: &mut Shard, state: State) {
+    fn set_state(self, _: &mut Shard, state: TaskState) {
         // SAFETY: as above.
         unsafe { (*self.0.as_ptr()).state = PackedState::of(state) };
     }
@@ -204,7 +204,7 @@ impl Tokens {
             .find(hash, |task_ptr| task_ptr.token() == token)
             .copied();
         let (task_ptr, early) = match found.map(|task_ptr| (task_ptr, task_ptr.state(&shard))) {
-            Some((task_ptr, State::Early(times))) => (task_ptr, times),
+            Some((task_ptr, TaskState::Early(times))) => (task_ptr, times),
             Some(_) => return Err(TaskError::Registered { token }),
             None => (self.insert(hash, &mut shard, token)?, 0),
         };
@@ -238,13 +238,15 @@ impl Tokens {
             count,
         };
         match task_ptr.state(&shard) {
-            State::Early(u32::MAX) => Err(too_often(u32::MAX, u32::MAX)),
-            State::Early(times) => {
-                task_ptr.set_state(&mut shard, State::Early(times + 1));
+            TaskState::Early(u32::MAX) => Err(too_often(u32::MAX, u32::MAX)),
+            TaskState::Early(times) => {
+                task_ptr.set_state(&mut shard, TaskState::Early(times + 1));
                 Ok(None)
             }
-            State::Waiting(left, count) => Ok(self.advance(task_ptr, &mut shard, left - 1, count)),
-            State::Ready(count) => Err(too_often(count, count)),
+            TaskState::Waiting(left, count) => {
+                Ok(self.advance(task_ptr, &mut shard, left - 1, count))
+            }
+            TaskState::Ready(count) => Err(too_often(count, count)),
         }
     }
 
@@ -257,10 +259,10 @@ impl Tokens {
         count: u32,
     ) -> Option<JobRef> {
         if left > 0 {
-            task_ptr.set_state(shard, State::Waiting(left, count));
+            task_ptr.set_state(shard, TaskState::Waiting(left, count));
             return None;
         }
-        task_ptr.set_state(shard, State::Ready(count));
+        task_ptr.set_state(shard, TaskState::Ready(count));
         shard.active += 1;
         if shard.active == 1 {
             self.busy.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +279,7 @@ impl Tokens {
         let task = Task {
             job: Job::new(NonNull::from(&NO_CLOSURE).cast(), Groups::NONE),
             token,
-            state: PackedState::of(State::Early(0)),
+            state: PackedState::of(TaskState::Early(0)),
             storage: ClosureStorage::uninit(),
         };
         let blocks = self.blocks.as_ref().ok_or_else(none)?;
@@ -357,10 +359,10 @@ impl Tokens {
             let shard = shard.lock();
             for task_ptr in shard.table.iter() {
                 match task_ptr.state(&shard) {
-                    State::Early(_) => unregistered.push(task_ptr.token()),
-                    State::Waiting(more, _) => unresolved.push((task_ptr.token(), more)),
+                    TaskState::Early(_) => unregistered.push(task_ptr.token()),
+                    TaskState::Waiting(more, _) => unresolved.push((task_ptr.token(), more)),
                     // Another thread has resolved the task meanwhile.
-                    State::Ready(_) => {}
+                    TaskState::Ready(_) => {}
                 }
             }
         }
@@ -406,7 +408,7 @@ impl Tokens {
             let mut shard = shard.lock();
             let mut table = mem::take(&mut shard.table);
             let is_waiting =
-                |task_ptr: &mut TaskPtr| !matches!(task_ptr.state(&shard), State::Ready(_));
+                |task_ptr: &mut TaskPtr| !matches!(task_ptr.state(&shard), TaskState::Ready(_));
             for task_ptr in table.extract_if(is_waiting) {
                 // SAFETY: the task was removed from the table and never ready, so no other thread
                 // has its address.
@@ -524,13 +526,13 @@ mod tests {
     fn packing_preserves_states() {
         let numbers = [0, 1, 2, 7, u32::MAX - 1, u32::MAX];
         for one in numbers {
-            let waiting = numbers.map(|count| State::Waiting(one, count));
-            let all = [State::Early(one), State::Ready(one)]
+            let waiting = numbers.map(|count| TaskState::Waiting(one, count));
+            let all = [TaskState::Early(one), TaskState::Ready(one)]
                 .into_iter()
                 .chain(waiting);
-            let may_be = |state: &State| match *state {
-                State::Waiting(left, count) => (1..=count).contains(&left),
-                State::Early(_) | State::Ready(_) => true,
+            let may_be = |state: &TaskState| match *state {
+                TaskState::Waiting(left, count) => (1..=count).contains(&left),
+                TaskState::Early(_) | TaskState::Ready(_) => true,
             };
             for state in all.filter(may_be) {
                 assert_eq!(PackedState::of(state).state(), state);

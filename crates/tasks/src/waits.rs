@@ -16,13 +16,13 @@ static WAITS: StaticMutex<Vec<(usize, usize)>> = StaticMutex::new(Vec::new());
 /// An entry of the table of waits, removed when dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Wait(usize, usize);
+pub struct RuntimeWait(usize, usize);
 
 /// The wait would close a cycle of runtimes, directly or through others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlockCycle;
 
-impl Wait {
+impl RuntimeWait {
     /// Enters a wait of runtime `from` for runtime `to`. A runtime is identified by the address of
     /// its registry.
     ///
@@ -53,7 +53,7 @@ fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
     seen.contains(&to)
 }
 
-impl Drop for Wait {
+impl Drop for RuntimeWait {
     fn drop(&mut self) {
         let mut waits = WAITS.lock();
         if let Some(at) = waits.iter().position(|&wait| wait == (self.0, self.1)) {

@@ -20,7 +20,7 @@ use crate::job::{Chain, JobRef};
 use crate::levels::Levels;
 use crate::places::Places;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
-use crate::sleep::{Parked, Sleepers};
+use crate::sleep::{ParkResult, Sleepers};
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
@@ -299,14 +299,14 @@ impl<'a> Worker<'a> {
             .deactivate(sleep, || registry.sleepers.wake_all())
     }
 
-    fn sleep(&self, sleepers: &Sleepers, has_work: impl FnOnce() -> bool) -> Parked {
+    fn sleep(&self, sleepers: &Sleepers, has_work: impl FnOnce() -> bool) -> ParkResult {
         let asleep = &self.counts().asleep;
         let begin = || {
             self.counts().sleeps.add(1);
             asleep.begin();
         };
         let parked = sleepers.park(self.index, has_work, begin);
-        if parked == Parked::Slept {
+        if parked == ParkResult::Slept {
             asleep.end();
         }
         parked

@@ -46,26 +46,26 @@ use super::{Dispatch, Dispatcher, Groups};
 use crate::pool::{CHAIN_MAX, SLOTS, SMALL_BATCH, T_QUEUES};
 
 /// A queued task with its groups.
-type Waiting<I> = (I, Groups);
+type QueuedTask<I> = (I, Groups);
 
 /// Tasks given away together; the last element is taken first.
-type Chain<I> = Vec<Waiting<I>>;
+type Chain<I> = Vec<QueuedTask<I>>;
 
 /// The state of one worker.
 #[derive(Debug, Clone)]
 struct WorkerQueues<I> {
     /// By temporal group, without group 0.
-    by_group: Vec<VecDeque<Waiting<I>>>,
+    by_group: Vec<VecDeque<QueuedTask<I>>>,
     /// The queue of the active group.
     active: usize,
     /// Tasks without a temporal group.
-    others: VecDeque<Waiting<I>>,
+    others: VecDeque<QueuedTask<I>>,
     /// Tasks in `queues` and `others`.
     len: usize,
     /// Tasks published for other workers.
     steal_slots: [Chain<I>; SLOTS],
     /// Tasks sent by other workers.
-    inbox: VecDeque<Waiting<I>>,
+    inbox: VecDeque<QueuedTask<I>>,
     /// The spatial group of the task that the worker ran last.
     last_s: u32,
     /// Whether the worker got a task in its last call.
@@ -91,7 +91,7 @@ impl<I> WorkerQueues<I> {
         }
     }
 
-    fn push(&mut self, waiting: Waiting<I>) {
+    fn push(&mut self, waiting: QueuedTask<I>) {
         self.len += 1;
         match waiting.1.t as usize {
             0 => self.others.push_back(waiting),
@@ -111,7 +111,7 @@ impl<I> WorkerQueues<I> {
     }
 
     /// Removes the task that this worker runs next.
-    fn pop(&mut self) -> Option<Waiting<I>> {
+    fn pop(&mut self) -> Option<QueuedTask<I>> {
         let round = (self.active..T_QUEUES).chain(0..self.active);
         let group = round
             .into_iter()
@@ -128,7 +128,7 @@ impl<I> WorkerQueues<I> {
     }
 
     /// Removes the oldest task of the group that is served last.
-    fn pop_for_thief(&mut self) -> Option<Waiting<I>> {
+    fn pop_for_thief(&mut self) -> Option<QueuedTask<I>> {
         let waiting = self.others.pop_front().or_else(|| {
             let mut back = (0..self.active).rev().chain((self.active..T_QUEUES).rev());
             let group = back.find(|&group| !self.by_group[group].is_empty())?;
@@ -180,9 +180,9 @@ pub struct Usher<I> {
     /// By spatial group: the worker that owns the group.
     owners: Vec<Option<usize>>,
     /// Tasks that became ready since the last call of `next`.
-    fresh: VecDeque<Waiting<I>>,
+    fresh: VecDeque<QueuedTask<I>>,
     /// Injected tasks.
-    outside: VecDeque<Waiting<I>>,
+    outside: VecDeque<QueuedTask<I>>,
     len: usize,
 }
 
@@ -230,15 +230,15 @@ impl<I> Usher<I> {
 
     /// Rules 1 and 2 of the module documentation: distributes the newly ready tasks. Returns the
     /// task that runs next.
-    fn spread(&mut self, worker: usize) -> Option<Waiting<I>> {
+    fn spread(&mut self, worker: usize) -> Option<QueuedTask<I>> {
         if !self.workers[worker].is_busy {
             self.outside.append(&mut self.fresh);
             return None;
         }
         let last_s = self.workers[worker].last_s;
-        let mut fresh: Vec<Waiting<I>> = self.fresh.drain(..).collect();
+        let mut fresh: Vec<QueuedTask<I>> = self.fresh.drain(..).collect();
         fresh.sort_by_key(|(_, groups)| groups.s != last_s);
-        let mut at_once: Option<Waiting<I>> = None;
+        let mut at_once: Option<QueuedTask<I>> = None;
         // The least preferred task is queued first, because the task queued last runs first.
         for waiting in fresh.into_iter().rev() {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
@@ -281,7 +281,7 @@ impl<I> Usher<I> {
     }
 
     /// Rule 4, then rule 5 of the module documentation. Also returns whether the task was stolen.
-    fn find(&mut self, worker: usize) -> Option<(Waiting<I>, bool)> {
+    fn find(&mut self, worker: usize) -> Option<(QueuedTask<I>, bool)> {
         let queues = &mut self.workers[worker];
         while let Some(sent) = queues.inbox.pop_front() {
             queues.push(sent);

@@ -4,7 +4,7 @@
 //! dependencies) and packs them for running.
 
 use super::Graph;
-use super::finder::Finder;
+use super::finder::OrderFinder;
 use crate::dispatch::Groups;
 use crate::error::GraphError;
 
@@ -109,7 +109,7 @@ impl GraphBuilder {
                 hinted.iter().for_each(|&(task, what)| all[task] = what);
                 all
             };
-            graph.finder = Some(Finder::new(after, all(&self.data), all(&self.code)));
+            graph.finder = Some(OrderFinder::new(after, all(&self.data), all(&self.code)));
         }
         Ok(graph)
     }

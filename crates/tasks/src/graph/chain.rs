@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Inner;
-use super::plan::{Counter, Pending, Plan};
+use super::plan::{Counter, DependencyCounters, Plan};
 use crate::error::{Panicked, message};
 use crate::job::JobRef;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
@@ -188,11 +188,11 @@ unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u
     // thread uses them.
     unsafe {
         match &(*graph).plan.pending {
-            Pending::Narrow(counters) => {
+            DependencyCounters::Narrow(counters) => {
                 let left = counters.left.as_ptr();
                 resolve_or_abort::<B, AtomicU8, false>(graph, left, task, worker)
             }
-            Pending::Wide(counters) => {
+            DependencyCounters::Wide(counters) => {
                 let left = counters.left.as_ptr();
                 resolve_or_abort::<B, AtomicU32, false>(graph, left, task, worker)
             }
@@ -214,15 +214,15 @@ pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) 
         // SAFETY: the task belongs to this worker and has not run. Counters do not move.
         let run_chain = || unsafe {
             match (&(*graph).plan.pending, worker.is_only_worker()) {
-                (Pending::Narrow(counters), true) => {
+                (DependencyCounters::Narrow(counters), true) => {
                     let left = counters.left.as_ptr();
                     chain::<B, AtomicU8, true>(graph, left, &at, worker);
                 }
-                (Pending::Narrow(counters), false) => {
+                (DependencyCounters::Narrow(counters), false) => {
                     let left = counters.left.as_ptr();
                     chain::<B, AtomicU8, false>(graph, left, &at, worker);
                 }
-                (Pending::Wide(counters), _) => {
+                (DependencyCounters::Wide(counters), _) => {
                     let left = counters.left.as_ptr();
                     chain::<B, AtomicU32, false>(graph, left, &at, worker);
                 }

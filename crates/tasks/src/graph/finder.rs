@@ -20,13 +20,13 @@ const TASKS_MIN: usize = 256;
 
 /// The candidate orders of a graph, and the state of their trials.
 #[derive(Debug)]
-pub(super) struct Finder {
+pub(super) struct OrderFinder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
     /// The searches, by number of workers. The best order may differ between numbers of workers,
     /// and a graph that alternates between runtimes must not restart its trials each time.
-    searches: Vec<(usize, Search)>,
+    searches: Vec<(usize, OrderSearch)>,
     /// Index of the search used by the last run.
     current: usize,
     /// The order that the groups of the tasks express now.
@@ -35,13 +35,13 @@ pub(super) struct Finder {
 
 /// Candidate orders and their trials.
 #[derive(Debug)]
-struct Search {
+struct OrderSearch {
     orders: Vec<Order>,
     trials: Trials,
     runs: u64,
 }
 
-impl Search {
+impl OrderSearch {
     fn new(orders: Vec<Order>) -> Self {
         let trials = Trials::new(orders.len());
         Self {
@@ -52,7 +52,7 @@ impl Search {
     }
 }
 
-impl Finder {
+impl OrderFinder {
     pub fn new(after: Successors, data: Vec<usize>, code: Vec<usize>) -> Self {
         Self {
             after,
@@ -75,11 +75,11 @@ impl Finder {
         self.current = known.unwrap_or(self.searches.len());
         // A graph that is run once must not pay for the search.
         if known.is_none() {
-            let search = Search::new(vec![self.default_order()]);
+            let search = OrderSearch::new(vec![self.default_order()]);
             self.searches.push((workers, search));
         } else if self.searches[self.current].1.runs == 1 && self.is_worth_trials() {
             let orders = self.info().orders()?;
-            self.searches[self.current].1 = Search::new(orders);
+            self.searches[self.current].1 = OrderSearch::new(orders);
             self.searches[self.current].1.runs = 1;
         }
         let search = &mut self.searches[self.current].1;
@@ -223,7 +223,7 @@ mod tests {
         let edges: Vec<(usize, usize)> = (0..TASKS_MIN).map(|task| (task, task + 1)).collect();
         let after = Successors::new(TASKS_MIN + 1, &edges);
         let data = (0..=TASKS_MIN).rev().collect();
-        let mut finder = Finder::new(after, data, Vec::new());
+        let mut finder = OrderFinder::new(after, data, Vec::new());
         // Costs under which one worker is faster in the order of the data, and two workers in the
         // declared order.
         let fastest = [Order::Data, Order::Declared];

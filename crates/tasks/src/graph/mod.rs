@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use builder::GraphBuilder;
 use builder::Successors;
-use finder::Finder;
+use finder::OrderFinder;
 pub use finder::{Explanation, TriedOrder};
 pub use order::Order;
 use plan::Plan;
@@ -76,7 +76,7 @@ pub struct Graph<B> {
     /// graph also point to the data.
     inner: Arc<Inner<B>>,
     /// Finds an order, for tasks without groups.
-    finder: Option<Finder>,
+    finder: Option<OrderFinder>,
 }
 
 impl<B: Fn(usize) + Sync> Graph<B> {
@@ -181,7 +181,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
 
     /// Prepares a run under a policy that uses the declared groups only.
     pub(crate) fn forget_order(&mut self) {
-        if self.finder.as_mut().is_some_and(Finder::forget) {
+        if self.finder.as_mut().is_some_and(OrderFinder::forget) {
             for job in &self.inner.jobs {
                 job.set_groups(Groups::NONE);
             }

@@ -94,7 +94,7 @@ impl<C: Counter> Counters<C> {
 
 /// The counters of a graph, of the smallest type that is large enough.
 #[derive(Debug)]
-pub(super) enum Pending {
+pub(super) enum DependencyCounters {
     Narrow(Counters<AtomicU8>),
     Wide(Counters<AtomicU32>),
 }
@@ -103,7 +103,7 @@ pub(super) enum Pending {
 /// own.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Part {
+struct SinkCounter {
     left: AtomicU32,
     full: u32,
 }
@@ -115,9 +115,9 @@ pub(super) struct Plan {
     /// task numbers.
     first: Box<[u32]>,
     successors: Box<[u32]>,
-    pub pending: Pending,
+    pub pending: DependencyCounters,
     pub sources: Box<[u32]>,
-    parts: Box<[Part]>,
+    parts: Box<[SinkCounter]>,
     /// Whether successors are sorted by preference; otherwise they are in declared order.
     is_sorted: bool,
     /// Number of parts with unfinished sinks.
@@ -130,19 +130,19 @@ impl Plan {
     pub fn new(after: &Successors) -> Self {
         let count = after.count();
         let pending = match Counters::new(&after.waits) {
-            Some(counters) => Pending::Narrow(counters),
+            Some(counters) => DependencyCounters::Narrow(counters),
             None => match Counters::new(&after.waits) {
-                Some(counters) => Pending::Wide(counters),
+                Some(counters) => DependencyCounters::Wide(counters),
                 None => unreachable!("what waits are counted in"),
             },
         };
         let part = |tasks: std::ops::Range<usize>| {
             let full = tasks.filter(|&task| after.of(task).is_empty()).count() as u32;
             let left = AtomicU32::new(full);
-            Part { left, full }
+            SinkCounter { left, full }
         };
         let starts = (0..count).step_by(PART);
-        let parts: Box<[Part]> = starts.map(|at| part(at..count.min(at + PART))).collect();
+        let parts: Box<[SinkCounter]> = starts.map(|at| part(at..count.min(at + PART))).collect();
         let is_source = |task: &u32| after.waits[*task as usize] == 0;
         let open_full = parts.iter().filter(|part| part.full > 0).count() as u32;
         Self {
@@ -209,8 +209,8 @@ impl Plan {
     /// Resets all counters before a run.
     pub fn reset(&mut self) {
         match &mut self.pending {
-            Pending::Narrow(counters) => counters.reset(),
-            Pending::Wide(counters) => counters.reset(),
+            DependencyCounters::Narrow(counters) => counters.reset(),
+            DependencyCounters::Wide(counters) => counters.reset(),
         }
         for part in &mut self.parts {
             part.left.store_mut(part.full);
@@ -273,14 +273,17 @@ mod tests {
             let mut plan = plan(waits + 1, &edges);
             assert_eq!(plan.sources.len(), waits);
             let decrement = |plan: &Plan| match &plan.pending {
-                Pending::Narrow(counters) => counters.left[waits].decrement::<false>(),
-                Pending::Wide(counters) => counters.left[waits].decrement::<true>(),
+                DependencyCounters::Narrow(counters) => counters.left[waits].decrement::<false>(),
+                DependencyCounters::Wide(counters) => counters.left[waits].decrement::<true>(),
             };
             for _ in 0..2 {
                 assert!((1..waits).all(|_| !decrement(&plan)) && decrement(&plan));
                 plan.reset();
             }
-            assert_eq!(matches!(plan.pending, Pending::Narrow(_)), waits < 256);
+            assert_eq!(
+                matches!(plan.pending, DependencyCounters::Narrow(_)),
+                waits < 256
+            );
         }
     }
 

@@ -13,7 +13,7 @@ const BITS: usize = u64::BITS as usize;
 
 /// The result of [`Sleepers::park`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parked {
+pub(crate) enum ParkResult {
     /// There was work, so the worker did not sleep.
     FoundWork,
     /// There was work, and another thread has also woken the worker.
@@ -26,9 +26,9 @@ pub(crate) enum Parked {
 /// before each task.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Idle(AtomicUsize);
+struct IdleWorkers(AtomicUsize);
 
-impl Idle {
+impl IdleWorkers {
     fn begin(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -40,7 +40,7 @@ impl Idle {
 
 /// Counts a worker as idle while it searches for work.
 #[derive(Debug)]
-pub(crate) struct SearchGuard<'a>(&'a Idle);
+pub(crate) struct SearchGuard<'a>(&'a IdleWorkers);
 
 impl Drop for SearchGuard<'_> {
     fn drop(&mut self) {
@@ -51,7 +51,7 @@ impl Drop for SearchGuard<'_> {
 /// The set of sleeping workers.
 #[derive(Debug)]
 pub(crate) struct Sleepers {
-    idle: Idle,
+    idle: IdleWorkers,
     /// Bit `w % 64` of word `w / 64` is set while worker `w` sleeps or is about to sleep.
     asleep: Box<[AtomicU64]>,
     threads: Box<[OnceLock<Thread>]>,
@@ -62,7 +62,7 @@ impl Sleepers {
         let words = std::iter::repeat_with(|| AtomicU64::new(0));
         let threads = std::iter::repeat_with(OnceLock::new);
         Self {
-            idle: Idle::default(),
+            idle: IdleWorkers::default(),
             asleep: words.take(workers.div_ceil(BITS)).collect(),
             threads: threads.take(workers).collect(),
         }
@@ -97,7 +97,7 @@ impl Sleepers {
         worker: usize,
         has_work: impl FnOnce() -> bool,
         before_sleep: impl FnOnce(),
-    ) -> Parked {
+    ) -> ParkResult {
         let (word, bit) = self.bit(worker);
         self.idle.begin();
         word.fetch_or(bit, Ordering::Release);
@@ -107,8 +107,8 @@ impl Sleepers {
             let was_asleep = word.fetch_and(!bit, Ordering::Acquire) & bit != 0;
             self.idle.end();
             return match was_asleep {
-                true => Parked::FoundWork,
-                false => Parked::Notified,
+                true => ParkResult::FoundWork,
+                false => ParkResult::Notified,
             };
         }
         before_sleep();
@@ -116,7 +116,7 @@ impl Sleepers {
             thread::park();
         }
         self.idle.end();
-        Parked::Slept
+        ParkResult::Slept
     }
 
     /// Returns whether any worker seems to sleep.

@@ -7,7 +7,7 @@ use std::hint;
 use super::{SPINS, Worker, lock};
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
-use crate::sleep::Parked;
+use crate::sleep::ParkResult;
 use crate::sync::Ordering;
 
 impl<'a> Worker<'a> {
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
                 None if self.is_deep() => self.sleep(&registry.waiters, &is_done),
                 None => self.sleep(&registry.sleepers, || self.sees_work() || is_done()),
             };
-            was_woken |= parked != Parked::FoundWork;
+            was_woken |= parked != ParkResult::FoundWork;
         }
     }
 
