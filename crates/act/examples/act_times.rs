@@ -8,7 +8,7 @@ use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, Actuator, Forked, Work};
+use usher_act::{ActConfig, Actuator, ForkResult, WorkClass};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 type Times = BTreeMap<&'static str, Vec<f64>>;
@@ -56,7 +56,7 @@ fn moved_in(
     let cpus = CpuSet::single(program.0 as u32 / 2 % 2);
     let to = Demotion::Idle;
     timed(times, "1 admit", || {
-        act.admit(program, root, Work::Foreground)
+        act.admit(program, root, WorkClass::Foreground)
     })?;
     for (what, action) in [
         ("2 seat", Action::Seat { program, cpus }),
@@ -91,14 +91,14 @@ fn born_inside(
     let cpus = CpuSet::single(0);
     let begin = Instant::now();
     let home = timed(times, "a prepare", || {
-        act.prepare(program, own, Work::Foreground)
+        act.prepare(program, own, WorkClass::Foreground)
     })?;
     timed(times, "b seat", || act.act(&Action::Seat { program, cpus }))?;
     let forked = timed(times, "c fork", || {
         // SAFETY: the child only calls pause and _exit.
         unsafe { home.fork() }
     })?;
-    let Forked::Parent { child, pidfd } = forked else {
+    let ForkResult::Parent { child, pidfd } = forked else {
         // SAFETY: both may be called after a fork.
         unsafe {
             libc::pause();
@@ -106,7 +106,7 @@ fn born_inside(
         }
     };
     timed(times, "d admit", || {
-        act.admit(program, child, Work::Foreground)
+        act.admit(program, child, WorkClass::Foreground)
     })?;
     times
         .entry("e a to d")

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use usher_act::keeper::{self, KeeperHandle, KeeperTask};
-use usher_act::{ActConfig, Actuator, Work};
+use usher_act::{ActConfig, Actuator, WorkClass};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 fn main() -> ExitCode {
@@ -62,7 +62,7 @@ fn owner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
         let which = random.below(roots.len() as u64);
         let program = ProgramId(which);
         if act.home(program).is_none() {
-            let work = [Work::Foreground, Work::Background][random.below(2) as usize];
+            let work = [WorkClass::Foreground, WorkClass::Background][random.below(2) as usize];
             if random.below(4) > 0 {
                 act.prepare_held(program, roots[which as usize], work)?;
             }
@@ -102,8 +102,8 @@ fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
 fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let program = ProgramId(0);
-    act.prepare_held(program, process(&args[1]), Work::Background)?;
-    act.admit(program, process(&args[1]), Work::Background)?;
+    act.prepare_held(program, process(&args[1]), WorkClass::Background)?;
+    act.admit(program, process(&args[1]), WorkClass::Background)?;
     let to = Demotion::Idle;
     act.act(&Action::Demote { program, to })?;
     // From unprivileged users the kernel accepts one write to an autogroup per 100 ms, for the

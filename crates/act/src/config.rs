@@ -49,7 +49,7 @@ impl ActConfig {
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Work {
+pub enum WorkClass {
     /// Shares the CPUs as it would without Usher.
     #[default]
     Foreground,
@@ -61,7 +61,7 @@ pub enum Work {
 /// their cgroup in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Placement {
+pub enum CgroupPlacement {
     /// A directory of cgroup v2 below the launcher's own cgroup.
     ChildCgroup,
     /// A transient systemd scope in the launcher's slice.
@@ -71,7 +71,7 @@ pub enum Placement {
     Descent,
 }
 
-impl fmt::Display for Placement {
+impl fmt::Display for CgroupPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ChildCgroup => "a cgroup below the launcher's",
@@ -85,7 +85,7 @@ impl fmt::Display for Placement {
 /// of its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Yielding {
+pub enum YieldMethod {
     /// `cpu.idle` in a directory of the cgroup v1 cpu hierarchy.
     CpuV1,
     /// `cpu.idle` in a directory of cgroup v2.
@@ -96,7 +96,7 @@ pub enum Yielding {
     Autogroup,
 }
 
-impl fmt::Display for Yielding {
+impl fmt::Display for YieldMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::CpuV1 => "cpu.idle (cgroup v1)",
@@ -111,9 +111,9 @@ impl fmt::Display for Yielding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// How launched programs get a cgroup.
-    pub placement: Placement,
+    pub placement: CgroupPlacement,
     /// By which means background work yields to other sessions.
-    pub yielding: Yielding,
+    pub yielding: YieldMethod,
     /// Why something better is not used: one sentence each.
     pub reasons: Vec<String>,
 }

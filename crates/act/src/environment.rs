@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 use usher_model::{CpuSet, ProcessId, ProgramId};
 
-use crate::config::{ActConfig, Description, Placement, Work, Yielding};
+use crate::config::{ActConfig, CgroupPlacement, Description, WorkClass, YieldMethod};
 use crate::error::ActError;
 use crate::journal::{CgroupPaths, Dir, DirKind};
 use crate::mounts::Mounts;
@@ -51,14 +51,14 @@ impl Environment {
                 reasons.push(format!(
                     "launched programs get no cgroup of their own: {reason}"
                 ));
-                Placement::Descent
+                CgroupPlacement::Descent
             }
         };
         let yielding = match yielding(placement, &places) {
             Ok(yielding) => yielding,
             Err(reason) => {
                 reasons.push(format!("cpu.idle is not used: {reason}"));
-                Yielding::Autogroup
+                YieldMethod::Autogroup
             }
         };
         Ok(Self {
@@ -118,14 +118,14 @@ impl Environment {
     }
 
     /// Returns the directories to be made for a launched program with the former cgroups `from`.
-    pub(crate) fn dirs(&self, program: ProgramId, from: &CgroupPaths, work: Work) -> Vec<Dir> {
+    pub(crate) fn dirs(&self, program: ProgramId, from: &CgroupPaths, work: WorkClass) -> Vec<Dir> {
         let mut dirs = Vec::new();
         if self.scopes.is_none()
             && let Some(own) = &from.v2
         {
             dirs.push(self.below(own, program, DirKind::V2));
             // Only beside a directory that identifies the program's processes.
-            if work == Work::Background {
+            if work == WorkClass::Background {
                 dirs.extend(self.idle_dir(program, from));
             }
         }
@@ -138,7 +138,7 @@ fn placement(
     scopes: Option<&Manager>,
     mounts: &Mounts,
     own: &CgroupPaths,
-) -> Result<Placement, String> {
+) -> Result<CgroupPlacement, String> {
     let Some(mount) = &mounts.v2 else {
         return Err("cgroup v2 is not mounted".to_owned());
     };
@@ -149,26 +149,28 @@ fn placement(
         // The daemon's own unit does not determine the units of its users.
         Some(manager) if rustix::process::geteuid().is_root() => match manager.keeps_sessions() {
             Some(reason) => Err(reason.to_owned()),
-            None => Ok(Placement::SystemdScope),
+            None => Ok(CgroupPlacement::SystemdScope),
         },
         Some(manager) => {
             let target = manager.target(dir, &mount.point);
-            target.map(|_| Placement::SystemdScope)
+            target.map(|_| CgroupPlacement::SystemdScope)
         }
         None => rustix::fs::access(dir, Access::WRITE_OK)
-            .map(|()| Placement::ChildCgroup)
+            .map(|()| CgroupPlacement::ChildCgroup)
             .map_err(|errno| format!("{}: {errno}", dir.display())),
     }
 }
 
 /// Returns by which means background work launched from there yields.
-fn yielding(placement: Placement, own: &CgroupPaths) -> Result<Yielding, String> {
+fn yielding(placement: CgroupPlacement, own: &CgroupPaths) -> Result<YieldMethod, String> {
     match (placement, &own.cpu, &own.v2) {
-        (Placement::SystemdScope, ..) => Ok(Yielding::CpuWeight),
-        (Placement::Descent, ..) => Err("launched programs get no cgroup of their own".to_owned()),
-        (_, Some(cpu), _) if cpu.join("cpu.idle").exists() => Ok(Yielding::CpuV1),
+        (CgroupPlacement::SystemdScope, ..) => Ok(YieldMethod::CpuWeight),
+        (CgroupPlacement::Descent, ..) => {
+            Err("launched programs get no cgroup of their own".to_owned())
+        }
+        (_, Some(cpu), _) if cpu.join("cpu.idle").exists() => Ok(YieldMethod::CpuV1),
         (_, Some(_), _) => Err("this kernel's cgroup v1 has none".to_owned()),
-        (_, None, Some(v2)) if controls_cpu(v2) => Ok(Yielding::CpuV2),
+        (_, None, Some(v2)) if controls_cpu(v2) => Ok(YieldMethod::CpuV2),
         _ => {
             Err("the cpu controller of cgroup v2 is not enabled, and Usher enables none".to_owned())
         }

@@ -42,8 +42,8 @@ mod undo;
 
 pub use actuator::{Actuator, NoOwnCgroup, describe};
 pub use cgroups::kill_all;
-pub use config::{ActConfig, Description, Placement, Work, Yielding};
+pub use config::{ActConfig, CgroupPlacement, Description, WorkClass, YieldMethod};
 pub use error::ActError;
 pub use mask::PinnedCpus;
-pub use prepared::{Forked, PreparedHome};
+pub use prepared::{ForkResult, PreparedHome};
 pub use undo::{UndoOutcome, UndoReport, thaw_launched, undo_orphaned, undo_program, undo_stale};

@@ -207,7 +207,7 @@ pub(crate) fn narrow(
         let mut membership = Membership::new(procs, state).owned_by(owner);
         // A process of unknown origin is not narrowed.
         let found = scan::threads(procs, &membership.list(|_| false));
-        let mut narrowing = Narrowing {
+        let mut narrowing = SeatScan {
             procs,
             journal,
             membership,
@@ -233,7 +233,7 @@ pub(crate) fn narrow(
 }
 
 /// One scan that gives all threads of a program its seat.
-struct Narrowing<'a> {
+struct SeatScan<'a> {
     procs: &'a Procs,
     journal: &'a mut Journal,
     membership: Membership<'a>,
@@ -243,7 +243,7 @@ struct Narrowing<'a> {
     online: &'a CpuSet,
 }
 
-impl ThreadChange for Narrowing<'_> {
+impl ThreadChange for SeatScan<'_> {
     fn is_needed(&self, tid: i32) -> Option<bool> {
         let current = get(tid).ok()?;
         Some(current != self.cpus.and(self.online))
@@ -266,7 +266,7 @@ impl ThreadChange for Narrowing<'_> {
     }
 }
 
-impl Narrowing<'_> {
+impl SeatScan<'_> {
     /// Records the masks of all these threads, and sets them. Returns whether another scan is
     /// needed: a thread got another mask, or ended before the scan and may have left a child.
     fn all(&mut self, found: &[ThreadId]) -> Result<bool, ActError> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::procs::Procs;
-use crate::scan::{Pass, SETTLE, ThreadChange};
+use crate::scan::{SETTLE, ScanPass, ThreadChange};
 
 /// CPU time for which new threads are visited after the last that needed the change.
 pub(crate) const VISIT_QUIET: Duration = Duration::from_micros(300);
@@ -84,12 +84,12 @@ pub(crate) fn over_new(
     new: &mut NewThreads,
     change: &mut impl ThreadChange,
     hot: Duration,
-) -> Pass {
-    let mut all = Pass::default();
+) -> ScanPass {
+    let mut all = ScanPass::default();
     let begun = cpu_time();
     let mut changed_at = begun;
     loop {
-        let mut pass = Pass::default();
+        let mut pass = ScanPass::default();
         let is_in_order = new.visit(procs, |tid| {
             if change.is_needed(tid)?
                 && let Some(pid) = change.process_of(tid)

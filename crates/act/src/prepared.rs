@@ -38,7 +38,7 @@ pub struct PreparedHome {
 
 /// Which side of a fork this is.
 #[derive(Debug)]
-pub enum Forked {
+pub enum ForkResult {
     /// The new process, inside the cgroups.
     Child,
     /// The calling process.
@@ -103,7 +103,7 @@ impl PreparedHome {
     /// # Safety
     /// As after `fork`: in a program with several threads the child may only call async-signal-safe
     /// functions until it execs or exits. No `pthread_atfork` handlers run.
-    pub unsafe fn fork(&self) -> io::Result<Forked> {
+    pub unsafe fn fork(&self) -> io::Result<ForkResult> {
         let (entered, says_entered) = pipe_with(PipeFlags::CLOEXEC)?;
         // The kernel, the cgroup or a seccomp filter may reject it: creation outside.
         // SAFETY: the caller has accepted the contract of this function.
@@ -121,7 +121,7 @@ impl PreparedHome {
                 let _ = rustix::io::write(tasks, b"0");
             }
             let _ = rustix::io::write(&says_entered, b"x");
-            return Ok(Forked::Child);
+            return Ok(ForkResult::Child);
         }
         drop(says_entered);
         // If the read ends without a byte, the child has died.
@@ -129,7 +129,7 @@ impl PreparedHome {
         let child = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
         let pidfd = pidfd_open(child, PidfdFlags::empty())?;
         let id = self.procs.get(pid).ok_or(io::ErrorKind::NotFound)?.id;
-        Ok(Forked::Parent { child: id, pidfd })
+        Ok(ForkResult::Parent { child: id, pidfd })
     }
 }
 
@@ -223,8 +223,8 @@ mod tests {
             // SAFETY: the child only exits.
             match unsafe { home.fork() }.unwrap() {
                 // SAFETY: `_exit` runs no handlers of the parent.
-                Forked::Child => unsafe { libc::_exit(7) },
-                Forked::Parent { child, .. } => child,
+                ForkResult::Child => unsafe { libc::_exit(7) },
+                ForkResult::Parent { child, .. } => child,
             }
         });
         let child = Pid::from_raw(forking.join().unwrap().pid);

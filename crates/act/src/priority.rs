@@ -114,14 +114,14 @@ impl Priority {
 
 /// The values that this process may set, and restore.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rights {
+pub(crate) struct PriorityRights {
     /// Whether all values may be lowered and restored ([`Self::are_all`]).
     pub all: bool,
     /// The lowest nice value that the thread's process may be given without privileges.
     pub nice_min: i32,
 }
 
-impl Rights {
+impl PriorityRights {
     /// All values.
     pub(crate) const ALL: Self = Self {
         all: true,
@@ -190,7 +190,7 @@ pub(crate) fn to_lower(
     now: &Priority,
     before: &Priority,
     to: Demotion,
-    rights: &Rights,
+    rights: &PriorityRights,
 ) -> PriorityFields {
     let may = rights.cover(before) && !now.is_deadline();
     let idle = to == Demotion::Idle;
@@ -327,7 +327,9 @@ pub(crate) fn restore(
         Ok(found) => Ok(found),
         Err(error) if files::is(&error, Errno::SRCH) => Ok(VisitResult::Missed),
         // The thread belongs to another user by now.
-        Err(error) if is_refused(&error) && !Rights::are_all(procs) => Ok(VisitResult::Unchanged),
+        Err(error) if is_refused(&error) && !PriorityRights::are_all(procs) => {
+            Ok(VisitResult::Unchanged)
+        }
         Err(source) => Err(ActError::Process {
             doing: "restoring the priority of thread",
             pid: thread.tid,
@@ -354,11 +356,11 @@ mod tests {
             reset_on_fork: false,
             io: 0,
         };
-        let none = Rights {
+        let none = PriorityRights {
             all: false,
             nice_min: 20,
         };
-        let wanted = to_lower(&now, &now, to, &Rights::ALL);
+        let wanted = to_lower(&now, &now, to, &PriorityRights::ALL);
         wanted.without(&to_lower(&now, &now, to, &none)).in_words()
     }
 

@@ -81,7 +81,7 @@ const SHARE_DIVISOR_FULL: u32 = 250;
 
 /// The urgency of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum ScanUrgency {
     /// Beside other work, within a budget of CPU time.
     Background,
     /// As soon as possible.
@@ -139,7 +139,7 @@ pub(crate) fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
 
 /// The sum of several visits.
 #[derive(Debug, Default)]
-pub(crate) struct Pass {
+pub(crate) struct ScanPass {
     /// Whether a thread was changed.
     pub changed: bool,
     /// Whether a thread was missed.
@@ -148,7 +148,7 @@ pub(crate) struct Pass {
     pub errors: Vec<ActError>,
 }
 
-impl Pass {
+impl ScanPass {
     pub(crate) fn note(&mut self, found: Result<VisitResult, ActError>) {
         match found {
             Ok(found) => {
@@ -220,11 +220,11 @@ impl Scan {
     /// Returns whether the scan has used less CPU time than its budget.
     pub(crate) fn is_within_budget(&self) -> bool {
         self.spent < GRANT + self.begun.elapsed() / SHARE_DIVISOR
-            || self.is_full_due(Pace::Background)
+            || self.is_full_due(ScanUrgency::Background)
     }
 
     /// Returns whether the next step has to list all processes of the program.
-    fn is_full_due(&self, pace: Pace) -> bool {
+    fn is_full_due(&self, pace: ScanUrgency) -> bool {
         let Some(full_at) = self.full_at else {
             return true;
         };
@@ -232,10 +232,10 @@ impl Scan {
         let settled_at = self.changed_at + SETTLE;
         let is_again = full_at < settled_at || full_at.elapsed() >= SETTLE;
         let is_settled = settled_at <= Instant::now() && is_again;
-        // Under `Pace::Now` each step is full until the running threads are known.
-        let is_first = pace == Pace::Now && self.waiting.is_none();
+        // Under `ScanUrgency::Now` each step is full until the running threads are known.
+        let is_first = pace == ScanUrgency::Now && self.waiting.is_none();
         let is_due = is_settled || is_first || full_at.elapsed() >= FULL_EVERY;
-        is_due && (within || pace == Pace::Now)
+        is_due && (within || pace == ScanUrgency::Now)
     }
 
     /// Passes once over the program's threads and those that start meanwhile. Returns whether the
@@ -247,7 +247,7 @@ impl Scan {
         &mut self,
         procs: &Procs,
         change: &mut impl ProgramChange,
-        pace: Pace,
+        pace: ScanUrgency,
     ) -> Result<bool, Vec<ActError>> {
         let begun = cpu_time();
         let is_full = self.is_full_due(pace);
@@ -309,7 +309,13 @@ impl Scan {
     }
 
     /// Records a pass. Returns whether it found nothing to do.
-    fn note(&mut self, procs: &Procs, pids: &BTreeSet<i32>, pass: &Pass, is_full: bool) -> bool {
+    fn note(
+        &mut self,
+        procs: &Procs,
+        pids: &BTreeSet<i32>,
+        pass: &ScanPass,
+        is_full: bool,
+    ) -> bool {
         self.steps += 1;
         if pass.changed {
             (self.steps, self.changed_at, self.waiting) = (0, Instant::now(), None);
@@ -328,8 +334,8 @@ fn over_all<C: ProgramChange>(
     pids: &BTreeSet<i32>,
     change: &mut C,
     with_others: bool,
-) -> Pass {
-    let mut pass = Pass::default();
+) -> ScanPass {
+    let mut pass = ScanPass::default();
     for &pid in pids {
         pass.add(over_process(procs, pid, change));
     }
@@ -346,8 +352,8 @@ fn over_all<C: ProgramChange>(
 
 /// Visits all threads of a process. They are visited before they are counted, because each of them
 /// may live only briefly.
-fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Pass {
-    let mut pass = Pass::default();
+fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> ScanPass {
+    let mut pass = ScanPass::default();
     for _ in 0..LISTINGS_MAX {
         let listed = procs.listed_threads(pid);
         for &tid in &listed {
@@ -364,7 +370,7 @@ fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Pas
     pass
 }
 
-fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut Pass) {
+fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut ScanPass) {
     match change.is_needed(tid) {
         None => pass.note(Ok(VisitResult::Missed)),
         Some(false) => {}

@@ -47,7 +47,7 @@ pub(crate) struct Manager {
 
 /// The place of a new scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct ScopeParent {
     /// The launcher's slice.
     pub slice: String,
     /// The directory of the slice's cgroup.
@@ -98,7 +98,7 @@ impl Manager {
     ///
     /// # Errors
     /// The reason why it stays in its unit.
-    pub(crate) fn target(&self, launcher: &Path, mount: &Path) -> Result<Target, String> {
+    pub(crate) fn target(&self, launcher: &Path, mount: &Path) -> Result<ScopeParent, String> {
         let top = match self.user {
             false => mount.to_owned(),
             true => user_manager(launcher)
@@ -131,7 +131,7 @@ impl Manager {
         }
         match &self.keeps_sessions {
             Some(reason) => Err(reason.clone()),
-            None => Ok(Target { slice, dir }),
+            None => Ok(ScopeParent { slice, dir }),
         }
     }
 
@@ -142,7 +142,7 @@ impl Manager {
     pub(crate) fn start_scope(
         &self,
         unit: &str,
-        target: &Target,
+        target: &ScopeParent,
         pid: i32,
         idle: bool,
     ) -> Result<(), ActError> {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::*;
-use usher_act::{ActError, Actuator, Forked, Work};
+use usher_act::{ActError, Actuator, ForkResult, WorkClass};
 use usher_model::{Action, CpuSet, ProcessId, ProcessTree, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -64,7 +64,7 @@ fn a_tree_is_seated_released_and_departs() {
     in_every_way(&["tree", "3", "2"], |way, act, program| {
         let before = snapshot(program);
         assert_eq!(before.len(), 4);
-        let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+        let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         assert_eq!(home.cgroup.is_some(), way != Way::NoCgroups);
         assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
         act.act(&seat("0")).unwrap();
@@ -88,12 +88,12 @@ fn a_released_program_can_be_admitted_again_at_once() {
         let before = all_masks(program);
         for number in 1..=5 {
             let id = ProgramId(number);
-            act.admit(id, program.id, Work::Foreground).unwrap();
+            act.admit(id, program.id, WorkClass::Foreground).unwrap();
             let cpus = "0".parse().unwrap();
             act.act(&Action::Seat { program: id, cpus }).unwrap();
             act.depart(id).unwrap();
         }
-        act.admit(ONE, program.id, Work::Foreground).unwrap();
+        act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
         act.leave(ONE);
         assert_eq!(all_masks(program), before, "{way:?}");
     });
@@ -102,7 +102,7 @@ fn a_released_program_can_be_admitted_again_at_once() {
 #[test]
 fn a_frozen_tree_stops_and_continues_when_thawed() {
     in_every_way(&["tree", "2", "1"], |way, act, program| {
-        let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+        let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         let stands = || match &home.cgroup {
             Some(dir) => std::fs::read_to_string(dir.join("cgroup.events"))
@@ -133,7 +133,7 @@ fn a_process_that_was_stopped_stays_stopped() {
         // SAFETY: stops a process that this test started.
         unsafe { libc::kill(child, libc::SIGSTOP) };
         wait_until("the child to stop", || stat(child).unwrap().state == 'T');
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
         act.act(&Action::Thaw { program: ONE }).unwrap();
         act.leave(ONE);
@@ -147,7 +147,7 @@ fn a_process_that_was_stopped_stays_stopped() {
 /// Admits a storm. A chain of processes that fork and end faster than a scan is refused. In that
 /// case nothing of it may be left changed, and another attempt may succeed.
 fn admit_storm(act: &mut Actuator, program: &Program) -> Option<ProcessTree> {
-    match act.launch(ONE, program.id, Work::Foreground) {
+    match act.launch(ONE, program.id, WorkClass::Foreground) {
         Ok(home) => Some(home),
         Err(ActError::Refused { .. }) => {
             for pid in program.processes() {
@@ -262,7 +262,7 @@ fn all_get_mask(act: &mut Actuator, program: &Program, mask: &str) {
 #[test]
 fn threads_that_start_meanwhile_are_seated_too() {
     in_every_way(&["spawner"], |way, act, program| {
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         for cpu in ["0", "1"] {
             act.act(&seat(cpu)).unwrap();
             all_get_mask(act, program, cpu);
@@ -281,7 +281,7 @@ fn a_programs_own_affinity_is_respected() {
     in_every_way(&["pinned"], |way, act, program| {
         let own = BTreeSet::from([cpu_list(), last.clone()]);
         assert_eq!(all_masks(program), own);
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&seat(&cpu_list())).unwrap();
         assert_eq!(all_masks(program), own, "{way:?}");
         act.act(&seat(&last)).unwrap();
@@ -296,7 +296,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
     let runtime = tempfile::tempdir().unwrap();
     let mut act = Actuator::open(Way::NoCgroups.config(runtime.path())).unwrap();
     let program = Program::start(&["tree", "0", "0"]);
-    act.launch(ONE, program.id, Work::Foreground).unwrap();
+    act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     act.act(&seat("0")).unwrap();
     // The program itself sets a mask that is neither its old one nor Usher's.
     let mut set = rustix::thread::CpuSet::new();
@@ -312,7 +312,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
 #[test]
 fn rejects_impossible_seats_without_changes() {
     in_every_way(&["tree", "1", "1"], |way, act, program| {
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&seat("0")).unwrap();
         let error = act.act(&seat("4000-4001")).unwrap_err().to_string();
         assert!(
@@ -346,14 +346,15 @@ fn a_process_is_managed_once() {
             Err(ActError::Managed { program, .. }) => assert_eq!(program, by, "{way:?}"),
             other => panic!("{way:?}: {other:?}"),
         };
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
-        refused(act.launch(other, program.id, Work::Foreground), ONE);
-        refused(act.launch(other, id_of(child), Work::Foreground), ONE);
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
+        refused(act.launch(other, program.id, WorkClass::Foreground), ONE);
+        refused(act.launch(other, id_of(child), WorkClass::Foreground), ONE);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
         // An ancestor of a managed process is refused too.
-        act.launch(other, id_of(child), Work::Foreground).unwrap();
-        refused(act.launch(ONE, program.id, Work::Foreground), other);
+        act.launch(other, id_of(child), WorkClass::Foreground)
+            .unwrap();
+        refused(act.launch(ONE, program.id, WorkClass::Foreground), other);
         act.leave(other);
         assert_eq!(all_masks(program), BTreeSet::from([cpu_list()]), "{way:?}");
     });
@@ -367,14 +368,18 @@ fn rejects_a_process_that_another_usher_manages() {
     for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
         let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
         let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
-        first.launch(ONE, program.id, Work::Foreground).unwrap();
+        first
+            .launch(ONE, program.id, WorkClass::Foreground)
+            .unwrap();
         let error = second
-            .launch(ONE, program.id, Work::Foreground)
+            .launch(ONE, program.id, WorkClass::Foreground)
             .unwrap_err()
             .to_string();
         assert!(error.contains("another Usher manages it"), "{error}");
         close(&mut first);
-        second.launch(ONE, program.id, Work::Foreground).unwrap();
+        second
+            .launch(ONE, program.id, WorkClass::Foreground)
+            .unwrap();
         close(&mut second);
     }
     program.kill();
@@ -390,31 +395,31 @@ fn rejects_processes_that_must_not_be_managed() {
         let error: ActError = result.map(|_: usher_model::ProcessTree| ()).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     };
-    refused(act.launch(ONE, own, Work::Foreground), "Usher itself");
-    refused(act.launch(ONE, id_of(1), Work::Foreground), "init");
+    refused(act.launch(ONE, own, WorkClass::Foreground), "Usher itself");
+    refused(act.launch(ONE, id_of(1), WorkClass::Foreground), "init");
     let kthreadd = pids().into_iter().find(|pid| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "kthreadd\n")
     });
     match kthreadd {
         Some(pid) => refused(
-            act.launch(ONE, id_of(pid), Work::Foreground),
+            act.launch(ONE, id_of(pid), WorkClass::Foreground),
             "kernel thread",
         ),
         None => usher_skip::skip!("no kernel thread is visible"),
     }
     let mut gone = Program::start(&["tree", "0", "0"]);
     gone.kill();
-    refused(act.launch(ONE, gone.id, Work::Foreground), "gone");
+    refused(act.launch(ONE, gone.id, WorkClass::Foreground), "gone");
     let other = Program::start(&["tree", "0", "0"]);
     let reused = ProcessId {
         pid: other.pid(),
         start_ticks: other.id.start_ticks + 1,
     };
-    refused(act.launch(ONE, reused, Work::Foreground), "gone");
+    refused(act.launch(ONE, reused, WorkClass::Foreground), "gone");
     assert!(matches!(act.act(&seat("0")), Err(ActError::Unknown(ONE))));
-    act.launch(ONE, other.id, Work::Foreground).unwrap();
+    act.launch(ONE, other.id, WorkClass::Foreground).unwrap();
     refused(
-        act.launch(ONE, other.id, Work::Foreground),
+        act.launch(ONE, other.id, WorkClass::Foreground),
         "managed already",
     );
     close(&mut act);
@@ -427,18 +432,18 @@ fn a_prepared_child_starts_in_its_seat() {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
         let own = id_of(std::process::id() as i32);
-        let prepared = act.prepare(ONE, own, Work::Foreground).unwrap();
+        let prepared = act.prepare(ONE, own, WorkClass::Foreground).unwrap();
         act.act(&seat("1")).unwrap();
         // SAFETY: the child only calls pause and _exit.
         let (child, pidfd) = match unsafe { prepared.fork() }.unwrap() {
             // SAFETY: both may be called after a fork.
-            Forked::Child => unsafe {
+            ForkResult::Child => unsafe {
                 libc::pause();
                 libc::_exit(7)
             },
-            Forked::Parent { child, pidfd } => (child, pidfd),
+            ForkResult::Parent { child, pidfd } => (child, pidfd),
         };
-        let home = act.admit(ONE, child, Work::Foreground).unwrap();
+        let home = act.admit(ONE, child, WorkClass::Foreground).unwrap();
         assert_eq!(home, prepared.home(child));
         assert_eq!(
             masks(child.pid),
@@ -474,7 +479,7 @@ fn processes_move_back_to_their_former_cgroups() {
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join("cgroup.procs"), child.to_string()).unwrap();
         let before = snapshot(&program);
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         assert_eq!(act.processes(ONE).len(), 3);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
@@ -490,7 +495,7 @@ fn processes_move_back_to_their_former_cgroups() {
 #[test]
 fn a_tree_that_ends_is_no_error() {
     in_every_way(&["tree", "3", "1"], |_, act, program| {
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         program.kill();
         act.act(&seat("0")).unwrap();
         act.act(&Action::Freeze { program: ONE }).unwrap();
@@ -531,7 +536,7 @@ fn a_program_launched_beside_the_tree_is_not_admitted() {
             pid,
             start_ticks: stat(pid).expect("it sleeps").start_ticks,
         };
-        act.launch(program, root, Work::Foreground).unwrap();
+        act.launch(program, root, WorkClass::Foreground).unwrap();
         let inside = act.processes(program);
         assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
         act.leave(program);

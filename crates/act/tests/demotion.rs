@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::*;
-use usher_act::{ActError, Actuator, Forked, Work};
+use usher_act::{ActError, Actuator, ForkResult, WorkClass};
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -94,7 +94,7 @@ fn a_demoted_tree_gets_its_former_priorities_back() {
         vary(program);
         let before = snapshot(program);
         for _ in 0..2 {
-            act.launch(ONE, program.id, Work::Foreground).unwrap();
+            act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
             act.act(&demote(Demotion::Idle)).unwrap();
             assert!(
                 all_have(program, SchedValues::IDLE),
@@ -123,7 +123,7 @@ fn demotion_by_nice_changes_only_the_nice_value() {
             nice: 19,
             ..SchedValues::plain()
         };
-        act.launch(ONE, program.id, Work::Foreground).unwrap();
+        act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         act.act(&demote(Demotion::Nice)).unwrap();
         assert!(all_have(program, nice), "{way:?}");
         act.act(&demote(Demotion::Idle)).unwrap();
@@ -144,7 +144,7 @@ fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
     in_every_way(spawner, |way, act, program| {
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 2).unwrap();
-        act.launch(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         let met: BTreeSet<i32> = sched_values(program).into_keys().collect();
         // A process that is created during a refresh is found by the next one.
@@ -167,7 +167,7 @@ fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
 #[test]
 fn values_set_meanwhile_are_not_changed() {
     in_every_way(tree, |way, act, program| {
-        act.launch(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         // The program itself could set these.
         let root = rustix::process::Pid::from_raw(program.pid());
@@ -200,23 +200,23 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
         let own = id_of(std::process::id() as i32);
-        let prepared = act.prepare(ONE, own, Work::Background).unwrap();
+        let prepared = act.prepare(ONE, own, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         // SAFETY: the child only calls pause and _exit.
         let (child, pidfd) = match unsafe { prepared.fork() }.unwrap() {
             // SAFETY: both may be called after a fork.
-            Forked::Child => unsafe {
+            ForkResult::Child => unsafe {
                 libc::pause();
                 libc::_exit(7)
             },
-            Forked::Parent { child, pidfd } => (child, pidfd),
+            ForkResult::Parent { child, pidfd } => (child, pidfd),
         };
         if way != Way::NoCgroups
             && let Some(dir) = cpu_dir(child.pid)
         {
             assert!(idles(&dir), "{way:?}: created there");
         }
-        act.admit(ONE, child, Work::Background).unwrap();
+        act.admit(ONE, child, WorkClass::Background).unwrap();
         assert_eq!(rank(child.pid), Some(SchedValues::IDLE), "{way:?}");
         let before = cgroups(own.pid);
         act.leave(ONE);
@@ -249,7 +249,7 @@ fn a_deadline_thread_keeps_its_policy() {
     }
     let before = snapshot(&program);
     let (_runtime, mut act) = without_cgroups();
-    act.launch(ONE, program.id, Work::Background).unwrap();
+    act.launch(ONE, program.id, WorkClass::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     let mut now = sched_values(&program);
     let kept = now.remove(&last).unwrap();
@@ -270,7 +270,7 @@ fn a_deadline_thread_keeps_its_policy() {
 /// Admits a storm, with all processes created since.
 fn admit_storm(act: &mut Actuator, program: &Program) {
     wait_until("the storm to be admitted", || {
-        match act.launch(ONE, program.id, Work::Background) {
+        match act.launch(ONE, program.id, WorkClass::Background) {
             Ok(_) => true,
             Err(ActError::Refused { .. }) => false,
             Err(error) => panic!("{error}"),
@@ -324,7 +324,7 @@ fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
         unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
         let stopped = |program: &Program| stat(program.pid()).unwrap().state == 'T';
         wait_until("it to stop", || stopped(program));
-        act.launch(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();
         assert!(all_have(program, SchedValues::IDLE), "{way:?}");
@@ -338,7 +338,7 @@ fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
 #[test]
 fn a_tree_that_ends_can_be_demoted() {
     in_every_way(tree, |_, act, program| {
-        act.launch(ONE, program.id, Work::Background).unwrap();
+        act.launch(ONE, program.id, WorkClass::Background).unwrap();
         program.kill();
         act.act(&demote(Demotion::Idle)).unwrap();
         act.act(&FREEZE).unwrap();

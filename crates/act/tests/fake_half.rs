@@ -9,7 +9,7 @@ mod common;
 use std::fs;
 
 use common::*;
-use usher_act::{ActConfig, Actuator, Work};
+use usher_act::{ActConfig, Actuator, WorkClass};
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -45,8 +45,9 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
         let list: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
         fs::write(home.join("cgroup.procs"), list).unwrap();
     };
-    act.prepare_held(ONE, program.id, Work::Background).unwrap();
-    act.admit(ONE, program.id, Work::Background).unwrap();
+    act.prepare_held(ONE, program.id, WorkClass::Background)
+        .unwrap();
+    act.admit(ONE, program.id, WorkClass::Background).unwrap();
 
     let error = act.act(&DEMOTE).unwrap_err().to_string();
     assert!(error.contains("cpu.idle"), "{error}");

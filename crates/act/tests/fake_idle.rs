@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 use common::*;
-use usher_act::{ActConfig, Actuator, Work};
+use usher_act::{ActConfig, Actuator, WorkClass};
 use usher_model::{Action, Demotion, ProgramId};
 
 const BACKGROUND: ProgramId = ProgramId(1);
@@ -49,9 +49,11 @@ fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
     config.systemd_dir = "/nonexistent".into();
     let mut act = Actuator::open(config).unwrap();
 
-    act.prepare_held(BACKGROUND, program.id, Work::Background)
+    act.prepare_held(BACKGROUND, program.id, WorkClass::Background)
         .unwrap();
-    let admitted = act.admit(BACKGROUND, program.id, Work::Background).unwrap();
+    let admitted = act
+        .admit(BACKGROUND, program.id, WorkClass::Background)
+        .unwrap();
     assert_eq!(admitted.cgroup, Some(beside.clone()));
     assert_eq!(text(&beside, "cgroup.procs"), program.pid().to_string());
     act.act(&demote(BACKGROUND)).unwrap();
@@ -69,9 +71,11 @@ fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
     }
 
     // A directory without the controller's file cannot be made to yield.
-    act.prepare_held(FOREGROUND, other.id, Work::Foreground)
+    act.prepare_held(FOREGROUND, other.id, WorkClass::Foreground)
         .unwrap();
-    let admitted = act.admit(FOREGROUND, other.id, Work::Foreground).unwrap();
+    let admitted = act
+        .admit(FOREGROUND, other.id, WorkClass::Foreground)
+        .unwrap();
     assert_eq!(admitted.cgroup, Some(home));
     act.act(&demote(FOREGROUND)).unwrap();
     let why = act.demotion_gaps(FOREGROUND).join("\n");

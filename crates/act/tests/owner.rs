@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use common::*;
-use usher_act::{Actuator, Work};
+use usher_act::{Actuator, WorkClass};
 use usher_model::{Action, CpuSet, Demotion, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -134,13 +134,13 @@ fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
     // A launched program gets a cgroup, in which the setuid program is created.
     let runs = match launched {
         true => {
-            act.prepare_held(ONE, shell, Work::Background).unwrap();
-            act.admit(ONE, shell, Work::Background).unwrap();
+            act.prepare_held(ONE, shell, WorkClass::Background).unwrap();
+            act.admit(ONE, shell, WorkClass::Background).unwrap();
             tree.run_setuid()
         }
         false => {
             let runs = tree.run_setuid();
-            act.admit(ONE, shell, Work::Background).unwrap();
+            act.admit(ONE, shell, WorkClass::Background).unwrap();
             runs
         }
     };

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 
 use common::*;
-use usher_act::{Actuator, PinnedCpus, Work};
+use usher_act::{Actuator, PinnedCpus, WorkClass};
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -113,9 +113,9 @@ fn in_every_way(threads: &str, test: &Test) {
             let root = pinner.id();
             let admit = move |act: &mut Actuator| {
                 if is_launched {
-                    act.prepare_held(ONE, root, Work::Foreground).unwrap();
+                    act.prepare_held(ONE, root, WorkClass::Foreground).unwrap();
                 }
-                act.admit(ONE, root, Work::Foreground).unwrap();
+                act.admit(ONE, root, WorkClass::Foreground).unwrap();
             };
             test(&mut act, &mut pinner, &admit, &first, &second);
             close(act);

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use common::*;
-use usher_act::Work;
+use usher_act::WorkClass;
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -38,7 +38,7 @@ fn the_autogroup_of_a_programs_own_session_is_lowered() {
     let before = snapshot(&program);
     for to in [Demotion::Nice, Demotion::Idle] {
         let (_runtime, mut act) = without_cgroups();
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.admit(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(to)).unwrap();
         wait_until("the kernel to take it", || {
             act.refresh(ONE).unwrap();
@@ -46,7 +46,7 @@ fn the_autogroup_of_a_programs_own_session_is_lowered() {
         });
         act.leave(ONE);
         assert_eq!(autogroup(program.pid()), Some(0));
-        act.admit(ONE, program.id, Work::Background).unwrap();
+        act.admit(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(to)).unwrap();
         close(act);
         assert_eq!(snapshot(&program), before);
@@ -58,7 +58,7 @@ fn the_autogroup_of_a_shared_session_is_not_lowered() {
     let program = Program::start(&["tree", "1", "0"]);
     let before = autogroup(program.pid());
     let (_runtime, mut act) = without_cgroups();
-    act.admit(ONE, program.id, Work::Background).unwrap();
+    act.admit(ONE, program.id, WorkClass::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     assert_eq!(autogroup(program.pid()), before);
     let why = act.demotion_gaps(ONE).join("\n");
@@ -76,7 +76,7 @@ fn the_autogroup_of_a_session_begun_meanwhile_is_lowered_too() {
     shell.args(["-c", "echo ready; read line; setsid sleep 1000 & wait"]);
     let mut shell = Program::start_in_session(shell);
     let (_runtime, mut act) = without_cgroups();
-    act.admit(ONE, shell.id, Work::Background).unwrap();
+    act.admit(ONE, shell.id, WorkClass::Background).unwrap();
     act.act(&demote(Demotion::Idle)).unwrap();
     shell
         .child

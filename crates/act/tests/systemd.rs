@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::*;
-use usher_act::{ActConfig, Actuator, Placement, Work, undo_stale};
+use usher_act::{ActConfig, Actuator, CgroupPlacement, WorkClass, undo_stale};
 use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
@@ -128,9 +128,9 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
     };
     let slice = &host.slice;
     let mut act = Actuator::open(host.config()).unwrap();
-    assert_eq!(act.describe().placement, Placement::SystemdScope);
+    assert_eq!(act.describe().placement, CgroupPlacement::SystemdScope);
     let program = host.program_in("session-1.scope", &["tree", "0", "1"]);
-    let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+    let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     let instance = act.instance_dir().file_name().unwrap().to_str().unwrap();
     let scope = slice.join(format!("usher-{instance}-1.scope"));
     assert_eq!(home.cgroup.as_ref(), Some(&scope));
@@ -161,7 +161,7 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
 
     // The remaining scope does not prevent the next attach.
     let again = act
-        .admit(ProgramId(2), program.id, Work::Foreground)
+        .admit(ProgramId(2), program.id, WorkClass::Foreground)
         .unwrap();
     assert_eq!(again.cgroup, Some(scope));
     close(act);
@@ -177,7 +177,7 @@ fn background_work_is_given_the_idle_weight() {
     host.refusal = r#"case "$*" in *CPUWeight*) echo "Value specified in CPUWeight is out of range" >&2; exit 1 ;; esac"#;
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "0", "0"]);
-    let home = act.launch(ONE, program.id, Work::Background).unwrap();
+    let home = act.launch(ONE, program.id, WorkClass::Background).unwrap();
     assert!(home.cgroup.is_some(), "{:?}", act.no_cgroup_reason(ONE));
     assert!(host.calls().contains("CPUWeight t 0"), "{}", host.calls());
     let to = Demotion::Idle;
@@ -205,7 +205,7 @@ fn a_program_stays_in_a_unit_that_it_must_not_leave() {
         let program = host.program_in(unit, &["tree", "1", "0"]);
         fs::write(host.slice.join(unit).join("cgroup.max.depth"), depth).unwrap();
         let before = snapshot(&program);
-        let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+        let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
         assert_eq!(home.cgroup, None);
         let found = act.no_cgroup_reason(ONE).unwrap();
         assert!(found.reason.contains(reason) && !found.failed, "{found:?}");
@@ -228,7 +228,7 @@ fn without_a_scope_a_program_stays_where_it_was() {
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "1", "0"]);
     let before = snapshot(&program);
-    let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+    let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     assert_eq!(home.cgroup, None);
     let found = act.no_cgroup_reason(ONE).unwrap();
     assert!(
@@ -251,7 +251,7 @@ fn without_a_bus_programs_are_followed() {
     config.busctl = "/nonexistent/busctl".into();
     let mut act = Actuator::open(config).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "1", "0"]);
-    let home = act.launch(ONE, program.id, Work::Foreground).unwrap();
+    let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     assert_eq!(home.cgroup, None);
     let reasons = act.describe().reasons.join("; ");
     assert!(reasons.contains("/nonexistent/busctl"), "{reasons}");
@@ -268,7 +268,7 @@ fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     let program = host.program_in("web.service", &["tree", "2", "1"]);
     let unit = host.slice.join("web.service");
     let before = snapshot(&program);
-    let home = act.admit(ONE, program.id, Work::Background).unwrap();
+    let home = act.admit(ONE, program.id, WorkClass::Background).unwrap();
     assert_eq!(home.cgroup.as_ref(), Some(&unit));
     assert_eq!(members(&unit), 3);
     act.act(&seat("0")).unwrap();
@@ -292,7 +292,7 @@ fn a_unit_that_was_frozen_before_stays_frozen() {
     let unit = host.slice.join("web.service");
     fs::write(unit.join("cgroup.freeze"), "1").unwrap();
     wait_until("the unit to freeze", || is_frozen(&unit));
-    act.admit(ONE, program.id, Work::Background).unwrap();
+    act.admit(ONE, program.id, WorkClass::Background).unwrap();
     act.act(&Action::Freeze { program: ONE }).unwrap();
     act.act(&Action::Thaw { program: ONE }).unwrap();
     assert!(is_frozen(&unit), "frozen by the administrator");
@@ -310,7 +310,7 @@ fn a_program_beside_others_in_its_unit_is_followed() {
     let program = host.program_in("session-1.scope", &["tree", "1", "0"]);
     let other = host.program_in("session-1.scope", &["tree", "0", "0"]);
     let before = snapshot(&other);
-    let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
+    let home = act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
     assert_eq!(home.cgroup, None);
     act.act(&seat("0")).unwrap();
     assert_eq!(snapshot(&other), before);
@@ -325,7 +325,7 @@ fn a_process_that_leaves_the_unit_is_still_seated() {
     };
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("web.service", &["tree", "1", "0"]);
-    act.admit(ONE, program.id, Work::Foreground).unwrap();
+    act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
     let pids = program.processes();
     let child = *pids.iter().find(|pid| **pid != program.pid()).unwrap();
     let elsewhere = host.slice.join("other.scope");
@@ -373,7 +373,7 @@ fn a_scope_whose_daemon_died_is_thawed_and_free_for_the_next() {
     wait_until("the scope to thaw", || !is_frozen(&scope));
     assert_eq!(members(&scope), 1);
     let mut act = Actuator::open(config).unwrap();
-    let home = act.admit(ONE, program.id, Work::Foreground).unwrap();
+    let home = act.admit(ONE, program.id, WorkClass::Foreground).unwrap();
     assert_eq!(home.cgroup, Some(scope));
     close(act);
 }

@@ -17,7 +17,7 @@ use crate::error::ActError;
 use crate::journal::{DirKind, Record};
 use crate::procs::Process;
 use crate::release::{RestoreScope, RetryLimits};
-use crate::scan::{Pace, Scan};
+use crate::scan::{Scan, ScanUrgency};
 use crate::{cgroups, files, mask, release, tree};
 
 /// Upper limit of rounds that stop the processes created during the previous round.
@@ -48,7 +48,7 @@ impl Actuator {
         let Some(scan) = self.scans.get_mut(&program) else {
             return Ok(());
         };
-        let (what, pace) = (RestoreScope::Masks, Pace::Background);
+        let (what, pace) = (RestoreScope::Masks, ScanUrgency::Background);
         let done = release::scan_step(&self.procs, state, scan, what, pace);
         if done.map_err(|errors| join(program, errors))? {
             self.scans.remove(&program);

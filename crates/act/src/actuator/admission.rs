@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use usher_model::{ProcessId, ProgramId};
 
 use super::{Actuator, ManagedProgram, NoOwnCgroup};
-use crate::config::Work;
+use crate::config::WorkClass;
 use crate::environment::instances_in;
 use crate::error::ActError;
 use crate::journal::{CgroupPaths, Dir, DirKind, ProgramState, Record};
@@ -138,7 +138,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         of: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<(), ActError> {
         let from = self.state(program)?.from.clone();
         for dir in self.environment.dirs(program, &from, work) {
@@ -194,7 +194,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         root: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<Option<PathBuf>, ActError> {
         if let Some(manager) = self.environment.scopes.clone() {
             let scope = self.enter_scope(&manager, program, root, work)?;
@@ -248,7 +248,7 @@ impl Actuator {
         manager: &Manager,
         program: ProgramId,
         root: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<Option<PathBuf>, ActError> {
         let target = match (&self.state(program)?.from.v2, &self.environment.mounts.v2) {
             (Some(from), Some(mount)) => manager.target(from, &mount.point),
@@ -270,7 +270,7 @@ impl Actuator {
             wide: Default::default(),
         };
         self.journal.write(Record::Dir { program, dir })?;
-        let idle = work == Work::Background;
+        let idle = work == WorkClass::Background;
         let mut started = manager.start_scope(&unit, &target, root.pid, idle);
         if idle && started.is_err() {
             // systemd before version 252 does not support this weight.

@@ -24,7 +24,7 @@ use usher_model::{Action, CpuSet, Demotion, ProcessId, ProcessTree, ProgramId};
 
 use crate::backlog::Backlog;
 use crate::cgroups::{self, Freezer};
-use crate::config::{ActConfig, Description, Work};
+use crate::config::{ActConfig, Description, WorkClass};
 use crate::environment::Environment;
 use crate::error::{ActError, file_error};
 use crate::journal::{
@@ -198,7 +198,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         launcher: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<PreparedHome, ActError> {
         self.begin(program, launcher)?;
         if let Err(error) = self.make_dirs(program, launcher, work) {
@@ -219,7 +219,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         process: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<(), ActError> {
         self.check_again(program, process)?;
         self.begin(program, process)?;
@@ -275,7 +275,7 @@ impl Actuator {
         &mut self,
         program: ProgramId,
         root: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<ProcessTree, ActError> {
         if self
             .programs

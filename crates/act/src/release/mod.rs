@@ -20,7 +20,7 @@ pub(crate) use restore::{RestoreScope, scan_step};
 use crate::error::ActError;
 use crate::journal::{Dir, DirKind, ProgramState};
 use crate::procs::Procs;
-use crate::scan::{self, Pace, Scan};
+use crate::scan::{self, Scan, ScanUrgency};
 use crate::{autogroup, cgroups};
 use dirs::move_back;
 
@@ -95,8 +95,8 @@ pub(crate) fn release_program(
 ) -> ReleaseOutcome {
     let begin = Instant::now();
     let pace = match limits.threads.is_zero() {
-        true => Pace::Background,
-        false => Pace::Now,
+        true => ScanUrgency::Background,
+        false => ScanUrgency::Now,
     };
     loop {
         let left = attempt(procs, program, state, scan, pace);
@@ -151,7 +151,13 @@ fn scan_all(
     loop {
         for (id, scan) in &mut scans {
             // A failure here occurs again in `release_program` and is reported there.
-            let _ = scan_step(procs, &programs[id], scan, RestoreScope::All, Pace::Now);
+            let _ = scan_step(
+                procs,
+                &programs[id],
+                scan,
+                RestoreScope::All,
+                ScanUrgency::Now,
+            );
         }
         if scans.values().all(Scan::is_complete) || begun.elapsed() >= THREADS_MAX {
             return scans;
@@ -180,7 +186,7 @@ fn restore_state(
     procs: &Procs,
     state: &ProgramState,
     scan: &mut Scan,
-    pace: Pace,
+    pace: ScanUrgency,
 ) -> (bool, Vec<ActError>) {
     let mut errors = resume_all(procs, state);
     errors.extend(leave_cpu(procs, state));
@@ -199,7 +205,7 @@ fn attempt(
     program: ProgramId,
     state: &ProgramState,
     scan: &mut Scan,
-    pace: Pace,
+    pace: ScanUrgency,
 ) -> ReleaseOutcome {
     let (is_free, mut errors) = restore_state(procs, state, scan, pace);
     if errors.is_empty() && !is_free {
@@ -320,7 +326,7 @@ mod tests {
             let mut own = capabilities(None).unwrap();
             own.effective.remove(CapabilitySet::SYS_NICE);
             set_capabilities(None, own).unwrap();
-            restore_state(procs, state, &mut Scan::new(), Pace::Now).1
+            restore_state(procs, state, &mut Scan::new(), ScanUrgency::Now).1
         };
         // Capabilities belong to a thread.
         std::thread::scope(|scope| scope.spawn(free).join().unwrap())

@@ -14,7 +14,7 @@ use crate::error::ActError;
 use crate::journal::{DemotionState, ProgramState, ThreadId};
 use crate::membership::{Membership, is_thread_of};
 use crate::procs::Procs;
-use crate::scan::{Pace, ProgramChange, Scan, ThreadChange, VisitResult};
+use crate::scan::{ProgramChange, Scan, ScanUrgency, ThreadChange, VisitResult};
 use crate::{mask, priority};
 
 /// The values that a scan restores.
@@ -36,7 +36,7 @@ pub(crate) fn scan_step(
     state: &ProgramState,
     scan: &mut Scan,
     what: RestoreScope,
-    pace: Pace,
+    pace: ScanUrgency,
 ) -> Result<bool, Vec<ActError>> {
     let is_demoted = what == RestoreScope::All && !state.demoted.to.is_empty();
     if state.masks.is_empty() && !is_demoted {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, ActError, Actuator, Placement, Work};
+use usher_act::{ActConfig, ActError, Actuator, CgroupPlacement, WorkClass};
 use usher_model::{ProcessId, ProcessTree, ProgramId};
 
 /// Upper limit of the wait for a state before a test fails.
@@ -54,7 +54,8 @@ pub fn ways() -> Vec<Way> {
     let works = |way: &Way| {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
-        let works = *way == Way::NoCgroups || act.describe().placement == Placement::ChildCgroup;
+        let works =
+            *way == Way::NoCgroups || act.describe().placement == CgroupPlacement::ChildCgroup;
         if !works {
             usher_skip::skip!("{way:?}: {:?}", act.describe().reasons);
         }
@@ -73,7 +74,7 @@ pub trait Launch {
         &mut self,
         program: ProgramId,
         root: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<ProcessTree, ActError>;
 
     /// Ends the management of a program as a daemon does: the scan that `depart` leaves is
@@ -86,7 +87,7 @@ impl Launch for Actuator {
         &mut self,
         program: ProgramId,
         root: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<ProcessTree, ActError> {
         self.prepare_held(program, root, work)?;
         self.admit(program, root, work)

@@ -42,7 +42,7 @@ const BLOCKED_SOON_NS: u64 = 100_000_000;
 
 /// The state kept for background work.
 #[derive(Debug, Default)]
-pub(super) struct Background {
+pub(super) struct BackgroundMetering {
     meter: Option<Meter>,
     /// The scope of the next sample, as decided by the policy.
     scope: SampleScope,
@@ -63,7 +63,7 @@ pub(super) struct Background {
     names_ns: u64,
 }
 
-impl Background {
+impl BackgroundMetering {
     /// Meters one more program; opens the meter for the first one.
     pub fn add_program(&mut self, config: &MeterConfig, home: &ProcessTree) -> Vec<String> {
         let first = self.meter.is_none();

@@ -16,7 +16,7 @@ use usher_model::{Action, Event, Plan, ProgramId};
 use usher_policy::Policy;
 
 use super::config::PolicyFactory;
-use super::warning::Topic;
+use super::warning::WarningTopic;
 use super::world::RealWorld;
 
 impl RealWorld {
@@ -38,7 +38,7 @@ impl RealWorld {
             Err(reason) => {
                 let cpus = &self.state.unknown_cpus;
                 let text = format!("CPUs {cpus} came online but are not used: {reason}");
-                self.warn_about(Topic::Cpus, text);
+                self.warn_about(WarningTopic::Cpus, text);
                 return None;
             }
         };
@@ -58,7 +58,7 @@ impl RealWorld {
         for &program in &ids {
             for action in [Action::Thaw { program }, Action::Release { program }] {
                 if let Err(error) = self.act(&action) {
-                    self.warn_about(Topic::Program(program), error);
+                    self.warn_about(WarningTopic::Program(program), error);
                 }
             }
         }

@@ -13,7 +13,7 @@ use usher_model::{
 use super::learn::{PlacementInterval, QUIET_CPUS, WaitBehaviour};
 use super::log::ProgramPlacement;
 use super::status::ProgramStatus;
-use super::watch::Watch;
+use super::watch::ProgramObserver;
 
 /// The busyness of a program younger than this is not known yet.
 const NEW_NS: u64 = 2_000_000_000;
@@ -28,7 +28,7 @@ pub(super) struct ManagedProgram {
     pub key: Option<ProgramKey>,
     /// Progress sources that were inaccurate for it in earlier runs.
     pub misleading: Vec<ProgressSource>,
-    pub watch: Watch,
+    pub watch: ProgramObserver,
     pub arrived_ns: u64,
     /// CPUs that it is restricted to; `None`: not restricted.
     pub seat: Option<CpuSet>,

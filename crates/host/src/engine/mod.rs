@@ -49,7 +49,7 @@ pub use soft_seats::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 
 use usher_act::keeper::{KeeperHandle, KeeperTask};
-use usher_act::{ActError, Actuator, PreparedHome, Work};
+use usher_act::{ActError, Actuator, PreparedHome, WorkClass};
 use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_model::{ProcessId, ProgramId, Topology};
 use usher_policy::Policy;
@@ -59,7 +59,7 @@ use self::arrival::ArrivingProgram;
 use self::log::Log;
 use self::profiles::Profiles;
 use self::request_channel::{Request, RequestSender, request_channel};
-use self::world::{RealWorld, State};
+use self::world::{LoopState, RealWorld};
 use crate::launch::{HeldChild, LaunchError, LaunchSpec, Repeater, hold_in, repeat_in};
 
 pub(crate) use clock::now_ns;
@@ -113,7 +113,7 @@ impl Engine {
             recorder,
             ignore: config.ignore,
             programs_per_user: config.programs_per_user,
-            state: State::new(
+            state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),
                 Log::new(config.log_entries_max),
@@ -327,8 +327,8 @@ impl EngineHandle {
         let launcher = own_process(&self.roots.proc)?;
         let own = rustix::process::geteuid().as_raw();
         let work = match adopt.background {
-            Some(_) => Work::Background,
-            None => Work::Foreground,
+            Some(_) => WorkClass::Background,
+            None => WorkClass::Foreground,
         };
         let (id, home) = self.requests.call(|reply| Request::Prepare {
             launcher,

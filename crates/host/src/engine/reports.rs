@@ -9,7 +9,7 @@
 //!    become forbidden or allowed, and when the plan starts or ceases to leave everything to
 //!    the kernel.
 //!
-//! A reason that still holds is repeated with the next decision. A warning has a [`Topic`]
+//! A reason that still holds is repeated with the next decision. A warning has a [`WarningTopic`]
 //! and is dropped when the topic is resolved.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
 use super::log::Change;
 use super::status::TimedNote;
-use super::warning::{Topic, Warning};
+use super::warning::{Warning, WarningTopic};
 use super::world::RealWorld;
 
 /// Maximum number of notes.
@@ -29,11 +29,11 @@ const WARNINGS_MAX: usize = 100;
 impl RealWorld {
     /// Adds a warning that holds until the engine ends, unless it exists.
     pub fn warn(&mut self, text: String) {
-        self.warn_about(Topic::Other, text);
+        self.warn_about(WarningTopic::Other, text);
     }
 
     /// Adds a warning that holds until its topic is resolved, unless it exists.
-    pub fn warn_about(&mut self, topic: Topic, text: String) {
+    pub fn warn_about(&mut self, topic: WarningTopic, text: String) {
         let warning = Warning { topic, text };
         let warnings = &mut self.state.warnings;
         if warnings.contains(&warning) {
@@ -46,7 +46,7 @@ impl RealWorld {
     }
 
     /// Drops the warnings about a topic.
-    pub fn resolved(&mut self, topic: Topic) {
+    pub fn resolved(&mut self, topic: WarningTopic) {
         self.state.warnings.retain(|one| one.topic != topic);
     }
 
@@ -109,8 +109,8 @@ impl RealWorld {
     /// Drops notes and warnings about a program that departs.
     pub fn drop_notes_of(&mut self, id: ProgramId) {
         self.state.notes.retain(|one| one.note.program != Some(id));
-        self.resolved(Topic::Program(id));
-        self.resolved(Topic::Refresh(id));
+        self.resolved(WarningTopic::Program(id));
+        self.resolved(WarningTopic::Refresh(id));
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
-use usher_act::{PreparedHome, Work};
+use usher_act::{PreparedHome, WorkClass};
 use usher_model::{ProcessId, ProgramId, Topology};
 
 use super::arrival::ArrivingProgram;
@@ -23,7 +23,7 @@ pub(super) enum Request {
     /// Prepare a home for a program that this process is about to launch.
     Prepare {
         launcher: ProcessId,
-        work: Work,
+        work: WorkClass,
         reply: Reply<(ProgramId, PreparedHome)>,
     },
     /// The launch failed: remove the home.

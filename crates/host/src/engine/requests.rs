@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use usher_act::{ActError, PreparedHome, Work};
+use usher_act::{ActError, PreparedHome, WorkClass};
 use usher_model::{CpuSet, Event, Note, ProcessId, ProcessTree, Program, ProgramId, ProgramKey};
 
 use super::arrival::ArrivingProgram;
@@ -19,8 +19,8 @@ use super::member::ManagedProgram;
 use super::profiles::ProfileUpdate;
 use super::request_channel::{Reply, Request};
 use super::status::{BackgroundStatus, ProgramStatus, Status};
-use super::warning::Topic;
-use super::watch::Watch;
+use super::warning::WarningTopic;
+use super::watch::ProgramObserver;
 use super::world::RealWorld;
 
 impl RealWorld {
@@ -70,7 +70,7 @@ impl RealWorld {
     fn prepare(
         &mut self,
         launcher: ProcessId,
-        work: Work,
+        work: WorkClass,
     ) -> Result<(ProgramId, PreparedHome), EngineError> {
         let id = self.next_id();
         let home = self.actuator.prepare(id, launcher, work)?;
@@ -127,7 +127,7 @@ impl RealWorld {
             other => other.into(),
         })?;
         let (heartbeat, held) = (arriving.heartbeat.take(), arriving.held);
-        match Watch::open(&home, &self.roots.proc, heartbeat, held) {
+        match ProgramObserver::open(&home, &self.roots.proc, heartbeat, held) {
             Ok(mut watch) => {
                 let adopted = AdoptedProgram {
                     id,
@@ -174,7 +174,7 @@ impl RealWorld {
                 .get(&id)
                 .map(|one| one.program.name.clone());
             let text = format!("'{}': {text}", name.unwrap_or_default());
-            self.warn_about(Topic::Program(id), text);
+            self.warn_about(WarningTopic::Program(id), text);
         }
         let note = Note {
             program: Some(id),
@@ -183,7 +183,7 @@ impl RealWorld {
         self.keep_note(now_ns(), note, true);
     }
 
-    fn arrive(&mut self, arriving: ArrivingProgram, home: ProcessTree, watch: Watch) {
+    fn arrive(&mut self, arriving: ArrivingProgram, home: ProcessTree, watch: ProgramObserver) {
         if arriving.program.background.is_none() {
             self.drop_general_notes();
         }
@@ -325,7 +325,7 @@ impl RealWorld {
         }
         match self.actuator.find_leavers(id) {
             Ok(leavers) => member.watch.follow(&leavers),
-            Err(error) => self.warn_about(Topic::Refresh(id), error.to_string()),
+            Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
         }
         let member = self.state.members.get_mut(&id);
         if member.is_some_and(|member| member.watch.has_ended())
@@ -433,9 +433,9 @@ fn profile_update(
 }
 
 /// The kind of work of a program.
-fn work_of(program: &Program) -> Work {
+fn work_of(program: &Program) -> WorkClass {
     match program.background {
-        Some(_) => Work::Background,
-        None => Work::Foreground,
+        Some(_) => WorkClass::Background,
+        None => WorkClass::Foreground,
     }
 }

@@ -5,7 +5,7 @@ use usher_model::ProgramId;
 
 /// The subject of a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Topic {
+pub(super) enum WarningTopic {
     /// Which CPUs may be used.
     Cpus,
     /// The keeper process.
@@ -21,6 +21,6 @@ pub(super) enum Topic {
 /// A warning and its topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Warning {
-    pub topic: Topic,
+    pub topic: WarningTopic,
     pub text: String,
 }

@@ -15,14 +15,14 @@ use super::config::EngineError;
 
 /// A program's probe. Errors are kept until they are read.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ProgramObserver {
     probe: ProgramProbe,
     /// Start of its progress count, before the program's arrival.
     opened_ns: u64,
     warnings: Vec<String>,
 }
 
-impl Watch {
+impl ProgramObserver {
     /// Starts to observe a program; `held`: it waits before its `exec`.
     pub fn open(
         home: &ProcessTree,

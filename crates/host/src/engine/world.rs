@@ -30,7 +30,7 @@ use usher_model::{
 };
 use usher_probe::{CpuQuotas, MachineProbe, Roots, usable_cpus};
 
-use super::background::Background;
+use super::background::BackgroundMetering;
 use super::clock::now_ns;
 use super::config::AdoptedProgram;
 use super::learn::EndedProgram;
@@ -40,7 +40,7 @@ use super::profiles::Profiles;
 use super::request_channel::{Reply, RequestReceiver};
 use super::soft_seats::SoftSeats;
 use super::status::TimedNote;
-use super::warning::{Topic, Warning};
+use super::warning::{Warning, WarningTopic};
 
 /// Interval of housekeeping, while there are programs.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
@@ -68,12 +68,12 @@ pub(super) struct RealWorld {
     pub ignore: Vec<String>,
     /// Maximum number of managed programs per user other than root.
     pub programs_per_user: usize,
-    pub state: State,
+    pub state: LoopState,
 }
 
 /// The state that changes from turn to turn.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct LoopState {
     pub members: BTreeMap<ProgramId, ManagedProgram>,
     /// Programs with a prepared home but without a process yet.
     pub prepared: BTreeSet<ProgramId>,
@@ -98,7 +98,7 @@ pub(super) struct State {
     /// Ended programs; their last repetition may still be reported.
     pub ended: VecDeque<EndedProgram>,
     pub plan: Plan,
-    pub background: Background,
+    pub background: BackgroundMetering,
     pub notes: VecDeque<TimedNote>,
     pub log: Log,
     pub warnings: VecDeque<Warning>,
@@ -122,7 +122,7 @@ pub(super) struct State {
     pub kept_by: Option<u64>,
 }
 
-impl State {
+impl LoopState {
     /// The state at the start.
     pub fn new(at_ns: u64, usable: CpuSet, log: Log) -> Self {
         Self {
@@ -284,11 +284,11 @@ impl RealWorld {
             Ok(usable) => usable,
             Err(error) => {
                 let text = format!("the usable CPUs are unknown: {error}");
-                self.warn_about(Topic::Cpus, text);
+                self.warn_about(WarningTopic::Cpus, text);
                 return false;
             }
         };
-        self.resolved(Topic::Cpus);
+        self.resolved(WarningTopic::Cpus);
         let unknown = usable.minus(&self.topology.all_cpus());
         // Attempted once for each set of new CPUs.
         self.state.needs_replan |= !unknown.is_empty() && unknown != self.state.unknown_cpus;
@@ -324,8 +324,8 @@ impl RealWorld {
     fn refresh_programs(&mut self) {
         for id in self.state.members.keys().copied().collect::<Vec<_>>() {
             match self.actuator.refresh(id) {
-                Ok(()) => self.resolved(Topic::Refresh(id)),
-                Err(error) => self.warn_about(Topic::Refresh(id), error.to_string()),
+                Ok(()) => self.resolved(WarningTopic::Refresh(id)),
+                Err(error) => self.warn_about(WarningTopic::Refresh(id), error.to_string()),
             }
             let leavers = self.actuator.leavers(id);
             let Some(member) = self.state.members.get_mut(&id) else {
@@ -340,7 +340,7 @@ impl RealWorld {
                 self.state.events.push(limits);
             }
             for text in member.take_warnings() {
-                self.warn_about(Topic::Program(id), text);
+                self.warn_about(WarningTopic::Program(id), text);
             }
         }
     }
@@ -418,10 +418,10 @@ impl RealWorld {
             state.keeper_due_ns = now_ns() + pause_ns;
             state.keeper_pause_ns = pause_ns * 2;
             let text = format!("the keeper died and cannot be replaced now: {error}");
-            self.warn_about(Topic::Keeper, text);
+            self.warn_about(WarningTopic::Keeper, text);
         } else {
             state.keeper_pause_ns = KEEPER_NS_MIN;
-            self.resolved(Topic::Keeper);
+            self.resolved(WarningTopic::Keeper);
         }
     }
 

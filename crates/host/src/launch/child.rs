@@ -11,9 +11,9 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use usher_act::{Forked, PreparedHome};
+use usher_act::{ForkResult, PreparedHome};
 
-use super::prepare::Prepared;
+use super::prepare::PreparedExec;
 
 /// An error in the child, sent to the parent through a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,8 +119,8 @@ pub(super) unsafe fn raw_fork() -> libc::pid_t {
 unsafe fn fork_inside(home: &PreparedHome) -> io::Result<libc::pid_t> {
     // SAFETY: guaranteed by the caller.
     match unsafe { home.fork() }? {
-        Forked::Child => Ok(0),
-        Forked::Parent { child, .. } => Ok(child.pid),
+        ForkResult::Child => Ok(0),
+        ForkResult::Parent { child, .. } => Ok(child.pid),
     }
 }
 
@@ -191,7 +191,7 @@ fn close_range(first: RawFd, last: RawFd) {
 }
 
 /// Starts a new session, if requested.
-pub(super) fn enter_session(prepared: &Prepared) -> Result<(), ChildError> {
+pub(super) fn enter_session(prepared: &PreparedExec) -> Result<(), ChildError> {
     // SAFETY: no memory is involved.
     match prepared.new_session && unsafe { libc::setsid() } < 0 {
         true => Err(ChildError::last(STEP_SESSION)),
@@ -200,7 +200,7 @@ pub(super) fn enter_session(prepared: &Prepared) -> Result<(), ChildError> {
 }
 
 /// Redirects the streams and changes the directory.
-pub(super) fn set_up(prepared: &Prepared) -> Result<(), ChildError> {
+pub(super) fn set_up(prepared: &PreparedExec) -> Result<(), ChildError> {
     redirect(prepared)?;
     let Some(cwd) = &prepared.cwd else {
         return Ok(());
@@ -212,7 +212,7 @@ pub(super) fn set_up(prepared: &Prepared) -> Result<(), ChildError> {
     }
 }
 
-fn redirect(prepared: &Prepared) -> Result<(), ChildError> {
+fn redirect(prepared: &PreparedExec) -> Result<(), ChildError> {
     for number in 0..3 {
         let Some(fd) = prepared.stream(number) else {
             continue;
@@ -227,7 +227,7 @@ fn redirect(prepared: &Prepared) -> Result<(), ChildError> {
 
 /// Prepares the streams for a repetition: input is read, and output written, from the start
 /// again. Streams without a position (terminals, pipes) are not changed.
-pub(super) fn rewind(prepared: &Prepared) {
+pub(super) fn rewind(prepared: &PreparedExec) {
     for number in (0..3).filter(|&number| prepared.stream(number).is_some()) {
         let fd = number as RawFd;
         // SAFETY: takes descriptors only; failure changes nothing.
@@ -243,7 +243,7 @@ pub(super) fn rewind(prepared: &Prepared) {
 
 /// Executes the program as `execvp` does: the first candidate that can be executed, or
 /// `/bin/sh` if the kernel does not recognise the format. Returns only if none can be.
-pub(super) fn exec(prepared: &mut Prepared) -> ChildError {
+pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
     let mut refused = None;
     let mut error = ChildError {
         step: STEP_EXEC,

@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use usher_act::PreparedHome;
 
 use super::child::{self, ChildError, STEP_EXEC};
-use super::prepare::Prepared;
+use super::prepare::PreparedExec;
 use super::{Exit, Forwarder, LaunchError, LaunchSpec, OWN_FAILURE};
 
 /// Serialises forks. A child holds copies of the pipes of all children forked before it. The
@@ -66,7 +66,7 @@ pub fn hold(spec: &LaunchSpec) -> Result<HeldChild, LaunchError> {
 /// As [`hold`].
 pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChild, LaunchError> {
     spec.resolve()?;
-    let mut prepared = Prepared::new(spec)?;
+    let mut prepared = PreparedExec::new(spec)?;
     let program = prepared.program.clone();
     let failed = |doing, source: io::Error| LaunchError::System {
         program: program.clone(),
@@ -96,7 +96,7 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
 }
 
 fn wait_and_exec(
-    prepared: &mut Prepared,
+    prepared: &mut PreparedExec,
     mask: &child::Mask,
     parents: [i32; 2],
     [hold, output]: [i32; 2],

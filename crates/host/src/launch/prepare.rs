@@ -178,7 +178,7 @@ fn executable(path: &Path) -> Result<(), i32> {
 
 /// A [`LaunchSpec`] in the form that `exec` takes. Pointers refer to the strings beside them,
 /// whose heap buffers do not move with the struct.
-pub(super) struct Prepared {
+pub(super) struct PreparedExec {
     pub program: OsString,
     pub paths: Vec<CString>,
     pub cwd: Option<CString>,
@@ -208,7 +208,7 @@ impl Argv {
     }
 }
 
-impl Prepared {
+impl PreparedExec {
     pub fn new(spec: &LaunchSpec) -> Result<Self, LaunchError> {
         let program = spec.argv.first().ok_or(LaunchError::NoCommand)?.clone();
         let c = |what: &str, text: Vec<u8>| {

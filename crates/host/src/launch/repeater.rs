@@ -8,8 +8,8 @@
 //! The child inherits the repeater's cgroups and affinity mask, and thereby its seat.
 //!
 //! Protocol: a byte from the launcher starts a repetition; the repeater answers with a
-//! [`Report`]. When the launcher's end of the pipe closes for any reason, the repeater kills
-//! its child and ends.
+//! [`RepeaterReport`]. When the launcher's end of the pipe closes for any reason, the repeater
+//! kills its child and ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +21,7 @@ use usher_act::PreparedHome;
 
 use super::child::{self, ChildError, STEP_FORK};
 use super::held::{ChildProcess, launch_error, one_at_a_time, pipe};
-use super::prepare::Prepared;
+use super::prepare::PreparedExec;
 use super::{Exit, LaunchError, LaunchSpec, OWN_FAILURE};
 
 /// A completed run of the command.
@@ -57,7 +57,7 @@ pub struct Repeater {
 
 /// The repeater's report after a repetition: four native 64-bit words.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Report {
+struct RepeaterReport {
     /// Step in the high half, errno in the low half; 0 if the program was executed.
     error: u64,
     status: u64,
@@ -65,7 +65,7 @@ struct Report {
     cpu_us: u64,
 }
 
-impl Report {
+impl RepeaterReport {
     const BYTES: usize = 32;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -106,7 +106,7 @@ pub fn repeat(spec: &LaunchSpec) -> Result<Repeater, LaunchError> {
 /// As [`super::hold`].
 pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repeater, LaunchError> {
     spec.resolve()?;
-    let mut prepared = Prepared::new(spec)?;
+    let mut prepared = PreparedExec::new(spec)?;
     let program = prepared.program.clone();
     let failed = |doing, source: io::Error| LaunchError::System {
         program: program.clone(),
@@ -156,11 +156,11 @@ impl Repeater {
     /// # Errors
     /// The program could not be executed; the repeater was killed.
     pub fn finish(&mut self) -> Result<Repetition, LaunchError> {
-        let mut bytes = [0; Report::BYTES];
+        let mut bytes = [0; RepeaterReport::BYTES];
         if let Err(source) = self.reports.read_exact(&mut bytes) {
             return Err(self.gone(source));
         }
-        let report = Report::from_bytes(&bytes);
+        let report = RepeaterReport::from_bytes(&bytes);
         if report.error != 0 {
             let error = ChildError {
                 step: (report.error >> 32) as i32,
@@ -201,7 +201,7 @@ impl Drop for Repeater {
     }
 }
 
-fn serve(prepared: &mut Prepared, mask: &child::Mask, input: RawFd, output: RawFd) -> i32 {
+fn serve(prepared: &mut PreparedExec, mask: &child::Mask, input: RawFd, output: RawFd) -> i32 {
     let stream = |number| prepared.stream(number).unwrap_or(-1);
     child::close_others([input, output, stream(0), stream(1), stream(2)]);
     child::reset_signals(mask);
@@ -217,8 +217,8 @@ fn serve(prepared: &mut Prepared, mask: &child::Mask, input: RawFd, output: RawF
     0
 }
 
-fn run_once(prepared: &mut Prepared, input: RawFd, group: bool) -> Report {
-    let mut report = Report {
+fn run_once(prepared: &mut PreparedExec, input: RawFd, group: bool) -> RepeaterReport {
+    let mut report = RepeaterReport {
         error: 0,
         status: 0,
         end_ns: 0,
@@ -267,7 +267,7 @@ fn run_once(prepared: &mut Prepared, input: RawFd, group: bool) -> Report {
     report
 }
 
-fn become_program(prepared: &mut Prepared, output: RawFd) -> i32 {
+fn become_program(prepared: &mut PreparedExec, output: RawFd) -> i32 {
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let error = match child::set_up(prepared) {

@@ -30,7 +30,7 @@ pub struct MixFile {
     /// The protocol of its rounds.
     pub protocol: MixProtocol,
     /// The commands that make the inputs, in order.
-    pub setup: Vec<Setup>,
+    pub setup: Vec<SetupCommand>,
     /// The programs, at least one; their names are unique.
     pub programs: Vec<MixProgram>,
 }
@@ -65,7 +65,7 @@ impl Default for MixProtocol {
 
 /// A command that makes inputs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setup {
+pub struct SetupCommand {
     /// The command.
     pub argv: Vec<OsString>,
     /// Output of the command. If the output exists, the command is not run.
@@ -382,12 +382,12 @@ impl MixSource<'_> {
         }
     }
 
-    fn setup(&self, raw: RawSetup) -> Result<Setup, MixFileError> {
+    fn setup(&self, raw: RawSetup) -> Result<SetupCommand, MixFileError> {
         let position = MixPosition {
             program: None,
             key: Some("setup.run".to_owned()),
         };
-        Ok(Setup {
+        Ok(SetupCommand {
             argv: self.words(raw.run, position)?,
             unless_exists: raw.unless_exists,
         })

@@ -46,11 +46,11 @@ use usher_report::data::{
 use usher_report::text;
 
 pub use error::MixError;
-pub use file::{MixFile, MixFileError, MixPosition, MixProgram, MixProtocol, Setup};
+pub use file::{MixFile, MixFileError, MixPosition, MixProgram, MixProtocol, SetupCommand};
 pub use options::{MixEvent, MixOptions};
 
 use self::round::RoundContext;
-use self::schedule::{Arm, RoundPlan, arms, fit, order, seconds_a_repetition};
+use self::schedule::{PolicyArm, RoundPlan, arms, fit, order, seconds_a_repetition};
 use crate::engine::{EngineConfig, ProfileUse};
 use crate::measured::RunError;
 
@@ -96,7 +96,7 @@ pub fn run_mix(
         repeats: plan.repeats,
         seconds: runs * a_repetition,
     });
-    let runner = Runner {
+    let runner = MixRunner {
         mix,
         config,
         options,
@@ -112,17 +112,17 @@ pub fn run_mix(
 }
 
 /// A mix in progress.
-struct Runner<'a> {
+struct MixRunner<'a> {
     mix: &'a MixFile,
     config: &'a EngineConfig,
     options: &'a MixOptions,
     cancel: &'a AtomicBool,
     facts: &'a [ProgramFacts],
-    arms: &'a [Arm],
+    arms: &'a [PolicyArm],
     plan: RoundPlan,
 }
 
-impl Runner<'_> {
+impl MixRunner<'_> {
     fn all_rounds(
         &self,
         on_event: &mut dyn FnMut(MixEvent<'_>),
@@ -143,7 +143,7 @@ impl Runner<'_> {
 
     fn one_round(
         &self,
-        arm: &Arm,
+        arm: &PolicyArm,
         round: u32,
         scratch: &Path,
         on_event: &mut dyn FnMut(MixEvent<'_>),
@@ -227,7 +227,7 @@ impl Runner<'_> {
     }
 }
 
-fn empty_result(arm: &Arm) -> PolicyResult {
+fn empty_result(arm: &PolicyArm) -> PolicyResult {
     PolicyResult {
         name: arm.name.clone(),
         label: match (&arm.policy, arm.role) {

@@ -18,8 +18,8 @@ use usher_report::data::{ProgramFacts, ProgramRound, RoundResult, SeatSpan, Span
 use super::error::MixError;
 use super::file::{MixFile, MixProgram};
 use super::options::MixEvent;
-use super::schedule::Arm;
-use super::timeline::{Window, left_to_the_kernel, notes, spans};
+use super::schedule::PolicyArm;
+use super::timeline::{RoundWindow, left_to_the_kernel, notes, spans};
 use crate::engine::{AdoptOptions, Engine, EngineConfig, now_ns};
 use crate::launch::{Repetition, Stream};
 use crate::measured::{MeasuredProcess, RunCondition, RunError, wait_readable};
@@ -31,7 +31,7 @@ const REPETITIONS: [(ProgressSource, f64); 1] = [(ProgressSource::Repetition, 1.
 pub(super) struct RoundContext<'a> {
     pub mix: &'a MixFile,
     pub facts: &'a [ProgramFacts],
-    pub arm: &'a Arm,
+    pub arm: &'a PolicyArm,
     /// Number of the round, from 1.
     pub round: u32,
     pub repeats: u32,
@@ -71,7 +71,7 @@ impl RoundContext<'_> {
             running.began = Instant::now();
         }
         self.run_repetitions(&mut programs, engine.as_ref(), on_event)?;
-        let window = Window {
+        let window = RoundWindow {
             start_ns,
             end_ns: now_ns(),
         };
@@ -197,7 +197,7 @@ impl RoundContext<'_> {
         &self,
         programs: &[RunningProgram<'_>],
         engine: Option<&Engine>,
-        window: Window,
+        window: RoundWindow,
     ) -> Result<RoundResult, RunError> {
         let status = engine.map(|engine| engine.status()).transpose()?;
         let log = engine.map(|engine| engine.log(0)).transpose()?;
@@ -239,7 +239,7 @@ impl RoundContext<'_> {
     }
 
     /// The timeline of programs that run without an engine.
-    fn unmanaged_timeline(&self, window: Window) -> Vec<SeatSpan> {
+    fn unmanaged_timeline(&self, window: RoundWindow) -> Vec<SeatSpan> {
         let span = |program: &MixProgram| SeatSpan {
             program: program.name.clone(),
             start_s: 0.0,

@@ -13,7 +13,7 @@ use super::error::MixError;
 
 /// An arm of the comparison: a policy under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Arm {
+pub(super) struct PolicyArm {
     /// The given name: `linux`, `linux#2`, `usher`.
     pub name: String,
     /// The policy; `None`: no engine at all.
@@ -27,8 +27,8 @@ const BASELINE: &str = "linux";
 
 /// Makes the arms with these names. The first `linux` is the baseline; further arms
 /// `linux#N` repeat it (A/A).
-pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MixError> {
-    let mut arms: Vec<Arm> = Vec::new();
+pub(super) fn arms(names: &[String]) -> Result<Vec<PolicyArm>, MixError> {
+    let mut arms: Vec<PolicyArm> = Vec::new();
     for name in names {
         let policy = name.split('#').next().unwrap_or(name);
         if policy != BARE && !usher_policy::NAMES.contains(&policy) {
@@ -43,7 +43,7 @@ pub(super) fn arms(names: &[String]) -> Result<Vec<Arm>, MixError> {
             (true, true) => PolicyRole::BaselineAgain,
             _ => PolicyRole::Candidate,
         };
-        arms.push(Arm {
+        arms.push(PolicyArm {
             name: name.clone(),
             policy: (policy != BARE).then(|| policy.to_owned()),
             role,
@@ -103,7 +103,7 @@ pub(super) fn seconds_a_repetition(alone_best: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    fn named(names: &[&str]) -> Result<Vec<Arm>, MixError> {
+    fn named(names: &[&str]) -> Result<Vec<PolicyArm>, MixError> {
         let names: Vec<_> = names.iter().map(|&n| n.to_owned()).collect();
         arms(&names)
     }

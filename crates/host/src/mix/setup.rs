@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 
 use super::error::MixError;
-use super::file::{MixFile, Setup};
+use super::file::{MixFile, SetupCommand};
 use super::options::MixEvent;
 use crate::engine::AdoptOptions;
 use crate::launch::{LaunchError, LaunchSpec, Stream};
@@ -95,7 +95,12 @@ pub(super) fn make_inputs(
     Ok(())
 }
 
-fn run(setup: &Setup, dir: &Path, command: &str, cancel: &AtomicBool) -> Result<(), MixError> {
+fn run(
+    setup: &SetupCommand,
+    dir: &Path,
+    command: &str,
+    cancel: &AtomicBool,
+) -> Result<(), MixError> {
     let stderr = tempfile::NamedTempFile::new().map_err(|source| RunError::System {
         doing: "making a file for the setup's standard error",
         source,

@@ -11,12 +11,12 @@ use crate::engine::{Change, LogEntry, ProgramPlacement};
 
 /// A round's window in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct RoundWindow {
     pub start_ns: u64,
     pub end_ns: u64,
 }
 
-impl Window {
+impl RoundWindow {
     /// Seconds since the start; earlier times count as the start.
     pub fn seconds(&self, at_ns: u64) -> f64 {
         at_ns
@@ -31,7 +31,7 @@ impl Window {
 pub(super) fn spans(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
-    window: Window,
+    window: RoundWindow,
 ) -> Vec<SeatSpan> {
     let mut open: BTreeMap<ProgramId, (u64, &ProgramPlacement)> = BTreeMap::new();
     let mut spans = Vec::new();
@@ -97,7 +97,7 @@ fn spans_of(
 pub(super) fn notes(
     log: &[LogEntry],
     names: &BTreeMap<ProgramId, String>,
-    window: Window,
+    window: RoundWindow,
 ) -> Vec<(f64, String)> {
     let note = |entry: &LogEntry| match &entry.change {
         Change::Note { program, text } => {
@@ -112,7 +112,7 @@ pub(super) fn notes(
 }
 
 /// Whether no program was seated or frozen.
-pub(super) fn left_to_the_kernel(log: &[LogEntry], window: Window) -> bool {
+pub(super) fn left_to_the_kernel(log: &[LogEntry], window: RoundWindow) -> bool {
     let acted = |entry: &LogEntry| match &entry.change {
         Change::Placed { placement, .. } => placement.frozen || placement.mode == SeatMode::Seated,
         _ => false,
@@ -151,7 +151,7 @@ mod tests {
             (ProgramId(2), "b".to_owned()),
         ]
         .into();
-        let window = Window {
+        let window = RoundWindow {
             start_ns: 10 * SECOND,
             end_ns: 20 * SECOND,
         };

@@ -288,10 +288,10 @@ mod tests {
             let kernel = used(Capabilities::read(&Roots::default()), Some(&placing));
             kernel.get(CPU_IDLE).is_some()
         };
-        assert!(listed(&usher_act::Yielding::CpuV1.to_string()));
-        assert!(listed(&usher_act::Yielding::CpuV2.to_string()));
-        assert!(!listed(&usher_act::Yielding::CpuWeight.to_string()));
-        assert!(!listed(&usher_act::Yielding::Autogroup.to_string()));
+        assert!(listed(&usher_act::YieldMethod::CpuV1.to_string()));
+        assert!(listed(&usher_act::YieldMethod::CpuV2.to_string()));
+        assert!(!listed(&usher_act::YieldMethod::CpuWeight.to_string()));
+        assert!(!listed(&usher_act::YieldMethod::Autogroup.to_string()));
     }
 
     #[test]

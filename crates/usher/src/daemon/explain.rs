@@ -309,7 +309,7 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
 /// States of an engine for tests.
 #[cfg(test)]
 pub mod samples {
-    use usher_act::{Description, Placement, Yielding};
+    use usher_act::{CgroupPlacement, Description, YieldMethod};
     use usher_model::{Plan, ProgramId};
 
     use super::*;
@@ -351,8 +351,8 @@ pub mod samples {
         Status {
             policy: "usher".to_owned(),
             acting: Description {
-                placement: Placement::Descent,
-                yielding: Yielding::Autogroup,
+                placement: CgroupPlacement::Descent,
+                yielding: YieldMethod::Autogroup,
                 reasons: Vec::new(),
             },
             kept_by_scheduler: false,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
-use usher_act::{ActConfig, Actuator, Work};
+use usher_act::{ActConfig, Actuator, WorkClass};
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 use super::chains::{self, Link, Slot};
@@ -206,9 +206,9 @@ impl Subject {
         };
         let program = ProgramId(at as u64 + 1);
         if args.home == Home::Launched {
-            act.prepare_held(program, id, Work::Foreground)?;
+            act.prepare_held(program, id, WorkClass::Foreground)?;
         }
-        act.admit(program, id, Work::Foreground)?;
+        act.admit(program, id, WorkClass::Foreground)?;
         let whole = cpu_list(&process.status()?).context("the program's CPUs")?;
         let cpus: CpuSet = whole.parse()?;
         ensure!(

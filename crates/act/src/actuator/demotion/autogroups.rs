@@ -14,7 +14,7 @@ use crate::autogroup::{self, Autogroup};
 use crate::error::ActError;
 use crate::files;
 use crate::journal::Record;
-use crate::priority::{NICE_MAX, Rights};
+use crate::priority::{NICE_MAX, PriorityRights};
 
 impl Actuator {
     /// Lowers the autogroups of sessions of which all processes belong to the program. Returns
@@ -92,7 +92,7 @@ impl Actuator {
                 return Ok(true);
             }
         };
-        if autogroup.nice < 0 && !Rights::are_all(&self.procs) {
+        if autogroup.nice < 0 && !PriorityRights::are_all(&self.procs) {
             self.note_gap(
                 program,
                 format!("{what} because this user may not restore it"),

@@ -15,7 +15,7 @@ use super::super::{Actuator, join};
 use crate::error::ActError;
 use crate::files;
 use crate::journal::{Priority, Record, ThreadId};
-use crate::priority::{self, PriorityFields, Rights, is_refused};
+use crate::priority::{self, PriorityFields, PriorityRights, is_refused};
 use crate::scan::{self, SCANS_MAX};
 
 /// A thread, its present priority, and the fields to lower.
@@ -49,7 +49,7 @@ impl Actuator {
         to: Demotion,
         found: &[ThreadId],
     ) -> Result<bool, ActError> {
-        let all = Rights::are_all(&self.procs);
+        let all = PriorityRights::are_all(&self.procs);
         let mut to_lower = Vec::new();
         let mut results = Vec::new();
         for &thread in found {
@@ -89,8 +89,8 @@ impl Actuator {
         all: bool,
     ) -> Result<Option<ToLower>, ActError> {
         let rights = match all {
-            true => Rights::ALL,
-            false => Rights::over(&self.procs, thread.pid),
+            true => PriorityRights::ALL,
+            false => PriorityRights::over(&self.procs, thread.pid),
         };
         let demoted = &self.state(program)?.demoted;
         let before = priority::before(demoted, thread, &now);
@@ -104,7 +104,7 @@ impl Actuator {
             );
             self.note_gap(program, reason)?;
         }
-        let wanted = priority::to_lower(&now, &before, to, &Rights::ALL);
+        let wanted = priority::to_lower(&now, &before, to, &PriorityRights::ALL);
         if let Some(kept) = wanted.without(&what).in_words() {
             let needs = before.rights_needed();
             let pid = thread.pid;
