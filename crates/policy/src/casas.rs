@@ -42,14 +42,14 @@ pub struct Casas {
     programs: BTreeMap<ProgramId, Program>,
     curves: BTreeMap<ProgramId, Curve>,
     waiting: VecDeque<ProgramId>,
-    trial: Option<Trial>,
+    trial: Option<CoreCountTrial>,
     diff: ActionDiff,
     notes: Vec<Note>,
 }
 
 /// Trial of a new program alone, at one core count after another.
 #[derive(Debug)]
-struct Trial {
+struct CoreCountTrial {
     program: ProgramId,
     steps: Vec<CpuSet>,
     points: Vec<CurvePoint>,
@@ -148,7 +148,11 @@ impl Casas {
                 .and_then(|s| s.progress)
                 .is_some_and(|p| p.may_plan());
             if measurable {
-                self.trial = Some(Trial::new(program, observation.at_ns, &self.topology));
+                self.trial = Some(CoreCountTrial::new(
+                    program,
+                    observation.at_ns,
+                    &self.topology,
+                ));
             } else {
                 let profile = self.programs.get(&program).and_then(|p| p.profile.clone());
                 self.learn(
@@ -220,7 +224,7 @@ impl Casas {
     }
 }
 
-impl Trial {
+impl CoreCountTrial {
     fn new(program: ProgramId, at_ns: u64, topology: &Topology) -> Self {
         let steps = steps(topology);
         let deadline_ns = at_ns + 2 * steps.len() as u64 * (SETTLE_NS + MEASURE_NS);

@@ -30,7 +30,7 @@ mod residual;
 use usher_model::{Curve, CurvePoint};
 
 pub use collapse::{Collapse, collapses};
-pub use law::Law;
+pub use law::ScalabilityLaw;
 
 /// Least standard error of a rate, even if given as exact: no run repeats to less than a hundredth.
 const ERROR_MIN: f64 = 0.01;
@@ -55,7 +55,7 @@ pub struct CurveFit {
     pub confidence: f64,
     /// The law; `None` where the samples are too far apart for any law and the curve consists
     /// of the samples.
-    pub law: Option<Law>,
+    pub law: Option<ScalabilityLaw>,
     /// The core count below which the program collapses, if the samples show it.
     pub collapse: Option<Collapse>,
 }

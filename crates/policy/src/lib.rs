@@ -10,15 +10,15 @@ pub mod fit;
 pub mod planfile;
 pub mod seating;
 mod simple;
+mod suspendable;
 pub mod timeshare;
 pub mod usher;
-mod yielding;
 
-pub use background::{Regulated, Thresholds};
+pub use background::{RegulatedPolicy, Thresholds};
 pub use casas::Casas;
 pub use simple::{Equal, Linux};
+pub use suspendable::SuspendablePolicy;
 pub use usher::Usher;
-pub use yielding::Yielding;
 
 use usher_model::{Decision, Observation, Topology};
 
@@ -59,12 +59,12 @@ pub fn by_name_with(
 ) -> Option<Box<dyn Policy + Send>> {
     let name = NAMES.into_iter().find(|known| *known == name)?;
     let machine = topology.clone();
-    let seating = Yielding::new(
+    let seating = SuspendablePolicy::new(
         topology.clone(),
         Box::new(move || seating(name, machine.clone())),
     );
     Some(Box::new(
-        Regulated::new(seating).with_thresholds(thresholds),
+        RegulatedPolicy::new(seating).with_thresholds(thresholds),
     ))
 }
 

@@ -52,7 +52,7 @@ pub use request::Request;
 use usher_model::{CpuSet, Plan, ProgramId, Seat, SeatMode, Topology};
 
 use crate::timeshare::time_sharing;
-use assign::{Assigned, split_domains, whole_domains};
+use assign::{SeatAssignment, split_domains, whole_domains};
 use candidate::{SeatCandidate, finite};
 
 /// A seating with its optimality gap.
@@ -166,7 +166,7 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
 }
 
 /// A method to seat candidates on a machine; returns `None` if it cannot seat all.
-type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<Assigned>;
+type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<SeatAssignment>;
 
 /// Returns the seats in the order of the candidates, and the gap of the weighted sum.
 fn seats(topology: &Topology, all: &CpuSet, candidates: &[SeatCandidate<'_>]) -> (Vec<Seat>, f64) {
@@ -216,7 +216,7 @@ fn seat_around_bound(
         .cloned()
         .collect();
     let assigned = match free.is_empty() {
-        true => Assigned {
+        true => SeatAssignment {
             seats: Vec::new(),
             capacities: Vec::new(),
             gap: 0.0,
@@ -289,7 +289,11 @@ fn share(
         .collect()
 }
 
-fn seated(topology: &Topology, candidates: &[SeatCandidate<'_>], assigned: &Assigned) -> Vec<Seat> {
+fn seated(
+    topology: &Topology,
+    candidates: &[SeatCandidate<'_>],
+    assigned: &SeatAssignment,
+) -> Vec<Seat> {
     let seats = assigned.seats.iter().zip(&assigned.capacities);
     let pairs = candidates.iter().zip(seats);
     pairs

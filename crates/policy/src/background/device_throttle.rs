@@ -42,7 +42,7 @@
 //! detection of its end.
 
 use super::budget::DelayBudget;
-use super::drain::Drain;
+use super::drain::DeviceDrain;
 
 /// Least quiet time after which the foreground counts as gone.
 pub const QUIET_NS_MIN: u64 = 20_000_000;
@@ -140,7 +140,7 @@ impl DecayingRate {
 
 /// Foreground requests since the device was last open.
 #[derive(Debug, Clone, Copy)]
-struct Burst {
+struct RequestBurst {
     first_ns: u64,
     /// Time of the second request, estimated from the samples.
     second_ns: Option<u64>,
@@ -195,14 +195,14 @@ pub struct DeviceThrottle {
     background: DecayingRate,
     reaction_ns: f64,
     stall_ns: f64,
-    burst: Option<Burst>,
+    burst: Option<RequestBurst>,
     /// Number of background programs at the last collision. The next misprediction is expected to
     /// meet the same number, although none uses the device during a stop.
     users: u32,
     notifies: bool,
     /// Learned delay by background requests after a stop, and the measurement in progress.
     residual_ns: f64,
-    drain: Option<Drain>,
+    drain: Option<DeviceDrain>,
     /// Cost of one misprediction, and quiet time of three gaps, both as of the last request.
     cost_ns: f64,
     quiet_ns: u64,
@@ -287,7 +287,7 @@ impl DeviceThrottle {
         self.last_ns = Some(last_ns);
         match &mut self.burst {
             None => {
-                self.burst = Some(Burst {
+                self.burst = Some(RequestBurst {
                     first_ns: last_ns,
                     second_ns: None,
                     requests: new_requests,
@@ -324,7 +324,11 @@ impl DeviceThrottle {
             let passed_ns = sample.at_ns.saturating_sub(self.charged_ns) as f64;
             self.budget.charge(self.cost_ns.min(passed_ns));
             self.charged_ns = sample.at_ns;
-            self.drain = Some(Drain::new(sample.at_ns, sample.background, outstanding_ns));
+            self.drain = Some(DeviceDrain::new(
+                sample.at_ns,
+                sample.background,
+                outstanding_ns,
+            ));
         }
     }
 

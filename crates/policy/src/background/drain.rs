@@ -9,7 +9,7 @@ use super::device_throttle::STALL_NS_MAX;
 
 /// Device use since a stop.
 #[derive(Debug, Clone, Copy)]
-pub struct Drain {
+pub struct DeviceDrain {
     stopped_ns: u64,
     /// Number of background requests at the stop.
     before: u64,
@@ -18,7 +18,7 @@ pub struct Drain {
     cost_ns: f64,
 }
 
-impl Drain {
+impl DeviceDrain {
     /// Starts at a stop, after `requests` requests, with `charged_ns` of delay charged in advance.
     pub fn new(at_ns: u64, requests: u64, charged_ns: f64) -> Self {
         Self {
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn charges_unpredicted_delay_once() {
         let ms = |n: f64| n * 1e6;
-        let mut drain = Drain::new(1_000_000_000, 100, ms(8.0));
+        let mut drain = DeviceDrain::new(1_000_000_000, 100, ms(8.0));
         assert_eq!(drain.update(1_005_000_000, 105, ms(1.0)), 0.0);
         assert_eq!(drain.update(1_020_000_000, 112, ms(1.0)), ms(4.0));
         assert_eq!(drain.update(1_030_000_000, 112, ms(1.0)), 0.0);

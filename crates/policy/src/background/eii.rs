@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use usher_model::{ProgramId, Resource};
 
 use super::contention::{MeteringWindow, describe};
-use super::regulator::{Change, TickCtx};
+use super::regulator::{RegulationChange, TickCtx};
 
 /// Interval between checks, and length of a trial.
 pub const PERIOD_NS: u64 = 100_000_000;
@@ -59,7 +59,7 @@ pub(super) fn is_over(window: &MeteringWindow, ctx: &TickCtx) -> bool {
 
 impl Eii {
     /// Processes a sample; returns the change to make.
-    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
+    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<RegulationChange> {
         match std::mem::take(&mut self.phase) {
             Phase::New => {
                 self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
@@ -68,7 +68,9 @@ impl Eii {
             Phase::Stopped { until_ns } if ctx.at_ns >= until_ns => {
                 self.phase = Phase::Trial(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 let seconds = self.stop_ns / 1_000_000_000;
-                Some(Change::Continue(format!("trial after {seconds} s")))
+                Some(RegulationChange::Continue(format!(
+                    "trial after {seconds} s"
+                )))
             }
             stopped @ Phase::Stopped { .. } => {
                 self.phase = stopped;
@@ -84,7 +86,7 @@ impl Eii {
         id: ProgramId,
         mut window: MeteringWindow,
         ctx: &TickCtx,
-    ) -> Option<Change> {
+    ) -> Option<RegulationChange> {
         window.see(ctx.metering);
         if ctx.at_ns < window.from_ns() + PERIOD_NS {
             self.phase = Phase::Runs(window);
@@ -99,7 +101,7 @@ impl Eii {
         id: ProgramId,
         mut window: MeteringWindow,
         ctx: &TickCtx,
-    ) -> Option<Change> {
+    ) -> Option<RegulationChange> {
         window.see(ctx.metering);
         if !is_over(&window, ctx) {
             self.phase = Phase::Trial(window);
@@ -111,7 +113,12 @@ impl Eii {
     }
 
     /// Stops the program for `stop_ns` if there is contention; else it continues.
-    fn evaluate(&mut self, window: MeteringWindow, stop_ns: u64, ctx: &TickCtx) -> Option<Change> {
+    fn evaluate(
+        &mut self,
+        window: MeteringWindow,
+        stop_ns: u64,
+        ctx: &TickCtx,
+    ) -> Option<RegulationChange> {
         let found = window.contention(ctx.at_ns, ctx.metering, &self.used, ctx.thresholds);
         let Some(found) = found else {
             self.phase = Phase::Runs(window.next(ctx.at_ns, ctx.metering));
@@ -123,7 +130,7 @@ impl Eii {
         };
         let seconds = stop_ns / 1_000_000_000;
         let why = format!("{}; the stop lasts {seconds} s", describe(&found));
-        Some(Change::Stop(found, why))
+        Some(RegulationChange::Stop(found, why))
     }
 
     /// Time of the next check.

@@ -15,7 +15,7 @@ use usher_model::ProgramId;
 
 use super::contention::{MeteringWindow, describe};
 use super::eii::{PERIOD_NS, is_over, period_end};
-use super::regulator::{Change, TickCtx};
+use super::regulator::{RegulationChange, TickCtx};
 
 /// Least time for which a program runs after it blocked a foreground process.
 pub const GRACE_NS: u64 = 50_000_000;
@@ -39,7 +39,7 @@ enum Phase {
 
 impl Ipd {
     /// Processes a sample; returns the change to make.
-    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
+    pub fn update(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<RegulationChange> {
         let blocked = ctx.blocked_by(id);
         if blocked.is_some() {
             self.grace_until_ns = ctx.at_ns + GRACE_NS;
@@ -53,7 +53,7 @@ impl Ipd {
             Phase::Stopped(window) => match blocked {
                 Some(why) => {
                     self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
-                    Some(Change::Continue(why))
+                    Some(RegulationChange::Continue(why))
                 }
                 None => self.stopped(window, ctx),
             },
@@ -65,7 +65,7 @@ impl Ipd {
         id: ProgramId,
         mut window: MeteringWindow,
         ctx: &TickCtx,
-    ) -> Option<Change> {
+    ) -> Option<RegulationChange> {
         window.see(ctx.metering);
         let is_early = ctx.at_ns < window.from_ns() + PERIOD_NS;
         if is_early || ctx.at_ns < self.grace_until_ns {
@@ -80,10 +80,10 @@ impl Ipd {
         };
         self.phase = Phase::Stopped(MeteringWindow::new(ctx.at_ns, ctx.metering));
         let why = describe(&found);
-        Some(Change::Stop(found, why))
+        Some(RegulationChange::Stop(found, why))
     }
 
-    fn stopped(&mut self, mut window: MeteringWindow, ctx: &TickCtx) -> Option<Change> {
+    fn stopped(&mut self, mut window: MeteringWindow, ctx: &TickCtx) -> Option<RegulationChange> {
         window.see(ctx.metering);
         if !is_over(&window, ctx) {
             self.phase = Phase::Stopped(window);
@@ -94,7 +94,7 @@ impl Ipd {
             self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
             let percent = idle * 100.0;
             let why = format!("CPUs idle for {percent:.0} %, no disk request, nothing sent");
-            return Some(Change::Continue(why));
+            return Some(RegulationChange::Continue(why));
         }
         self.phase = Phase::Stopped(window.next(ctx.at_ns, ctx.metering));
         None

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Regulation of background work, which runs on the resources that the foreground leaves.
 //!
-//! [`Regulated`] wraps the policy that seats programs. Programs that arrive as background work
-//! ([`usher_model::Program::background`]) go to the regulator, which stops and continues them. All
-//! other programs go to the seating policy, which never receives background programs. Without
+//! [`RegulatedPolicy`] wraps the policy that seats programs. Programs that arrive as background
+//! work ([`usher_model::Program::background`]) go to the regulator, which stops and continues them.
+//! All other programs go to the seating policy, which never receives background programs. Without
 //! background work the seating policy is called as if it were alone.
 //!
 //! There are three regulations. `eii` and `ipd` are paper 2's and share its contention test (module
@@ -11,7 +11,7 @@
 //! [`device_throttle`]) and one for the CPUs ([`cpus`]), each with a delay [`budget`].
 //!
 //! *Two sampling rates*. Regulation samples the meter tens of times per second. A sample of every
-//! program is more expensive, and the seating policy requests it when needed. [`Regulated`]
+//! program is more expensive, and the seating policy requests it when needed. [`RegulatedPolicy`]
 //! therefore requests samples of the meter alone ([`SampleScope::Meter`]), and complete samples
 //! when the seating policy is due. The seating policy receives only complete samples, since a meter
 //! sample contains no programs. Events that arrive with a meter sample are queued, and a complete
@@ -47,13 +47,13 @@ const FULL_REQUESTS_MAX: u32 = 3;
 
 /// A seating policy combined with the regulation of background programs.
 #[derive(Debug)]
-pub struct Regulated<P> {
+pub struct RegulatedPolicy<P> {
     inner: P,
     regulator: Regulator,
     /// Programs known to the seating policy.
     foreground: BTreeSet<ProgramId>,
     /// Events that the seating policy has not received yet.
-    pending: Pending,
+    pending: PendingInput,
     /// Time at which the seating policy is due.
     due_ns: Option<u64>,
     /// CPUs in the last observation of the seating policy.
@@ -66,19 +66,19 @@ pub struct Regulated<P> {
 }
 
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingInput {
     events: Vec<Event>,
     failed: Vec<FailedAction>,
 }
 
-impl<P: Policy> Regulated<P> {
+impl<P: Policy> RegulatedPolicy<P> {
     /// Wraps a policy, with paper 2's thresholds.
     pub fn new(inner: P) -> Self {
         Self {
             inner,
             regulator: Regulator::default(),
             foreground: BTreeSet::new(),
-            pending: Pending::default(),
+            pending: PendingInput::default(),
             due_ns: None,
             usable: None,
             full_requests: 0,
@@ -231,7 +231,7 @@ impl<P: Policy> Regulated<P> {
     }
 }
 
-impl<P: Policy> Policy for Regulated<P> {
+impl<P: Policy> Policy for RegulatedPolicy<P> {
     fn name(&self) -> &'static str {
         self.inner.name()
     }

@@ -52,7 +52,7 @@ impl TickCtx<'_> {
 
 /// Change that a regulation requests.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Change {
+pub(super) enum RegulationChange {
     /// Stop the program.
     Stop(Contention, String),
     /// Continue the program.
@@ -108,16 +108,18 @@ impl BackgroundProgram {
     }
 
     /// Updates the program's state; returns a log message unless it is suppressed.
-    fn change(&mut self, at_ns: u64, change: Change) -> Option<String> {
+    fn change(&mut self, at_ns: u64, change: RegulationChange) -> Option<String> {
         let (log, runs, message) = match change {
-            Change::Stop(reason, reason_text) => {
+            RegulationChange::Stop(reason, reason_text) => {
                 self.stops += 1;
                 self.reason = Some(reason);
                 self.reason_text = Some(reason_text.clone());
                 (0, false, format!("stopped: {reason_text}"))
             }
-            Change::Continue(reason_text) => (1, true, format!("continues: {reason_text}")),
-            Change::GraceRun(reason_text) => {
+            RegulationChange::Continue(reason_text) => {
+                (1, true, format!("continues: {reason_text}"))
+            }
+            RegulationChange::GraceRun(reason_text) => {
                 (2, true, format!("runs despite contention: {reason_text}"))
             }
         };
@@ -146,7 +148,7 @@ impl BackgroundProgram {
 
 /// Result of one sample for all background programs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct RegulatorOutput {
     pub actions: Vec<Action>,
     pub notes: Vec<Note>,
     pub wake_ns: Option<u64>,
@@ -242,7 +244,7 @@ impl Regulator {
     }
 
     /// Processes an observation and decides.
-    pub fn update(&mut self, observation: &Observation) -> Outcome {
+    pub fn update(&mut self, observation: &Observation) -> RegulatorOutput {
         let at_ns = observation.at_ns;
         let lacks_figures = self.lacks_figures(at_ns, observation.metering.is_some());
         if let Some(metering) = &observation.metering {
@@ -253,7 +255,7 @@ impl Regulator {
         let wanted = wanted.map(|(&id, member)| (id, !member.running && !lacks_figures));
         actions.extend(self.diff.freeze_where(wanted));
         let wake_ns = self.wake_ns(at_ns, observation.metering.as_ref());
-        Outcome {
+        RegulatorOutput {
             actions,
             notes: std::mem::take(&mut self.notes),
             wake_ns: wake_ns.map(|wake_ns| wake_ns.max(at_ns + SAMPLE_NS_MIN)),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Shares at which background work counts as contending and the machine as idle, each 0..=1. The
 /// defaults are paper 2's; `usher bench calibrate` finds the values for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "UncheckedThresholds")]
 pub struct Thresholds {
     /// Background share of the used CPU time below which foreground work wants CPUs: 80..90 %
     /// (section 4.4).
@@ -70,7 +70,7 @@ impl Thresholds {
 /// Thresholds as parsed, before the check; missing thresholds have paper 2's value.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Unchecked {
+struct UncheckedThresholds {
     cpu: f64,
     disk: f64,
     network: f64,
@@ -78,7 +78,7 @@ struct Unchecked {
     ipd_idle: f64,
 }
 
-impl Default for Unchecked {
+impl Default for UncheckedThresholds {
     fn default() -> Self {
         let Thresholds {
             cpu,
@@ -97,10 +97,10 @@ impl Default for Unchecked {
     }
 }
 
-impl TryFrom<Unchecked> for Thresholds {
+impl TryFrom<UncheckedThresholds> for Thresholds {
     type Error = ThresholdError;
 
-    fn try_from(read: Unchecked) -> Result<Self, ThresholdError> {
+    fn try_from(read: UncheckedThresholds) -> Result<Self, ThresholdError> {
         let thresholds = Self {
             cpu: read.cpu,
             disk: read.disk,

@@ -29,7 +29,7 @@ use super::cpus::{ACTIVE_NS, CONTENDED_NS, CpuThrottle, CpuWindow, WINDOW_NS_MIN
 use super::device_throttle::{
     DISK, DeviceSample, DeviceThrottle, LINK, NO_NOTIFY_NS, RecentUse, Requests,
 };
-use super::regulator::{Change, TickCtx};
+use super::regulator::{RegulationChange, TickCtx};
 
 /// A program uses a device for this long after its last request.
 pub const USING_NS: u64 = 100_000_000;
@@ -213,7 +213,7 @@ impl Controller {
     }
 
     /// Processes a sample; returns the changes to make.
-    pub fn update(&mut self, ctx: &TickCtx) -> Vec<(ProgramId, Change)> {
+    pub fn update(&mut self, ctx: &TickCtx) -> Vec<(ProgramId, RegulationChange)> {
         for (id, member) in &mut self.members {
             if let Some(usage) = ctx.metering.background.get(id) {
                 member.read(usage, ctx);
@@ -280,7 +280,7 @@ impl Controller {
         member.uses(at_ns).filter(closed).collect()
     }
 
-    fn evaluate(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<Change> {
+    fn evaluate(&mut self, id: ProgramId, ctx: &TickCtx) -> Option<RegulationChange> {
         let at_ns = ctx.at_ns;
         let blocked = ctx.blocked_by(id);
         let member = self.members.get(&id)?;
@@ -291,18 +291,20 @@ impl Controller {
             }
             let (contention, why) = self.reason(closed[0]);
             self.members.get_mut(&id)?.stop(at_ns);
-            return Some(Change::Stop(contention, why));
+            return Some(RegulationChange::Stop(contention, why));
         };
         let is_long = at_ns >= stopped_ns + STOPPED_NS_MAX;
         let is_blocking = blocked.is_some();
         let change = match blocked {
-            Some(why) => Change::GraceRun(why),
-            None if closed.is_empty() => Change::Continue(self.describe_open(member, at_ns)),
-            None if is_long => Change::GraceRun(long_enough()),
+            Some(why) => RegulationChange::GraceRun(why),
+            None if closed.is_empty() => {
+                RegulationChange::Continue(self.describe_open(member, at_ns))
+            }
+            None if is_long => RegulationChange::GraceRun(long_enough()),
             None => return None,
         };
         let member = self.members.get_mut(&id)?;
-        if matches!(change, Change::GraceRun(_)) {
+        if matches!(change, RegulationChange::GraceRun(_)) {
             member.start_grace(at_ns, is_blocking);
         }
         member.resume(at_ns);

@@ -22,7 +22,7 @@ const ROUNDS: usize = 6;
 
 /// A universal scalability law: `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Law {
+pub struct ScalabilityLaw {
     /// Progress per second on one core, λ.
     pub lambda: f64,
     /// Contention, σ >= 0: the serial part of Amdahl's law.
@@ -31,7 +31,7 @@ pub struct Law {
     pub kappa: f64,
 }
 
-impl Law {
+impl ScalabilityLaw {
     /// Progress per second on `cores` cores; proportional below one core.
     pub fn rate(&self, cores: f64) -> f64 {
         match cores < 1.0 {
@@ -55,15 +55,15 @@ impl Law {
 }
 
 /// Rows `row . (a, b, c) = right`, each to be met within one standard error.
-struct Rows {
+struct WeightedRows {
     left: Vec<[f64; 3]>,
     right: Vec<f64>,
 }
 
 /// The most probable law; `None` where the numbers overflow.
-pub(super) fn fit(samples: &[CurvePoint]) -> Option<Law> {
+pub(super) fn fit(samples: &[CurvePoint]) -> Option<ScalabilityLaw> {
     let first = samples.first()?;
-    let prior = Law {
+    let prior = ScalabilityLaw {
         lambda: 1.0,
         sigma: SIGMA.0,
         kappa: KAPPA.0,
@@ -75,8 +75,8 @@ pub(super) fn fit(samples: &[CurvePoint]) -> Option<Law> {
     Some(law)
 }
 
-fn rows(samples: &[CurvePoint], a: f64) -> Rows {
-    let mut rows = Rows {
+fn rows(samples: &[CurvePoint], a: f64) -> WeightedRows {
+    let mut rows = WeightedRows {
         left: vec![
             [-SIGMA.0 / (SIGMA.1 * a), 1.0 / (SIGMA.1 * a), 0.0],
             [-KAPPA.0 / (KAPPA.1 * a), 0.0, 1.0 / (KAPPA.1 * a)],
@@ -96,13 +96,13 @@ fn rows(samples: &[CurvePoint], a: f64) -> Rows {
 }
 
 /// Least squares with b, c >= 0, by active sets.
-fn least_squares(rows: &Rows) -> Option<Law> {
-    let mut best: Option<(f64, Law)> = None;
+fn least_squares(rows: &WeightedRows) -> Option<ScalabilityLaw> {
+    let mut best: Option<(f64, ScalabilityLaw)> = None;
     for free in [&[0, 1, 2][..], &[0, 1], &[0, 2], &[0]] {
         let Some((loss, [a, b, c])) = solve(rows, free) else {
             continue;
         };
-        let law = Law {
+        let law = ScalabilityLaw {
             lambda: a.recip(),
             sigma: b / a,
             kappa: c / a,
@@ -119,7 +119,7 @@ fn least_squares(rows: &Rows) -> Option<Law> {
 }
 
 /// Unconstrained least squares over the parameters `free`; the others are zero.
-fn solve(rows: &Rows, free: &[usize]) -> Option<(f64, [f64; 3])> {
+fn solve(rows: &WeightedRows, free: &[usize]) -> Option<(f64, [f64; 3])> {
     let mut columns = Vec::with_capacity(free.len());
     let mut lengths = Vec::with_capacity(free.len());
     for &parameter in free {

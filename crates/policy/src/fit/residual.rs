@@ -15,7 +15,7 @@
 use usher_model::CurvePoint;
 
 use super::cholesky::{Cholesky, dot};
-use super::law::{KAPPA, Law, SIGMA};
+use super::law::{KAPPA, SIGMA, ScalabilityLaw};
 
 /// Standard deviation of the residual, in logarithms.
 pub(super) const MISFIT: f64 = 0.1;
@@ -28,7 +28,7 @@ const LEVEL: f64 = 10.0;
 
 /// The residual given the samples.
 pub(super) struct Residual {
-    law: Law,
+    law: ScalabilityLaw,
     /// Core count below which the program collapses.
     upper: f64,
     cores: Vec<f64>,
@@ -42,7 +42,7 @@ impl Residual {
     /// Returns `None` where the numbers overflow.
     pub fn new(
         samples: &[CurvePoint],
-        law: &Law,
+        law: &ScalabilityLaw,
         trend: &impl Fn(f64) -> f64,
         upper: f64,
     ) -> Option<Self> {

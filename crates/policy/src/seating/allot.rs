@@ -12,7 +12,7 @@
 //! so [`work`] computes the cost in advance and the caller falls back to `relax`.
 //!
 //! The optimal allocations are the paths along which the recurrence holds with equality, up to the
-//! total rounding of the prices; [`Table::optima`] enumerates them in a fixed order.
+//! total rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
 
 use super::options::{OptionTable, Radix};
 
@@ -27,7 +27,7 @@ pub(super) fn work_max(supply: &[u32]) -> u128 {
 
 const INFEASIBLE: u64 = u64::MAX;
 
-/// Upper bound of the steps of [`Table::new`] for this many candidates.
+/// Upper bound of the steps of [`RecurrenceTable::new`] for this many candidates.
 pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
     let spare = |m: u32| match supply {
         [_] => (m as usize).saturating_sub(candidates) as u128,
@@ -42,7 +42,7 @@ pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
 
 /// The solved recurrence.
 #[derive(Debug)]
-pub(super) struct Table<'a> {
+pub(super) struct RecurrenceTable<'a> {
     tables: &'a [OptionTable],
     radix: Radix,
     start: usize,
@@ -50,7 +50,7 @@ pub(super) struct Table<'a> {
     least: Vec<u64>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> RecurrenceTable<'a> {
     /// Solves the recurrence for the candidates' options.
     pub fn new(tables: &'a [OptionTable], supply: &[u32]) -> Self {
         let radix = Radix::new(supply);
@@ -99,8 +99,8 @@ impl<'a> Table<'a> {
         if self.least().is_none() {
             return found;
         }
-        let mut path: Vec<Step> = Vec::new();
-        let mut at = Step {
+        let mut path: Vec<EnumerationStep> = Vec::new();
+        let mut at = EnumerationStep {
             state: self.start,
             slack: self.tables.len() as u64,
             choice: 0,
@@ -115,7 +115,7 @@ impl<'a> Table<'a> {
             }
             match path.pop() {
                 Some(step) if found.len() < limit => {
-                    at = Step {
+                    at = EnumerationStep {
                         choice: step.choice + 1,
                         ..step
                     };
@@ -127,7 +127,7 @@ impl<'a> Table<'a> {
 
     /// The first option of candidate `i`, starting from the step's, that loses no more than the
     /// slack; and the following step.
-    fn tight(&self, i: usize, at: Step) -> Option<(Step, Step)> {
+    fn tight(&self, i: usize, at: EnumerationStep) -> Option<(EnumerationStep, EnumerationStep)> {
         let states = self.radix.states;
         let here = self.least[i * states + at.state];
         let next = &self.least[(i + 1) * states..];
@@ -138,11 +138,11 @@ impl<'a> Table<'a> {
             let state = at.state - self.radix.index(&choice.take);
             let lost = choice.price.saturating_add(next[state]) - here;
             let slack = at.slack.checked_sub(lost)?;
-            let taken = Step {
+            let taken = EnumerationStep {
                 choice: index,
                 ..at
             };
-            let then = Step {
+            let then = EnumerationStep {
                 state,
                 slack,
                 choice: 0,
@@ -156,7 +156,7 @@ impl<'a> Table<'a> {
 /// Position of the enumeration: the remaining units, the remaining slack, and the next option (or
 /// the option taken).
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct EnumerationStep {
     state: usize,
     slack: u64,
     choice: usize,

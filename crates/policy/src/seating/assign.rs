@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 
 use usher_model::{CpuSet, Topology};
 
-use super::allot::{self, Table};
+use super::allot::{self, RecurrenceTable};
 use super::candidate::SeatCandidate;
 use super::interference::Interference;
 use super::options::{OptionTable, option_table, quantise};
-use super::place::{Demand, Group, Objective, Placed, Score, place};
+use super::place::{Demand, Objective, PlacementScore, UnitGroup, UnitPlacement, place};
 use super::relax;
-use super::units::{Allotment, Class, Pool, Unit};
+use super::units::{Allotment, Unit, UnitClass, UnitPool};
 
 /// Steps of placement search per plan, at the first level and below.
 const STEPS: u32 = 4_000;
@@ -33,7 +33,7 @@ const OPTIMA_MAX: usize = 1_000;
 
 /// CPUs of each candidate, in the order of the candidates.
 #[derive(Debug)]
-pub(super) struct Assigned {
+pub(super) struct SeatAssignment {
     pub seats: Vec<CpuSet>,
     /// Capacities of these CPUs.
     pub capacities: Vec<f64>,
@@ -45,8 +45,8 @@ pub(super) struct Assigned {
 pub(super) fn whole_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
-) -> Option<Assigned> {
-    let pool = Pool::of_domains(machine, candidates);
+) -> Option<SeatAssignment> {
+    let pool = UnitPool::of_domains(machine, candidates);
     let interference = Interference::at_controller(candidates);
     let levels: [Level; 2] = [
         |unit| unit.package,
@@ -65,8 +65,8 @@ pub(super) fn whole_domains(
 pub(super) fn split_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
-) -> Option<Assigned> {
-    let pool = Pool::of_cores(machine, candidates);
+) -> Option<SeatAssignment> {
+    let pool = UnitPool::of_cores(machine, candidates);
     let interference = Interference::in_domain(machine, candidates);
     assign(
         candidates,
@@ -82,17 +82,17 @@ type Level = fn(&Unit) -> usize;
 
 fn assign(
     candidates: &[SeatCandidate<'_>],
-    pool: &Pool,
+    pool: &UnitPool,
     levels: &[Level],
     interference: &Interference,
     objective: Objective,
-) -> Option<Assigned> {
+) -> Option<SeatAssignment> {
     if candidates.len() > pool.units.len() {
         return None;
     }
     let (allotments, gap) = allotments(candidates, &pool.classes, &pool.supply())?;
     let all: Vec<usize> = (0..pool.units.len()).collect();
-    let mut best: Option<(Score, u32, &Allotment, PlacementJob)> = None;
+    let mut best: Option<(PlacementScore, u32, &Allotment, PlacementJob)> = None;
     let mut steps = STEPS;
     let mut packed = 0;
     for (tried, allotment) in allotments.iter().enumerate() {
@@ -130,7 +130,7 @@ fn assign(
             .map(|(&count, class)| f64::from(count) * class.capacity)
             .sum()
     };
-    Some(Assigned {
+    Some(SeatAssignment {
         capacities: allotment.iter().map(capacity).collect(),
         seats,
         gap,
@@ -140,7 +140,7 @@ fn assign(
 /// Optimal allotments, or a good one with its gap.
 fn allotments(
     candidates: &[SeatCandidate<'_>],
-    classes: &[Class],
+    classes: &[UnitClass],
     supply: &[u32],
 ) -> Option<(Vec<Allotment>, f64)> {
     if allot::work(candidates.len(), supply) > allot::work_max(supply) {
@@ -154,7 +154,7 @@ fn allotments(
     // The unit of the prices grows until the least sum is below the cap.
     for coarser in [0, 20, 40, 80, 160, 320, 640, 1280] {
         let cap = quantise(&mut tables, coarser);
-        let solved = Table::new(&tables, supply);
+        let solved = RecurrenceTable::new(&tables, supply);
         let least = solved.least()?;
         if least < cap || coarser == 1280 {
             let choices: usize = tables.iter().map(Vec::len).sum();
@@ -185,12 +185,12 @@ fn demands(allotment: &Allotment) -> Vec<Demand> {
 struct PlacementJob {
     demands: Vec<Demand>,
     groups: Vec<Vec<usize>>,
-    placed: Placed,
+    placed: UnitPlacement,
 }
 
 impl PlacementJob {
     fn new(
-        pool: &Pool,
+        pool: &UnitPool,
         units: &[usize],
         level: Level,
         demands: Vec<Demand>,
@@ -206,7 +206,7 @@ impl PlacementJob {
                 .push(unit);
         }
         let groups: Vec<Vec<usize>> = by_key.into_values().collect();
-        let unit_groups: Vec<Group> = groups
+        let unit_groups: Vec<UnitGroup> = groups
             .iter()
             .map(|units| unit_group(pool, units, objective))
             .collect();
@@ -221,7 +221,7 @@ impl PlacementJob {
     /// Distributes the units, after placing them at the levels below.
     fn seat(
         &self,
-        pool: &Pool,
+        pool: &UnitPool,
         below: &[Level],
         interference: &Interference,
         objective: Objective,
@@ -259,7 +259,7 @@ impl PlacementJob {
     }
 }
 
-fn unit_group(pool: &Pool, units: &[usize], objective: Objective) -> Group {
+fn unit_group(pool: &UnitPool, units: &[usize], objective: Objective) -> UnitGroup {
     let mut slots = vec![0; pool.classes.len()];
     for &unit in units {
         slots[pool.units[unit].class] += 1;
@@ -268,11 +268,11 @@ fn unit_group(pool: &Pool, units: &[usize], objective: Objective) -> Group {
         Objective::Separate => 0,
         Objective::LeastInterference => units.first().map_or(0, |&unit| pool.units[unit].package),
     };
-    Group { slots, parent }
+    UnitGroup { slots, parent }
 }
 
 /// Gives the lowest units of each class to the first candidate, the next to the second, and so on.
-fn hand_out(pool: &Pool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
+fn hand_out(pool: &UnitPool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
     let mut next = vec![0; pool.classes.len()];
     for demand in demands {
         let of_class = units

@@ -8,7 +8,7 @@
 //! relative `n` * 6e-14) count as equal.
 
 use super::candidate::SeatCandidate;
-use super::units::Class;
+use super::units::UnitClass;
 
 /// One possible allocation to a candidate.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl Radix {
 pub(super) fn option_table(
     candidate: &SeatCandidate<'_>,
     index: usize,
-    classes: &[Class],
+    classes: &[UnitClass],
     units_max: u32,
 ) -> OptionTable {
     let supply: Vec<u32> = classes
@@ -115,7 +115,7 @@ pub(super) fn option_table(
 /// spinning threads.
 pub(super) fn cost_of(
     candidate: &SeatCandidate<'_>,
-    classes: &[Class],
+    classes: &[UnitClass],
     take: &[u32],
 ) -> Option<f64> {
     let mut capacity = 0.0;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides how many units of which group (package, NUMA node, domain) each candidate gets.
 //!
-//! The amounts are fixed, so every placement has the same ANTT. The best placement by [`Score`] is
-//! searched in two passes:
+//! The amounts are fixed, so every placement has the same ANTT. The best placement by
+//! [`PlacementScore`] is searched in two passes:
 //!
 //! 1. `greedy` packs: for x = 0, 1, 2, … it tries to use only x groups that hold several
 //!    candidates. Each other group goes to the candidate with the largest remaining demand; the
 //!    rest is fitted into the x groups. For groups of equal size, the final x is the least
 //!    possible.
-//! 2. `Search` is a branch and bound over the candidates in their order, each filling low groups
-//!    first, over groups that still differ. It returns the best placement that comes first in that
-//!    order or, when its step budget is spent, the best one found.
+//! 2. `PlacementSearch` is a branch and bound over the candidates in their order, each filling low
+//!    groups first, over groups that still differ. It returns the best placement that comes first
+//!    in that order or, when its step budget is spent, the best one found.
 //!
 //! Both are deterministic: the budget counts steps, not time.
 
@@ -18,7 +18,7 @@ use super::interference::Interference;
 
 /// A group of units.
 #[derive(Debug, Clone)]
-pub(super) struct Group {
+pub(super) struct UnitGroup {
     /// Units of each class.
     pub slots: Vec<u32>,
     /// The larger group that contains this one.
@@ -44,19 +44,19 @@ pub(super) enum Objective {
 
 /// Score of a placement; the smallest is best, compared lexicographically. The last component is
 /// the number of (candidate, parent) pairs.
-pub(super) type Score = [u64; 4];
+pub(super) type PlacementScore = [u64; 4];
 
 /// Number of units of each demand in each group: `amounts[demand][group]`.
 #[derive(Debug, Clone)]
-pub(super) struct Placed {
-    pub score: Score,
+pub(super) struct UnitPlacement {
+    pub score: PlacementScore,
     pub amounts: Vec<Vec<u32>>,
 }
 
 /// A partial placement.
 #[derive(Debug, Clone)]
 pub(super) struct PartialPlacement<'a> {
-    groups: &'a [Group],
+    groups: &'a [UnitGroup],
     interference: &'a Interference,
     free: Vec<Vec<u32>>,
     candidates: Vec<Vec<usize>>,
@@ -67,7 +67,7 @@ pub(super) struct PartialPlacement<'a> {
 }
 
 impl<'a> PartialPlacement<'a> {
-    fn new(groups: &'a [Group], interference: &'a Interference) -> Self {
+    fn new(groups: &'a [UnitGroup], interference: &'a Interference) -> Self {
         Self {
             groups,
             interference,
@@ -80,7 +80,7 @@ impl<'a> PartialPlacement<'a> {
         }
     }
 
-    fn score(&self, objective: Objective) -> Score {
+    fn score(&self, objective: Objective) -> PlacementScore {
         match objective {
             Objective::Separate => [
                 self.shared,
@@ -158,19 +158,19 @@ impl<'a> PartialPlacement<'a> {
 
 /// The best placement found within a number of search steps.
 pub(super) fn place(
-    groups: &[Group],
+    groups: &[UnitGroup],
     demands: &[Demand],
     interference: &Interference,
     objective: Objective,
     steps: &mut u32,
-) -> Placed {
+) -> UnitPlacement {
     let pieces_after = pieces_after(groups, demands);
     let floor = floor(groups, demands, objective, pieces_after[0]);
     let first = greedy(groups, demands, interference, objective, &floor);
     if groups.len() < 2 || demands.len() < 2 && first.score[1] <= 1 {
         return lowest_first(groups, demands, first);
     }
-    let mut search = Search {
+    let mut search = PlacementSearch {
         placement: PartialPlacement::new(groups, interference),
         demands,
         objective,
@@ -189,9 +189,9 @@ pub(super) fn place(
 }
 
 /// Handles the case of a single group, where there is no choice.
-fn lowest_first(groups: &[Group], demands: &[Demand], first: Placed) -> Placed {
+fn lowest_first(groups: &[UnitGroup], demands: &[Demand], first: UnitPlacement) -> UnitPlacement {
     match groups.len() {
-        1 => Placed {
+        1 => UnitPlacement {
             amounts: demands.iter().map(|demand| vec![demand.count]).collect(),
             ..first
         },
@@ -201,17 +201,17 @@ fn lowest_first(groups: &[Group], demands: &[Demand], first: Placed) -> Placed {
 
 /// Packs for the fewest shared groups; see the module documentation.
 fn greedy(
-    groups: &[Group],
+    groups: &[UnitGroup],
     demands: &[Demand],
     interference: &Interference,
     objective: Objective,
-    floor: &Score,
-) -> Placed {
+    floor: &PlacementScore,
+) -> UnitPlacement {
     let mut by_size: Vec<usize> = (0..groups.len()).collect();
     by_size.sort_by_key(|&g| groups[g].slots.iter().sum::<u32>());
     let alike = groups.windows(2).all(|pair| pair[0].slots == pair[1].slots);
     let orders = if alike { &[true][..] } else { &[true, false] };
-    let mut best: Option<Placed> = None;
+    let mut best: Option<UnitPlacement> = None;
     let tries = match objective {
         Objective::Separate => floor[0] as usize..=groups.len(),
         Objective::LeastInterference => 0..=0,
@@ -237,7 +237,7 @@ fn greedy(
             break;
         }
     }
-    best.unwrap_or(Placed {
+    best.unwrap_or(UnitPlacement {
         score: [0; 4],
         amounts: Vec::new(),
     })
@@ -252,7 +252,7 @@ struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    fn new(groups: &'a [Group], demands: &'a [Demand], interference: &'a Interference) -> Self {
+    fn new(groups: &'a [UnitGroup], demands: &'a [Demand], interference: &'a Interference) -> Self {
         Self {
             placement: PartialPlacement::new(groups, interference),
             demands,
@@ -331,8 +331,8 @@ impl<'a> Packing<'a> {
         }
     }
 
-    fn placed(self, objective: Objective) -> Placed {
-        Placed {
+    fn placed(self, objective: Objective) -> UnitPlacement {
+        UnitPlacement {
             score: self.placement.score(objective),
             amounts: self.amounts,
         }
@@ -340,24 +340,24 @@ impl<'a> Packing<'a> {
 }
 
 /// Branch and bound.
-struct Search<'a> {
+struct PlacementSearch<'a> {
     placement: PartialPlacement<'a>,
     demands: &'a [Demand],
     objective: Objective,
     /// Least number of pieces that demands `i..` still add.
     pieces_after: Vec<u64>,
     amounts: Vec<Vec<u32>>,
-    best: Placed,
+    best: UnitPlacement,
     /// Whether `best` was found by the search itself: then only a better placement replaces it.
     own: bool,
     /// Whether `best` is known to be optimal.
     done: bool,
     /// Lower bound of all scores.
-    floor: Score,
+    floor: PlacementScore,
     steps: u32,
 }
 
-impl<'a> Search<'a> {
+impl<'a> PlacementSearch<'a> {
     fn cannot_improve(&self, from: usize) -> bool {
         let mut bound = self.placement.score(self.objective);
         let pieces = match self.objective {
@@ -373,7 +373,7 @@ impl<'a> Search<'a> {
 
     fn demand(&mut self, demand: usize) {
         let Some(it) = self.demands.get(demand) else {
-            self.best = Placed {
+            self.best = UnitPlacement {
                 score: self.placement.score(self.objective),
                 amounts: self.amounts.clone(),
             };
@@ -436,7 +436,7 @@ impl<'a> Search<'a> {
 }
 
 /// Least number of pieces that each candidate needs, summed from each demand on.
-fn pieces_after(groups: &[Group], demands: &[Demand]) -> Vec<u64> {
+fn pieces_after(groups: &[UnitGroup], demands: &[Demand]) -> Vec<u64> {
     let mut after = vec![0; demands.len() + 1];
     for i in (0..demands.len()).rev() {
         let opens = i == 0 || demands[i - 1].candidate != demands[i].candidate;
@@ -451,7 +451,12 @@ fn pieces_after(groups: &[Group], demands: &[Demand]) -> Vec<u64> {
 ///
 /// The groups of a single candidate take at most the largest chunks of the candidates' needs, cut
 /// at the largest group. The rest must fit into the shared groups.
-fn floor(groups: &[Group], demands: &[Demand], objective: Objective, pieces: u64) -> Score {
+fn floor(
+    groups: &[UnitGroup],
+    demands: &[Demand],
+    objective: Objective,
+    pieces: u64,
+) -> PlacementScore {
     let mut needs = std::collections::BTreeMap::<usize, u64>::new();
     for demand in demands {
         *needs.entry(demand.candidate).or_default() += u64::from(demand.count);

@@ -18,7 +18,7 @@
 
 use super::candidate::{SeatCandidate, finite};
 use super::options::cost_of;
-use super::units::{Allotment, Class};
+use super::units::{Allotment, UnitClass};
 
 /// Largest number of units that a candidate may gain in one jump.
 const JUMP_MAX: u32 = 16;
@@ -29,7 +29,7 @@ const PAIRS_MAX: usize = 200_000;
 /// A good allotment and its gap; `None` if not all candidates can be served.
 pub(super) fn allot(
     candidates: &[SeatCandidate<'_>],
-    classes: &[Class],
+    classes: &[UnitClass],
 ) -> Option<(Allotment, f64)> {
     let mut allocation = PartialAllocation::seeded(candidates, classes)?;
     allocation.grow();
@@ -44,7 +44,7 @@ pub(super) fn allot(
 /// An allotment under construction.
 struct PartialAllocation<'a> {
     candidates: &'a [SeatCandidate<'a>],
-    classes: &'a [Class],
+    classes: &'a [UnitClass],
     taken: Allotment,
     free: Vec<u32>,
     costs: Vec<f64>,
@@ -53,7 +53,7 @@ struct PartialAllocation<'a> {
 impl<'a> PartialAllocation<'a> {
     /// Gives every candidate the least that it needs, starting with those that fit the fewest
     /// units.
-    fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [Class]) -> Option<Self> {
+    fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [UnitClass]) -> Option<Self> {
         let mut allocation = Self {
             candidates,
             classes,
@@ -188,7 +188,7 @@ impl<'a> PartialAllocation<'a> {
 }
 
 /// Lower bound of the sum of costs of every allocation.
-pub(super) fn lower_bound(candidates: &[SeatCandidate<'_>], classes: &[Class]) -> f64 {
+pub(super) fn lower_bound(candidates: &[SeatCandidate<'_>], classes: &[UnitClass]) -> f64 {
     let total: f64 = classes
         .iter()
         .map(|c| c.capacity * f64::from(c.supply))
@@ -252,7 +252,7 @@ mod tests {
     use proptest::prelude::*;
     use usher_model::{Curve, ProgramId};
 
-    use super::super::allot::Table;
+    use super::super::allot::RecurrenceTable;
     use super::super::options::{OptionTable, option_table, quantise};
     use super::super::{Request, candidate::SeatCandidate};
     use super::*;
@@ -272,13 +272,17 @@ mod tests {
     }
 
     /// The least sum of costs, from the exact recurrence.
-    fn exact(candidates: &[SeatCandidate<'_>], classes: &[Class], supply: &[u32]) -> Option<f64> {
+    fn exact(
+        candidates: &[SeatCandidate<'_>],
+        classes: &[UnitClass],
+        supply: &[u32],
+    ) -> Option<f64> {
         let units_max = supply.iter().sum::<u32>() - (candidates.len() as u32 - 1);
         let mut tables: Vec<OptionTable> = (0..candidates.len())
             .map(|index| option_table(&candidates[index], index, classes, units_max))
             .collect();
         quantise(&mut tables, 0);
-        let path = Table::new(&tables, supply).optima(1).pop()?;
+        let path = RecurrenceTable::new(&tables, supply).optima(1).pop()?;
         Some(
             tables
                 .iter()
@@ -300,9 +304,9 @@ mod tests {
             let supply: Vec<u32> = kinds.iter().map(|kind| kind.1).collect();
             let served = programs.len().min(supply.iter().sum::<u32>() as usize);
             let programs = &programs[..served];
-            let classes: Vec<Class> = kinds
+            let classes: Vec<UnitClass> = kinds
                 .iter()
-                .map(|&(capacity, supply)| Class {
+                .map(|&(capacity, supply)| UnitClass {
                     capacity,
                     cores: capacity.ceil() as u32,
                     supply,

@@ -26,7 +26,7 @@ pub(super) struct Unit {
 
 /// Units that no prediction distinguishes.
 #[derive(Debug)]
-pub(super) struct Class {
+pub(super) struct UnitClass {
     /// Capacity of one unit.
     pub capacity: f64,
     /// Cores of one unit.
@@ -39,15 +39,15 @@ pub(super) struct Class {
 
 /// All units of an allocation.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct UnitPool {
     pub units: Vec<Unit>,
-    pub classes: Vec<Class>,
+    pub classes: Vec<UnitClass>,
 }
 
 /// Capacity in billionths, cores, and which candidates may use the unit.
-type Kind = (u64, u32, Vec<bool>);
+type UnitKind = (u64, u32, Vec<bool>);
 
-impl Pool {
+impl UnitPool {
     /// Whole last-level-cache domains.
     pub fn of_domains(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
         Self::gather(machine, candidates, |domain| vec![domain.cores.clone()])
@@ -71,7 +71,7 @@ impl Pool {
         cut: impl Fn(&Domain) -> Vec<Vec<CoreId>>,
     ) -> Self {
         let mut pool = Self::default();
-        let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
+        let mut kinds: BTreeMap<UnitKind, usize> = BTreeMap::new();
         for (domain, it) in machine.domains.iter().enumerate() {
             for cores in cut(it) {
                 let cpus = machine.cpus_of_cores(cores.iter().copied());
@@ -91,12 +91,17 @@ impl Pool {
         pool
     }
 
-    fn class_of(&mut self, kinds: &mut BTreeMap<Kind, usize>, kind: Kind, capacity: f64) -> usize {
+    fn class_of(
+        &mut self,
+        kinds: &mut BTreeMap<UnitKind, usize>,
+        kind: UnitKind,
+        capacity: f64,
+    ) -> usize {
         let next = self.classes.len();
         let (cores, open_to) = (kind.1, kind.2.clone());
         let class = *kinds.entry(kind).or_insert(next);
         if class == next {
-            self.classes.push(Class {
+            self.classes.push(UnitClass {
                 capacity,
                 cores,
                 supply: 0,

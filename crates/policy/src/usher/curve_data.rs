@@ -23,7 +23,7 @@ const SURE: f64 = 0.03;
 
 /// Origin of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum CurveOrigin {
     /// An earlier run, from the profile store.
     Profile,
     /// This run.
@@ -38,7 +38,7 @@ pub struct CurveEstimate {
     /// Confidence in the curve, 0..1.
     pub confidence: f64,
     /// Origin of the curve.
-    pub origin: Origin,
+    pub origin: CurveOrigin,
 }
 
 /// A program's profile and the rates measured in this run.
@@ -182,7 +182,7 @@ impl CurveData {
             _ => Some(CurveEstimate {
                 curve: self.corrected(profile),
                 confidence: profile_confidence(profile),
-                origin: Origin::Profile,
+                origin: CurveOrigin::Profile,
             }),
         }
     }
@@ -214,8 +214,8 @@ impl CurveData {
             return Some(best / estimate.curve.rate(compared.cores) * compared.over_sharing);
         }
         let source = match estimate.origin {
-            Origin::Measured => self.best_measured()?.0,
-            Origin::Profile => ProgressSource::Repetition,
+            CurveOrigin::Measured => self.best_measured()?.0,
+            CurveOrigin::Profile => ProgressSource::Repetition,
         };
         Some(best / self.shared.get(&source)?.rate)
     }
@@ -236,7 +236,7 @@ impl CurveData {
         Some(CurveEstimate {
             curve: fitted.curve,
             confidence: fitted.confidence,
-            origin: Origin::Measured,
+            origin: CurveOrigin::Measured,
         })
     }
 }
@@ -310,7 +310,7 @@ mod tests {
         curve_data.learn_shared(beats(900.0));
         assert_eq!(curve_data.shared_ntt(&estimate, 2.0), Some(3.0));
         let invented = CurveEstimate {
-            origin: Origin::Measured,
+            origin: CurveOrigin::Measured,
             ..estimate.clone()
         };
         assert_eq!(

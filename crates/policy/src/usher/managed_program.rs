@@ -12,7 +12,7 @@ use usher_model::{
     Topology,
 };
 
-use super::curve_data::{CurveData, CurveEstimate, Origin};
+use super::curve_data::{CurveData, CurveEstimate, CurveOrigin};
 use super::intervals::COMPARE_AGAIN_NS;
 use super::meter::{RateEstimate, RateMeter};
 use crate::seating::Request;
@@ -36,7 +36,7 @@ pub struct ManagedProgram {
     /// Measures the rate in the present placement.
     pub meter: RateMeter,
     /// Placement in which the rate is measured.
-    pub placement: Placement,
+    pub placement: MeasuredPlacement,
     /// Start of the present placement.
     pub placed_ns: u64,
     /// Best source of progress that the program reports.
@@ -68,7 +68,7 @@ pub struct ManagedProgram {
 
 /// Placement in which a program's rate is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Placement {
+pub enum MeasuredPlacement {
     /// Shared with all other programs, placed by the kernel.
     Shared,
     /// Alone on a seat of this capacity in cores.
@@ -95,7 +95,7 @@ impl ManagedProgram {
             program,
             curve_data,
             meter,
-            placement: Placement::Shared,
+            placement: MeasuredPlacement::Shared,
             placed_ns: at_ns,
             repetitions: (0.0, 0),
             source: None,
@@ -163,9 +163,9 @@ impl ManagedProgram {
     /// Stores a rate for the present placement; returns whether the estimate changes.
     pub fn learn(&mut self, estimate: RateEstimate) -> bool {
         match self.placement {
-            Placement::Shared => self.curve_data.learn_shared(estimate),
-            Placement::Seat(cores) => self.curve_data.learn_seat(cores, estimate),
-            Placement::Mixed => false,
+            MeasuredPlacement::Shared => self.curve_data.learn_shared(estimate),
+            MeasuredPlacement::Seat(cores) => self.curve_data.learn_seat(cores, estimate),
+            MeasuredPlacement::Mixed => false,
         }
     }
 
@@ -185,7 +185,7 @@ impl ManagedProgram {
     }
 
     /// Starts a new placement.
-    pub fn moved(&mut self, at_ns: u64, placement: Placement) {
+    pub fn moved(&mut self, at_ns: u64, placement: MeasuredPlacement) {
         self.placement = placement;
         self.placed_ns = at_ns;
         self.repetitions = (0.0, 0);
@@ -240,7 +240,7 @@ impl ManagedProgram {
     /// Whether the program was measured on a single core, which cannot be halved.
     fn stuck_at_one_core(&self) -> bool {
         self.curve_data.seats_measured() == 1
-            && matches!(self.placement, Placement::Seat(cores) if cores <= 1.0)
+            && matches!(self.placement, MeasuredPlacement::Seat(cores) if cores <= 1.0)
     }
 
     /// The curve for planning. Without data this is the *fair start*: the program is assumed to
@@ -263,7 +263,7 @@ impl ManagedProgram {
                 CurveEstimate {
                     curve,
                     confidence: 0.0,
-                    origin: Origin::Measured,
+                    origin: CurveOrigin::Measured,
                 }
             })
     }

@@ -59,7 +59,7 @@ use usher_model::{
 use self::compare::{Comparison, ComparisonSamples};
 use self::intervals::{CALM_NS, MEASURE_NS};
 use self::lend::{Lender, LendingContext, TICK_NS};
-use self::managed_program::{ManagedProgram, Placement};
+use self::managed_program::{ManagedProgram, MeasuredPlacement};
 use self::meter::SampleOutcome;
 use self::survey::Survey;
 use self::turns::{ProgramTurn, TurnSchedule};
@@ -247,7 +247,7 @@ impl Usher {
         for member in self.members.values_mut() {
             member.curve_data.forget_shared();
             member.drifted = false;
-            if member.placement == Placement::Shared {
+            if member.placement == MeasuredPlacement::Shared {
                 member.meter.moved(at_ns);
             }
         }
@@ -311,13 +311,15 @@ impl Usher {
                 }
                 SampleOutcome::NewPhase if !trusted => {}
                 // Where programs share CPUs, another program's phase may be the cause.
-                SampleOutcome::NewPhase if member.placement == Placement::Shared || paired => {
+                SampleOutcome::NewPhase
+                    if member.placement == MeasuredPlacement::Shared || paired =>
+                {
                     if !self.comparison.is_on() {
                         member.drifted = true;
                         self.comparison.new_phase(at_ns);
                     }
                 }
-                SampleOutcome::NewPhase if member.placement == Placement::Mixed => {}
+                SampleOutcome::NewPhase if member.placement == MeasuredPlacement::Mixed => {}
                 SampleOutcome::NewPhase => {
                     member.forget_phase(at_ns);
                     self.comparison.new_phase(at_ns);
@@ -421,12 +423,12 @@ impl Usher {
                 .iter()
                 .any(|loan| loan.owner == Some(*id) || loan.borrower == *id);
             let placement = match self.seats.get(id) {
-                None if self.turns.are_taken() => Placement::Mixed,
-                None => Placement::Shared,
+                None if self.turns.are_taken() => MeasuredPlacement::Mixed,
+                None => MeasuredPlacement::Shared,
                 Some(seat) if trades || self.seats.values().filter(|s| *s == seat).count() > 1 => {
-                    Placement::Mixed
+                    MeasuredPlacement::Mixed
                 }
-                Some(seat) => Placement::Seat(self.topology.capacity_of(seat)),
+                Some(seat) => MeasuredPlacement::Seat(self.topology.capacity_of(seat)),
             };
             if placement != member.placement {
                 member.moved(at_ns, placement);

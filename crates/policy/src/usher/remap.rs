@@ -48,21 +48,24 @@ pub fn remap(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet
 }
 
 /// A part of the machine: the whole, a package, the domains of a NUMA node in it, or a domain.
-enum Part {
+enum MachinePart {
     Domain(usize),
-    Parts(Vec<Part>),
+    Parts(Vec<MachinePart>),
 }
 
-fn machine(topology: &Topology) -> Part {
+fn machine(topology: &Topology) -> MachinePart {
     let package = |package: &usher_model::Package| {
-        let mut nodes: BTreeMap<&[usize], Vec<Part>> = BTreeMap::new();
+        let mut nodes: BTreeMap<&[usize], Vec<MachinePart>> = BTreeMap::new();
         for &domain in &package.domains {
             let node = topology.domains[domain].nodes.as_slice();
-            nodes.entry(node).or_default().push(Part::Domain(domain));
+            nodes
+                .entry(node)
+                .or_default()
+                .push(MachinePart::Domain(domain));
         }
-        Part::Parts(nodes.into_values().map(Part::Parts).collect())
+        MachinePart::Parts(nodes.into_values().map(MachinePart::Parts).collect())
     };
-    Part::Parts(topology.packages.iter().map(package).collect())
+    MachinePart::Parts(topology.packages.iter().map(package).collect())
 }
 
 /// The best mapping of one part to another: the overlap that it keeps and the pairs of domains.
@@ -70,17 +73,19 @@ fn machine(topology: &Topology) -> Part {
 fn exchange(
     topology: &Topology,
     overlap: &Overlap,
-    from: &Part,
-    to: &Part,
+    from: &MachinePart,
+    to: &MachinePart,
 ) -> Option<(i64, Vec<(usize, usize)>)> {
     match (from, to) {
-        (&Part::Domain(from), &Part::Domain(to)) => {
+        (&MachinePart::Domain(from), &MachinePart::Domain(to)) => {
             let kept = || (overlap.of(from, to), vec![(from, to)]);
             are_equal(topology, from, to).then(kept)
         }
-        (Part::Parts(from), Part::Parts(to)) if from.len() == to.len() && !from.is_empty() => {
-            let each = |one: &Part| -> Vec<_> {
-                let pair = |other: &Part| exchange(topology, overlap, one, other);
+        (MachinePart::Parts(from), MachinePart::Parts(to))
+            if from.len() == to.len() && !from.is_empty() =>
+        {
+            let each = |one: &MachinePart| -> Vec<_> {
+                let pair = |other: &MachinePart| exchange(topology, overlap, one, other);
                 to.iter().map(pair).collect()
             };
             let pairs: Vec<Vec<_>> = from.iter().map(each).collect();

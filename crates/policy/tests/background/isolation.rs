@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use usher_model::*;
-use usher_policy::{NAMES, Policy, Regulated, by_name};
+use usher_policy::{NAMES, Policy, RegulatedPolicy, by_name};
 
 use crate::world::*;
 
@@ -159,7 +159,7 @@ proptest! {
     /// order, and no event of background programs. It receives complete samples only.
     #[test]
     fn the_seating_policy_does_not_receive_background_work(all in prop::collection::vec(between(1..=6), 1..80)) {
-        let mut policy = Regulated::new(Recorder(std::rc::Rc::default()));
+        let mut policy = RegulatedPolicy::new(Recorder(std::rc::Rc::default()));
         let shown = std::rc::Rc::clone(&policy.inner().0);
         let mut all = all;
         // Time in which delayed events are delivered.
@@ -231,7 +231,7 @@ fn the_seating_policy_keeps_its_interval_and_gets_complete_samples() {
         shown: vec![],
         wake_after_ns: Some(730 * MS),
     };
-    let mut policy = Regulated::new(spy);
+    let mut policy = RegulatedPolicy::new(spy);
     let mut decision = policy.decide(&observation(0, vec![arrival(1), arrival(4)], true));
     let mut at_ns = 0;
     let mut full = 0;
@@ -265,7 +265,7 @@ fn events_of_a_meter_sample_wait_for_a_complete_sample() {
         shown: vec![],
         wake_after_ns: None,
     };
-    let mut policy = Regulated::new(spy);
+    let mut policy = RegulatedPolicy::new(spy);
     policy.decide(&observation(0, vec![arrival(1), arrival(4)], true));
     let repeated = Event::Repeated {
         program: ProgramId(1),

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use usher_model::*;
-use usher_policy::{Linux, Policy, Regulated};
+use usher_policy::{Linux, Policy, RegulatedPolicy};
 
 pub use crate::fixtures::{no_metering, program, topology};
 
@@ -245,7 +245,7 @@ impl World {
         }
     }
 
-    /// Runs under `Regulated` with the present thresholds.
+    /// Runs under `RegulatedPolicy` with the present thresholds.
     pub fn run_regulated(&mut self, ns: u64) {
         let mut policy = regulated(self.cpus);
         self.run(&mut policy, ns);
@@ -517,6 +517,6 @@ fn send(usage: Option<&mut Usage>, resource: Resource, at_ns: u64) {
 }
 
 /// A regulator around a policy that never acts.
-pub fn regulated(cpus: u32) -> Regulated<Linux> {
-    Regulated::new(Linux::new(topology(cpus)))
+pub fn regulated(cpus: u32) -> RegulatedPolicy<Linux> {
+    RegulatedPolicy::new(Linux::new(topology(cpus)))
 }

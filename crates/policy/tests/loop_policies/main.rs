@@ -11,9 +11,9 @@ mod properties;
 mod seats;
 mod shapes;
 mod spinning;
+mod suspendable;
 mod turns;
 mod world;
-mod yielding;
 
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;

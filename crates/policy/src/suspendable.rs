@@ -2,7 +2,7 @@
 //! A seating policy that gives no seats while another daemon plans the machine.
 //!
 //! Two daemons that plan the same CPUs would seat their programs on top of one
-//! another. [`Yielding`] therefore follows [`Event::Seating`]: while seats are
+//! another. [`SuspendablePolicy`] therefore follows [`Event::Seating`]: while seats are
 //! forbidden, it takes every seat back, continues every program that the
 //! seating policy had stopped, and leaves all programs to the kernel. When
 //! seats are allowed again, a new instance of the seating policy starts with
@@ -19,7 +19,7 @@ use crate::{Linux, Policy};
 pub type MakePolicy = Box<dyn Fn() -> Box<dyn Policy + Send> + Send>;
 
 /// A seating policy that can be suspended.
-pub struct Yielding {
+pub struct SuspendablePolicy {
     make: MakePolicy,
     topology: Topology,
     name: &'static str,
@@ -29,16 +29,16 @@ pub struct Yielding {
     forbidden: Option<String>,
 }
 
-impl std::fmt::Debug for Yielding {
+impl std::fmt::Debug for SuspendablePolicy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = f.debug_struct("Yielding");
+        let mut debug = f.debug_struct("SuspendablePolicy");
         debug.field("name", &self.name);
         debug.field("forbidden", &self.forbidden);
         debug.finish_non_exhaustive()
     }
 }
 
-impl Yielding {
+impl SuspendablePolicy {
     /// The policy that `make` returns, for this machine; seats are allowed at first.
     pub fn new(topology: Topology, make: MakePolicy) -> Self {
         let current = make();
@@ -81,7 +81,7 @@ impl Yielding {
     }
 }
 
-impl Policy for Yielding {
+impl Policy for SuspendablePolicy {
     fn name(&self) -> &'static str {
         self.name
     }
