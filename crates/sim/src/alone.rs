@@ -16,7 +16,7 @@ const DURATION_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Result of one repetition of a program that runs alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Alone {
+pub struct AloneResult {
     /// Duration in virtual seconds.
     pub seconds: f64,
     /// Work done, in nanoseconds of an undisturbed core.
@@ -33,7 +33,7 @@ pub fn alone(
     script: Arc<Script>,
     cpus: Option<&CpuSet>,
     seed: u64,
-) -> Option<Alone> {
+) -> Option<AloneResult> {
     let mut engine = Engine::new(machine.clone(), kernel.clone(), seed);
     let program = engine.arrive(script, false);
     engine.seat(program, cpus);
@@ -43,7 +43,7 @@ pub fn alone(
         SimEvent::Repeated { seconds, .. } => Some(seconds),
         SimEvent::Ended(_) => None,
     })?;
-    Some(Alone {
+    Some(AloneResult {
         seconds,
         work_ns: engine.work_ns(program),
         busy_cpus: engine.cpu_ns(program) / 1e9 / seconds,

@@ -21,7 +21,7 @@ use crate::machine::Machine;
 use crate::mix::MixEntry;
 use crate::oracle;
 use crate::parallel::each;
-use crate::parsec::Model;
+use crate::parsec::ParsecModel;
 
 /// The scheduling policy of a simulated run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl Scheduler {
             let fixed = Fixed::new(topology.clone(), seats);
             Box::new(Lending::new(fixed, topology.clone())) as Box<dyn Policy>
         };
-        let best = |policy: &dyn Fn(oracle::Seats) -> Box<dyn Policy>| {
+        let best = |policy: &dyn Fn(oracle::SeatsByName) -> Box<dyn Policy>| {
             policy(oracle::seats(machine, kernel, entries, policy))
         };
         match self {
@@ -136,7 +136,7 @@ impl Scheduler {
 
 /// Scalability class of a program, as in paper 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Class {
+pub enum ScalabilityClass {
     /// Good.
     G,
     /// Medium.
@@ -158,22 +158,22 @@ pub const BORDER: f64 = 0.15;
 
 /// Classifies a program by its best speed-up over the sequential program, relative to the number of
 /// cores.
-pub fn class_of(best_speedup: f64, cores: usize) -> Class {
+pub fn class_of(best_speedup: f64, cores: usize) -> ScalabilityClass {
     match best_speedup / cores as f64 {
-        share if share >= GOOD => Class::G,
-        share if share < POOR => Class::R,
-        _ => Class::Y,
+        share if share >= GOOD => ScalabilityClass::G,
+        share if share < POOR => ScalabilityClass::R,
+        _ => ScalabilityClass::Y,
     }
 }
 
 /// The other possible class of a program near a threshold.
-pub fn other_class(best_speedup: f64, cores: usize) -> Option<Class> {
+pub fn other_class(best_speedup: f64, cores: usize) -> Option<ScalabilityClass> {
     let near = |border: f64| (best_speedup / cores as f64 / border - 1.0).abs() <= BORDER;
     match class_of(best_speedup, cores) {
-        Class::G if near(GOOD) => Some(Class::Y),
-        Class::R if near(POOR) => Some(Class::Y),
-        Class::Y if near(GOOD) => Some(Class::G),
-        Class::Y if near(POOR) => Some(Class::R),
+        ScalabilityClass::G if near(GOOD) => Some(ScalabilityClass::Y),
+        ScalabilityClass::R if near(POOR) => Some(ScalabilityClass::Y),
+        ScalabilityClass::Y if near(GOOD) => Some(ScalabilityClass::G),
+        ScalabilityClass::Y if near(POOR) => Some(ScalabilityClass::R),
         _ => None,
     }
 }
@@ -202,14 +202,14 @@ pub struct CampaignProgram {
     /// the domain: the paper's figure 5.
     pub crowded: f64,
     /// Class of the program.
-    pub class: Class,
+    pub class: ScalabilityClass,
     /// The other class, if the program is near a threshold.
-    pub other: Option<Class>,
+    pub other: Option<ScalabilityClass>,
 }
 
 impl CampaignProgram {
     fn new(
-        model: &Model,
+        model: &ParsecModel,
         machine: &Machine,
         kernel: &Kernel,
         seconds: f64,
@@ -250,13 +250,13 @@ impl CampaignProgram {
 /// # Errors
 /// A program does not end when it runs alone.
 pub fn measure_programs(
-    models: &[Model],
+    models: &[ParsecModel],
     machine: &Machine,
     kernel: &Kernel,
     seconds: f64,
     seed: u64,
 ) -> Result<Vec<CampaignProgram>, Fault> {
-    let program = |model: &Model| {
+    let program = |model: &ParsecModel| {
         let starved = || Fault::Starved {
             program: model.name.clone(),
         };

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 
 use crate::campaign::{
-    Campaign, CampaignProgram, Class, MixRow, Scheduler, measure_programs, mixes,
+    Campaign, CampaignProgram, MixRow, ScalabilityClass, Scheduler, measure_programs, mixes,
 };
 use crate::fault::Fault;
 use crate::machine::Machine;
-use crate::sample::{self, Sample};
-use crate::setup::Setup;
+use crate::sample::{self, SampleMixResult};
+use crate::setup::EvaluationSetup;
 
 /// Size of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -37,9 +37,9 @@ pub struct EvaluatedProgram {
     /// Name of the program.
     pub name: String,
     /// Class of the program.
-    pub class: Class,
+    pub class: ScalabilityClass,
     /// The other class, if the program is near a class border.
-    pub other: Option<Class>,
+    pub other: Option<ScalabilityClass>,
     /// Speed-up over the sequential program, by number of cores.
     pub speedup: Vec<(f64, f64)>,
     /// Time on one die with a thread per core of the machine, relative to a thread per core of the
@@ -97,8 +97,8 @@ impl MixKind {
         }
     }
 
-    fn has(self, mut classes: Vec<Class>) -> bool {
-        use Class::{G, R, Y};
+    fn has(self, mut classes: Vec<ScalabilityClass>) -> bool {
+        use ScalabilityClass::{G, R, Y};
         classes.sort();
         match self {
             Self::All => true,
@@ -117,7 +117,7 @@ pub struct Evaluation {
     /// The programs, measured alone.
     pub programs: Vec<EvaluatedProgram>,
     /// Results of the paper's sample mix.
-    pub sample: Vec<Sample>,
+    pub sample: Vec<SampleMixResult>,
     /// Results of all simulated mixes.
     pub mixes: Vec<MixRow>,
 }
@@ -133,7 +133,7 @@ impl Evaluation {
     /// A simulation cannot continue.
     pub fn run(
         setting: &str,
-        setup: &Setup,
+        setup: &EvaluationSetup,
         topology: &Topology,
         schedulers: &[Scheduler],
         size: &SimulationSize,
@@ -163,19 +163,19 @@ impl Evaluation {
 
     /// Maximum relative deviation of the sample mix from the paper's figures.
     pub fn sample_off(&self) -> f64 {
-        let off = |sample: &Sample| Some((sample.antt / sample.paper? - 1.0).abs());
+        let off = |sample: &SampleMixResult| Some((sample.antt / sample.paper? - 1.0).abs());
         self.sample.iter().filter_map(off).fold(0.0, f64::max)
     }
 
     /// The programs' classes.
-    pub fn classes(&self) -> BTreeMap<String, Class> {
+    pub fn classes(&self) -> BTreeMap<String, ScalabilityClass> {
         let class = |program: &EvaluatedProgram| (program.name.clone(), program.class);
         self.programs.iter().map(class).collect()
     }
 
     /// Alternative classifications of the programs near a class border: each of them moved alone,
     /// then all together.
-    pub fn other_classes(&self) -> Vec<(String, BTreeMap<String, Class>)> {
+    pub fn other_classes(&self) -> Vec<(String, BTreeMap<String, ScalabilityClass>)> {
         let mut all = Vec::new();
         let mut together = self.classes();
         for program in &self.programs {
@@ -197,7 +197,7 @@ impl Evaluation {
     pub fn of<'a>(
         &'a self,
         kind: MixKind,
-        classes: &'a BTreeMap<String, Class>,
+        classes: &'a BTreeMap<String, ScalabilityClass>,
     ) -> impl Iterator<Item = &'a MixRow> {
         self.mixes.iter().filter(move |row| {
             let class = |name: &String| classes.get(name).copied();
@@ -210,7 +210,7 @@ impl Evaluation {
         &self,
         scheduler: Scheduler,
         kind: MixKind,
-        classes: &BTreeMap<String, Class>,
+        classes: &BTreeMap<String, ScalabilityClass>,
     ) -> Option<f64> {
         let logs = self
             .of(kind, classes)
@@ -225,7 +225,7 @@ impl Evaluation {
         &self,
         (scheduler, to): (Scheduler, Scheduler),
         kind: MixKind,
-        classes: &BTreeMap<String, Class>,
+        classes: &BTreeMap<String, ScalabilityClass>,
     ) -> Option<f64> {
         Some(self.mean(scheduler, kind, classes)? / self.mean(to, kind, classes)?)
     }

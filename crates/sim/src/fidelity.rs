@@ -11,7 +11,7 @@ use usher_model::Topology;
 use crate::alone::alone_seconds;
 use crate::kernel::Kernel;
 use crate::machine::{Costs, Machine};
-use crate::parsec::{Model, Traits};
+use crate::parsec::{ParsecModel, ParsecTraits};
 
 /// The machine to which the models were fitted, as a one-line description.
 pub const XEON: &str = "package:2 numa:1 core:12 pu:2";
@@ -22,16 +22,16 @@ pub const PHI: &str = "package:1 core:64 pu:4";
 const FRAMES: u32 = 12;
 
 /// Speed-ups by number of threads.
-pub type Points = Vec<(f64, f64)>;
+pub type SpeedupPoints = Vec<(f64, f64)>;
 
 /// Published speed-ups by program and machine (`xeon`, `phi`).
 ///
 /// # Errors
 /// The built-in file is malformed; a test reads it.
-pub fn published() -> Result<BTreeMap<String, BTreeMap<String, Points>>, serde_json::Error> {
+pub fn published() -> Result<BTreeMap<String, BTreeMap<String, SpeedupPoints>>, serde_json::Error> {
     #[derive(Deserialize)]
     struct File {
-        speedup: BTreeMap<String, BTreeMap<String, Points>>,
+        speedup: BTreeMap<String, BTreeMap<String, SpeedupPoints>>,
     }
     let text = include_str!("../data/parsec-speedup.json");
     Ok(serde_json::from_str::<File>(text)?.speedup)
@@ -49,7 +49,7 @@ pub fn machine(name: &str, topology: &Topology) -> Option<Machine> {
 
 /// Speed-up over the sequential program with `threads` threads on the whole machine; `None` if the
 /// program does not end.
-pub fn speedup(machine: &Machine, name: &str, traits: &Traits, threads: f64) -> Option<f64> {
+pub fn speedup(machine: &Machine, name: &str, traits: &ParsecTraits, threads: f64) -> Option<f64> {
     let adapted = traits.adapted_to(machine.costs());
     let script = Arc::new(adapted.script(name, threads as u32, FRAMES));
     let seconds = alone_seconds(machine, &Kernel::default(), script, None, 1)?;
@@ -67,7 +67,7 @@ pub struct ModelFit {
 
 impl ModelFit {
     /// Compares a model with the published points of its program.
-    pub fn new(machine: &Machine, model: &Model, points: &Points) -> Option<Self> {
+    pub fn new(machine: &Machine, model: &ParsecModel, points: &SpeedupPoints) -> Option<Self> {
         let point = |&(threads, published): &(f64, f64)| {
             let simulated = speedup(machine, &model.name, &model.traits, threads)?;
             Some((threads, published, simulated))
@@ -98,9 +98,10 @@ impl ModelFit {
 pub fn fits(
     machine: &Machine,
     name: &str,
-    models: &[Model],
+    models: &[ParsecModel],
 ) -> Result<Vec<ModelFit>, serde_json::Error> {
     let published = published()?;
-    let fit = |model: &Model| ModelFit::new(machine, model, published.get(&model.name)?.get(name)?);
+    let fit =
+        |model: &ParsecModel| ModelFit::new(machine, model, published.get(&model.name)?.get(name)?);
     Ok(models.iter().filter_map(fit).collect())
 }

@@ -18,7 +18,7 @@ use crate::machine::Machine;
 use crate::mix::MixEntry;
 
 /// Seats by program name.
-pub type Seats = BTreeMap<String, CpuSet>;
+pub type SeatsByName = BTreeMap<String, CpuSet>;
 
 /// Number of distributions to simulate.
 const CANDIDATES: usize = 6;
@@ -35,10 +35,10 @@ pub fn seats(
     machine: &Machine,
     kernel: &Kernel,
     entries: &[MixEntry],
-    policy: &dyn Fn(Seats) -> Box<dyn Policy>,
-) -> Seats {
+    policy: &dyn Fn(SeatsByName) -> Box<dyn Policy>,
+) -> SeatsByName {
     let mut candidates = candidates(machine.topology(), entries, CANDIDATES);
-    let weighted_antt = |seats: &Seats| {
+    let weighted_antt = |seats: &SeatsByName| {
         let forecast =
             extrapolation::run(entries, machine, kernel, policy(seats.clone()), &LENGTH, 1);
         let weighted_sum = |ntt: Vec<f64>| -> f64 {
@@ -50,11 +50,11 @@ pub fn seats(
     };
     let antts: Vec<f64> = candidates.iter().map(weighted_antt).collect();
     let best = (0..candidates.len()).min_by(|&a, &b| antts[a].total_cmp(&antts[b]));
-    best.map_or_else(Seats::new, |at| candidates.swap_remove(at))
+    best.map_or_else(SeatsByName::new, |at| candidates.swap_remove(at))
 }
 
 /// The best distributions of whole domains according to the curves alone, best first.
-pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec<Seats> {
+pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec<SeatsByName> {
     let domains = topology.domains.len();
     let cores_max = topology.cores.len() as f64;
     let upto = |count: usize| {
@@ -80,9 +80,9 @@ pub fn candidates(topology: &Topology, entries: &[MixEntry], most: usize) -> Vec
 }
 
 /// Assigns each program its number of domains, in the order of the programs.
-fn in_order(topology: &Topology, entries: &[MixEntry], counts: &[usize]) -> Seats {
+fn in_order(topology: &Topology, entries: &[MixEntry], counts: &[usize]) -> SeatsByName {
     let mut next = 0;
-    let mut seats = Seats::new();
+    let mut seats = SeatsByName::new();
     for (entry, &count) in entries.iter().zip(counts) {
         let own = topology.domains[next..next + count].iter();
         let cpus = own.fold(CpuSet::new(), |set, domain| set.or(&domain.cpus));

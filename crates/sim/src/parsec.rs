@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Models of the PARSEC programs of paper 1.
 //!
-//! A model consists of a few numbers, its [`Traits`], and one of four shapes:
+//! A model consists of a few numbers, its [`ParsecTraits`], and one of four shapes:
 //!
 //! - *frames*: a serial part and parallel phases with barriers, repeated;
 //! - *pipeline*: stages with queues between them;
@@ -29,7 +29,7 @@ use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 /// Thread structure of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum ThreadStructure {
     /// A serial part, then phases with barriers.
     Frames,
     /// One reader, three stages of n threads, one writer.
@@ -45,9 +45,9 @@ pub enum Shape {
 /// The parameters of a program model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Traits {
+pub struct ParsecTraits {
     /// Thread structure.
-    pub shape: Shape,
+    pub shape: ThreadStructure,
     /// Work of a frame (or of a hundred items) on one core, in milliseconds. It sets the distance
     /// between barriers.
     pub frame_ms: f64,
@@ -79,10 +79,10 @@ pub struct Traits {
     pub memory: Memory,
 }
 
-impl Default for Traits {
+impl Default for ParsecTraits {
     fn default() -> Self {
         Self {
-            shape: Shape::Frames,
+            shape: ThreadStructure::Frames,
             frame_ms: 100.0,
             parallel_overhead: 1.0,
             serial: 0.0,
@@ -104,15 +104,17 @@ const MS: f64 = 1e6;
 /// Maximum number of rows of a frame.
 const ROWS_MAX: f64 = 1_000.0;
 
-impl Traits {
+impl ParsecTraits {
     /// The script of the program with `threads` threads (per parallel stage) and `frames` frames.
     pub fn script(&self, name: &str, threads: u32, frames: u32) -> Script {
         match self.shape {
-            Shape::Frames => self.frames(name, threads, frames),
-            Shape::Dedup => self.pipeline(name, threads, frames, &[0.08, 0.22, 0.70]),
-            Shape::Ferret => self.pipeline(name, threads, frames, &[0.08, 0.05, 0.07, 0.80]),
-            Shape::Tasks => self.pipeline(name, threads, frames, &[1.0]),
-            Shape::Rows => self.rows(name, threads, frames),
+            ThreadStructure::Frames => self.frames(name, threads, frames),
+            ThreadStructure::Dedup => self.pipeline(name, threads, frames, &[0.08, 0.22, 0.70]),
+            ThreadStructure::Ferret => {
+                self.pipeline(name, threads, frames, &[0.08, 0.05, 0.07, 0.80])
+            }
+            ThreadStructure::Tasks => self.pipeline(name, threads, frames, &[1.0]),
+            ThreadStructure::Rows => self.rows(name, threads, frames),
         }
     }
 
@@ -307,19 +309,19 @@ impl Traits {
 /// A program with its traits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Model {
+pub struct ParsecModel {
     /// Name of the program.
     pub name: String,
     /// Names of the traits fitted to published speed-ups; the other traits are assumed.
     pub fitted: Vec<String>,
     /// The traits.
-    pub traits: Traits,
+    pub traits: ParsecTraits,
 }
 
 /// The programs of paper 1.
 ///
 /// # Errors
 /// The built-in file of traits is malformed; a test reads it.
-pub fn programs() -> Result<Vec<Model>, serde_json::Error> {
+pub fn programs() -> Result<Vec<ParsecModel>, serde_json::Error> {
     serde_json::from_str(include_str!("../data/parsec-traits.json"))
 }

@@ -15,7 +15,7 @@ use crate::extrapolation::{self, Extrapolation};
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::mix::MixEntry;
-use crate::setup::Setup;
+use crate::setup::EvaluationSetup;
 
 /// The programs of the sample mix.
 pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
@@ -36,7 +36,7 @@ const SEEDS: u64 = 5;
 
 /// The mix under one way of scheduling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct SampleMixResult {
     /// Name of the scheduler or placement.
     pub name: String,
     /// Mean NTT of each program.
@@ -53,11 +53,11 @@ pub struct Sample {
 /// # Errors
 /// A simulation cannot continue.
 pub fn run(
-    setup: &Setup,
+    setup: &EvaluationSetup,
     topology: &Topology,
     schedulers: &[Scheduler],
     size: &SimulationSize,
-) -> Result<Vec<Sample>, Fault> {
+) -> Result<Vec<SampleMixResult>, Fault> {
     let machine = Machine::new(topology.clone(), setup.costs.clone());
     let (seconds, seed) = (size.repetition_s, size.seed);
     let find = |name| {
@@ -108,7 +108,7 @@ pub fn run(
 struct SampleMix<'a> {
     entries: Vec<MixEntry>,
     machine: &'a Machine,
-    setup: &'a Setup,
+    setup: &'a EvaluationSetup,
     size: &'a SimulationSize,
 }
 
@@ -118,7 +118,7 @@ impl SampleMix<'_> {
         name: &str,
         policy: &dyn Fn() -> Box<dyn Policy>,
         settle_s: f64,
-    ) -> Result<Sample, Fault> {
+    ) -> Result<SampleMixResult, Fault> {
         let extrapolation = Extrapolation {
             settle_s,
             steady_s: self.size.steady_s,
@@ -139,7 +139,7 @@ impl SampleMix<'_> {
             let sums = ntt.iter_mut().zip(forecast.ntt);
             sums.for_each(|(sum, ntt)| *sum += ntt / SEEDS as f64);
         }
-        Ok(Sample {
+        Ok(SampleMixResult {
             name: name.to_owned(),
             antt: ntt.iter().sum::<f64>() / ntt.len() as f64,
             ntt,

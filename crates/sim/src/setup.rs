@@ -4,7 +4,7 @@
 
 use crate::kernel::Kernel;
 use crate::machine::Costs;
-use crate::parsec::Model;
+use crate::parsec::ParsecModel;
 
 /// The machine of paper 1: four packages of two dies of six cores, with one memory controller per
 /// die.
@@ -12,9 +12,9 @@ pub const PAPER_1: &str = "package:4 die:2 numa:1 core:6 pu:1";
 
 /// The programs, the machine's costs, its kernel and the length of the programs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Setup {
+pub struct EvaluationSetup {
     /// The programs.
-    pub models: Vec<Model>,
+    pub models: Vec<ParsecModel>,
     /// The costs of the hardware.
     pub costs: Costs,
     /// The kernel.
@@ -23,9 +23,9 @@ pub struct Setup {
     pub native_s: f64,
 }
 
-impl Setup {
+impl EvaluationSetup {
     /// The setting to which the published figures were fitted.
-    pub fn new(models: Vec<Model>) -> Self {
+    pub fn new(models: Vec<ParsecModel>) -> Self {
         Self {
             models,
             costs: Costs::default(),
@@ -34,7 +34,7 @@ impl Setup {
         }
     }
 
-    fn each(&mut self, change: impl Fn(&mut Model)) {
+    fn each(&mut self, change: impl Fn(&mut ParsecModel)) {
         self.models.iter_mut().for_each(change);
     }
 }
@@ -48,19 +48,20 @@ pub struct FreeParameter {
     pub what: &'static str,
     /// Range of the parameter.
     pub range: (f64, f64),
-    set: fn(&mut Setup, f64),
+    set: fn(&mut EvaluationSetup, f64),
 }
 
 impl FreeParameter {
     /// Returns the setup with the parameter set to `value`.
-    pub fn set(&self, setup: &Setup, value: f64) -> Setup {
+    pub fn set(&self, setup: &EvaluationSetup, value: f64) -> EvaluationSetup {
         let mut changed = setup.clone();
         (self.set)(&mut changed, value);
         changed
     }
 }
 
-/// All free parameters. A value in the middle of its range is the default in [`Setup::new`].
+/// All free parameters. A value in the middle of its range is the default in
+/// [`EvaluationSetup::new`].
 pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "node bandwidth",
@@ -127,7 +128,7 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
         what: "part of a frame by which the next frame trails; no curve of x264 is published",
         range: (0.03, 0.12),
         set: |setup, value| {
-            let x264 = |model: &&mut Model| model.name == "x264";
+            let x264 = |model: &&mut ParsecModel| model.name == "x264";
             setup
                 .models
                 .iter_mut()

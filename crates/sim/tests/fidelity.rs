@@ -14,9 +14,9 @@ use usher_sim::fidelity::{ModelFit, PHI, XEON, fits, machine};
 use usher_sim::kernel::Kernel;
 use usher_sim::machine::{Costs, Machine};
 use usher_sim::oracle::candidates;
-use usher_sim::parsec::{Shape, Traits, programs};
+use usher_sim::parsec::{ParsecTraits, ThreadStructure, programs};
 use usher_sim::sample;
-use usher_sim::setup::{PAPER_1, Setup};
+use usher_sim::setup::{EvaluationSetup, PAPER_1};
 use usher_topology::Source;
 
 const SIZE: SimulationSize = SimulationSize {
@@ -83,7 +83,7 @@ fn models_match_another_machine_without_fitting() {
 
 /// The programs of these names, alone on the machine of paper 1.
 fn alone_on_paper_1(names: &[&str]) -> Vec<CampaignProgram> {
-    let setup = Setup::new(programs().unwrap());
+    let setup = EvaluationSetup::new(programs().unwrap());
     let machine = Machine::new(topology(PAPER_1), setup.costs.clone());
     let mut models = setup.models;
     models.retain(|model| names.is_empty() || names.contains(&model.name.as_str()));
@@ -112,7 +112,7 @@ fn best_seats_of_the_sample_mix_match_the_paper() {
 
 #[test]
 fn sample_mix_matches_the_paper() {
-    let setup = Setup::new(programs().unwrap());
+    let setup = EvaluationSetup::new(programs().unwrap());
     let samples = sample::run(&setup, &topology(PAPER_1), &[Scheduler::Linux], &SIZE).unwrap();
     let known: Vec<_> = samples
         .iter()
@@ -149,12 +149,12 @@ fn rows_keep_as_many_threads_busy_as_frames_overlap() {
     let topology = topology("package:1 core:16 pu:1");
     let machine = Machine::new(topology, Costs::xeon());
     let speedup = |serial: f64, threads: u32| {
-        let traits = Traits {
-            shape: Shape::Rows,
+        let traits = ParsecTraits {
+            shape: ThreadStructure::Rows,
             serial,
             spread: 0.0,
             frame_ms: 10.0,
-            ..Traits::default()
+            ..ParsecTraits::default()
         };
         let (traits, frames) = traits.with_duration(20.0);
         let script = Arc::new(traits.script("rows", threads, frames));

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use usher_model::Topology;
-use usher_sim::fuzz::{Case, MACHINES, Violation};
+use usher_sim::fuzz::{FuzzCase, MACHINES, Violation};
 use usher_topology::Source;
 
 fn machines() -> Vec<Topology> {
@@ -25,7 +25,7 @@ fn invariants_hold_under_injected_faults() {
     let work = || {
         let seeds = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)));
         let seeds = seeds.take_while(|&seed| seed < to);
-        let run = |seed| Case::new(seed, &machines).run().err();
+        let run = |seed| FuzzCase::new(seed, &machines).run().err();
         seeds.filter_map(run).collect::<Vec<Violation>>()
     };
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -41,7 +41,7 @@ fn invariants_hold_under_injected_faults() {
         eprintln!("{violation}");
     }
     if let Some(first) = violation.first() {
-        let case = Case::new(first.seed, &machines);
+        let case = FuzzCase::new(first.seed, &machines);
         eprintln!("{case}\n  {}", first.last.join("\n  "));
     }
     assert!(

@@ -9,7 +9,7 @@ use std::path::Path;
 use usher_sim::campaign::Scheduler;
 use usher_sim::kernel::GroupBy;
 use usher_sim::machine::Costs;
-use usher_sim::mixfile::{Body, SimMix};
+use usher_sim::mixfile::{ProgramBody, SimMix};
 
 fn parse(text: &str) -> Result<SimMix, String> {
     SimMix::parse(Path::new("mixes/my.toml"), text).map_err(|error| error.to_string())
@@ -76,10 +76,10 @@ fn reads_minimal_and_complete_files() {
     assert_eq!(all.kernel.group_by, GroupBy::Threads);
     assert_eq!(all.protocol.policies[1], Scheduler::CasasLending);
     assert!(
-        matches!(&all.programs[0].body, Body::Traits { traits, seconds, .. }
+        matches!(&all.programs[0].body, ProgramBody::Traits { traits, seconds, .. }
         if traits.serial == 0.2 && *seconds == 1.5)
     );
-    assert!(matches!(&all.programs[1].body, Body::Script(script) if script.threads() == 2));
+    assert!(matches!(&all.programs[1].body, ProgramBody::Script(script) if script.threads() == 2));
     assert!(all.programs[0].resident && !all.programs[1].resident);
     assert_eq!(all.arrivals.unwrap().programs, [1]);
 }

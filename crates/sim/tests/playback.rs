@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use usher_control::{RecordHead, RecordReader, Recorder, replay};
 use usher_policy::{Policy, by_name};
-use usher_sim::fuzz::{Case, MACHINES};
+use usher_sim::fuzz::{FuzzCase, MACHINES};
 use usher_sim::playback::{PlaybackError, play_back, play_back_with};
 use usher_topology::Source;
 
@@ -54,7 +54,7 @@ impl Write for Memory {
 fn recorded(seed: u64) -> Vec<Vec<u8>> {
     let load = |spec: &str| usher_topology::load(Source::Synthetic(spec.to_owned())).unwrap();
     let machines: Vec<_> = MACHINES.into_iter().map(load).collect();
-    let case = Case::new(seed, &machines);
+    let case = FuzzCase::new(seed, &machines);
     if !usher_policy::NAMES.contains(&case.policy) {
         return vec![];
     }

@@ -6,13 +6,13 @@
 use usher_sim::campaign::{Campaign, MixRow, Scheduler, measure_programs};
 use usher_sim::machine::Machine;
 use usher_sim::parsec::programs;
-use usher_sim::setup::{PAPER_1, Setup};
+use usher_sim::setup::{EvaluationSetup, PAPER_1};
 use usher_topology::Source;
 
 /// The mix of these programs under these schedulers.
 fn mix(names: [&str; 4], schedulers: &[Scheduler]) -> MixRow {
     let topology = usher_topology::load(Source::Synthetic(PAPER_1.to_owned())).unwrap();
-    let setup = Setup::new(programs().unwrap());
+    let setup = EvaluationSetup::new(programs().unwrap());
     let machine = Machine::new(topology, setup.costs.clone());
     let mut models = setup.models;
     models.retain(|model| names.contains(&model.name.as_str()));

@@ -8,9 +8,9 @@
 use argmin::core::{CostFunction, Error, Executor};
 use argmin::solver::neldermead::NelderMead;
 use usher_model::Topology;
-use usher_sim::fidelity::{ModelFit, PHI, Points, XEON, machine, published, speedup};
+use usher_sim::fidelity::{ModelFit, PHI, SpeedupPoints, XEON, machine, published, speedup};
 use usher_sim::machine::Machine;
-use usher_sim::parsec::{Model, Traits, programs};
+use usher_sim::parsec::{ParsecModel, ParsecTraits, programs};
 use usher_topology::Source;
 
 fn topology(spec: &str) -> Topology {
@@ -22,7 +22,7 @@ struct Knob {
     name: &'static str,
     low: f64,
     high: f64,
-    at: fn(&mut Traits) -> &mut f64,
+    at: fn(&mut ParsecTraits) -> &mut f64,
 }
 
 const KNOBS: [Knob; 11] = [
@@ -99,7 +99,7 @@ const KINK: f64 = 0.05;
 
 struct Search<'a> {
     name: &'a str,
-    start: Traits,
+    start: ParsecTraits,
     knobs: Vec<&'static Knob>,
     points: &'a [(f64, f64)],
     machine: &'a Machine,
@@ -115,7 +115,7 @@ fn unsquash(knob: &Knob, value: f64) -> f64 {
 }
 
 impl Search<'_> {
-    fn traits(&self, x: &[f64]) -> Traits {
+    fn traits(&self, x: &[f64]) -> ParsecTraits {
         let mut traits = self.start.clone();
         for (knob, x) in self.knobs.iter().zip(x) {
             *(knob.at)(&mut traits) = squash(knob, *x);
@@ -148,7 +148,7 @@ fn huber(error: f64) -> f64 {
 }
 
 /// The traits with the smallest loss.
-fn solve(fit: Search<'_>) -> Traits {
+fn solve(fit: Search<'_>) -> ParsecTraits {
     let start: Vec<f64> = fit
         .knobs
         .iter()
@@ -171,7 +171,7 @@ fn solve(fit: Search<'_>) -> Traits {
     solved.problem.problem.unwrap().traits(&best)
 }
 
-fn show(label: &str, machine: &Machine, model: &Model, points: &Points) {
+fn show(label: &str, machine: &Machine, model: &ParsecModel, points: &SpeedupPoints) {
     let fit = ModelFit::new(machine, model, points).unwrap();
     print!("  {label}:");
     for (threads, want, got) in &fit.points {

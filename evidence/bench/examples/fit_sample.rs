@@ -16,7 +16,7 @@ use usher_sim::machine::Machine;
 use usher_sim::oracle::candidates;
 use usher_sim::parsec::programs;
 use usher_sim::sample;
-use usher_sim::setup::{PAPER_1, Setup};
+use usher_sim::setup::{EvaluationSetup, PAPER_1};
 use usher_topology::Source;
 
 const SIZE: SimulationSize = SimulationSize {
@@ -32,7 +32,7 @@ fn main() {
     println!("node GB/s  ferret GB/s  best seats    sharing dies, apart, linux: % off");
     for node_gbps in [9.0, 10.5, 12.0, 14.0] {
         for ferret_gbps in [0.6, 0.8, 1.0] {
-            let mut setup = Setup::new(programs().unwrap());
+            let mut setup = EvaluationSetup::new(programs().unwrap());
             setup.costs.node_gbps = node_gbps;
             for model in &mut setup.models {
                 if model.name == "ferret" {

@@ -13,10 +13,10 @@ use usher_model::Topology;
 use usher_sim::campaign::Scheduler;
 use usher_sim::evaluation::{Evaluation, MixKind, SAMPLE_OFF_MAX, SimulationSize};
 use usher_sim::fidelity::{PHI, XEON, fits, machine};
-use usher_sim::fuzz::{Case, MACHINES};
+use usher_sim::fuzz::{FuzzCase, MACHINES};
 use usher_sim::parsec::programs;
 use usher_sim::sample;
-use usher_sim::setup::{FREE_PARAMETERS, PAPER_1, Setup};
+use usher_sim::setup::{EvaluationSetup, FREE_PARAMETERS, PAPER_1};
 use usher_sim::smt::CompletionTimes;
 use usher_topology::Source;
 
@@ -155,7 +155,7 @@ fn fidelity() -> Result<Part> {
         }
         raw.insert(name.to_owned(), json!(fits));
     }
-    let setup = Setup::new(models);
+    let setup = EvaluationSetup::new(models);
     let samples = sample::run(
         &setup,
         &topology(PAPER_1)?,
@@ -190,7 +190,7 @@ fn speed() -> Result<Part> {
     use usher_sim::campaign::measure_programs;
     use usher_sim::extrapolation::{Extrapolation, run};
     use usher_sim::machine::Machine;
-    let setup = Setup::new(programs()?);
+    let setup = EvaluationSetup::new(programs()?);
     let machine = Machine::new(topology(PAPER_1)?, setup.costs.clone());
     let chosen = |name: &str| ["blackscholes", "bodytrack", "canneal", "raytrace"].contains(&name);
     let models: Vec<_> = setup
@@ -230,7 +230,7 @@ fn speed() -> Result<Part> {
 
 fn evaluate(
     setting: &str,
-    setup: &Setup,
+    setup: &EvaluationSetup,
     schedulers: &[Scheduler],
     size: &SimulationSize,
 ) -> Result<Evaluation> {
@@ -297,7 +297,7 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
 fn mixes(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("mixes", "The mixes of four of ten programs on 48 cores");
     let began = Instant::now();
-    let setup = Setup::new(programs()?);
+    let setup = EvaluationSetup::new(programs()?);
     let evaluation = evaluate("", &setup, &Scheduler::ALL, &simulation_size(args.stride))?;
     let minutes = began.elapsed().as_secs_f64() / 60.0;
     part.bars = usher_bars(&evaluation);
@@ -365,7 +365,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
 /// The change of class figures when repetitions have half the work.
 fn halving(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("halving", "Half the work a repetition");
-    let setup = Setup::new(programs()?);
+    let setup = EvaluationSetup::new(programs()?);
     let whole = simulation_size(args.stride);
     let half = SimulationSize {
         repetition_s: whole.repetition_s / 2.0,
@@ -394,7 +394,7 @@ fn halving(args: &SimArgs) -> Result<Part> {
 
 fn ranges(args: &SimArgs) -> Result<Part> {
     let mut part = Part::new("ranges", "What is not known, at the ends of its range");
-    let setup = Setup::new(programs()?);
+    let setup = EvaluationSetup::new(programs()?);
     let mut raw = Vec::new();
     for parameter in FREE_PARAMETERS {
         for value in [parameter.range.0, parameter.range.1] {
@@ -442,7 +442,7 @@ fn fuzz(args: &SimArgs) -> Result<Part> {
             if seed >= args.seeds {
                 return;
             }
-            if let Err(error) = Case::new(seed, &machines).run()
+            if let Err(error) = FuzzCase::new(seed, &machines).run()
                 && let Ok(mut violations) = violations.lock()
             {
                 violations.push(error.to_string());

@@ -53,7 +53,7 @@ const POLICIES: [&str; 13] = [
 
 /// The faults of a run, each with its probability per opportunity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Faults {
+pub struct FaultProbabilities {
     /// A program's sample is missing.
     pub sample_lost: f64,
     /// A program's sample is replaced by the previous one.
@@ -85,7 +85,7 @@ pub struct Faults {
 
 /// A test case, determined by its seed.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct FuzzCase {
     /// The seed.
     pub seed: u64,
     /// Name of the policy.
@@ -99,10 +99,10 @@ pub struct Case {
     /// The programs with their arrivals.
     pub arrivals: Vec<PlannedArrival>,
     /// Probabilities of the faults.
-    pub faults: Faults,
+    pub faults: FaultProbabilities,
 }
 
-impl Case {
+impl FuzzCase {
     /// The case of a seed on one of these machines.
     pub fn new(seed: u64, machines: &[Topology]) -> Self {
         let mut random = Rand32::new(seed);
@@ -165,14 +165,14 @@ fn machine(whole: &Topology, random: &mut Rand32) -> Topology {
 }
 
 /// Each kind of fault is off in half of the cases, and all are in one of six.
-fn faults(random: &mut Rand32) -> Faults {
+fn faults(random: &mut Rand32) -> FaultProbabilities {
     let quiet = random.rand_range(0..6) == 0;
     let mut chance = |most: f64| match random.rand_range(0..2) {
         _ if quiet => 0.0,
         0 => 0.0,
         _ => f64::from(random.rand_float()) * most,
     };
-    Faults {
+    FaultProbabilities {
         sample_lost: chance(0.2),
         sample_late: chance(0.2),
         observation_stale: chance(0.1),
@@ -251,11 +251,11 @@ fn bound(topology: &Topology, random: &mut Rand32) -> Option<CpuSet> {
     (!cpus.is_empty()).then_some(cpus)
 }
 
-type Shape = (Vec<ThreadKind>, Vec<u32>, Vec<u32>);
+type ScriptShape = (Vec<ThreadKind>, Vec<u32>, Vec<u32>);
 
 /// The steps of the threads: phases with barriers, a pool of items, a pipeline, or independent
 /// threads with a lock.
-fn shape(threads: u32, random: &mut Rand32) -> Shape {
+fn shape(threads: u32, random: &mut Rand32) -> ScriptShape {
     let ns = 1e6 * f64::from(1 + random.rand_range(0..20));
     let spread = match random.rand_range(0..2) {
         0 => 0.0,
@@ -339,7 +339,7 @@ fn profile(cores: u32, threads: u32, random: &mut Rand32) -> Option<Curve> {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for FuzzCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let topology = &self.topology;
         writeln!(

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use usher_model::{Action, CpuSet, Decision, Event, Observation, Plan, ProgramId, SeatMode};
 
-use super::case::Case;
+use super::case::FuzzCase;
 use super::{idle, work};
 use crate::world::{PlannedArrival, SimWorld};
 
@@ -56,7 +56,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    pub fn new(case: &Case) -> Self {
+    pub fn new(case: &FuzzCase) -> Self {
         let planned = |planned: &PlannedArrival| (planned.arrival.id, planned.clone());
         Self {
             violation: None,

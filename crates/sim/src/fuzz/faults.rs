@@ -16,7 +16,7 @@ use usher_model::{
     Action, CpuSet, Decision, Event, FailedAction, Observation, ProgramId, ProgramSample,
 };
 
-use super::case::{Case, RUN_NS};
+use super::case::{FuzzCase, RUN_NS};
 use super::checks::Checks;
 use super::log::{ActionLog, LogEntry};
 use super::{FuzzStats, Violation};
@@ -39,7 +39,7 @@ struct LastObservation {
 
 /// The world of one test case.
 pub(super) struct FaultyWorld<'a> {
-    case: &'a Case,
+    case: &'a FuzzCase,
     pub(super) inner: SimWorld,
     actuator: SimActuator,
     random: Rand32,
@@ -59,7 +59,7 @@ pub(super) struct FaultyWorld<'a> {
 }
 
 impl<'a> FaultyWorld<'a> {
-    pub fn new(case: &'a Case) -> Self {
+    pub fn new(case: &'a FuzzCase) -> Self {
         let machine = Machine::new(case.topology.clone(), Costs::default());
         let engine = Engine::new(machine, case.kernel.clone(), case.seed);
         let until = StopCondition {

@@ -23,7 +23,7 @@ use std::io::Write;
 use usher_control::{ControlLoop, RecordHead, Recorder};
 use usher_policy::Policy;
 
-pub use self::case::{Case, Faults, MACHINES, RUN_NS, policy};
+pub use self::case::{FaultProbabilities, FuzzCase, MACHINES, RUN_NS, policy};
 use self::faults::FaultyWorld;
 
 /// A violated invariant.
@@ -71,7 +71,7 @@ impl FuzzStats {
 /// Opens the output for the record of the n-th daemon, from 1.
 pub type RecordSink<'a> = &'a mut dyn FnMut(usize) -> std::io::Result<Box<dyn Write>>;
 
-impl Case {
+impl FuzzCase {
     /// Runs the case and checks the invariants.
     ///
     /// # Errors

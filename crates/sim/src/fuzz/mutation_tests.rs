@@ -9,7 +9,7 @@ use usher_model::*;
 use usher_policy::{Equal, Policy, Usher};
 use usher_topology::Source;
 
-use super::case::{Case, Faults};
+use super::case::{FaultProbabilities, FuzzCase};
 use super::checks::Checks;
 use super::faults::FaultyWorld;
 use crate::actuator::Backend;
@@ -62,16 +62,16 @@ fn planned(id: u64, threads: u32, work_ms: f64, sleep_ms: u64) -> PlannedArrival
 }
 
 /// Two programs that keep their cores busy on twelve cores in two domains, without faults.
-fn case(policy: &'static str) -> Case {
+fn case(policy: &'static str) -> FuzzCase {
     let spec = "package:2 numa:1 core:6 pu:1".to_owned();
-    Case {
+    FuzzCase {
         seed: 0,
         policy,
         topology: usher_topology::load(Source::Synthetic(spec)).unwrap(),
         kernel: Kernel::default(),
         backend: Backend::Threads,
         arrivals: vec![planned(1, 12, 10.0, 1), planned(2, 12, 10.0, 1)],
-        faults: Faults::default(),
+        faults: FaultProbabilities::default(),
     }
 }
 
@@ -92,7 +92,7 @@ impl<F: FnMut(&Observation, &mut Decision)> Policy for FaultyPolicy<F> {
 
 /// The violation found when the policy's decisions are modified; without the modification the case
 /// must pass.
-fn found(case: &Case, spoil: impl FnMut(&Observation, &mut Decision) + Clone) -> String {
+fn found(case: &FuzzCase, spoil: impl FnMut(&Observation, &mut Decision) + Clone) -> String {
     case.run().unwrap();
     let mut policy = || {
         let inner: Box<dyn Policy> = match case.policy {
@@ -127,7 +127,7 @@ fn detects_seat_that_differs_from_plan() {
 #[test]
 fn detects_cpu_with_two_owners() {
     // For `pdpa` the seats are compared with one another, not with the plan.
-    let case = Case {
+    let case = FuzzCase {
         policy: "pdpa",
         ..case("equal")
     };
@@ -163,7 +163,7 @@ fn detects_program_that_stays_frozen() {
 #[test]
 fn detects_starvation_of_mostly_frozen_program() {
     let mut frozen = false;
-    let case = Case {
+    let case = FuzzCase {
         // The other program has enough cores, to cause no second violation.
         arrivals: vec![planned(1, 12, 10.0, 1), planned(2, 6, 10.0, 1)],
         ..case("usher")
@@ -183,7 +183,7 @@ fn detects_starvation_of_mostly_frozen_program() {
 
 #[test]
 fn detects_idle_core_while_another_program_waits() {
-    let case = Case {
+    let case = FuzzCase {
         // The first program uses little of its seat.
         arrivals: vec![planned(1, 2, 1.0, 60), planned(2, 24, 10.0, 1)],
         ..case("usher")
@@ -220,7 +220,7 @@ fn detects_action_on_departed_program() {
 
 // Worlds with a deliberate fault.
 
-fn finished(case: &Case, spoil: impl FnOnce(&mut FaultyWorld)) -> String {
+fn finished(case: &FuzzCase, spoil: impl FnOnce(&mut FaultyWorld)) -> String {
     let mut world = FaultyWorld::new(case);
     let events = world.observe(vec![]).events;
     assert_eq!(events.len(), 2);

@@ -8,10 +8,10 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::raw::{RawMachine, RawProgram, RawProtocol, RawScript};
-use super::{Body, MACHINES, PROGRAMS_MAX, SimMixError, SimProgram, SimProtocol, Source};
+use super::{MACHINES, PROGRAMS_MAX, ProgramBody, SimMixError, SimProgram, SimProtocol, Source};
 use crate::kernel::{Kernel, QueueOrder};
 use crate::machine::Costs;
-use crate::parsec::{self, Traits};
+use crate::parsec::{self, ParsecTraits};
 use crate::script::{Script, THREADS_MAX};
 
 /// Minimum slice; in shorter slices cache refills would take most of the time.
@@ -220,9 +220,9 @@ impl Source<'_> {
 
 /// The steps of a program, given by `parsec`, `traits` or `script`; or the invalid key and the
 /// reason.
-fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
+fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, String)> {
     let (threads, seconds) = (raw.threads, raw.seconds);
-    let of_traits = |from: String, traits: Traits, elsewhere: bool| {
+    let of_traits = |from: String, traits: ParsecTraits, elsewhere: bool| {
         if let Some(reason) = traits_fault(&traits) {
             return Err(("traits", reason));
         }
@@ -231,7 +231,7 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
             let reason = format!("more than {FRAMES_MAX:e} frames of {} ms", traits.frame_ms);
             return Err(("seconds", reason));
         }
-        Ok(Body::Traits {
+        Ok(ProgramBody::Traits {
             from,
             traits: Box::new(traits),
             elsewhere,
@@ -268,7 +268,7 @@ fn body(name: &str, raw: RawProgram) -> Result<Body, (&'static str, String)> {
     }
 }
 
-fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String)> {
+fn written_out(name: &str, raw: RawScript) -> Result<ProgramBody, (&'static str, String)> {
     let script = Script {
         name: name.to_owned(),
         roles: raw.roles,
@@ -279,7 +279,7 @@ fn written_out(name: &str, raw: RawScript) -> Result<Body, (&'static str, String
         memory: raw.memory,
     };
     script.check().map_err(|error| ("script", error.reason))?;
-    Ok(Body::Script(Box::new(script)))
+    Ok(ProgramBody::Script(Box::new(script)))
 }
 
 /// The kernel of a preset; the default one if none is given.
@@ -344,7 +344,7 @@ fn nanoseconds_fault(key: &str, ns: i64) -> Option<String> {
 }
 
 /// The reason why traits are invalid, if any.
-fn traits_fault(traits: &Traits) -> Option<String> {
+fn traits_fault(traits: &ParsecTraits) -> Option<String> {
     let shares = [
         ("serial", traits.serial),
         ("writer", traits.writer),

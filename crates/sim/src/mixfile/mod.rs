@@ -14,7 +14,7 @@ use self::raw::{RawArrivals, RawMix};
 use crate::campaign::Scheduler;
 use crate::kernel::Kernel;
 use crate::machine::Costs;
-use crate::parsec::Traits;
+use crate::parsec::ParsecTraits;
 use crate::script::Script;
 
 /// Maximum number of programs of a file, including copies and arrivals: more than the CPUs of the
@@ -49,7 +49,7 @@ pub struct SimMix {
     /// The programs; their names are unique.
     pub programs: Vec<SimProgram>,
     /// Random arrivals.
-    pub arrivals: Option<Arrivals>,
+    pub arrivals: Option<PoissonArrivals>,
 }
 
 /// How a mix is run; options of the command line take precedence.
@@ -75,7 +75,7 @@ pub struct SimProgram {
     /// Name of the program in the mix.
     pub name: String,
     /// The steps of the program.
-    pub body: Body,
+    pub body: ProgramBody,
     /// Weight of its NTT in the mean, > 0.
     pub weight: f64,
     /// Whether the policy `usher` has a profile of it.
@@ -92,14 +92,14 @@ pub struct SimProgram {
 
 /// The steps of a program.
 #[derive(Debug, Clone)]
-pub enum Body {
+pub enum ProgramBody {
     /// Traits; their script depends on the number of threads.
     Traits {
         /// Origin of the traits, for output.
         from: String,
         /// The traits.
-        traits: Box<Traits>,
-        /// Whether the traits refer to another machine ([`Traits::adapted_to`]).
+        traits: Box<ParsecTraits>,
+        /// Whether the traits refer to another machine ([`ParsecTraits::adapted_to`]).
         elsewhere: bool,
         /// Threads of each parallel stage; `None`: the number of cores.
         threads: Option<u32>,
@@ -112,7 +112,7 @@ pub enum Body {
 
 /// Random arrivals: a Poisson process.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arrivals {
+pub struct PoissonArrivals {
     /// Mean number of arrivals per second.
     pub rate_per_s: f64,
     /// Indices in `programs` of the programs to draw, with equal probability.
@@ -279,7 +279,7 @@ impl Source<'_> {
         &self,
         raw: Spanned<RawArrivals>,
         programs: &mut [(Range<usize>, SimProgram)],
-    ) -> Result<Arrivals, SimMixError> {
+    ) -> Result<PoissonArrivals, SimMixError> {
         let (span, raw) = (raw.span(), raw.into_inner());
         let wrong = |key: &str, reason: String| {
             Err(self.wrong(
@@ -328,7 +328,7 @@ impl Source<'_> {
         if drawn.is_empty() {
             return wrong("programs", "empty list of programs".into());
         }
-        Ok(Arrivals {
+        Ok(PoissonArrivals {
             rate_per_s: raw.rate_per_s,
             programs: drawn,
             count: raw.count.map_or(PROGRAMS_MAX, |count| count as usize),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::campaign::Scheduler;
-use crate::parsec::Traits;
+use crate::parsec::ParsecTraits;
 use crate::script::{BarrierWait, Memory, ThreadKind};
 
 #[derive(Deserialize)]
@@ -61,7 +61,7 @@ impl Default for RawProtocol {
 pub(super) struct RawProgram {
     pub name: Option<String>,
     pub parsec: Option<String>,
-    pub traits: Option<Traits>,
+    pub traits: Option<ParsecTraits>,
     pub script: Option<RawScript>,
     pub threads: Option<u32>,
     pub seconds: Option<f64>,

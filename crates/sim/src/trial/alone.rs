@@ -8,12 +8,12 @@ use std::sync::Arc;
 use usher_model::{CpuSet, Curve, CurvePoint, Topology};
 
 use super::TrialError;
-use crate::alone::Alone;
+use crate::alone::AloneResult;
 use crate::engine::{Engine, SimEvent};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::mixfile::{Body, SimMix, SimProgram};
-use crate::parsec::Traits;
+use crate::mixfile::{ProgramBody, SimMix, SimProgram};
+use crate::parsec::ParsecTraits;
 use crate::script::Script;
 
 /// Maximum duration of a program alone, as a multiple of a run's maximum.
@@ -96,11 +96,11 @@ impl ProgramModel {
 /// A description for output, and the program's script for the machine.
 fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
     match &program.body {
-        Body::Script(script) => {
+        ProgramBody::Script(script) => {
             let about = format!("a script of {} threads", script.threads());
             (about, Script::clone(script))
         }
-        Body::Traits {
+        ProgramBody::Traits {
             from,
             traits,
             elsewhere,
@@ -109,7 +109,7 @@ fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
         } => {
             let adapted = match elsewhere {
                 true => traits.adapted_to(machine.costs()),
-                false => Traits::clone(traits),
+                false => ParsecTraits::clone(traits),
             };
             let threads = threads.unwrap_or(machine.topology().cores.len() as u32);
             let (adapted, frames) = adapted.with_duration(*seconds);
@@ -177,7 +177,7 @@ fn once(
     machine: &Machine,
     cpus: &CpuSet,
     seed: u64,
-) -> Result<Alone, TrialError> {
+) -> Result<AloneResult, TrialError> {
     let wrong = |reason: String| TrialError::Program {
         program: script.name.clone(),
         reason,
@@ -208,7 +208,7 @@ fn once(
             SimEvent::Ended(_) => None,
         });
     match ended {
-        Some(seconds) if seconds > 0.0 => Ok(Alone {
+        Some(seconds) if seconds > 0.0 => Ok(AloneResult {
             seconds,
             work_ns: engine.work_ns(program),
             busy_cpus: engine.cpu_ns(program) / 1e9 / seconds,

@@ -9,7 +9,7 @@ use usher_model::ProgramId;
 
 use super::{MixSetup, TrialError};
 use crate::mix::MixEntry;
-use crate::mixfile::{Arrivals, PROGRAMS_MAX, PROGRAMS_PER_CPU_MAX, SimMix};
+use crate::mixfile::{PROGRAMS_MAX, PROGRAMS_PER_CPU_MAX, PoissonArrivals, SimMix};
 use crate::world::PlannedArrival;
 
 /// Stream of the random arrivals, separate from the streams of the programs.
@@ -69,7 +69,12 @@ pub fn arrival_specs(mix: &SimMix, cpus: usize, seed: u64) -> Result<Vec<Arrival
     Ok(all)
 }
 
-fn random_arrivals(mix: &SimMix, arrivals: &Arrivals, seed: u64, all: &mut Vec<ArrivalSpec>) {
+fn random_arrivals(
+    mix: &SimMix,
+    arrivals: &PoissonArrivals,
+    seed: u64,
+    all: &mut Vec<ArrivalSpec>,
+) {
     let mut random = Rand64::new(STREAM << 64 | u128::from(seed));
     let exponential = |random: &mut Rand64, mean: f64| -mean * (1.0 - random.rand_float()).ln();
     let mut at_s = 0.0;

@@ -19,7 +19,7 @@ use serde_derive::Serialize;
 use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{Evaluation, SimulationSize};
 use usher_sim::parsec::programs;
-use usher_sim::setup::{FREE_PARAMETERS, PAPER_1, Setup};
+use usher_sim::setup::{EvaluationSetup, FREE_PARAMETERS, PAPER_1};
 
 use super::machine;
 use crate::failure::Outcome;
@@ -79,7 +79,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     let began = Instant::now();
     let topology = machine(PAPER_1)?;
-    let setup = Setup::new(programs()?);
+    let setup = EvaluationSetup::new(programs()?);
     let size = SimulationSize {
         repetition_s: args.seconds,
         steady_s: args.steady,
@@ -88,19 +88,21 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let progress = Progress::new();
-    let evaluate =
-        |setting: &str, setup: &Setup, schedulers: &[Scheduler], size: &SimulationSize| {
-            progress.doing(format!("{setting} every program alone"));
-            let begun = AtomicBool::new(false);
-            let done = |mixes: usize, row: &MixRow| {
-                if !begun.swap(true, Ordering::Relaxed) {
-                    progress.steps(mixes as u64);
-                }
-                progress.step();
-                progress.doing(format!("{setting} {}", row.programs.join(" ")));
-            };
-            Evaluation::run(setting, setup, &topology, schedulers, size, &done)
+    let evaluate = |setting: &str,
+                    setup: &EvaluationSetup,
+                    schedulers: &[Scheduler],
+                    size: &SimulationSize| {
+        progress.doing(format!("{setting} every program alone"));
+        let begun = AtomicBool::new(false);
+        let done = |mixes: usize, row: &MixRow| {
+            if !begun.swap(true, Ordering::Relaxed) {
+                progress.steps(mixes as u64);
+            }
+            progress.step();
+            progress.doing(format!("{setting} {}", row.programs.join(" ")));
         };
+        Evaluation::run(setting, setup, &topology, schedulers, size, &done)
+    };
     let evaluation = evaluate("", &setup, &Scheduler::ALL, &size)?;
     let mut ranges = Vec::new();
     for parameter in FREE_PARAMETERS.iter().filter(|_| args.ranges) {

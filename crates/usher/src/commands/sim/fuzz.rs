@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, bail};
 use serde_json::json;
 use usher_model::Topology;
-use usher_sim::fuzz::{Case, FuzzStats, MACHINES, Violation};
+use usher_sim::fuzz::{FuzzCase, FuzzStats, MACHINES, Violation};
 
 use super::machine;
 use crate::failure::Outcome;
@@ -78,7 +78,7 @@ fn range(seeds: &str) -> anyhow::Result<Range<u64>> {
 
 /// Runs one seed: prints the case and its result, and after a violation the last log entries.
 fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output) -> Outcome {
-    let case = Case::new(seed, machines);
+    let case = FuzzCase::new(seed, machines);
     if !out.json {
         out.text(&case.to_string())?;
     }
@@ -138,7 +138,7 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
             if seed >= seeds.end {
                 return;
             }
-            let result = Case::new(seed, machines).run();
+            let result = FuzzCase::new(seed, machines).run();
             progress.step();
             // No code that holds the lock panics.
             let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -79,7 +79,7 @@ fn paper(name: &str, class: &str) -> Series {
 }
 
 fn sample(evaluation: &Evaluation) -> Section {
-    let row = |sample: &usher_sim::sample::Sample| {
+    let row = |sample: &usher_sim::sample::SampleMixResult| {
         let simulated = Dot {
             series: 0,
             value: sample.antt,
@@ -100,7 +100,7 @@ fn sample(evaluation: &Evaluation) -> Section {
     let mut head = vec!["Scheduler".to_owned()];
     head.extend(usher_sim::sample::PROGRAMS.map(|name| format!("NTT {name}")));
     head.extend(["ANTT".to_owned(), "paper".to_owned()]);
-    let cells = |sample: &usher_sim::sample::Sample| {
+    let cells = |sample: &usher_sim::sample::SampleMixResult| {
         let mut row = vec![Cell::Text(sample.name.clone())];
         row.extend(sample.ntt.iter().map(|&ntt| Cell::Number(Some(ntt), 2)));
         row.push(Cell::Number(Some(sample.antt), 2));
@@ -160,9 +160,9 @@ fn scalability(evaluation: &Evaluation) -> Section {
         let figure = CurveFigure {
             title: &format!("{} {:?}", program.name, program.class),
             class: match program.class {
-                usher_sim::campaign::Class::G => "p2",
-                usher_sim::campaign::Class::Y => "p1",
-                usher_sim::campaign::Class::R => "p5",
+                usher_sim::campaign::ScalabilityClass::G => "p2",
+                usher_sim::campaign::ScalabilityClass::Y => "p1",
+                usher_sim::campaign::ScalabilityClass::R => "p5",
             },
             ..CurveFigure::default()
         };
