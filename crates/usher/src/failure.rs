@@ -9,7 +9,7 @@ use usher_host::launch::LaunchError;
 use usher_host::mix::MixError;
 use usher_host::profile::ProfileError;
 
-use crate::measure::Ended;
+use crate::measure::EndedBySignal;
 use crate::output;
 
 /// Usher itself failed.
@@ -55,7 +55,9 @@ fn is_closed_reader(error: &anyhow::Error) -> bool {
 /// Returns the exit status for this kind of failure.
 fn status(error: &anyhow::Error) -> u8 {
     let known = |cause: &(dyn std::error::Error + 'static)| {
-        let ended = cause.downcast_ref::<Ended>().map(Ended::code);
+        let ended = cause
+            .downcast_ref::<EndedBySignal>()
+            .map(EndedBySignal::code);
         let launch = cause.downcast_ref::<LaunchError>().map(LaunchError::code);
         let mix = cause.downcast_ref::<MixError>().map(MixError::code);
         let profile = cause.downcast_ref::<ProfileError>().map(ProfileError::code);

@@ -49,7 +49,7 @@ pub struct Interruption {
 /// A signal ended the measurement.
 #[derive(Debug, thiserror::Error)]
 #[error("ended by {}", signal_hook::low_level::signal_name(*signal).unwrap_or("a signal"))]
-pub struct Ended {
+pub struct EndedBySignal {
     signal: i32,
 }
 
@@ -84,13 +84,13 @@ impl Interruption {
     pub fn outcome<T>(&self, measured: Result<T, impl Into<MixError>>) -> anyhow::Result<T> {
         let signal = self.signal.load(Ordering::Relaxed) as i32;
         measured.map_err(|error| match error.into() {
-            error if error.is_cancelled() && signal != 0 => Ended { signal }.into(),
+            error if error.is_cancelled() && signal != 0 => EndedBySignal { signal }.into(),
             error => error.into(),
         })
     }
 }
 
-impl Ended {
+impl EndedBySignal {
     /// Returns the exit status as in a shell: 128 plus the signal's number.
     pub fn code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(crate::failure::OWN)

@@ -59,12 +59,12 @@ impl StopSignal {
 }
 
 /// A control loop of this process's own.
-pub struct Regulator {
+pub struct LocalRegulator {
     engine: Engine,
     ended: Arc<OwnedFd>,
 }
 
-impl Regulator {
+impl LocalRegulator {
     /// Starts the loop and its keeper.
     ///
     /// # Errors

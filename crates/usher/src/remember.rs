@@ -21,13 +21,13 @@ pub const DURATION_MIN: Duration = Duration::from_millis(500);
 const QUIET_CPUS: f64 = 0.1;
 
 /// A run from its start to its end.
-pub struct Run {
+pub struct MeasuredRun {
     started: Instant,
     machine: MachineProbe,
     executable: Option<PathBuf>,
 }
 
-impl Run {
+impl MeasuredRun {
     /// Starts the measurement; costs a read of `/proc/stat`.
     pub fn begin(spec: &LaunchSpec) -> Self {
         let mut machine = MachineProbe::new(&Roots::default());

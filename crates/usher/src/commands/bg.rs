@@ -19,7 +19,7 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, RunOptions};
 use crate::output::Output;
-use crate::regulate::{Regulator, StopSignal};
+use crate::regulate::{LocalRegulator, StopSignal};
 
 /// Runs a program on idle resources, and stops it when other programs need the machine
 #[derive(Debug, clap::Args)]
@@ -160,7 +160,7 @@ impl Args {
             let store = self.store.path.as_deref();
             let dir = global.runtime_dir.as_deref();
             let stop = StopSignal::catch()?;
-            let regulator = Regulator::start(dir, store, &self.regulation)?;
+            let regulator = LocalRegulator::start(dir, store, &self.regulation)?;
             return regulator.regulate_running(&self.attach, self.name.as_deref(), policy, &stop);
         };
         self.regulation.refuse_beside_daemon()?;

@@ -44,7 +44,7 @@ const CPU_IDLE: &str = "cpu.idle";
 
 /// The whole report.
 #[derive(Debug, Serialize)]
-struct Findings {
+struct DoctorReport {
     /// Features of the kernel and the machine.
     kernel: Capabilities,
     /// The daemon's state, if one listens.
@@ -52,7 +52,7 @@ struct Findings {
     /// Why the daemon that listens cannot be used.
     foreign_daemon: Option<String>,
     /// How launched programs get a cgroup: from the daemon, or else from a command of this user.
-    placing: Option<Placing>,
+    placing: Option<PlacingReport>,
     /// The scheduler that runs, and whether `usher sched start` would succeed.
     scheduler: sched::SchedDoctorReport,
     /// Journals of dead daemons that are not undone yet.
@@ -62,17 +62,17 @@ struct Findings {
 }
 
 #[derive(Debug, Serialize)]
-struct Placing {
+struct PlacingReport {
     placement: String,
     yielding: String,
     reasons: Vec<String>,
 }
 
 /// Queries the daemon, or else detects it.
-fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Placing> {
+fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<PlacingReport> {
     if let Some(state) = daemon {
         let placing = state.placing.clone();
-        return Some(Placing {
+        return Some(PlacingReport {
             placement: placing.placement,
             yielding: placing.yielding,
             reasons: placing.reasons,
@@ -80,7 +80,7 @@ fn placing(daemon: Option<&api::State>, runtime_dir: Option<&Path>) -> Option<Pl
     }
     let config = ActConfig::new(runtime::own_dir(runtime_dir));
     let found = usher_act::describe(&config).ok()?;
-    Some(Placing {
+    Some(PlacingReport {
         placement: found.placement.to_string(),
         yielding: found.yielding.to_string(),
         reasons: found.reasons,
@@ -100,7 +100,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let runtime_dir = global.runtime_dir.as_deref();
     let daemon = Daemon::find(runtime_dir).and_then(|mut daemon| daemon.status().ok());
     let placing = placing(daemon.as_ref(), runtime_dir);
-    let findings = Findings {
+    let findings = DoctorReport {
         kernel: used(Capabilities::read(&Roots::default()), placing.as_ref()),
         placing,
         foreign_daemon: match daemon {
@@ -118,7 +118,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 
 /// Returns the features of the kernel that Usher uses. `cpu.idle` is left out if background work
 /// yields by other means: under systemd by `CPUWeight=idle`, for users by their autogroups.
-fn used(mut kernel: Capabilities, placing: Option<&Placing>) -> Capabilities {
+fn used(mut kernel: Capabilities, placing: Option<&PlacingReport>) -> Capabilities {
     let is_used = placing.is_some_and(|placing| placing.yielding.starts_with(CPU_IDLE));
     kernel.items.retain(|item| item.name != CPU_IDLE || is_used);
     kernel
@@ -191,7 +191,7 @@ fn makeable(path: &Path) -> std::io::Result<()> {
     )?)
 }
 
-fn text(findings: &Findings, out: Output) -> String {
+fn text(findings: &DoctorReport, out: Output) -> String {
     let kernel = &findings.kernel;
     let mut text = format!(
         "{}\n\n",
@@ -213,7 +213,7 @@ fn text(findings: &Findings, out: Output) -> String {
     text
 }
 
-fn service_lines(findings: &Findings) -> Vec<(&'static str, String)> {
+fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
     let daemon = match &findings.daemon {
         Some(state) => format!(
             "process {}, policy {}, {}, seats by {}",
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn cpu_idle_is_listed_where_background_work_yields_by_it() {
         let listed = |yielding: &str| {
-            let placing = Placing {
+            let placing = PlacingReport {
                 placement: String::new(),
                 yielding: yielding.to_owned(),
                 reasons: Vec::new(),

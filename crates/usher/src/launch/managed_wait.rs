@@ -43,7 +43,7 @@ pub struct ManagedWait {
 }
 
 /// The progress of undoing a dead daemon's changes.
-enum Undoing {
+enum UndoProgress {
     Done,
     /// The daemon's keeper is undoing them.
     ByOthers,
@@ -189,10 +189,10 @@ impl ManagedWait {
         self.retry = (self.retry * 2).min(RETRY_MAX);
         if !self.clean {
             match self.undo_orphaned() {
-                Undoing::Done => self.clean = true,
-                Undoing::ByOthers => return,
+                UndoProgress::Done => self.clean = true,
+                UndoProgress::ByOthers => return,
                 // A daemon that starts later retries it.
-                Undoing::Failed => {}
+                UndoProgress::Failed => {}
             }
         }
         let Some(mut daemon) = Daemon::find_with(self.runtime_dir.as_deref(), self.timeout) else {
@@ -234,39 +234,39 @@ impl ManagedWait {
     }
 
     /// Ensures that the dead daemon's changes to the program are undone.
-    fn undo_orphaned(&mut self) -> Undoing {
+    fn undo_orphaned(&mut self) -> UndoProgress {
         let Some(config) = self.act_config() else {
-            return Undoing::Done;
+            return UndoProgress::Done;
         };
         let program = ProgramId(self.program.unsigned_abs());
         match usher_act::undo_orphaned(&config, &self.instance, program) {
-            Ok(UndoOutcome::Nothing) => Undoing::Done,
+            Ok(UndoOutcome::Nothing) => UndoProgress::Done,
             // Only root reads the journal of root's daemon.
             Err(error) if is_forbidden(&error) => self.thaw(&config),
             Err(error) => {
                 self.report_once(&error.into());
-                Undoing::Failed
+                UndoProgress::Failed
             }
-            Ok(UndoOutcome::OwnerAlive | UndoOutcome::KeeperAlive(_)) => Undoing::ByOthers,
+            Ok(UndoOutcome::OwnerAlive | UndoOutcome::KeeperAlive(_)) => UndoProgress::ByOthers,
             Ok(UndoOutcome::Undone(report)) => {
                 let left = report.errors.into_iter().map(anyhow::Error::from);
                 left.for_each(|error| failure::print_error(&failure::line(&error)));
-                Undoing::Done
+                UndoProgress::Done
             }
         }
     }
 
     /// Thaws the program of a dead daemon of root's. The next start of the daemon restores the
     /// rest.
-    fn thaw(&mut self, config: &ActConfig) -> Undoing {
+    fn thaw(&mut self, config: &ActConfig) -> UndoProgress {
         let is_background = self.request.background.is_some();
         let pid = self.request.pid;
         match usher_act::thaw_launched(config, &self.instance, pid, is_background) {
-            Ok(true) => Undoing::Done,
-            Ok(false) => Undoing::ByOthers,
+            Ok(true) => UndoProgress::Done,
+            Ok(false) => UndoProgress::ByOthers,
             Err(error) => {
                 self.report_once(&error.into());
-                Undoing::Failed
+                UndoProgress::Failed
             }
         }
     }

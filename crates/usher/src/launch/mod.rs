@@ -22,8 +22,8 @@ use crate::client::{Daemon, DaemonError, RegisterRequest};
 use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
 use crate::measure;
-use crate::regulate::{self, Regulator};
-use crate::remember::Run;
+use crate::regulate::{self, LocalRegulator};
+use crate::remember::MeasuredRun;
 use crate::runtime;
 use managed_wait::ManagedWait;
 use progress_page::PageFile;
@@ -142,13 +142,13 @@ fn regulated(options: &RunOptions, policy: Regulation, signals: &mut Forwarder) 
     spec.resolve()?;
     let adopt = regulate::adopt(&options.argv, options.name.as_deref(), policy);
     let (dir, store) = (options.runtime_dir.as_deref(), options.store.as_deref());
-    let regulator = Regulator::start(dir, store, &options.regulation)?;
+    let regulator = LocalRegulator::start(dir, store, &options.regulation)?;
     regulator.run(&spec, adopt, signals)
 }
 
 /// Runs a single program without a daemon. It needs no seats because it has the machine to itself.
 fn alone(options: &RunOptions, signals: &mut Forwarder) -> Outcome {
-    let run = Run::begin(&LaunchSpec::new(&options.argv));
+    let run = MeasuredRun::begin(&LaunchSpec::new(&options.argv));
     let mut running = hold(&options.spec(None, signals)?)?.release()?;
     let exit = running.wait_forwarding(signals);
     let exit = exit.context("waiting for the program")?;

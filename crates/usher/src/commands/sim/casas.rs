@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Answer {
+struct EvaluationOutput {
     simulated: bool,
     machine: &'static str,
     evaluation: Evaluation,
@@ -118,7 +118,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     }
     progress.end();
     let all = std::iter::once(&evaluation).chain(&ranges);
-    let answer = Answer {
+    let answer = EvaluationOutput {
         simulated: true,
         machine: PAPER_1,
         events: all.flat_map(|e| &e.mixes).map(|row| row.events).sum(),
@@ -136,7 +136,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 }
 
 /// Writes the report page and its data.
-fn write(dir: &Path, answer: &Answer) -> anyhow::Result<()> {
+fn write(dir: &Path, answer: &EvaluationOutput) -> anyhow::Result<()> {
     let figures = serde_json::to_string_pretty(answer).context("writing JSON");
     let files = [
         ("casas.json", figures),

@@ -10,10 +10,10 @@ use usher_sim::campaign::{MixRow, Scheduler};
 use usher_sim::evaluation::{EvaluatedProgram, Evaluation, MixKind, SAMPLE_OFF_MAX};
 use usher_sim::setup::FREE_PARAMETERS;
 
-use super::Answer;
+use super::EvaluationOutput;
 
 /// The whole page.
-pub fn page(answer: &Answer) -> String {
+pub fn page(answer: &EvaluationOutput) -> String {
     let evaluation = &answer.evaluation;
     let mut sections = vec![
         about(answer),
@@ -43,7 +43,7 @@ fn text(text: impl Into<String>) -> Item {
     Item::Text(text.into())
 }
 
-fn about(answer: &Answer) -> Section {
+fn about(answer: &EvaluationOutput) -> Section {
     Section {
         title: "About this page".to_owned(),
         items: vec![
@@ -334,7 +334,7 @@ fn smallest_gains(evaluation: &Evaluation) -> Section {
 }
 
 /// Ratios to Linux over the ranges of the free parameters.
-fn ranges(answer: &Answer) -> Section {
+fn ranges(answer: &EvaluationOutput) -> Section {
     let row = |evaluation: &Evaluation| {
         let classes = evaluation.classes();
         let ratio =

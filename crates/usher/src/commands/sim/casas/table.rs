@@ -6,11 +6,11 @@
 use usher_sim::campaign::Scheduler;
 use usher_sim::evaluation::{Evaluation, MixKind};
 
-use super::Answer;
+use super::EvaluationOutput;
 use crate::output::{self, Output, STRONG};
 
 /// All tables.
-pub fn table(answer: &Answer, out: Output) -> String {
+pub fn table(answer: &EvaluationOutput, out: Output) -> String {
     let evaluation = &answer.evaluation;
     let mut text = format!(
         "Simulated: geometric means of ANTT, mixes of four programs on {}\n\
@@ -77,7 +77,7 @@ fn means(evaluation: &Evaluation, out: Output) -> String {
 }
 
 /// Ratios to Linux in every setting.
-fn ranges(answer: &Answer, out: Output) -> String {
+fn ranges(answer: &EvaluationOutput, out: Output) -> String {
     let titles = [
         "SETTING",
         "LINUX",

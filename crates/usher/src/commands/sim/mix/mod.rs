@@ -78,7 +78,7 @@ fn scheduler() -> impl TypedValueParser<Value = Scheduler> {
 }
 
 /// A trial and the time to simulate it.
-struct Timed {
+struct TimedTrial {
     trial: Trial,
     took: Duration,
 }
@@ -87,8 +87,8 @@ struct Timed {
 pub fn run(args: &Args, out: Output) -> Outcome {
     let mix = args.mix()?;
     let machine = machine(&mix)?;
-    let rounds: Vec<Round> = (0..mix.protocol.rounds)
-        .map(|round| Round::new(&mix, &machine, round))
+    let rounds: Vec<RoundInput> = (0..mix.protocol.rounds)
+        .map(|round| RoundInput::new(&mix, &machine, round))
         .collect::<Result<_, _>>()
         .with_context(|| format!("'{}'", args.file.display()))?;
     for &scheduler in &mix.protocol.policies {
@@ -133,13 +133,13 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 }
 
 /// The arrivals of a round, and its protocol.
-struct Round {
+struct RoundInput {
     number: u32,
     arrival_specs: Vec<ArrivalSpec>,
     protocol: TrialProtocol,
 }
 
-impl Round {
+impl RoundInput {
     fn new(mix: &SimMix, machine: &Machine, number: u32) -> Result<Self, TrialError> {
         let seed = mix.protocol.seed.wrapping_add(u64::from(number));
         Ok(Self {
@@ -157,7 +157,7 @@ impl Round {
 }
 
 /// Every scheduler with its rounds.
-type AllTimed = Vec<(Scheduler, Vec<Timed>)>;
+type AllTimed = Vec<(Scheduler, Vec<TimedTrial>)>;
 
 impl Args {
     /// The file's mix with the overrides of the command line.
@@ -188,7 +188,7 @@ impl Args {
         &self,
         mix: &SimMix,
         machine: &Machine,
-        rounds: &[Round],
+        rounds: &[RoundInput],
         progress: &Progress,
     ) -> anyhow::Result<(MixSetup, AllTimed)> {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -205,7 +205,7 @@ impl Args {
             kernel: mix.kernel.clone(),
             programs: programs.into_iter().collect::<Result<_, _>>()?,
         };
-        let runs: Vec<(Scheduler, &Round)> = against
+        let runs: Vec<(Scheduler, &RoundInput)> = against
             .iter()
             .flat_map(|&scheduler| rounds.iter().map(move |round| (scheduler, round)))
             .collect();
@@ -218,7 +218,7 @@ impl Args {
             let began = Instant::now();
             let trial = trial::run(&setup, &round.arrival_specs, scheduler, &protocol);
             progress.step();
-            trial.map(|trial| Timed {
+            trial.map(|trial| TimedTrial {
                 trial,
                 took: began.elapsed(),
             })
@@ -238,7 +238,7 @@ impl Args {
 
 /// Time to simulate each scheduler.
 fn total(timed: &AllTimed) -> Vec<Duration> {
-    let sum = |(_, rounds): &(Scheduler, Vec<Timed>)| rounds.iter().map(|t| t.took).sum();
+    let sum = |(_, rounds): &(Scheduler, Vec<TimedTrial>)| rounds.iter().map(|t| t.took).sum();
     timed.iter().map(sum).collect()
 }
 
