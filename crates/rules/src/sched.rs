@@ -60,11 +60,15 @@ impl Default for HostSettings {
 /// `struct variant`: the variant that is loaded.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Variant {
-    fifo: u32,
-    o1: u32,
-    nodes: u64,
-    cpu_words: u64,
+pub struct HostVariant {
+    /// 1: one queue in FIFO order.
+    pub fifo: u32,
+    /// 1: levels of Linux 2.6.
+    pub o1: u32,
+    /// Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all.
+    pub nodes: u64,
+    /// Words of a CPU set that contain CPUs; set when the scheduler is created.
+    pub cpu_words: u64,
 }
 
 /// `struct host_task`: initial state of a task.
@@ -191,7 +195,7 @@ unsafe extern "C" {
         places: *const Place,
         cpus: u32,
         settings: *const HostSettings,
-        variant: *const Variant,
+        variant: *const HostVariant,
         seed: u64,
     ) -> *mut Instance;
     fn host_free(host: *mut Instance);
@@ -215,6 +219,8 @@ unsafe extern "C" {
     fn host_read_task(host: *const Instance, id: u32, state: *mut TaskState);
     fn host_read_llc(host: *mut Instance, llc: u32, state: *mut LlcState);
     fn host_read_tally(host: *mut Instance, sum: *mut HostTally);
+    fn host_lose_claims(host: *mut Instance, claims: u32);
+    fn host_set_bypassed(host: *mut Instance, is_bypassed: bool);
     fn host_take_iterations(host: *mut Instance) -> u64;
 }
 
@@ -239,12 +245,25 @@ impl HostSched {
     /// # Panics
     /// There are more CPUs or LLCs than the scheduler's tables hold.
     pub fn new(places: &[Place], settings: &HostSettings, seed: u64) -> Self {
+        Self::with_variant(places, settings, HostVariant::default(), seed)
+    }
+
+    /// Same, with a variant of the scheduler or a kernel with several idle masks.
+    ///
+    /// # Panics
+    /// There are more CPUs or LLCs than the scheduler's tables hold.
+    pub fn with_variant(
+        places: &[Place],
+        settings: &HostSettings,
+        variant: HostVariant,
+        seed: u64,
+    ) -> Self {
         assert!(places.len() <= crate::select_cpu::CPUS_MAX);
         assert!(settings.llcs as usize <= crate::select_cpu::LLCS_MAX);
         let cpus = places.len() as u32;
-        let variant = Variant {
+        let variant = HostVariant {
             cpu_words: u64::from(cpus.div_ceil(64)),
-            ..Variant::default()
+            ..variant
         };
         // SAFETY: as above; `places` has `cpus` elements.
         let host = unsafe { host_new(places.as_ptr(), cpus, settings, &variant, seed) };
@@ -402,6 +421,18 @@ impl HostSched {
         // SAFETY: as above.
         unsafe { host_read_tally(self.host.as_ptr(), &mut sum) };
         sum
+    }
+
+    /// Lets another thread be faster the next `claims` times that the scheduler claims an idle CPU.
+    pub fn lose_claims(&mut self, claims: u32) {
+        // SAFETY: as above.
+        unsafe { host_lose_claims(self.host.as_ptr(), claims) }
+    }
+
+    /// Lets the kernel bypass the scheduler, as during a suspend: CPUs become idle without a call.
+    pub fn set_bypassed(&mut self, is_bypassed: bool) {
+        // SAFETY: as above.
+        unsafe { host_set_bypassed(self.host.as_ptr(), is_bypassed) }
     }
 
     /// Returns the iterations of loops in callbacks since the last call.

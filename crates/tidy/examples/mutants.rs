@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use usher_tidy::mutation::library::Library;
+use usher_tidy::mutation::library::{Level, Library};
 use usher_tidy::mutation::mutants::{Mutant, mutants};
 use usher_tidy::mutation::options::{self, HELP, Options};
+use usher_tidy::mutation::programs::{self, Unit};
 use usher_tidy::mutation::survivors::{self, Known};
-use usher_tidy::mutation::{Error, FILES, Folders, LIST, programs, report, run};
+use usher_tidy::mutation::{Error, FILES, Folders, LIST, report, run};
 use usher_tidy::sample;
 
 fn main() -> ExitCode {
@@ -50,19 +51,17 @@ fn execute(options: &Options) -> Result<bool, Error> {
     let chosen = choose(options, &known, &all);
     if options.list {
         for mutant in &chosen {
-            println!(
-                "{}:{}:{}: {}",
-                mutant.file,
-                mutant.number,
-                mutant.column,
-                mutant.change()
-            );
+            println!("{mutant}");
         }
         return Ok(true);
     }
     let original = Library::new(&folders.root, &folders.out.join("original"))?;
-    original.compile(None)?;
-    let units = programs::build(&folders, original.folder())?;
+    original.compile(Level::None, None)?;
+    original.compile(Level::Full, None)?;
+    let mut units = programs::build(&folders, original.folder())?;
+    if options.quick {
+        units.retain(Unit::is_quick);
+    }
     eprintln!("{} mutants, {} groups of tests", chosen.len(), units.len());
     let tested = run::run(&folders, &original, &units, &chosen, options.jobs)?;
     let path = options.json.clone();

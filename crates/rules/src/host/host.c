@@ -52,7 +52,8 @@ static void switch_to(struct rq *rq, __u32 cpu, struct task_struct *next)
 	} else if (!rq->is_idle) {
 		rq->is_idle = 1;
 		mark_idle(cpu);
-		usher_update_idle(cpu, 1);
+		if (!instance->is_bypassed)
+			usher_update_idle(cpu, 1);
 	}
 }
 
@@ -352,9 +353,17 @@ void host_set_seat(struct instance *host, __u64 cgroup,
 		   const struct cpu_set *cpus)
 {
 	struct host_seat *seat;
+	__u32 at = 0;
 
 	enter(host, 0);
-	seat = &host->seats_by_cgroup[host->seats_used++ % SEATS_MAX];
+	while (at < host->seats_used &&
+	       host->seats_by_cgroup[at].cgroup != cgroup)
+		at++;
+	if (at == SEATS_MAX)
+		abort();
+	if (at == host->seats_used)
+		host->seats_used++;
+	seat = &host->seats_by_cgroup[at];
 	seat->cgroup = cgroup;
 	seat->seat.cpus = *cpus;
 	g_seating.version++;
@@ -426,6 +435,16 @@ void host_read_tally(struct instance *host, struct tally *sum)
 		for (at = 0; at < sizeof(*sum) / sizeof(*to); at++)
 			to[at] += from[at];
 	}
+}
+
+void host_lose_claims(struct instance *host, __u32 claims)
+{
+	host->claims_lost = claims;
+}
+
+void host_set_bypassed(struct instance *host, _Bool is_bypassed)
+{
+	host->is_bypassed = is_bypassed;
 }
 
 __u64 host_take_iterations(struct instance *host)

@@ -50,6 +50,10 @@ struct instance {
 	/* Called before a compare-and-swap on a clock, to simulate a race with another CPU. */
 	void (*before_swap)(__u64 *clock, void *with);
 	void *before_swap_with;
+	/* Number of the next claims of an idle CPU that another thread wins. */
+	__u32 claims_lost;
+	/* CPUs become idle without a call of update_idle. */
+	_Bool is_bypassed;
 	struct task_struct **tasks;
 	__u32 tasks_made;
 	struct task_struct *free_tasks;

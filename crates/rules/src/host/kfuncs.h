@@ -154,7 +154,12 @@ static _Bool mark_busy(__u32 cpu)
 
 static _Bool scx_bpf_test_and_clear_cpu_idle(__s32 cpu)
 {
-	return mark_busy(cpu);
+	_Bool was_idle = mark_busy(cpu);
+
+	if (!was_idle || !instance->claims_lost)
+		return was_idle;
+	instance->claims_lost--;
+	return 0;
 }
 
 static const struct cpumask *scx_bpf_get_idle_cpumask(void)

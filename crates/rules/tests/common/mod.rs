@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+pub mod rig;
+
 use std::collections::BTreeSet;
 
 use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};

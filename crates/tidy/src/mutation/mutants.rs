@@ -69,6 +69,17 @@ impl Mutant {
     }
 }
 
+impl std::fmt::Display for Mutant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let change = self.change();
+        write!(
+            f,
+            "{}:{}: {}: column {} of `{}`: {change}",
+            self.file, self.number, self.function, self.column, self.line
+        )
+    }
+}
+
 /// Operators between two operands, and assignments, with their opposites.
 const BINARY: [(&str, &str); 30] = [
     ("<", ">="),

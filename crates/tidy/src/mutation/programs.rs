@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use cargo_metadata::Message;
@@ -13,17 +14,21 @@ use super::{Error, Folders};
 
 /// Crates and their test programs; empty: all.
 const PROGRAMS: [(&str, &[&str]); 1] = [("usher-rules", &[])];
+/// Test programs of headers that are not mutated.
+const OTHERS: [&str; 5] = ["balance", "latency", "levels", "select_cpu", "share"];
 /// Makes `crates/rules/build.rs` link the shared library in this folder.
 const VARIABLE: &str = "USHER_HOST_SCHED";
 /// Tests that take less than this run in one process.
 const QUICK: Duration = Duration::from_millis(150);
-/// A mutant may take this long, and ten times as long as the original.
+/// Tests that take less than this run first.
+const LONG: Duration = Duration::from_secs(1);
+/// Time limit of a unit, in addition to ten times the time that the original takes.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Address space of a test program, in KiB: a mutant may allocate without end.
 const MEMORY_KIB: u32 = 4 << 20;
 
 /// Tests of one program that run in one process.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Unit {
     /// The program.
     program: PathBuf,
@@ -33,6 +38,8 @@ pub struct Unit {
     tests: Vec<String>,
     /// Time that the original takes.
     took: Duration,
+    /// Number of mutants that it has caught.
+    caught: AtomicU32,
 }
 
 /// End of a unit.
@@ -92,6 +99,7 @@ fn executables(
         if let Message::CompilerArtifact(artifact) = message
             && let Some(program) = artifact.executable
             && artifact.profile.test
+            && !OTHERS.contains(&artifact.target.name.as_str())
         {
             let name = format!("{package}/{}", artifact.target.name);
             found.push((name, program.into_std_path_buf()));
@@ -104,7 +112,7 @@ fn executables(
     Ok(found)
 }
 
-/// Runs each test of a program by itself, and groups the quick ones.
+/// Runs each test of a program by itself, and groups the quick tests.
 fn measure(name: &str, program: &Path, library: &Path) -> Result<Vec<Unit>, Error> {
     let list = command(program, library)
         .args(["--list", "--format", "terse"])
@@ -117,6 +125,7 @@ fn measure(name: &str, program: &Path, library: &Path) -> Result<Vec<Unit>, Erro
         name: name.to_owned(),
         tests,
         took,
+        caught: AtomicU32::new(0),
     };
     let mut units = Vec::new();
     let mut quick = unit(Vec::new(), Duration::ZERO);
@@ -158,6 +167,21 @@ fn command(program: &Path, library: &Path) -> Command {
 }
 
 impl Unit {
+    /// Whether the tests take a short time.
+    pub fn is_quick(&self) -> bool {
+        self.took < LONG
+    }
+
+    /// Time per caught mutant, by which units are ordered.
+    pub fn cost(&self) -> Duration {
+        self.took / (self.caught.load(Ordering::Relaxed) + 1)
+    }
+
+    /// Counts a caught mutant.
+    pub fn count_caught(&self) {
+        self.caught.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Runs the tests with a library.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::library::{Compiled, Library};
+use super::library::{Compiled, Level, Library};
 use super::mutants::Mutant;
 use super::programs::{End, Unit};
 use super::{Error, Folders};
@@ -53,7 +53,9 @@ pub fn run(
     let found = Mutex::new(Vec::new());
     let began = Instant::now();
     let work = |job: usize| -> Result<(), Error> {
-        let folder = folders.out.join(format!("job-{job}"));
+        let folder = folders
+            .out
+            .join(format!("job-{}-{job}", std::process::id()));
         let library = Library::new(&folders.root, &folder)?;
         let mut reported = Instant::now();
         while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -61,6 +63,9 @@ pub fn run(
             library.write(&mutant.file, &mutant.apply(source))?;
             let outcome = test(&library, original, units, mutant)?;
             library.write(&mutant.file, source)?;
+            if outcome == Outcome::Survived {
+                eprintln!("survived: {mutant}");
+            }
             let Ok(mut found) = found.lock() else { break };
             found.push(Tested {
                 mutant: mutant.clone(),
@@ -71,6 +76,8 @@ pub fn run(
                 progress(&found, mutants.len(), began.elapsed());
             }
         }
+        // The next run has other folders.
+        drop(fs::remove_dir_all(&folder));
         Ok(())
     };
     std::thread::scope(|scope| {
@@ -108,17 +115,36 @@ fn test(
     units: &[Unit],
     mutant: &Mutant,
 ) -> Result<Outcome, Error> {
-    match library.compile(Some((original, &mutant.file)))? {
-        Compiled::Rejected => return Ok(Outcome::Rejected),
-        Compiled::Equal => return Ok(Outcome::Equal),
-        Compiled::Different => {}
+    let original = Some((original, mutant.file.as_str()));
+    if library.compile(Level::None, original)? == Compiled::Rejected {
+        return Ok(Outcome::Rejected);
     }
+    let quick = units.iter().filter(|unit| unit.is_quick());
+    let outcome = run_tests(library, quick)?;
+    if outcome != Outcome::Survived {
+        return Ok(outcome);
+    }
+    if library.compile(Level::Full, original)? == Compiled::Equal {
+        return Ok(Outcome::Equal);
+    }
+    run_tests(library, units.iter().filter(|unit| !unit.is_quick()))
+}
+
+fn run_tests<'a>(
+    library: &Library,
+    units: impl Iterator<Item = &'a Unit>,
+) -> Result<Outcome, Error> {
+    let mut units: Vec<&Unit> = units.collect();
+    // A test that has caught many mutants catches the next one in the shortest time.
+    units.sort_by_key(|unit| unit.cost());
     for unit in units {
-        match unit.run(library.folder())? {
-            End::Passed => {}
-            End::Failed(test) => return Ok(Outcome::Caught(test)),
-            End::TimedOut => return Ok(Outcome::Caught(format!("{} (time limit)", unit.name))),
-        }
+        let test = match unit.run(library.folder())? {
+            End::Passed => continue,
+            End::Failed(test) => test,
+            End::TimedOut => format!("{} (time limit)", unit.name),
+        };
+        unit.count_caught();
+        return Ok(Outcome::Caught(test));
     }
     Ok(Outcome::Survived)
 }

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that share a core while another core is idle.
+
+mod common;
+
+use common::rig::{Rig, Shape, State, set};
+use common::{MS, SETTINGS};
+use usher_rules::sched::{HostSettings, HostVariant};
+
+fn rig(shape: Shape, smt: u32) -> Rig {
+    let settings = HostSettings { smt, ..SETTINGS };
+    Rig::with(shape, settings, HostVariant::default())
+}
+
+/// Number of threads on the core of a CPU.
+fn on_core(rig: &Rig, cpu: usize) -> usize {
+    rig.shape.core(cpu).filter(|&cpu| !rig.is_idle(cpu)).count()
+}
+
+/// Two threads on each core but `sharing`, pinned; and two on that core that may run on `cpus`.
+fn crowded(rig: &mut Rig, sharing: usize, cpus: &[usize]) -> [usize; 2] {
+    let core: Vec<usize> = rig.shape.core(sharing).collect();
+    for cpu in rig.all() {
+        if !core.contains(&cpu) {
+            rig.start(1, [cpu]);
+        }
+    }
+    [core[0], core[1]].map(|cpu| {
+        let thread = rig.start(2, [cpu]);
+        assert_eq!(rig.state(thread), State::On(cpu));
+        thread_may_run_on(rig, thread, cpus);
+        thread
+    })
+}
+
+/// Widens the mask of a running thread. The scheduler reads it when the thread runs again.
+fn thread_may_run_on(rig: &mut Rig, thread: usize, cpus: &[usize]) {
+    let cpus = set(cpus.iter().copied());
+    rig.threads[thread].cpus = cpus;
+    rig.sched.set_cpus(rig.threads[thread].id, &cpus);
+    rig.stop(thread);
+    rig.wake(thread);
+}
+
+/// Stops the pinned threads of a core.
+fn empty_core(rig: &mut Rig, cpu: usize) {
+    for cpu in rig.shape.core(cpu).collect::<Vec<_>>() {
+        if let Some(thread) = rig.running[cpu] {
+            rig.stop(thread);
+        }
+    }
+}
+
+#[test]
+fn idle_core_pulls_a_thread_that_shares_a_core() {
+    // Within an LLC, across LLCs, across words of a CPU set.
+    for shape in [Shape(1, 1, 4, 2), Shape(1, 3, 2, 2), Shape(2, 2, 20, 2)] {
+        let cpus = shape.cpus();
+        for (sharing, empty) in [(0, cpus - 1), (cpus - 1, 0), (0, 2), (cpus / 2, 0)] {
+            let mut rig = rig(shape, 1);
+            let all: Vec<usize> = rig.all().collect();
+            let pair = crowded(&mut rig, sharing, &all);
+            assert_eq!(on_core(&rig, sharing), 2, "{shape:?}");
+            empty_core(&mut rig, empty);
+            // A thread of another core would be pulled after some searches.
+            let on = pair.map(|thread| rig.state(thread));
+            assert_eq!(
+                on_core(&rig, sharing),
+                1,
+                "{shape:?} {sharing} {empty}: {on:?}"
+            );
+            assert_eq!(on_core(&rig, empty), 1, "{shape:?} {sharing} {empty}");
+            assert_eq!(rig.tally().pulls, 1);
+            assert_eq!(rig.tally().moved, 1);
+        }
+    }
+}
+
+#[test]
+fn half_idle_core_pulls_no_thread() {
+    let mut rig = rig(Shape(1, 1, 3, 2), 1);
+    let all: Vec<usize> = rig.all().collect();
+    crowded(&mut rig, 0, &all);
+    let beside = rig.running[4].unwrap_or_default();
+    rig.stop(beside);
+    assert_eq!((on_core(&rig, 0), on_core(&rig, 4)), (2, 1));
+    assert_eq!(rig.tally().pulls, 0);
+    rig.tick(0);
+    assert_eq!(on_core(&rig, 0), 2, "nor does the tick move one");
+}
+
+#[test]
+fn no_thread_is_pulled_without_smt() {
+    let mut rig = rig(Shape(1, 1, 3, 2), 0);
+    let all: Vec<usize> = rig.all().collect();
+    crowded(&mut rig, 0, &all);
+    empty_core(&mut rig, 4);
+    (0..6).for_each(|cpu| rig.tick(cpu));
+    rig.pass(10 * MS);
+    assert_eq!((on_core(&rig, 0), on_core(&rig, 4)), (2, 0));
+    assert_eq!(rig.tally().pulls, 0);
+}
+
+/// A thread that may not run on the idle core, or only on its CPU, stays.
+#[test]
+fn threads_are_pulled_only_to_cpus_of_their_mask() {
+    for (cpus, is_pulled) in [
+        (&[0, 1][..], false),
+        (&[0, 1, 2, 3], false),
+        (&[0, 1, 4], true),
+        (&[0, 1, 5], true),
+    ] {
+        let mut rig = rig(Shape(1, 1, 4, 2), 1);
+        crowded(&mut rig, 0, cpus);
+        empty_core(&mut rig, 4);
+        (0..8).for_each(|cpu| rig.tick(cpu));
+        rig.pass(10 * MS);
+        let due = if is_pulled { (1, 1) } else { (2, 0) };
+        assert_eq!((on_core(&rig, 0), on_core(&rig, 4)), due, "{cpus:?}");
+        if !is_pulled {
+            assert_eq!(rig.tally().pulls, 0, "{cpus:?}");
+        }
+    }
+}
+
+/// The nearer of two pairs; threads that do not share a core are left alone.
+#[test]
+fn pull_prefers_the_own_llc() {
+    // Two LLCs of four cores. A pair shares a core in each. The others run alone.
+    let mut rig = rig(Shape(1, 2, 4, 2), 1);
+    let all: Vec<usize> = rig.all().collect();
+    let single: Vec<usize> = [2, 4, 10, 12].map(|cpu| rig.start(1, [cpu])).to_vec();
+    let last: Vec<usize> = [6, 14].map(|cpu| rig.start(1, [cpu])).to_vec();
+    for thread in [0, 1, 8, 9].map(|cpu| rig.start(2, [cpu])) {
+        thread_may_run_on(&mut rig, thread, &all);
+    }
+    assert_eq!((on_core(&rig, 0), on_core(&rig, 8)), (2, 2));
+    rig.stop(last[1]);
+    assert_eq!((on_core(&rig, 0), on_core(&rig, 8)), (2, 1));
+    rig.stop(last[0]);
+    assert_eq!(on_core(&rig, 0), 1);
+    for &thread in &single {
+        assert!(matches!(rig.state(thread), State::On(_)));
+    }
+    assert_eq!(rig.tally().pulls, 2);
+}
+
+/// A pinned thread arrives beside a thread that may move: no core became idle.
+#[test]
+fn tick_moves_a_thread_from_a_shared_core() {
+    for shape in [Shape(1, 1, 2, 2), Shape(1, 2, 1, 2), Shape(1, 1, 40, 2)] {
+        for cpus in [vec![0, 2], vec![0, 3], (0..shape.cpus()).collect()] {
+            let mut rig = rig(shape, 1);
+            let thread = rig.start(1, cpus);
+            assert_eq!(rig.state(thread), State::On(0));
+            let pinned = rig.start(2, [1]);
+            assert_eq!(rig.state(pinned), State::On(1));
+            assert_eq!(rig.state(thread), State::On(0), "no core became idle");
+            rig.tick(1);
+            assert_eq!(rig.state(pinned), State::On(1));
+            rig.tick(0);
+            let core = rig.shape.core_of(1);
+            let State::On(cpu) = rig.state(thread) else {
+                panic!("it waits");
+            };
+            assert_ne!(rig.shape.core_of(cpu), core);
+        }
+    }
+}
+
+/// At the end of its slice, the thread does not get another one on a shared core.
+#[test]
+fn end_of_a_slice_moves_a_thread_from_a_shared_core() {
+    for (smt, moves) in [(1, true), (0, false)] {
+        let mut rig = rig(Shape(1, 1, 2, 2), smt);
+        let thread = rig.start(1, [0, 2]);
+        rig.start(2, [1]);
+        rig.pass(2 * SETTINGS.slice_ns);
+        let due = if moves { 2 } else { 0 };
+        assert_eq!(rig.state(thread), State::On(due), "smt = {smt}");
+    }
+}
