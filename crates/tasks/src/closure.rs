@@ -7,9 +7,9 @@ use std::alloc::{Layout, alloc};
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 
-use crate::job::{JobRef, JobVtable};
+use crate::job::JobRef;
 use crate::tokens::run;
-use crate::worker::Worker;
+use crate::worker::{JobVtable, Worker};
 
 /// Storage for a closure of at most 24 bytes (three pointers), aligned to 8.
 pub(crate) type ClosureStorage = MaybeUninit<[u64; 3]>;

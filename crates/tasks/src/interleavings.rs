@@ -11,11 +11,11 @@ use loom::thread;
 
 use crate::active_workers::ActiveWorkers;
 use crate::dispatch::Groups;
-use crate::job::{Chain, Job, JobRef, JobVtable};
+use crate::job::{Chain, Job, JobRef};
 use crate::pool::{Inbox, StealSlots};
 use crate::sleep::{ParkResult, Sleepers};
 use crate::trace::Ring;
-use crate::worker::Worker;
+use crate::worker::{JobVtable, Worker};
 
 /// Creates a job that is never run, and is freed by [`number`].
 fn job(number: u32) -> JobRef {
@@ -23,7 +23,7 @@ fn job(number: u32) -> JobRef {
         unreachable!("jobs of these tests are not run")
     }
     static NEVER: JobVtable = JobVtable { run: never };
-    let vtable = NonNull::from(&NEVER);
+    let vtable = NonNull::from(&NEVER).cast();
     let job = Box::new(Job::new(vtable, Groups::new(0, number)));
     // SAFETY: the job is leaked here and freed once, by `number`.
     unsafe { JobRef::new(NonNull::from(Box::leak(job))) }

@@ -10,22 +10,20 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dispatch::Groups;
-use crate::worker::Worker;
 
-/// The part that all jobs of one type share. It may be the first field of a larger structure known
-/// to its `run` function: all tasks of a graph point to the graph.
+/// The part that all jobs of one type share. It begins with a `worker::JobVtable`, which containers
+/// of jobs do not access.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct JobVtable {
-    /// Runs a job of this type, and possibly other jobs that it makes ready.
-    pub run: unsafe fn(JobRef, &Worker<'_>),
+pub(crate) struct Vtable {
+    _opaque: [u8; 0],
 }
 
 /// The first field of every task.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Job {
-    vtable: NonNull<JobVtable>,
+    vtable: NonNull<Vtable>,
     /// The next job of a chain.
     link: UnsafeCell<*mut Job>,
     /// Both groups, packed. Only a holder of the task writes the groups, and publishes them by the
@@ -34,8 +32,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates a job. The vtable must outlive the job.
-    pub fn new(vtable: NonNull<JobVtable>, groups: Groups) -> Self {
+    /// Creates a job. The vtable begins with a `worker::JobVtable` and must outlive the job.
+    pub fn new(vtable: NonNull<Vtable>, groups: Groups) -> Self {
         Self {
             vtable,
             link: UnsafeCell::new(ptr::null_mut()),
@@ -44,7 +42,7 @@ impl Job {
     }
 
     #[inline]
-    pub fn vtable(&self) -> NonNull<JobVtable> {
+    pub fn vtable(&self) -> NonNull<Vtable> {
         self.vtable
     }
 
@@ -85,15 +83,10 @@ impl JobRef {
         self.0
     }
 
-    /// Runs the job on this worker.
     #[inline]
-    pub fn run(self, worker: &Worker<'_>) {
-        // SAFETY: the function belongs to jobs of this type. The job lives, and its only reference
-        // is passed on.
-        unsafe {
-            let run = self.0.as_ref().vtable.as_ref().run;
-            run(self, worker);
-        }
+    pub fn vtable(&self) -> NonNull<Vtable> {
+        // SAFETY: as above.
+        unsafe { self.0.as_ref() }.vtable()
     }
 }
 
@@ -196,5 +189,14 @@ impl Chain {
             // SAFETY: the holder of a job may write its link.
             unsafe { *first.as_ref().link.get() = tail };
         }
+    }
+}
+
+/// Removes the jobs from the front.
+impl Iterator for Chain {
+    type Item = JobRef;
+
+    fn next(&mut self) -> Option<JobRef> {
+        self.pop()
     }
 }

@@ -25,11 +25,11 @@ use std::sync::Arc;
 
 use crate::dispatch::Groups;
 use crate::error::discard;
-use crate::job::{Job, JobRef, JobVtable};
+use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::pool::FORKED;
 use crate::sync::{AtomicBool, Ordering};
-use crate::worker::Worker;
+use crate::worker::{JobVtable, Worker};
 
 /// The result of a function, or the payload of its panic.
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
@@ -60,7 +60,7 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
     fn new(function: F, groups: Groups, caller: WaitingThread) -> Self {
         let vtable = const { &JobVtable { run: run::<F, R> } };
         Self {
-            job: Job::new(NonNull::from(vtable), groups),
+            job: Job::new(NonNull::from(vtable).cast(), groups),
             function: UnsafeCell::new(Some(function)),
             outcome: UnsafeCell::new(None),
             done: AtomicBool::new(false),

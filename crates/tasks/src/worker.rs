@@ -47,6 +47,15 @@ const OWNER_TABLE_LEN: usize = 1024;
 /// Marks a spatial group without an owner.
 const NO_OWNER: u32 = u32::MAX;
 
+/// The part that all jobs of one type share. It may be the first field of a larger structure known
+/// to its `run` function: all tasks of a graph point to the graph.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct JobVtable {
+    /// Runs a job of this type, and possibly other jobs that it makes ready.
+    pub run: unsafe fn(JobRef, &Worker<'_>),
+}
+
 /// The part of a worker's state that other workers access.
 #[derive(Debug, Default)]
 struct WorkerShared {
@@ -181,11 +190,11 @@ pub(crate) struct Worker<'a> {
     index: usize,
     /// Ready tasks of the innermost wait on this worker's stack, or of the whole runtime if there
     /// is no wait.
-    local_queues: RefCell<LocalQueues>,
+    local_queues: RefCell<LocalQueues<JobRef>>,
     /// The queues of the enclosing waits, outermost first.
-    outer_queues: RefCell<Vec<LocalQueues>>,
+    outer_queues: RefCell<Vec<LocalQueues<JobRef>>>,
     /// Empty queues, kept for later waits.
-    spare_queues: RefCell<Vec<LocalQueues>>,
+    spare_queues: RefCell<Vec<LocalQueues<JobRef>>>,
     /// Number of nested waits on this worker's stack; the next field is the limit up to which a
     /// wait runs any task.
     wait_depth: Cell<usize>,
@@ -384,7 +393,12 @@ impl<'a> Worker<'a> {
         // Unwinding is not allowed, because a frame below may hold a task that another worker is
         // using.
         let unwinding = AbortOnUnwind;
-        job.run(self);
+        // SAFETY: the function belongs to jobs of this type. The job lives, and its only reference
+        // is passed on.
+        unsafe {
+            let run = job.vtable().cast::<JobVtable>().as_ref().run;
+            run(job, self);
+        }
         mem::forget(unwinding);
     }
 

@@ -3,8 +3,10 @@
 //!
 //! A dispatcher holds the tasks without unresolved dependencies, and gives them to workers one at a
 //! time. A dispatcher uses no threads, clocks or locks. The runtime calls the dispatchers of
-//! policies with a global queue under a lock; a simulated chip calls the same code. The caller
-//! chooses the type `I` that represents a task, such as an index or a pointer.
+//! policies with a global queue ([`Fcfs`], [`Lcfs`], [`Paper`]) under a lock; a simulated chip calls
+//! the same code. The runtime's default policy has no global queue, so the runtime does not call
+//! [`Usher`], but shares the queues of a worker with it. The caller chooses the type `I` that
+//! represents a task, such as an index or a pointer.
 
 mod bits;
 mod fcfs;

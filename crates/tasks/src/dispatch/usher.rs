@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The runtime's default policy as a single-threaded, deterministic dispatcher.
 //!
-//! The runtime implements the policy with concurrent workers (`worker.rs`, `pool`, and for graphs
-//! `graph/chain.rs`). A simulated chip needs only the order. The rules are:
+//! The runtime runs the policy with concurrent workers (`worker.rs`, and for graphs
+//! `graph/chain.rs`). A simulated chip needs only the order. Both keep a worker's tasks in
+//! [`LocalQueues`], which select the next task and the tasks to give away. This file replaces the
+//! parts that threads share: steal slots, inboxes and owners. The rules are:
 //!
 //! 1. A task made ready by a worker's task stays with that worker, unless the task's spatial
 //!    group has another owner. In that case the task is sent to the owner. If the group has no
@@ -10,10 +12,9 @@
 //! 2. Of the tasks that stay, one runs next, before all queued tasks: the first, or the first of
 //!    the spatial group of the task that has just run. The others are queued so that they run in
 //!    the same order.
-//!    same order.
 //! 3. Before each task a worker publishes queued tasks, if its first steal slot is empty or a
 //!    worker is idle. The worker publishes half of its queued tasks, half of the rest and so on, at
-//!    most [`CHAIN_MAX`] at a time, beginning with the oldest tasks of the group that is served
+//!    most 32 at a time, beginning with the oldest tasks of the group that is served
 //!    last. If no worker is idle, the worker keeps its last task once there is a chain for each
 //!    other worker. If a worker is idle, a small rest goes to the last slot as a whole.
 //! 4. A worker continues with its active temporal group, last in, first out. When that group is
@@ -43,10 +44,20 @@ use std::collections::VecDeque;
 use std::mem;
 
 use super::{Dispatch, Dispatcher, Groups};
-use crate::pool::{CHAIN_MAX, SLOTS, SMALL_BATCH, T_QUEUES};
+use crate::pool::{GroupedTask, LocalQueues, SLOTS, kept};
 
 /// A queued task with its groups.
 type QueuedTask<I> = (I, Groups);
+
+impl<I> GroupedTask for QueuedTask<I> {
+    fn groups(&self) -> Groups {
+        self.1
+    }
+
+    fn is_forked(&self) -> bool {
+        false
+    }
+}
 
 /// Tasks given away together; the last element is taken first.
 type Chain<I> = Vec<QueuedTask<I>>;
@@ -54,14 +65,8 @@ type Chain<I> = Vec<QueuedTask<I>>;
 /// The state of one worker.
 #[derive(Debug, Clone)]
 struct WorkerQueues<I> {
-    /// By temporal group, without group 0.
-    by_group: Vec<VecDeque<QueuedTask<I>>>,
-    /// The queue of the active group.
-    active: usize,
-    /// Tasks without a temporal group.
-    others: VecDeque<QueuedTask<I>>,
-    /// Tasks in `queues` and `others`.
-    len: usize,
+    /// Tasks that no other worker sees.
+    local: LocalQueues<QueuedTask<I>>,
     /// Tasks published for other workers.
     steal_slots: [Chain<I>; SLOTS],
     /// Tasks sent by other workers.
@@ -77,65 +82,13 @@ struct WorkerQueues<I> {
 impl<I> WorkerQueues<I> {
     fn new() -> Self {
         Self {
-            by_group: std::iter::repeat_with(VecDeque::new)
-                .take(T_QUEUES)
-                .collect(),
-            active: 0,
-            others: VecDeque::new(),
-            len: 0,
+            local: LocalQueues::new(),
             steal_slots: array::from_fn(|_| Vec::new()),
             inbox: VecDeque::new(),
             last_s: 0,
             is_busy: false,
             is_idle: false,
         }
-    }
-
-    fn push(&mut self, waiting: QueuedTask<I>) {
-        self.len += 1;
-        match waiting.1.t as usize {
-            0 => self.others.push_back(waiting),
-            t => self.by_group[t % T_QUEUES].push_back(waiting),
-        }
-    }
-
-    fn push_all(&mut self, mut chain: Chain<I>) {
-        while let Some(waiting) = chain.pop() {
-            self.push(waiting);
-        }
-    }
-
-    /// Enqueues published tasks again, in their former order.
-    fn requeue(&mut self, chain: Chain<I>) {
-        chain.into_iter().for_each(|waiting| self.push(waiting));
-    }
-
-    /// Removes the task that this worker runs next.
-    fn pop(&mut self) -> Option<QueuedTask<I>> {
-        let round = (self.active..T_QUEUES).chain(0..self.active);
-        let group = round
-            .into_iter()
-            .find(|&group| !self.by_group[group].is_empty());
-        let waiting = match group {
-            Some(group) => {
-                self.active = group;
-                self.by_group[group].pop_back()
-            }
-            None => self.others.pop_back(),
-        }?;
-        self.len -= 1;
-        Some(waiting)
-    }
-
-    /// Removes the oldest task of the group that is served last.
-    fn pop_for_thief(&mut self) -> Option<QueuedTask<I>> {
-        let waiting = self.others.pop_front().or_else(|| {
-            let mut back = (0..self.active).rev().chain((self.active..T_QUEUES).rev());
-            let group = back.find(|&group| !self.by_group[group].is_empty())?;
-            self.by_group[group].pop_front()
-        })?;
-        self.len -= 1;
-        Some(waiting)
     }
 
     /// Rule 3 of the module documentation, given the number of other workers and whether one of
@@ -147,16 +100,14 @@ impl<I> WorkerQueues<I> {
         loop {
             let mut free = (0..SLOTS).filter(|&slot| self.steal_slots[slot].is_empty());
             let free_slots = free.clone().count();
-            let kept = usize::from(!is_any_idle && SLOTS - free_slots >= others);
-            let Some(slot) = free.next().filter(|_| self.len > kept) else {
+            let kept = kept(is_any_idle, SLOTS - free_slots, others);
+            let Some(slot) = free.next().filter(|_| self.local.len() > kept) else {
                 return;
             };
             let is_last = free_slots == 1;
-            let count = match is_last && is_any_idle && self.len <= SMALL_BATCH {
-                true => self.len,
-                false => (self.len / 2).clamp(1, CHAIN_MAX),
-            };
-            self.steal_slots[slot] = (0..count).map_while(|_| self.pop_for_thief()).collect();
+            let chain = &mut self.steal_slots[slot];
+            let take = |waiting| chain.push(waiting);
+            self.local.give_away(is_last && is_any_idle, take);
         }
     }
 
@@ -244,7 +195,7 @@ impl<I> Usher<I> {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
                 self.workers[owner].inbox.push_back(waiting);
             } else if let Some(before) = at_once.replace(waiting) {
-                self.workers[worker].push(before);
+                self.workers[worker].local.push(before);
             }
         }
         at_once
@@ -283,20 +234,19 @@ impl<I> Usher<I> {
     /// Rule 4, then rule 5 of the module documentation. Also returns whether the task was stolen.
     fn find(&mut self, worker: usize) -> Option<(QueuedTask<I>, bool)> {
         let queues = &mut self.workers[worker];
-        while let Some(sent) = queues.inbox.pop_front() {
-            queues.push(sent);
-        }
-        if let Some(waiting) = queues.pop() {
+        queues.local.push_all(queues.inbox.drain(..));
+        if let Some(waiting) = queues.local.pop() {
             return Some((waiting, false));
         }
         if let Some(chain) = queues.reclaim() {
-            queues.requeue(chain);
-            return queues.pop().map(|waiting| (waiting, false));
+            // In their former order.
+            queues.local.push_all(chain);
+            return queues.local.pop().map(|waiting| (waiting, false));
         }
         let (chain, stolen) = self.steal(worker)?;
-        let queues = &mut self.workers[worker];
-        queues.push_all(chain);
-        Some((queues.pop()?, stolen))
+        let local = &mut self.workers[worker].local;
+        local.push_all(chain.into_iter().rev());
+        Some((local.pop()?, stolen))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::Graph;
 use super::finder::OrderFinder;
+use super::successors::Successors;
 use crate::dispatch::Groups;
 use crate::error::GraphError;
 
@@ -119,48 +120,6 @@ fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {
     match u32::try_from(count) {
         Ok(_) => Ok(()),
         Err(_) => Err(GraphError::TooLarge { count, what }),
-    }
-}
-
-/// The successors of each task, and the number of its dependencies.
-#[derive(Debug)]
-pub(super) struct Successors {
-    /// The successors of task `i` are `tasks[first[i]..first[i + 1]]`.
-    pub first: Vec<u32>,
-    pub tasks: Vec<u32>,
-    /// By task: the number of dependencies.
-    pub waits: Vec<u32>,
-}
-
-impl Successors {
-    /// Inverts the dependencies. The caller has checked that the numbers fit into 32 bits.
-    pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
-        let mut edges = edges.to_vec();
-        edges.sort_unstable();
-        edges.dedup();
-        let mut waits = vec![0; count];
-        let mut first = vec![0; count + 1];
-        for &(from, to) in &edges {
-            first[from + 1] += 1;
-            waits[to] += 1;
-        }
-        for task in 0..count {
-            first[task + 1] += first[task];
-        }
-        let tasks = edges.iter().map(|&(_, to)| to as u32).collect();
-        Self {
-            first,
-            tasks,
-            waits,
-        }
-    }
-
-    pub fn count(&self) -> usize {
-        self.waits.len()
-    }
-
-    pub fn of(&self, task: usize) -> &[u32] {
-        &self.tasks[self.first[task] as usize..self.first[task + 1] as usize]
     }
 }
 

@@ -8,8 +8,8 @@
 
 use std::fmt;
 
-use super::builder::Successors;
 use super::order::{GraphInfo, Order};
+use super::successors::Successors;
 use crate::dispatch::Groups;
 use crate::pool::T_QUEUES;
 use crate::trials::Trials;

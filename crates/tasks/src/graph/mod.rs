@@ -10,6 +10,7 @@ mod chain;
 mod finder;
 mod order;
 mod plan;
+mod successors;
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,17 +18,18 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use builder::GraphBuilder;
-use builder::Successors;
 use finder::OrderFinder;
 pub use finder::{Explanation, TriedOrder};
 pub use order::Order;
 use plan::Plan;
+use successors::Successors;
 
 use crate::dispatch::Groups;
 use crate::error::{Panicked, RunError};
-use crate::job::{Job, JobRef, JobVtable};
+use crate::job::{Job, JobRef};
 use crate::latch::Latch;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
+use crate::worker::JobVtable;
 
 #[repr(C)]
 struct Inner<B> {

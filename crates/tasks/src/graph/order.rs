@@ -25,7 +25,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::iter::repeat_n;
 
-use super::builder::Successors;
+use super::successors::Successors;
 
 /// Upper limit of steps that are tried.
 const STEPS_MAX: usize = 4;

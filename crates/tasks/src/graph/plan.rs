@@ -13,7 +13,7 @@
 
 use std::cmp::Reverse;
 
-use super::builder::Successors;
+use super::successors::Successors;
 use crate::sync::{AtomicU8, AtomicU32, Ordering, StoreMut};
 
 /// Number of consecutive tasks per part of a graph. The sinks (tasks without successors) of a part

@@ -30,24 +30,44 @@ pub(crate) const CHAIN_MAX: usize = 32;
 /// little.
 pub(crate) const SMALL_BATCH: usize = 8;
 
+/// A task that can be queued here: a job of the runtime, or the stand-in for a task in a
+/// simulation.
+pub(crate) trait GroupedTask {
+    /// Its groups.
+    fn groups(&self) -> Groups;
+
+    /// Whether another task waits for it.
+    fn is_forked(&self) -> bool;
+}
+
+impl GroupedTask for JobRef {
+    fn groups(&self) -> Groups {
+        self.groups()
+    }
+
+    fn is_forked(&self) -> bool {
+        self.groups() == FORKED
+    }
+}
+
 /// The ready tasks of one worker.
-#[derive(Debug)]
-pub(crate) struct LocalQueues {
-    queues: Box<[VecDeque<JobRef>]>,
+#[derive(Debug, Clone)]
+pub(crate) struct LocalQueues<T> {
+    queues: Box<[VecDeque<T>]>,
     /// Bit *q* is set if queue *q* may have tasks.
     filled: [u64; WORDS],
     /// The queue of the active group.
     active: usize,
     /// Tasks without a temporal group.
-    others: VecDeque<JobRef>,
-    forked: VecDeque<JobRef>,
+    others: VecDeque<T>,
+    forked: VecDeque<T>,
     len: usize,
     /// The queue that [`Self::pop_in_turn`] serves next; [`T_QUEUES`] stands for tasks without a
     /// temporal group.
     next_in_turn: usize,
 }
 
-impl LocalQueues {
+impl<T: GroupedTask> LocalQueues<T> {
     pub fn new() -> Self {
         match Self::try_new() {
             Some(queues) => queues,
@@ -75,35 +95,26 @@ impl LocalQueues {
         self.len
     }
 
-    pub fn push(&mut self, job: JobRef) {
+    pub fn push(&mut self, task: T) {
         self.len += 1;
-        let groups = job.groups();
-        match groups.t as usize {
-            0 => self.others.push_back(job),
-            _ if groups == FORKED => self.forked.push_back(job),
+        match task.groups().t as usize {
+            0 => self.others.push_back(task),
+            _ if task.is_forked() => self.forked.push_back(task),
             t => {
                 let queue = t % T_QUEUES;
-                self.queues[queue].push_back(job);
+                self.queues[queue].push_back(task);
                 self.filled[queue / 64] |= 1 << (queue % 64);
             }
         }
     }
 
     /// Enqueues tasks that other workers have published or sent.
-    pub fn push_all(&mut self, mut chain: Chain) {
-        while let Some(job) = chain.pop() {
-            self.push(job);
-        }
-    }
-
-    /// Enqueues tasks that were given away and not taken. They leave the queues in the order that
-    /// they had before.
-    pub fn requeue(&mut self, chain: Chain) {
-        self.push_all(chain.reversed());
+    pub fn push_all(&mut self, tasks: impl IntoIterator<Item = T>) {
+        tasks.into_iter().for_each(|task| self.push(task));
     }
 
     /// Removes the task to run next.
-    pub fn pop(&mut self) -> Option<JobRef> {
+    pub fn pop(&mut self) -> Option<T> {
         let forked = self.forked.pop_back();
         let job = match forked.or_else(|| self.queues[self.active].pop_back()) {
             Some(job) => job,
@@ -113,7 +124,7 @@ impl LocalQueues {
         Some(job)
     }
 
-    fn pop_elsewhere(&mut self) -> Option<JobRef> {
+    fn pop_elsewhere(&mut self) -> Option<T> {
         loop {
             let Some(queue) = self.filled_from(self.active) else {
                 return self.others.pop_back();
@@ -126,24 +137,6 @@ impl LocalQueues {
         }
     }
 
-    /// Removes the newest forked task if it is `job`.
-    pub fn pop_fork(&mut self, job: NonNull<Job>) -> bool {
-        let is_last = (self.forked.back()).is_some_and(|last| last.as_ptr() == job);
-        if is_last {
-            self.forked.pop_back();
-            self.len -= 1;
-        }
-        is_last
-    }
-
-    /// Removes a forked task, wherever it is among the forks. Returns whether it was found.
-    pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
-        let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
-        let was = at.and_then(|at| self.forked.remove(at)).is_some();
-        self.len -= usize::from(was);
-        was
-    }
-
     /// Moves all tasks of `others` to these queues.
     pub fn append(&mut self, others: &mut Self) {
         while let Some(job) = others.pop_for_thief() {
@@ -154,13 +147,13 @@ impl LocalQueues {
 
     /// Removes the oldest task of the next queue in cyclic order. With this order each task runs
     /// eventually, however many become ready after it.
-    pub fn pop_in_turn(&mut self) -> Option<JobRef> {
+    pub fn pop_in_turn(&mut self) -> Option<T> {
         let job = self.pop_first_in_turn()?;
         self.len -= 1;
         Some(job)
     }
 
-    fn pop_first_in_turn(&mut self) -> Option<JobRef> {
+    fn pop_first_in_turn(&mut self) -> Option<T> {
         // Tasks without a temporal group come after the last queue.
         while self.next_in_turn < T_QUEUES {
             let next = self
@@ -177,26 +170,24 @@ impl LocalQueues {
         self.others.pop_front().or_else(|| self.forked.pop_front())
     }
 
-    /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`]. With `all`, removes
-    /// everything if there are at most [`SMALL_BATCH`] tasks.
-    pub fn split(&mut self, all: bool) -> Chain {
-        let mut chain = Chain::EMPTY;
+    /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`], in the order in which
+    /// thieves get them. With `all`, removes everything if there are at most [`SMALL_BATCH`] tasks.
+    pub fn give_away(&mut self, all: bool, mut take: impl FnMut(T)) {
         let count = match all && self.len <= SMALL_BATCH {
             true => self.len,
             false => (self.len / 2).clamp(1, CHAIN_MAX),
         };
         for _ in 0..count {
-            let Some(job) = self.pop_for_thief() else {
+            let Some(task) = self.pop_for_thief() else {
                 break;
             };
-            chain.push(job);
+            take(task);
             self.len -= 1;
         }
-        chain
     }
 
     /// Removes the oldest task of the group that is served last.
-    fn pop_for_thief(&mut self) -> Option<JobRef> {
+    fn pop_for_thief(&mut self) -> Option<T> {
         if let Some(job) = self.forked.pop_front().or_else(|| self.others.pop_front()) {
             return Some(job);
         }
@@ -239,4 +230,43 @@ impl LocalQueues {
             .map(|word| last(word, self.filled[word]))
             .next()
     }
+}
+
+impl LocalQueues<JobRef> {
+    /// Removes tasks as [`Self::give_away`] does. The last one removed is the first of the chain.
+    pub fn split(&mut self, all: bool) -> Chain {
+        let mut chain = Chain::EMPTY;
+        self.give_away(all, |job| chain.push(job));
+        chain
+    }
+
+    /// Enqueues tasks that were given away and not taken. They leave the queues in the order that
+    /// they had before.
+    pub fn requeue(&mut self, chain: Chain) {
+        self.push_all(chain.reversed());
+    }
+
+    /// Removes the newest forked task if it is `job`.
+    pub fn pop_fork(&mut self, job: NonNull<Job>) -> bool {
+        let is_last = (self.forked.back()).is_some_and(|last| last.as_ptr() == job);
+        if is_last {
+            self.forked.pop_back();
+            self.len -= 1;
+        }
+        is_last
+    }
+
+    /// Removes a forked task, wherever it is among the forks. Returns whether it was found.
+    pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
+        let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
+        let was = at.and_then(|at| self.forked.remove(at)).is_some();
+        self.len -= usize::from(was);
+        was
+    }
+}
+
+/// Returns the number of queued tasks that a worker keeps when it publishes tasks: none with `all`,
+/// or while there are fewer published chains than other workers; else one.
+pub(crate) fn kept(all: bool, published: usize, others: usize) -> usize {
+    usize::from(!all && published >= others)
 }

@@ -7,5 +7,5 @@ mod local_queues;
 mod steal_slots;
 
 pub(crate) use inbox::Inbox;
-pub(crate) use local_queues::{CHAIN_MAX, FORKED, LocalQueues, SMALL_BATCH, T_QUEUES};
+pub(crate) use local_queues::{FORKED, GroupedTask, LocalQueues, T_QUEUES, kept};
 pub(crate) use steal_slots::{SLOTS, StealSlots};

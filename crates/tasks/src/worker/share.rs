@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use super::{NO_OWNER, Worker, WorkerShared, some};
 use crate::job::{Chain, Job, JobRef};
 use crate::places::Distance;
+use crate::pool::kept;
 use crate::sync::Ordering;
 
 /// Pause after a steal. If tasks take nanoseconds, stolen tasks are soon done, and each steal costs
@@ -130,7 +131,7 @@ impl Worker<'_> {
         );
         let mut has_published = false;
         loop {
-            let kept = usize::from(!all && published >= others);
+            let kept = kept(all, published, others);
             // The outermost queues have waited longest. In a deep wait only the queues of that wait
             // are published, because the worker may find nothing else to run.
             let mut waiting = outer_queues.iter_mut().filter(|_| !self.is_deep());

@@ -5,6 +5,7 @@
 use std::hint;
 
 use super::{SPINS, Worker, lock};
+use crate::job::JobRef;
 use crate::levels::NoMemory;
 use crate::pool::LocalQueues;
 use crate::sleep::ParkResult;
@@ -43,7 +44,7 @@ impl<'a> Worker<'a> {
 
     /// Returns empty queues, after reserving memory to save the current queues and to keep the
     /// empty queues later.
-    fn fresh_queues(&self) -> Option<LocalQueues> {
+    fn fresh_queues(&self) -> Option<LocalQueues<JobRef>> {
         let (mut outer_queues, mut spare_queues) = (
             self.outer_queues.borrow_mut(),
             self.spare_queues.borrow_mut(),

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The dependencies of a graph, by task.
+
+/// The successors of each task, and the number of its dependencies.
+#[derive(Debug)]
+pub(super) struct Successors {
+    /// The successors of task `i` are `tasks[first[i]..first[i + 1]]`.
+    pub first: Vec<u32>,
+    pub tasks: Vec<u32>,
+    /// By task: the number of dependencies.
+    pub waits: Vec<u32>,
+}
+
+impl Successors {
+    /// The sizes must have been checked.
+    pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
+        let mut edges = edges.to_vec();
+        edges.sort_unstable();
+        edges.dedup();
+        let mut waits = vec![0; count];
+        let mut first = vec![0; count + 1];
+        for &(from, to) in &edges {
+            first[from + 1] += 1;
+            waits[to] += 1;
+        }
+        for task in 0..count {
+            first[task + 1] += first[task];
+        }
+        let tasks = edges.iter().map(|&(_, to)| to as u32).collect();
+        Self {
+            first,
+            tasks,
+            waits,
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.waits.len()
+    }
+
+    pub fn of(&self, task: usize) -> &[u32] {
+        &self.tasks[self.first[task] as usize..self.first[task + 1] as usize]
+    }
+}
