@@ -15,7 +15,8 @@ use usher_model::{Action, CpuSet, FailedAction, ProgramId};
 /// restricted it.
 pub type DesiredSeats = BTreeMap<ProgramId, Option<CpuSet>>;
 
-/// Stores the requested state, so that no action is requested twice.
+/// Stores the requested state, so that no action is requested twice. The state in force is the
+/// actuator's; a policy has no other record of it than this one.
 #[derive(Debug, Clone, Default)]
 pub struct ActionDiff {
     issued: DesiredSeats,
@@ -96,6 +97,11 @@ impl ActionDiff {
     fn must_retry(&mut self, program: ProgramId) -> bool {
         let retry = self.retries.get_mut(&program);
         retry.is_some_and(|retry| std::mem::take(&mut retry.open) && retry.failures <= RELEASES_MAX)
+    }
+
+    /// Returns whether a freeze of any program was requested.
+    pub fn has_frozen(&self) -> bool {
+        !self.frozen.is_empty()
     }
 
     /// Returns the actions after which exactly the programs marked true are frozen. Freezes come

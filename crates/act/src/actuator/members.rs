@@ -72,7 +72,7 @@ impl Actuator {
     /// # Errors
     /// The program is not managed, or the journal cannot be written.
     pub fn find_leavers(&mut self, program: ProgramId) -> Result<Vec<ProcessId>, ActError> {
-        let frozen = self.managed(program)?.frozen;
+        let frozen = self.managed(program)?.frozen_since.is_some();
         self.follow(program, frozen)?;
         Ok(self.leavers(program))
     }

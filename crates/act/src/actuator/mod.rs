@@ -86,7 +86,9 @@ struct ManagedProgram {
     own_masks: OwnMasks,
     /// The seat; `None` if the program is not restricted.
     seat: Option<CpuSet>,
-    frozen: bool,
+    /// The time of the freeze; `None` if the program is not frozen. The only record of it in this
+    /// process: all others query [`Actuator::frozen_since`].
+    frozen_since: Option<Instant>,
     /// Whether the program was stopped by signals although it has a cgroup, because processes in
     /// the cgroup must not be changed.
     by_signal: bool,
@@ -306,7 +308,7 @@ impl Actuator {
         let managed = self.programs.entry(program).or_default();
         managed.home = Some(home.clone());
         managed.own_masks.initial = initial;
-        let (seat, frozen) = (managed.seat.take(), std::mem::take(&mut managed.frozen));
+        let (seat, frozen) = (managed.seat.take(), managed.frozen_since.take().is_some());
         let again = [
             seat.map(|cpus| Action::Seat { program, cpus }),
             managed
@@ -331,6 +333,11 @@ impl Actuator {
     pub fn freezes_unseen(&self, program: ProgramId) -> bool {
         let cgroup = self.home(program).and_then(|home| home.cgroup.as_deref());
         cgroup.is_some_and(cgroups::can_freeze)
+    }
+
+    /// Returns the time at which a program was frozen; `None` if it is not frozen.
+    pub fn frozen_since(&self, program: ProgramId) -> Option<Instant> {
+        self.programs.get(&program)?.frozen_since
     }
 
     /// Returns the home of a program: its root process and its cgroup.
@@ -396,9 +403,9 @@ impl Actuator {
             Action::Demote { to, .. } => self.demote(program, *to),
             Action::Freeze { .. } | Action::Thaw { .. } => {
                 let frozen = matches!(action, Action::Freeze { .. });
-                if managed.frozen != frozen {
+                if managed.frozen_since.is_some() != frozen {
                     self.freeze(program, frozen)?;
-                    self.managed(program)?.frozen = frozen;
+                    self.managed(program)?.frozen_since = frozen.then(Instant::now);
                 }
                 Ok(())
             }
@@ -415,7 +422,7 @@ impl Actuator {
         let last_pid = self.procs.last_pid();
         let managed = self.managed(program)?;
         let forked = last_pid.is_none() || managed.last_scan_pid != last_pid;
-        let (seat, frozen) = (managed.seat.clone(), managed.frozen);
+        let (seat, frozen) = (managed.seat.clone(), managed.frozen_since.is_some());
         managed.last_scan_pid = last_pid;
         if forked {
             self.follow(program, frozen)?;

@@ -34,14 +34,11 @@ pub(super) struct ManagedProgram {
     pub seat: Option<CpuSet>,
     /// The scheduler keeps the seat; other CPUs are permitted.
     pub soft: bool,
-    pub frozen: bool,
     /// CPUs that its threads pinned themselves to, and when that was last seen.
     pub pins: Option<PinnedCpus>,
     pub pinned_ns: u64,
     /// Whether its user had stopped it at the last sample.
     pub stopped: bool,
-    /// Time of the freeze, while it is frozen.
-    pub frozen_ns: Option<u64>,
     /// The last logged placement.
     pub placement: Option<ProgramPlacement>,
     pub interval: PlacementInterval,
@@ -55,11 +52,11 @@ impl ManagedProgram {
         self.program.id
     }
 
-    /// Samples it; `None` if it cannot be read any more.
-    pub fn sample(&mut self, at_ns: u64, steal: f64) -> Option<ProgramSample> {
+    /// Samples it; `None` if it cannot be read any more. `is_frozen`: Usher has frozen it.
+    pub fn sample(&mut self, at_ns: u64, steal: f64, is_frozen: bool) -> Option<ProgramSample> {
         let mut sample = self.watch.sample(at_ns, steal)?;
         let was_stopped = self.stopped;
-        self.check_stopped(at_ns);
+        self.check_stopped(at_ns, is_frozen);
         sample.stopped = was_stopped || self.stopped;
         let misleads = |progress: &Progress| self.misleading.contains(&progress.source);
         if let Some(progress) = sample.progress.as_mut().filter(|p| misleads(p)) {
@@ -79,8 +76,8 @@ impl ManagedProgram {
 
     /// Checks whether its user has stopped it. This cannot be detected while Usher itself has
     /// frozen it.
-    pub fn check_stopped(&mut self, at_ns: u64) {
-        if self.frozen {
+    pub fn check_stopped(&mut self, at_ns: u64, is_frozen: bool) {
+        if is_frozen {
             return;
         }
         let was_stopped = self.stopped;
@@ -98,19 +95,12 @@ impl ManagedProgram {
     }
 
     /// Records an action that has been carried out.
-    pub fn record_action(&mut self, action: &Action, at_ns: u64) {
+    pub fn record_action(&mut self, action: &Action) {
         match action {
             Action::Seat { cpus, .. } => self.seat = Some(cpus.clone()),
             Action::Release { .. } => self.seat = None,
-            Action::Freeze { .. } => {
-                self.frozen = true;
-                self.frozen_ns.get_or_insert(at_ns);
-            }
-            Action::Thaw { .. } => {
-                self.frozen = false;
-                self.frozen_ns = None;
-            }
-            Action::Demote { .. } => {}
+            // The actuator records these.
+            Action::Freeze { .. } | Action::Thaw { .. } | Action::Demote { .. } => {}
         }
     }
 
@@ -141,7 +131,7 @@ impl ManagedProgram {
     }
 
     /// Returns the placement of the program under the plan.
-    pub fn placement(&self, plan: &Plan, usable: &CpuSet) -> ProgramPlacement {
+    pub fn placement(&self, plan: &Plan, usable: &CpuSet, is_frozen: bool) -> ProgramPlacement {
         let loans = plan.loans.iter().filter(|loan| loan.borrower == self.id());
         let borrowed: Vec<_> = loans.map(|loan| (loan.owner, loan.cpus.clone())).collect();
         let reach = self.reach(usable);
@@ -158,7 +148,7 @@ impl ManagedProgram {
                     .filter(|&mode| mode == SeatMode::InTurn)
                     .unwrap_or(SeatMode::Shared),
             },
-            frozen: self.frozen,
+            frozen: is_frozen,
         }
     }
 
@@ -168,11 +158,11 @@ impl ManagedProgram {
     }
 
     /// Whether it uses enough CPU to disturb a neighbour. A new program is assumed to; a
-    /// background program never does, because it yields.
-    pub fn is_busy(&self, at_ns: u64) -> bool {
+    /// background program never does, because it yields. Neither does a frozen program.
+    pub fn is_busy(&self, at_ns: u64, is_frozen: bool) -> bool {
         let age_ns = at_ns.saturating_sub(self.arrived_ns);
         let cpu_ns = self.last.as_ref().map_or(0, |(_, sample)| sample.cpu_ns);
-        !self.frozen
+        !is_frozen
             && self.program.background.is_none()
             && (age_ns < NEW_NS
                 || cpu_ns as f64 > QUIET_CPUS * age_ns as f64
@@ -196,7 +186,7 @@ impl ManagedProgram {
         now.cpu_ns.saturating_sub(then) as f64 / elapsed_ns as f64
     }
 
-    pub fn status(&self, at_ns: u64, plan: &Plan) -> ProgramStatus {
+    pub fn status(&self, at_ns: u64, plan: &Plan, is_frozen: bool) -> ProgramStatus {
         let seat = plan.seats.iter().find(|seat| seat.program == self.id());
         let of = |pick: &dyn Fn(&usher_model::Loan) -> bool| {
             let loans = plan.loans.iter().filter(|loan| pick(loan));
@@ -221,7 +211,7 @@ impl ManagedProgram {
             lent: of(&|loan| loan.owner == Some(self.id())),
             domains: seat.map_or_else(Vec::new, |seat| seat.domains.clone()),
             mode: seat.map(|seat| seat.mode),
-            frozen: self.frozen,
+            frozen: is_frozen,
             stopped_by_user: self.stopped,
             ntt: seat.and_then(|seat| seat.ntt),
             threads: sample.map_or(0, |s| s.threads),

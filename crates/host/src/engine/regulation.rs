@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use procfs::FromRead;
 use procfs::process::Stat;
@@ -18,7 +19,7 @@ use super::status::BackgroundStatus;
 use super::world::RealWorld;
 
 /// A program that has been stopped for less than this blocks no process yet.
-const STOPPED_NS_MIN: u64 = 200_000_000;
+const STOPPED_MIN: Duration = Duration::from_millis(200);
 
 /// The Usher process that launched a program and waits for it. Unlike a shell it keeps open
 /// the files that it was given (the pipe in `usher bg -- tar c /data | upload`).
@@ -59,7 +60,7 @@ impl RealWorld {
         let resource = state
             .as_ref()
             .and_then(|one| Some(one.reason.as_ref()?.resource));
-        let is_stopped = member.frozen;
+        let is_stopped = self.actuator.frozen_since(id).is_some();
         Some(BackgroundStatus {
             regulation,
             since_seconds: at_ns.saturating_sub(since_ns) as f64 * 1e-9,
@@ -79,13 +80,16 @@ impl RealWorld {
         if !background.is_search_due(at_ns) {
             return;
         }
-        let is_stopped = |since: Option<u64>| since.is_some_and(|ns| ns + STOPPED_NS_MIN <= at_ns);
+        let is_stopped = |id| {
+            let since = self.actuator.frozen_since(id);
+            since.is_some_and(|since| since.elapsed() >= STOPPED_MIN)
+        };
         let blocked = background.blocked();
         let held_before: BTreeSet<_> = blocked.iter().map(|one| one.blocked_by).collect();
         let members = self.state.members.values();
         let suspects = members.filter(|member| {
             member.program.background.is_some()
-                && (is_stopped(member.frozen_ns) || held_before.contains(&member.id()))
+                && (is_stopped(member.id()) || held_before.contains(&member.id()))
         });
         let proc = &self.roots.proc;
         let holders: BTreeMap<i32, ProgramId> = suspects

@@ -224,11 +224,9 @@ impl RealWorld {
             arrived_ns: at_ns,
             seat: None,
             soft: false,
-            frozen: false,
             pins,
             pinned_ns: at_ns,
             stopped: false,
-            frozen_ns: None,
             placement: None,
             last: None,
             before_last: None,
@@ -281,8 +279,9 @@ impl RealWorld {
         self.check_owner(id, asking)?;
         self.update_disturbed(at_ns);
         let steal = self.state.steal;
+        let is_frozen = self.actuator.frozen_since(id).is_some();
         if let Some(member) = self.state.members.get_mut(&id) {
-            let sample = member.sample(at_ns, steal);
+            let sample = member.sample(at_ns, steal, is_frozen);
             let sample = member.interval.repeated(at_ns, seconds, sample.as_ref());
             let update = profile_update(
                 member.key.clone(),
@@ -340,11 +339,12 @@ impl RealWorld {
         self.update_disturbed(at_ns);
         self.unseat(id);
         let steal = self.state.steal;
+        let is_frozen = self.actuator.frozen_since(id).is_some();
         if let Some(mut member) = self.state.members.remove(&id) {
             if member.program.background.is_none() {
                 self.drop_general_notes();
             }
-            member.sample(at_ns, steal);
+            member.sample(at_ns, steal, is_frozen);
             if self.state.ended.len() == ENDED_MAX {
                 self.state.ended.pop_front();
             }
@@ -379,8 +379,9 @@ impl RealWorld {
     fn status(&mut self) -> Status {
         let at_ns = now_ns();
         let steal = self.state.steal;
-        for member in self.state.members.values_mut() {
-            member.sample(at_ns, steal);
+        for (&id, member) in &mut self.state.members {
+            let is_frozen = self.actuator.frozen_since(id).is_some();
+            member.sample(at_ns, steal, is_frozen);
         }
         let ids: Vec<ProgramId> = self.state.members.keys().copied().collect();
         let background: BTreeMap<ProgramId, BackgroundStatus> = ids
@@ -406,9 +407,12 @@ impl RealWorld {
             loop_cpu_seconds: thread_cpu_ns() as f64 * 1e-9,
             plan: state.plan.clone(),
             programs: (state.members.values())
-                .map(|member| ProgramStatus {
-                    background: background.get(&member.id()).cloned(),
-                    ..member.status(at_ns, &state.plan)
+                .map(|member| {
+                    let is_frozen = self.actuator.frozen_since(member.id()).is_some();
+                    ProgramStatus {
+                        background: background.get(&member.id()).cloned(),
+                        ..member.status(at_ns, &state.plan, is_frozen)
+                    }
                 })
                 .collect(),
             notes: state.notes.iter().cloned().collect(),

@@ -183,7 +183,7 @@ impl World for RealWorld {
             // Giving the same seat again does not interrupt a repetition.
             let is_same =
                 matches!(action, Action::Seat { cpus, .. } if member.seat.as_ref() == Some(cpus));
-            member.record_action(action, now_ns());
+            member.record_action(action);
             if !is_same {
                 let reach = member.reach(&self.state.usable);
                 let cores = self.topology.capacity_of(&reach);
@@ -268,7 +268,12 @@ impl RealWorld {
     fn sample_programs(&mut self, at_ns: u64) -> Vec<ProgramSample> {
         self.state.sampled = true;
         let (members, steal) = (self.state.members.values_mut(), self.state.steal);
-        let mut samples: Vec<_> = members.filter_map(|m| m.sample(at_ns, steal)).collect();
+        let actuator = &self.actuator;
+        let sample = |m: &mut ManagedProgram| {
+            let is_frozen = actuator.frozen_since(m.id()).is_some();
+            m.sample(at_ns, steal, is_frozen)
+        };
+        let mut samples: Vec<_> = members.filter_map(sample).collect();
         if self.state.kept_by.is_some() {
             // With borrowed CPUs the number of cores behind the progress is unknown.
             let progress = samples.iter_mut().filter_map(|s| s.progress.as_mut());
@@ -332,7 +337,8 @@ impl RealWorld {
                 continue;
             };
             member.watch.follow(&leavers);
-            member.check_stopped(now_ns());
+            let is_frozen = self.actuator.frozen_since(id).is_some();
+            member.check_stopped(now_ns(), is_frozen);
             let cpu_quota = self.quotas.of(member.main_process());
             if member.program.cpu_quota != cpu_quota {
                 member.program.cpu_quota = cpu_quota;
@@ -428,7 +434,8 @@ impl RealWorld {
     fn log_placements(&mut self, at_ns: u64) {
         let state = &mut self.state;
         for (&program, member) in &mut state.members {
-            let placement = member.placement(&state.plan, &state.usable);
+            let is_frozen = self.actuator.frozen_since(program).is_some();
+            let placement = member.placement(&state.plan, &state.usable, is_frozen);
             if member.placement.as_ref() != Some(&placement) {
                 member.placement = Some(placement.clone());
                 state.log.add(at_ns, Change::Placed { program, placement });
@@ -439,14 +446,17 @@ impl RealWorld {
     /// Marks the programs whose CPUs another busy program may use too.
     pub fn update_disturbed(&mut self, at_ns: u64) {
         let mut busy_on: BTreeMap<CpuId, u32> = BTreeMap::new();
-        let state = &mut self.state;
-        for member in state.members.values().filter(|m| m.is_busy(at_ns)) {
+        let (state, actuator) = (&mut self.state, &self.actuator);
+        let is_busy = |member: &ManagedProgram| {
+            member.is_busy(at_ns, actuator.frozen_since(member.id()).is_some())
+        };
+        for member in state.members.values().filter(|m| is_busy(m)) {
             for cpu in member.reach(&state.usable).iter() {
                 *busy_on.entry(cpu).or_default() += 1;
             }
         }
         for member in state.members.values_mut() {
-            let own = u32::from(member.is_busy(at_ns));
+            let own = u32::from(is_busy(member));
             let shared = |cpu| busy_on.get(&cpu).is_some_and(|&n| n > own);
             let disturbed = state.kept_by.is_some()
                 || member.is_partly_pinned()

@@ -16,7 +16,6 @@ pub struct Lending<P> {
     inner: P,
     topology: Topology,
     seats: BTreeMap<ProgramId, CpuSet>,
-    frozen: BTreeSet<ProgramId>,
     lender: Lender,
     diff: ActionDiff,
 }
@@ -28,7 +27,6 @@ impl<P: Policy> Lending<P> {
             inner,
             topology,
             seats: BTreeMap::new(),
-            frozen: BTreeSet::new(),
             lender: Lender::default(),
             diff: ActionDiff::default(),
         }
@@ -48,12 +46,10 @@ impl<P: Policy> Lending<P> {
                     self.seats.remove(program);
                 }
                 Action::Freeze { program } => {
-                    self.frozen.insert(*program);
-                    others.push(action.clone());
+                    others.append(&mut self.diff.freeze_where([(*program, true)]));
                 }
                 Action::Thaw { program } => {
-                    self.frozen.remove(program);
-                    others.push(action.clone());
+                    others.append(&mut self.diff.freeze_where([(*program, false)]));
                 }
                 Action::Demote { .. } => others.push(action.clone()),
             }
@@ -76,7 +72,7 @@ impl<P: Policy> Policy for Lending<P> {
         let mut actions = self.follow(&decision.actions);
         let present: BTreeSet<ProgramId> = observation.programs.iter().map(|p| p.id).collect();
         self.seats.retain(|id, _| present.contains(id));
-        if self.frozen.is_empty() {
+        if !self.diff.has_frozen() {
             let ctx = LendingContext {
                 topology: &self.topology,
                 seats: &self.seats,
