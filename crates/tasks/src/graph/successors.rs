@@ -12,7 +12,7 @@ pub(super) struct Successors {
 }
 
 impl Successors {
-    /// The sizes must have been checked.
+    /// Inverts the dependencies. The caller has checked that the numbers fit into 32 bits.
     pub fn new(count: usize, edges: &[(usize, usize)]) -> Self {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
