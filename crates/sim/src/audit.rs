@@ -5,8 +5,8 @@
 
 use usher_model::{CpuId, CpuSet};
 
-use crate::engine::Engine;
 use crate::job::{RunState, ThreadId};
+use crate::sim_kernel::SimKernel;
 
 /// Totals and current state of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,19 +38,13 @@ pub struct CpuTotals {
     pub busy_ns: u64,
 }
 
-impl Engine {
-    /// Charges all running threads up to the current time.
-    pub fn charge_all(&mut self) {
-        for cpu in 0..self.cpus.len() {
-            self.account(cpu);
-        }
-    }
-
+impl SimKernel {
     /// Totals of a program, as of the last [`Self::charge_all`].
     pub fn totals(&self, program: usize) -> ProgramTotals {
-        let job = &self.jobs[program];
+        let job = &self.tasks.jobs[program];
         let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
-        let stopped = |&&thread: &&ThreadId| self.threads[thread].run_state == RunState::Stopped;
+        let stopped =
+            |&&thread: &&ThreadId| self.tasks.threads[thread].run_state == RunState::Stopped;
         ProgramTotals {
             cpu_ns: job.cpu_ns,
             work_finished_ns: job.work_finished,
@@ -64,7 +58,7 @@ impl Engine {
 
     /// Number of programs that have arrived.
     pub fn programs(&self) -> usize {
-        self.jobs.len()
+        self.tasks.jobs.len()
     }
 
     /// State of all CPUs, as of the last [`Self::charge_all`].
@@ -78,37 +72,33 @@ impl Engine {
         .collect()
     }
 
-    fn living(&self, program: usize) -> impl Iterator<Item = ThreadId> {
-        let threads = self.jobs[program].threads.iter().copied();
-        threads.filter(|&thread| self.threads[thread].run_state != RunState::Ended)
-    }
-
     /// CPUs that at least one thread of the program may use now.
     pub fn mask_of(&self, program: usize) -> CpuSet {
-        self.machine.cpus(&self.jobs[program].mask)
+        self.machine.cpus(&self.tasks.jobs[program].mask)
     }
 
     /// Returns whether the program's threads may use different CPUs.
     pub fn is_split(&self, program: usize) -> bool {
-        let differs = |&thread: &ThreadId| self.threads[thread].allowed.is_some();
-        self.living(program).any(|thread| differs(&thread))
+        let differs = |&thread: &ThreadId| self.tasks.threads[thread].allowed.is_some();
+        self.tasks.living(program).any(|thread| differs(&thread))
     }
 
     /// Returns whether the whole program is stopped.
     pub fn is_frozen(&self, program: usize) -> bool {
-        let job = &self.jobs[program];
-        let mut living = self.living(program).peekable();
+        let job = &self.tasks.jobs[program];
+        let mut living = self.tasks.living(program).peekable();
         job.frozen
-            || living.peek().is_some() && living.all(|thread| self.threads[thread].signal_stopped)
+            || living.peek().is_some()
+                && living.all(|thread| self.tasks.threads[thread].signal_stopped)
     }
 
     /// Returns the first remaining effect of management on the program, if any: a freeze, a seat, a
     /// stopped thread, or a thread with another affinity than its own.
     pub fn remaining_effect(&self, program: usize, own: Option<&CpuSet>) -> Option<&'static str> {
-        let job = &self.jobs[program];
+        let job = &self.tasks.jobs[program];
         let own = own.and_then(|cpus| self.restricting_mask(cpus));
-        let living: Vec<_> = self.living(program).collect();
-        let mut threads = living.iter().map(|&thread| &self.threads[thread]);
+        let living: Vec<_> = self.tasks.living(program).collect();
+        let mut threads = living.iter().map(|&thread| &self.tasks.threads[thread]);
         match () {
             () if job.frozen => Some("is still frozen"),
             () if job.seat.is_some() => Some("is still narrowed"),
@@ -130,7 +120,7 @@ impl Engine {
         for (at, state) in self.cpus.iter().enumerate() {
             let cpu = self.machine.topology().cpus[at].os;
             for &thread in state.current.iter().chain(&state.queue) {
-                let program = self.threads[thread].program;
+                let program = self.tasks.threads[thread].program;
                 let running = Some(thread) == state.current;
                 let (verb, expected) = match running {
                     true => ("runs", RunState::Running(at)),
@@ -139,13 +129,13 @@ impl Engine {
                 let report = |what: &str| {
                     format!("thread {thread} of job {program} {verb} on CPU {cpu} {what}")
                 };
-                if self.threads[thread].run_state != expected {
+                if self.tasks.threads[thread].run_state != expected {
                     return Err(report("although its state names another place"));
                 }
-                if self.is_stopped(thread) {
+                if self.tasks.is_stopped(thread) {
                     return Err(report("although it is stopped"));
                 }
-                if running && !self.may_run(thread, at) {
+                if running && !self.tasks.may_run(thread, at) {
                     return Err(report("outside its allowed CPUs"));
                 }
                 if running && !state.online {
@@ -154,5 +144,15 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Work that a program has done since its arrival, in nanoseconds of an undisturbed core.
+    pub(crate) fn work_ns(&self, program: usize) -> f64 {
+        self.tasks.jobs[program].work
+    }
+
+    /// CPU time that a program has used since its arrival.
+    pub(crate) fn cpu_ns(&self, program: usize) -> f64 {
+        self.tasks.jobs[program].cpu_ns as f64
     }
 }

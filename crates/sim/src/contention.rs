@@ -3,7 +3,7 @@
 //! clock rates and SMT.
 //!
 //! Caches and the queues of memory controllers fill over many requests. Speeds therefore depend on
-//! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`] the engine
+//! the recent past, not on the threads that run at this instant. Every [`PERIOD_NS`] the model
 //! computes the mean number of running threads of each program in each domain over the last period,
 //! and sets each program's speed in each domain:
 //!
@@ -23,8 +23,10 @@
 //!
 //! SMT acts immediately, not per period: two threads on one core do `smt` times the work of one.
 
-use crate::engine::Engine;
+use crate::cpu::CpuState;
+use crate::job::Job;
 use crate::machine::Machine;
+use crate::task_table::TaskTable;
 
 /// Time between two updates of the model.
 pub(crate) const PERIOD_NS: u64 = 1_000_000;
@@ -53,141 +55,52 @@ impl MemoryContention {
             pressure: vec![1.0; machine.nodes],
         }
     }
-}
-
-impl Engine {
     /// Sets every program's speed in every domain from the threads that ran since the last update.
-    pub(crate) fn update_contention(&mut self) {
-        self.charge_all();
-        let period_ns = (self.now_ns - self.contention.updated_ns).max(1) as f64;
-        self.contention.updated_ns = self.now_ns;
-        let present: Vec<usize> = (0..self.jobs.len())
-            .filter(|&job| !self.jobs[job].gone)
-            .collect();
+    /// All CPUs must have been charged up to now. Returns whether a speed has changed.
+    pub fn update(&mut self, now_ns: u64, machine: &Machine, jobs: &mut [Job]) -> bool {
+        let period_ns = (now_ns - self.updated_ns).max(1) as f64;
+        self.updated_ns = now_ns;
+        let present: Vec<usize> = (0..jobs.len()).filter(|&job| !jobs[job].gone).collect();
         for &job in &present {
-            self.place_memory(job);
+            place_memory(machine, jobs, job);
         }
-        let domains = self.machine.domains.len();
-        let mut clocks = vec![1.0; domains];
-        self.set_clocks(&present, period_ns, &mut clocks);
+        let domains = machine.domains.len();
+        let clocks = clocks(machine, jobs, &present, period_ns);
         let missing: Vec<f64> = (0..domains)
-            .map(|d| self.missing(&present, d, period_ns))
+            .map(|d| missing(machine, jobs, &present, d, period_ns))
             .collect();
-        self.update_pressure(&present, &missing, period_ns);
+        self.update_pressure(machine, jobs, &present, &missing, period_ns);
         let mut changed = false;
         for &job in &present {
-            let far = self.numa_factor(job);
+            let job = &mut jobs[job];
+            let far = self.numa_factor(machine, job);
             for domain in 0..domains {
-                let speed = clocks[domain] * self.speed(job, far[domain], missing[domain]);
-                let old = &mut self.jobs[job].speed[domain];
+                let speed = clocks[domain] * speed(job, far[domain], missing[domain]);
+                let old = &mut job.speed[domain];
                 if (speed / *old - 1.0).abs() > SPEED_TOLERANCE {
                     *old = speed;
                     changed = true;
                 }
             }
-            self.jobs[job].busy_ns.fill(0.0);
-            self.jobs[job].done_ns.fill(0.0);
+            job.busy_ns.fill(0.0);
+            job.done_ns.fill(0.0);
         }
-        if changed {
-            for cpu in 0..self.cpus.len() {
-                if self.cpus[cpu].current.is_some() {
-                    self.set_rate(cpu);
-                    self.arm(cpu);
-                }
-            }
-        }
-    }
-
-    /// Assigns a program's memory to the nodes where its threads run during first touch, or to a
-    /// single node.
-    fn place_memory(&mut self, id: usize) {
-        let job = &self.jobs[id];
-        let ran_ns: f64 = job.busy_ns.iter().sum();
-        if job.touched_ns >= FIRST_TOUCH_NS || ran_ns <= 0.0 {
-            return;
-        }
-        let before = job.touched_ns;
-        let one_node = job.script.memory.one_node;
-        let home = (one_node && before == 0.0).then(|| self.emptiest_node(id));
-        let job = &mut self.jobs[id];
-        job.touched_ns += ran_ns;
-        if let Some(node) = home {
-            job.home.fill(0.0);
-            job.home[node] = 1.0;
-        }
-        if one_node {
-            return;
-        }
-        for home in &mut job.home {
-            *home *= before / job.touched_ns;
-        }
-        for (domain, ns) in job.busy_ns.iter().enumerate() {
-            job.home[self.machine.node_of[domain]] += ns / job.touched_ns;
-        }
-    }
-
-    /// The node of a new program's first thread: the node with the fewest programs.
-    fn emptiest_node(&self, id: usize) -> usize {
-        let mask = &self.jobs[id].mask;
-        let mut programs = vec![0.0; self.machine.nodes];
-        for (other, job) in self.jobs.iter().enumerate() {
-            let counts = other != id && !job.gone && job.touched_ns > 0.0;
-            for (sum, part) in programs.iter_mut().zip(&job.home) {
-                *sum += if counts { *part } else { 0.0 };
-            }
-        }
-        let domains = self.machine.domains.iter().zip(&self.machine.node_of);
-        let may = domains.filter(|(cpus, _)| cpus.iter().any(|&cpu| mask.has(cpu)));
-        may.map(|(_, &node)| node)
-            .min_by(|&a, &b| programs[a].total_cmp(&programs[b]).then(a.cmp(&b)))
-            .unwrap_or(0)
-    }
-
-    fn set_clocks(&self, present: &[usize], period_ns: f64, clocks: &mut [f64]) {
-        let loss = self.machine.costs.turbo_loss;
-        if loss <= 0.0 {
-            return;
-        }
-        for package in &self.machine.topology.packages {
-            let busy = |&domain: &usize| -> f64 {
-                present
-                    .iter()
-                    .map(|&job| self.jobs[job].busy_ns[domain])
-                    .sum()
-            };
-            let busy: f64 = package.domains.iter().map(busy).sum::<f64>() / period_ns;
-            let others = (busy - 1.0).max(0.0) / self.machine.costs.turbo_cores.max(1.0);
-            for &domain in &package.domains {
-                clocks[domain] = 1.0 / (1.0 + loss * others.min(1.0));
-            }
-        }
-    }
-
-    /// The fraction of a domain's active working set that its cache does not hold.
-    fn missing(&self, present: &[usize], domain: usize, period_ns: f64) -> f64 {
-        let working_set: f64 = present
-            .iter()
-            .map(|&job| {
-                let job = &self.jobs[job];
-                let threads = job.busy_ns[domain] / period_ns;
-                let memory = &job.script.memory;
-                memory.shared_bytes * threads.min(1.0) + memory.private_bytes * threads
-            })
-            .sum();
-        let has = self.machine.llc_bytes[domain];
-        if working_set > has {
-            1.0 - has / working_set
-        } else {
-            0.0
-        }
+        changed
     }
 
     /// Raises the pressure of nodes with a demand above their bandwidth, and lowers it on the
     /// others.
-    fn update_pressure(&mut self, present: &[usize], missing: &[f64], period_ns: f64) {
-        let mut demand_gbps = vec![0.0; self.machine.nodes];
+    fn update_pressure(
+        &mut self,
+        machine: &Machine,
+        jobs: &[Job],
+        present: &[usize],
+        missing: &[f64],
+        period_ns: f64,
+    ) {
+        let mut demand_gbps = vec![0.0; machine.nodes];
         for &job in present {
-            let job = &self.jobs[job];
+            let job = &jobs[job];
             let memory = &job.script.memory;
             let done = job.done_ns.iter().enumerate();
             for (domain, &ns) in done.filter(|&(_, &ns)| ns > 0.0) {
@@ -198,8 +111,8 @@ impl Engine {
                 }
             }
         }
-        for (pressure, demand_gbps) in self.contention.pressure.iter_mut().zip(demand_gbps) {
-            let used = demand_gbps / self.machine.costs.node_gbps;
+        for (pressure, demand_gbps) in self.pressure.iter_mut().zip(demand_gbps) {
+            let used = demand_gbps / machine.costs.node_gbps;
             // Demand falls as the pressure rises. The square root takes half a step, so that the
             // pressure converges.
             *pressure = (*pressure * used.sqrt()).max(1.0);
@@ -207,9 +120,8 @@ impl Engine {
     }
 
     /// Memory latency of a program from each domain, relative to an idle local node.
-    fn numa_factor(&self, job: usize) -> Vec<f64> {
-        let machine = &self.machine;
-        let home = self.jobs[job].home.iter().zip(&self.contention.pressure);
+    fn numa_factor(&self, machine: &Machine, job: &Job) -> Vec<f64> {
+        let home = job.home.iter().zip(&self.pressure);
         let slow: Vec<f64> = home.map(|(part, pressure)| part * pressure).collect();
         let all: f64 = slow.iter().sum();
         let mut packages = vec![0.0; machine.topology.packages.len()];
@@ -224,37 +136,117 @@ impl Engine {
         };
         machine.node_of.iter().enumerate().map(of).collect()
     }
+}
 
-    fn speed(&self, job: usize, far: f64, missing: f64) -> f64 {
-        let memory = &self.jobs[job].script.memory;
-        let slow = (1.0 + memory.sensitivity * missing) * far;
-        // Traffic implies a minimum share of stall time.
-        let stall = memory.stall.max(memory.gbps / CORE_GBPS).min(STALL_MAX);
-        1.0 / (1.0 - stall + stall * slow)
+/// Assigns a program's memory to the nodes where its threads run during first touch, or to a
+/// single node.
+fn place_memory(machine: &Machine, jobs: &mut [Job], id: usize) {
+    let job = &jobs[id];
+    let ran_ns: f64 = job.busy_ns.iter().sum();
+    if job.touched_ns >= FIRST_TOUCH_NS || ran_ns <= 0.0 {
+        return;
     }
-
-    /// Sets the rate of the thread on a CPU, in work per nanosecond.
-    pub(crate) fn set_rate(&mut self, cpu: usize) {
-        let Some(thread) = self.cpus[cpu].current else {
-            return;
-        };
-        let place = &self.machine.places[cpu];
-        let job = &self.jobs[self.threads[thread].program];
-        let busy = |&&other: &&usize| self.cpus[other].current.is_some();
-        let others = place.siblings.iter().filter(busy).count() as f64;
-        let smt = (1.0 + (job.script.memory.smt - 1.0) * others.min(1.0)) / (1.0 + others);
-        self.cpus[cpu].rate = place.capacity * job.speed[place.domain] * smt;
+    let before = job.touched_ns;
+    let one_node = job.script.memory.one_node;
+    let home = (one_node && before == 0.0).then(|| emptiest_node(machine, jobs, id));
+    let job = &mut jobs[id];
+    job.touched_ns += ran_ns;
+    if let Some(node) = home {
+        job.home.fill(0.0);
+        job.home[node] = 1.0;
     }
+    if one_node {
+        return;
+    }
+    for home in &mut job.home {
+        *home *= before / job.touched_ns;
+    }
+    for (domain, ns) in job.busy_ns.iter().enumerate() {
+        job.home[machine.node_of[domain]] += ns / job.touched_ns;
+    }
+}
 
-    /// Updates the rates of the CPU's SMT siblings after the CPU became busy or idle.
-    pub(crate) fn update_sibling_rates(&mut self, cpu: usize) {
-        for at in 0..self.machine.places[cpu].siblings.len() {
-            let other = self.machine.places[cpu].siblings[at];
-            if self.cpus[other].current.is_some() {
-                self.account(other);
-                self.set_rate(other);
-                self.arm(other);
-            }
+/// The node of a new program's first thread: the node with the fewest programs.
+fn emptiest_node(machine: &Machine, jobs: &[Job], id: usize) -> usize {
+    let mask = &jobs[id].mask;
+    let mut programs = vec![0.0; machine.nodes];
+    for (other, job) in jobs.iter().enumerate() {
+        let counts = other != id && !job.gone && job.touched_ns > 0.0;
+        for (sum, part) in programs.iter_mut().zip(&job.home) {
+            *sum += if counts { *part } else { 0.0 };
         }
     }
+    let domains = machine.domains.iter().zip(&machine.node_of);
+    let may = domains.filter(|(cpus, _)| cpus.iter().any(|&cpu| mask.has(cpu)));
+    may.map(|(_, &node)| node)
+        .min_by(|&a, &b| programs[a].total_cmp(&programs[b]).then(a.cmp(&b)))
+        .unwrap_or(0)
+}
+
+/// The clock rate of each domain, relative to that of a package with one busy core.
+fn clocks(machine: &Machine, jobs: &[Job], present: &[usize], period_ns: f64) -> Vec<f64> {
+    let mut clocks = vec![1.0; machine.domains.len()];
+    let loss = machine.costs.turbo_loss;
+    if loss <= 0.0 {
+        return clocks;
+    }
+    for package in &machine.topology.packages {
+        let busy =
+            |&domain: &usize| -> f64 { present.iter().map(|&job| jobs[job].busy_ns[domain]).sum() };
+        let busy: f64 = package.domains.iter().map(busy).sum::<f64>() / period_ns;
+        let others = (busy - 1.0).max(0.0) / machine.costs.turbo_cores.max(1.0);
+        for &domain in &package.domains {
+            clocks[domain] = 1.0 / (1.0 + loss * others.min(1.0));
+        }
+    }
+    clocks
+}
+
+/// The fraction of a domain's active working set that its cache does not hold.
+fn missing(
+    machine: &Machine,
+    jobs: &[Job],
+    present: &[usize],
+    domain: usize,
+    period_ns: f64,
+) -> f64 {
+    let working_set: f64 = present
+        .iter()
+        .map(|&job| {
+            let job = &jobs[job];
+            let threads = job.busy_ns[domain] / period_ns;
+            let memory = &job.script.memory;
+            memory.shared_bytes * threads.min(1.0) + memory.private_bytes * threads
+        })
+        .sum();
+    let has = machine.llc_bytes[domain];
+    if working_set > has {
+        1.0 - has / working_set
+    } else {
+        0.0
+    }
+}
+
+fn speed(job: &Job, far: f64, missing: f64) -> f64 {
+    let memory = &job.script.memory;
+    let slow = (1.0 + memory.sensitivity * missing) * far;
+    // Traffic implies a minimum share of stall time.
+    let stall = memory.stall.max(memory.gbps / CORE_GBPS).min(STALL_MAX);
+    1.0 / (1.0 - stall + stall * slow)
+}
+
+/// The rate of the thread on a CPU, in work per nanosecond; `None` if the CPU is idle.
+pub(crate) fn rate(
+    machine: &Machine,
+    cpus: &[CpuState],
+    tasks: &TaskTable,
+    cpu: usize,
+) -> Option<f64> {
+    let thread = cpus[cpu].current?;
+    let place = &machine.places[cpu];
+    let job = tasks.job_of(thread);
+    let busy = |&&other: &&usize| cpus[other].current.is_some();
+    let others = place.siblings.iter().filter(busy).count() as f64;
+    let smt = (1.0 + (job.script.memory.smt - 1.0) * others.min(1.0)) / (1.0 + others);
+    Some(place.capacity * job.speed[place.domain] * smt)
 }

@@ -8,9 +8,9 @@
 //!   programs, so each is checked alone.
 //! - Too many events: limited by `Engine::limit_events`.
 
-use crate::engine::Engine;
-use crate::job::{RunState, ThreadId};
+use crate::job::{RunState, Thread, ThreadId};
 use crate::script::Op;
+use crate::task_table::TaskTable;
 
 /// Maximum number of steps and events at one virtual instant. A barrier that wakes every thread of
 /// the largest machine takes a hundredth of it.
@@ -104,150 +104,135 @@ impl Default for FaultDetector {
     }
 }
 
-impl Engine {
-    /// Limits the number of events; the run then ends with [`Fault::Events`].
-    pub fn limit_events(&mut self, events_max: u64) {
-        self.fault_detector.events_max = events_max;
-    }
-
-    /// The reason why the run cannot continue, if any. It is permanent.
-    pub fn fault(&self) -> Option<&Fault> {
-        self.fault_detector.fault.as_ref()
-    }
-
-    pub(crate) fn seconds(&self) -> f64 {
-        self.now_ns as f64 / 1e9
-    }
-
-    fn name_of(&self, program: usize) -> String {
-        self.jobs[program].script.name.clone()
-    }
-
+impl FaultDetector {
     /// Records a fault; only the first is kept.
-    pub(crate) fn fail(&mut self, fault: impl FnOnce(&Self) -> Fault) {
-        if self.fault_detector.fault.is_none() {
-            self.fault_detector.fault = Some(fault(self));
-        }
+    fn fail(&mut self, fault: impl FnOnce() -> Fault) {
+        self.fault.get_or_insert_with(fault);
     }
 
     /// Counts a step or event. Returns whether the limit per instant is exceeded.
-    fn exceeds_instant_limit(&mut self) -> bool {
-        let detector = &mut self.fault_detector;
-        if detector.instant_ns != self.now_ns {
-            (detector.instant_ns, detector.instant) = (self.now_ns, 0);
+    fn exceeds_instant_limit(&mut self, now_ns: u64) -> bool {
+        if self.instant_ns != now_ns {
+            (self.instant_ns, self.instant) = (now_ns, 0);
         }
-        detector.instant += 1;
-        detector.instant > INSTANT_MAX
+        self.instant += 1;
+        self.instant > INSTANT_MAX
     }
 
     /// Counts a step of a thread. Returns whether the run has failed.
-    pub(crate) fn exceeds_step_limit(&mut self, id: ThreadId) -> bool {
-        if !self.exceeds_instant_limit() {
+    pub fn exceeds_step_limit(&mut self, id: ThreadId, now_ns: u64, tasks: &TaskTable) -> bool {
+        if !self.exceeds_instant_limit(now_ns) {
             return false;
         }
-        self.fail(|engine| {
-            let thread = &engine.threads[id];
+        self.fail(|| {
+            let thread = &tasks.threads[id];
             Fault::ZeroTimeLoop {
-                program: engine.name_of(thread.program),
+                program: name_of(tasks, thread.program),
                 role: thread.role,
                 step: thread.step,
-                at_s: engine.seconds(),
+                at_s: seconds(now_ns),
             }
         });
         true
     }
 
     /// Counts an event. Returns whether the run has failed.
-    pub(crate) fn exceeds_event_limit(&mut self, events: u64) -> bool {
-        let exceeded = events > self.fault_detector.events_max;
-        if exceeded || self.exceeds_instant_limit() {
-            self.fail(|engine| Fault::Events {
+    pub fn exceeds_event_limit(&mut self, events: u64, now_ns: u64) -> bool {
+        let exceeded = events > self.events_max;
+        if exceeded || self.exceeds_instant_limit(now_ns) {
+            self.fail(|| Fault::Events {
                 events: if exceeded {
                     events - 1
                 } else {
                     INSTANT_MAX.into()
                 },
-                at_s: engine.seconds(),
+                at_s: seconds(now_ns),
             });
         }
-        self.fault_detector.fault.is_some()
+        self.fault.is_some()
     }
 
-    /// Counts a nested wakeup. Returns whether the run has failed. [`Engine::end_wakeup`] must
+    /// Counts a nested wakeup. Returns whether the run has failed. [`Self::end_wakeup`] must
     /// follow when the woken thread has taken its steps.
-    pub(crate) fn exceeds_wakeup_limit(&mut self, id: ThreadId) -> bool {
-        self.fault_detector.chain += 1;
-        if self.fault_detector.chain <= CHAIN_MAX {
+    pub fn exceeds_wakeup_limit(&mut self, id: ThreadId, now_ns: u64, tasks: &TaskTable) -> bool {
+        self.chain += 1;
+        if self.chain <= CHAIN_MAX {
             return false;
         }
-        self.fail(|engine| Fault::WakeupChain {
-            program: engine.name_of(engine.threads[id].program),
-            at_s: engine.seconds(),
+        self.fail(|| Fault::WakeupChain {
+            program: name_of(tasks, tasks.threads[id].program),
+            at_s: seconds(now_ns),
         });
         true
     }
 
-    pub(crate) fn end_wakeup(&mut self) {
-        self.fault_detector.chain -= 1;
+    pub fn end_wakeup(&mut self) {
+        self.chain -= 1;
     }
 
     /// Checks that a program which restarts took time. Returns false if it did not.
-    pub(crate) fn check_took_time(&mut self, program: usize) -> bool {
-        if self.now_ns > self.jobs[program].began_ns {
+    pub fn check_took_time(&mut self, program: usize, now_ns: u64, tasks: &TaskTable) -> bool {
+        if now_ns > tasks.jobs[program].began_ns {
             return true;
         }
-        self.fail(|engine| Fault::NoWork {
-            program: engine.name_of(program),
+        self.fail(|| Fault::NoWork {
+            program: name_of(tasks, program),
         });
         false
     }
 
     /// Checks all programs for deadlocks of their threads.
-    pub(crate) fn check_for_deadlocks(&mut self) {
-        for program in 0..self.jobs.len() {
-            let job = &self.jobs[program];
-            let stuck = |&id: &ThreadId| self.is_stuck(id);
+    pub fn check_for_deadlocks(&mut self, now_ns: u64, tasks: &TaskTable) {
+        for (program, job) in tasks.jobs.iter().enumerate() {
+            let stuck = |&id: &ThreadId| is_stuck(&tasks.threads[id]);
             if job.gone || !job.threads.iter().all(stuck) {
                 continue;
             }
-            let waiting = |&&id: &&ThreadId| !self.threads[id].finished;
+            let waiting = |&&id: &&ThreadId| !tasks.threads[id].finished;
             let Some(&first) = job.threads.iter().find(waiting) else {
                 continue;
             };
-            self.fail(|engine| Fault::Deadlock {
-                program: engine.name_of(program),
-                at_s: engine.seconds(),
-                waiter: engine.waits_for(first),
+            self.fail(|| Fault::Deadlock {
+                program: name_of(tasks, program),
+                at_s: seconds(now_ns),
+                waiter: waits_for(tasks, first),
             });
             return;
         }
     }
+}
 
-    /// Returns whether only another thread of the same program can resume the thread.
-    fn is_stuck(&self, id: ThreadId) -> bool {
-        let thread = &self.threads[id];
-        let waits = thread.run_state == RunState::Waiting && thread.sleep_timer == 0;
-        thread.finished || thread.spins_at.is_some() || waits
-    }
+fn seconds(now_ns: u64) -> f64 {
+    now_ns as f64 / 1e9
+}
 
-    fn waits_for(&self, id: ThreadId) -> String {
-        let thread = &self.threads[id];
-        let steps = &self.jobs[thread.program].script.roles[thread.role].steps;
-        let (step, op) = match steps.get(thread.step) {
-            Some(op @ (Op::Lock(_) | Op::Put(_) | Op::Take(_))) => (thread.step, Some(op)),
-            // A thread that waits at a barrier has already advanced to the next step.
-            _ => {
-                let before = thread.step.saturating_sub(1);
-                (before, steps.get(before))
-            }
-        };
-        let what = match op {
-            Some(Op::Lock(lock)) => format!("for lock {lock}"),
-            Some(Op::Put(queue)) => format!("for room in queue {queue}"),
-            Some(Op::Take(queue)) => format!("for an item in queue {queue}"),
-            Some(Op::Barrier(barrier)) => format!("at barrier {barrier}"),
-            _ => "without end".to_owned(),
-        };
-        format!("role {}, step {step} waits {what}", thread.role)
-    }
+fn name_of(tasks: &TaskTable, program: usize) -> String {
+    tasks.jobs[program].script.name.clone()
+}
+
+/// Returns whether only another thread of the same program can resume the thread.
+fn is_stuck(thread: &Thread) -> bool {
+    let waits = thread.run_state == RunState::Waiting && thread.sleep_timer == 0;
+    thread.finished || thread.spins_at.is_some() || waits
+}
+
+fn waits_for(tasks: &TaskTable, id: ThreadId) -> String {
+    let thread = &tasks.threads[id];
+    let steps = &tasks.jobs[thread.program].script.roles[thread.role].steps;
+    let (step, op) = match steps.get(thread.step) {
+        Some(op @ (Op::Lock(_) | Op::Put(_) | Op::Take(_))) => (thread.step, Some(op)),
+        // A thread that waits at a barrier has already advanced to the next step.
+        _ => {
+            let before = thread.step.saturating_sub(1);
+            (before, steps.get(before))
+        }
+    };
+    let what = match op {
+        Some(Op::Lock(lock)) => format!("for lock {lock}"),
+        Some(Op::Put(queue)) => format!("for room in queue {queue}"),
+        Some(Op::Take(queue)) => format!("for an item in queue {queue}"),
+        Some(Op::Barrier(barrier)) => format!("at barrier {barrier}"),
+        _ => "without end".to_owned(),
+    };
+    format!("role {}, step {step} waits {what}", thread.role)
 }

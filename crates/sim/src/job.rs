@@ -7,12 +7,22 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use oorandom::Rand32;
+use usher_rules::sched::TaskId;
 
 use crate::machine::Mask;
 use crate::script::{Memory, Script};
-use crate::usher_sched::SchedEntity;
 
 pub(crate) type ThreadId = usize;
+
+/// A thread as Usher's scheduler knows it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SchedEntity {
+    pub task: Option<TaskId>,
+    /// Whether the thread was enqueued before.
+    pub has_begun: bool,
+    /// Whether the thread has slept since it last ran.
+    pub slept: bool,
+}
 
 /// Scheduling state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,24 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPU selection of the simulated kernel (module `turns` selects the next thread of a queue).
-//!
-//! The model follows Linux's fair scheduler. Each CPU has a queue.
-//!
-//! 1. A woken thread goes to its last CPU if that is idle, else to an idle CPU of the same domain.
-//!    A kernel with SMT awareness prefers CPUs of idle cores.
-//! 2. Without such a CPU it goes to the waker's CPU, or to an idle CPU near it, if the waker's CPU
-//!    is allowed and has less load; else it queues on its last CPU.
-//! 3. A new thread goes to the least loaded CPU of the machine.
-//! 4. An idle CPU pulls a waiting thread, nearest CPUs first.
-//! 5. Periodically, loads are balanced between domains.
+//! The configuration of the simulated kernel.
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX};
-
-use crate::engine::Engine;
-use crate::job::ThreadId;
-use crate::machine::Mask;
-pub use crate::queue_order::QueueOrder;
 
 /// The entities that share CPU time evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +13,19 @@ pub enum GroupBy {
     Threads,
     /// Programs: each has the autogroup of its session, or its own cgroup.
     Programs,
+}
+
+/// The order in which queued threads run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueOrder {
+    /// Earliest eligible virtual deadline first.
+    Eevdf,
+    /// Least virtual runtime first.
+    Cfs,
+    /// Usher's sched_ext scheduler: threads grouped by address space.
+    #[serde(rename = "usher-sched")]
+    Usher,
 }
 
 /// Configuration of the simulated kernel.
@@ -103,6 +101,11 @@ impl Kernel {
         }
     }
 
+    /// Returns whether this kernel runs Usher's scheduler.
+    pub(crate) fn is_usher(&self) -> bool {
+        self.order == QueueOrder::Usher
+    }
+
     /// Checks that the scheduler supports the machine.
     ///
     /// # Errors
@@ -137,231 +140,4 @@ pub(crate) fn mix(a: u64, b: u64, c: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// Load ratio up to which loads count as balanced.
-const IMBALANCE: f64 = 1.25;
-
-impl Engine {
-    fn is_idle(&self, cpu: usize) -> bool {
-        self.cpus[cpu].current.is_none() && self.cpus[cpu].queue.is_empty()
-    }
-
-    fn is_idle_core(&self, cpu: usize) -> bool {
-        let siblings = &self.machine.places[cpu].siblings;
-        self.is_idle(cpu) && siblings.iter().all(|&other| self.is_idle(other))
-    }
-
-    /// Load of a CPU: the weights of its running and waiting threads.
-    fn load(&self, cpu: usize) -> f64 {
-        let state = &self.cpus[cpu];
-        let here = state.queue.iter().chain(&state.current);
-        here.map(|&thread| self.weight(thread)).sum()
-    }
-
-    /// Selects the CPU of a woken thread.
-    pub(crate) fn select_cpu(&self, thread: ThreadId) -> Option<usize> {
-        let state = &self.threads[thread];
-        let mask = &self.jobs[state.program].mask;
-        if mask.is_empty() {
-            return None;
-        }
-        let last = state.last;
-        let aware = self.kernel.smt_aware;
-        let idle = |cpu: usize| mask.has(cpu) && self.is_idle(cpu);
-        let idle_core = |cpu: usize| mask.has(cpu) && self.is_idle_core(cpu);
-        let fits = if aware { idle_core(last) } else { idle(last) };
-        if fits {
-            return Some(last);
-        }
-        let near = &self.machine.domains[self.machine.places[last].domain];
-        let core = near.iter().copied().find(|&cpu| aware && idle_core(cpu));
-        let any = || idle(last).then_some(last);
-        let core = core.or_else(any);
-        if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
-            return Some(cpu);
-        }
-        // No idle CPU near the last one: use the waker's neighbourhood if it has less load.
-        let waker = self.waker.filter(|&cpu| mask.has(cpu));
-        let lighter = |&cpu: &usize| !mask.has(last) || self.load(cpu) < self.load(last);
-        if let Some(cpu) = waker.filter(lighter) {
-            let near = &self.machine.domains[self.machine.places[cpu].domain];
-            return near.iter().copied().find(|&cpu| idle(cpu)).or(Some(cpu));
-        }
-        if mask.has(last) {
-            return Some(last);
-        }
-        self.idlest(mask, thread, last, &self.loads())
-    }
-
-    /// Load of every CPU.
-    fn loads(&self) -> Vec<f64> {
-        (0..self.cpus.len()).map(|cpu| self.load(cpu)).collect()
-    }
-
-    /// Spreads the new threads of a program over its CPUs, as the kernel does at fork.
-    pub(crate) fn place_new_threads(&mut self, program: usize) {
-        if self.kernel.is_usher() {
-            return self.create_tasks(program);
-        }
-        let mut loads = self.loads();
-        for thread in self.jobs[program].threads.clone() {
-            let mask = &self.jobs[program].mask;
-            if let Some(cpu) = self.idlest(mask, thread, 0, &loads) {
-                loads[cpu] += self.weight(thread);
-                self.threads[thread].last = cpu;
-            }
-        }
-    }
-
-    /// The CPU with the least load. Ties are broken, in this order, by: an idle core, the load of
-    /// the domain, the distance to `near`, the CPU's number.
-    fn idlest(&self, mask: &Mask, thread: ThreadId, near: usize, loads: &[f64]) -> Option<usize> {
-        let home = self.machine.places[near].domain;
-        let domains = self.machine.domains.iter();
-        let domains: Vec<f64> = domains
-            .map(|cpus| cpus.iter().map(|&cpu| loads[cpu]).sum::<f64>() / cpus.len() as f64)
-            .collect();
-        let cpus = (0..self.cpus.len()).filter(|&cpu| mask.has(cpu));
-        cpus.min_by(|&a, &b| {
-            let siblings = |cpu: usize| self.machine.places[cpu].siblings.iter();
-            let busy_core = |cpu: usize| {
-                self.kernel.smt_aware && siblings(cpu).any(|&other| loads[other] > 0.0)
-            };
-            let domain = |cpu: usize| self.machine.places[cpu].domain;
-            // A kernel without SMT awareness selects hardware threads in arbitrary order.
-            let order = |cpu: usize| match self.kernel.smt_aware {
-                true => cpu as u64,
-                false => mix(self.seed, thread as u64, cpu as u64),
-            };
-            let away = |cpu: usize| (domain(cpu) != home, order(cpu));
-            loads[a]
-                .total_cmp(&loads[b])
-                .then_with(|| busy_core(a).cmp(&busy_core(b)))
-                .then_with(|| domains[domain(a)].total_cmp(&domains[domain(b)]))
-                .then_with(|| away(a).cmp(&away(b)))
-        })
-    }
-
-    /// Pulls a thread for a CPU that would be idle, from the longest queue of the nearest group of
-    /// CPUs with waiting threads.
-    pub(crate) fn pull(&mut self, cpu: usize) -> Option<ThreadId> {
-        let home = self.machine.places[cpu].domain;
-        let package = self.machine.places[cpu].package;
-        let reach: [&dyn Fn(usize) -> bool; 3] = [
-            &|other| self.machine.places[other].domain == home,
-            &|other| self.machine.places[other].package == package,
-            &|_| true,
-        ];
-        if self.waiting == 0 {
-            return None;
-        }
-        let found = reach.iter().find_map(|near| {
-            let queues = (0..self.cpus.len()).filter(|&other| other != cpu && near(other));
-            let waiting = queues.filter_map(|other| {
-                let queue = &self.cpus[other].queue;
-                let may = |thread: &ThreadId| self.may_run(*thread, cpu);
-                let at = queue.iter().position(may)?;
-                Some((queue.len(), other, at))
-            });
-            waiting.max_by_key(|&(len, other, _)| (len, std::cmp::Reverse(other)))
-        });
-        let (_, other, at) = found?;
-        self.account(other);
-        let thread = self.cpus[other].queue.remove(at);
-        self.leave(thread, other);
-        Some(thread)
-    }
-
-    /// Lets idle CPUs pull. At every busy-balance period it also moves one thread per CPU from
-    /// queues with a load above the CPU's by more than the margin.
-    pub(crate) fn balance(&mut self) {
-        if self.kernel.is_usher() {
-            return self.tick_usher();
-        }
-        for cpu in 0..self.cpus.len() {
-            if self.waiting > 0 && self.cpus[cpu].online && self.is_idle(cpu) {
-                self.dispatch(cpu);
-            }
-        }
-        if self.now_ns >= self.balanced_ns + self.kernel.busy_balance_ns {
-            self.balanced_ns = self.now_ns;
-            let mut loads = self.loads();
-            let queues = |&cpu: &usize| !self.cpus[cpu].queue.is_empty();
-            let busy: Vec<usize> = (0..self.cpus.len()).filter(queues).collect();
-            for cpu in 0..self.cpus.len() {
-                if self.cpus[cpu].online && self.has_waiters_for(cpu) {
-                    self.pull_load(cpu, &busy, &mut loads);
-                }
-            }
-        }
-        if self.kernel.smt_aware {
-            self.fill_idle_cores();
-        }
-    }
-
-    /// Moves running threads from cores that run several threads to idle cores.
-    fn fill_idle_cores(&mut self) {
-        for cpu in 0..self.cpus.len() {
-            let has_siblings = !self.machine.places[cpu].siblings.is_empty();
-            if !has_siblings || !self.cpus[cpu].online || !self.is_idle_core(cpu) {
-                continue;
-            }
-            let shares = |&other: &usize| {
-                let mut siblings = self.machine.places[other].siblings.iter();
-                siblings.any(|&sibling| self.cpus[sibling].current.is_some())
-            };
-            let movable = |other: usize| {
-                let thread = self.cpus[other].current?;
-                let may = self.jobs[self.threads[thread].program].mask.has(cpu);
-                may.then_some(thread)
-            };
-            let crowded = (0..self.cpus.len()).filter(shares);
-            if let Some(thread) = crowded.filter_map(movable).next() {
-                self.move_running(thread, cpu);
-            }
-        }
-    }
-
-    /// Moves one thread from the most loaded CPU to `cpu`, if that balances the loads; among
-    /// equal loads, from the nearest CPU. `busy` are the CPUs that had waiting threads.
-    fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
-        let home = self.machine.places[cpu].domain;
-        let mine = loads[cpu];
-        let mut best: Option<(f64, bool, usize, usize)> = None;
-        for &other in busy {
-            let theirs = loads[other];
-            let near = self.machine.places[other].domain == home;
-            let better = best.is_none_or(|(load, nearer, ..)| {
-                theirs > load || theirs == load && near && !nearer
-            });
-            if other == cpu || theirs <= mine * IMBALANCE || !better {
-                continue;
-            }
-            let fits = |thread: &ThreadId| {
-                let weight = self.weight(*thread);
-                mine + weight < theirs - weight * 0.5
-                    && self.jobs[self.threads[*thread].program].mask.has(cpu)
-            };
-            if let Some(at) = self.cpus[other].queue.iter().position(fits) {
-                best = Some((theirs, near, other, at));
-            }
-        }
-        let Some((_, _, other, at)) = best else {
-            return;
-        };
-        let thread = self.cpus[other].queue.remove(at);
-        let weight = self.weight(thread);
-        loads[other] -= weight;
-        loads[cpu] += weight;
-        self.account(other);
-        self.leave(thread, other);
-        self.arm(other);
-        self.account(cpu);
-        self.enqueue(thread, cpu);
-        match self.cpus[cpu].current {
-            None => self.dispatch(cpu),
-            Some(_) => self.arm(cpu),
-        }
-    }
 }

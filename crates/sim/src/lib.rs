@@ -6,8 +6,9 @@
 //! Layers, from bottom to top:
 //!
 //! - `machine`, `script`, `parsec`: hardware, programs and models of programs;
-//! - `engine` with `kernel`, `queue_order`, `contention`, `steps`, `threads`, `fault`: the event
-//!   loop and the simulated kernel;
+//! - `sim_kernel` with `kernel` (its configuration), `queue_order`, `cpu_selection`, `usher_sched`,
+//!   `contention`, `threads`, `audit`, `record`: the simulated kernel;
+//! - `engine` with `steps`, `programs`, `fault`: the event loop, which runs scripts on that kernel;
 //! - `world`: the engine behind the control loop's interface; `actuator`: the journal protocol of
 //!   the real actuator;
 //! - `mix`, `trial`, `campaign`, `evaluation`, `extrapolation`, `oracle`: experiments;
@@ -19,6 +20,8 @@ pub mod audit;
 pub mod campaign;
 mod clock;
 mod contention;
+mod cpu;
+mod cpu_selection;
 pub mod engine;
 pub mod evaluation;
 pub mod extrapolation;
@@ -40,8 +43,10 @@ pub mod record;
 pub mod sample;
 pub mod script;
 pub mod setup;
+pub mod sim_kernel;
 pub mod smt;
 mod steps;
+mod task_table;
 pub mod threads;
 pub mod trial;
 mod usher_sched;

@@ -6,8 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::Engine;
-
 /// A period in which threads of one program ran on a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpan {
@@ -41,6 +39,32 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
+    /// Starts a recording of up to `spans_max` spans. `running`: the program that runs on each CPU,
+    /// or none, from now on.
+    pub fn new(
+        running: impl Iterator<Item = Option<usize>>,
+        now_ns: u64,
+        spans_max: usize,
+    ) -> Self {
+        Self {
+            open: running.map(|program| Some((program?, now_ns))).collect(),
+            spans: Vec::new(),
+            spans_max,
+            full_ns: None,
+        }
+    }
+
+    /// The recording so far.
+    pub fn recording(&self, now_ns: u64) -> Recording {
+        let until_ns = self.full_ns.unwrap_or(now_ns);
+        let open = self.open.iter().enumerate();
+        let open = open.filter_map(|(cpu, &open)| span(cpu, open, until_ns));
+        Recording {
+            spans: self.spans.iter().copied().chain(open).collect(),
+            until_ns,
+        }
+    }
+
     /// Notes the program, or none, that runs on a CPU from now on.
     pub fn set_current(&mut self, cpu: usize, program: Option<usize>, now_ns: u64) {
         if self.full_ns.is_some() {
@@ -66,43 +90,4 @@ fn span(cpu: usize, open: Option<(usize, u64)>, to_ns: u64) -> Option<RunSpan> {
         from_ns,
         to_ns,
     })
-}
-
-impl Engine {
-    /// Starts recording, up to `spans_max` spans.
-    pub fn record(&mut self, spans_max: usize) {
-        let owner = |cpu: usize| {
-            let thread = self.cpus[cpu].current?;
-            Some((self.threads[thread].program, self.now_ns))
-        };
-        self.recorder = Some(Box::new(Recorder {
-            open: (0..self.cpus.len()).map(owner).collect(),
-            spans: Vec::new(),
-            spans_max,
-            full_ns: None,
-        }));
-    }
-
-    /// The recording so far; empty if recording was not started.
-    pub fn recording(&self) -> Recording {
-        let Some(recorder) = &self.recorder else {
-            return Recording::default();
-        };
-        let until_ns = recorder.full_ns.unwrap_or(self.now_ns);
-        let open = recorder.open.iter().enumerate();
-        let open = open.filter_map(|(cpu, &open)| span(cpu, open, until_ns));
-        Recording {
-            spans: recorder.spans.iter().copied().chain(open).collect(),
-            until_ns,
-        }
-    }
-
-    /// Passes a change of the CPU's current thread to the recorder.
-    pub(crate) fn record_current(&mut self, cpu: usize) {
-        if let Some(recorder) = &mut self.recorder {
-            let thread = self.cpus[cpu].current;
-            let program = thread.map(|thread| self.threads[thread].program);
-            recorder.set_current(cpu, program, self.now_ns);
-        }
-    }
 }

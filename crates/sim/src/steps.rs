@@ -27,32 +27,38 @@ impl Engine {
     /// Executes the thread's steps until one takes time. Returns true if the thread then needs a
     /// CPU (to work or to spin), false if it waits or has ended.
     pub(crate) fn advance(&mut self, id: ThreadId) -> bool {
-        let script = Arc::clone(&self.jobs[self.threads[id].program].script.text);
+        let script = Arc::clone(
+            &self.os.tasks.jobs[self.os.tasks.threads[id].program]
+                .script
+                .text,
+        );
         loop {
-            if self.exceeds_step_limit(id) {
+            let os = &self.os;
+            let detector = &mut self.fault_detector;
+            if detector.exceeds_step_limit(id, os.now_ns, &os.tasks) {
                 return false;
             }
-            let thread = &self.threads[id];
+            let thread = &self.os.tasks.threads[id];
             let steps = &script.roles[thread.role].steps;
             let Some(op) = steps.get(thread.step) else {
                 return self.end(id, &script);
             };
             let step = match *op {
                 Op::Work { ns, spread } => {
-                    self.threads[id].step += 1;
+                    self.os.tasks.threads[id].step += 1;
                     self.give_work(id, ns, spread)
                 }
                 Op::Items { pool, ns, spread } => self.take_item(id, pool, ns, spread),
                 Op::Serial { ns } => {
                     let first = thread.number == 0;
-                    self.threads[id].step += 1;
+                    self.os.tasks.threads[id].step += 1;
                     self.give_work(id, if first { ns } else { 0.0 }, 0.0)
                 }
                 Op::CacheBounce { per_cpu, power } => self.cache_bounce(id, per_cpu, power),
                 Op::Lock(lock) => self.lock(id, lock),
                 Op::Unlock(lock) => self.unlock(id, lock),
                 Op::Barrier(barrier) => {
-                    self.threads[id].step += 1;
+                    self.os.tasks.threads[id].step += 1;
                     self.arrive_at_barrier(id, barrier, script.wait)
                 }
                 Op::Put(queue) => self.put(id, queue),
@@ -60,9 +66,9 @@ impl Engine {
                 Op::Sleep { ns } => self.sleep(id, ns),
                 Op::Loop { to, times } => self.loop_back(id, to, times),
                 Op::Memory(ref memory) => {
-                    self.threads[id].step += 1;
-                    let program = self.threads[id].program;
-                    self.jobs[program].script.memory.clone_from(memory);
+                    self.os.tasks.threads[id].step += 1;
+                    let program = self.os.tasks.threads[id].program;
+                    self.os.tasks.jobs[program].script.memory.clone_from(memory);
                     Step::Next
                 }
             };
@@ -75,8 +81,8 @@ impl Engine {
     }
 
     fn take_item(&mut self, id: ThreadId, pool: usize, ns: f64, spread: f64) -> Step {
-        let thread = &mut self.threads[id];
-        let left = &mut self.jobs[thread.program].pools[pool];
+        let thread = &mut self.os.tasks.threads[id];
+        let left = &mut self.os.tasks.jobs[thread.program].pools[pool];
         if *left == 0 {
             thread.step += 1;
             return Step::Next;
@@ -87,14 +93,14 @@ impl Engine {
 
     fn sleep(&mut self, id: ThreadId, ns: u64) -> Step {
         let sleep_timer = self.next_timer();
-        self.threads[id].step += 1;
-        self.threads[id].sleep_timer = sleep_timer;
+        self.os.tasks.threads[id].step += 1;
+        self.os.tasks.threads[id].sleep_timer = sleep_timer;
         self.after(ns, Timer::Wake(id, sleep_timer));
         Step::Blocked
     }
 
     fn loop_back(&mut self, id: ThreadId, to: usize, times: u32) -> Step {
-        let thread = &mut self.threads[id];
+        let thread = &mut self.os.tasks.threads[id];
         let rounds = &mut thread.rounds[thread.step];
         *rounds += 1;
         if *rounds < times {
@@ -107,9 +113,9 @@ impl Engine {
     }
 
     fn cache_bounce(&mut self, id: ThreadId, per_cpu_ns: f64, power: f64) -> Step {
-        let thread = &mut self.threads[id];
+        let thread = &mut self.os.tasks.threads[id];
         thread.step += 1;
-        let job = &self.jobs[thread.program];
+        let job = &self.os.tasks.jobs[thread.program];
         let sharers = f64::from(job.alive.min(job.mask.len()));
         thread.work = 0.0;
         thread.bounce_work = per_cpu_ns * sharers * (sharers / 16.0).powf(power - 1.0);
@@ -120,8 +126,8 @@ impl Engine {
     }
 
     fn lock(&mut self, id: ThreadId, lock: usize) -> Step {
-        let thread = &mut self.threads[id];
-        let lock = &mut self.jobs[thread.program].locks[lock];
+        let thread = &mut self.os.tasks.threads[id];
+        let lock = &mut self.os.tasks.jobs[thread.program].locks[lock];
         if lock.held {
             lock.waiters.push_back(id);
             return Step::Blocked;
@@ -132,9 +138,9 @@ impl Engine {
     }
 
     fn unlock(&mut self, id: ThreadId, lock: usize) -> Step {
-        let thread = &mut self.threads[id];
+        let thread = &mut self.os.tasks.threads[id];
         thread.step += 1;
-        let lock = &mut self.jobs[thread.program].locks[lock];
+        let lock = &mut self.os.tasks.jobs[thread.program].locks[lock];
         lock.held = false;
         // The lock is handed to the waiter that arrived first.
         if let Some(next) = lock.waiters.pop_front() {
@@ -144,7 +150,7 @@ impl Engine {
     }
 
     fn give_work(&mut self, id: ThreadId, ns: f64, spread: f64) -> Step {
-        let thread = &mut self.threads[id];
+        let thread = &mut self.os.tasks.threads[id];
         let off = match spread > 0.0 {
             true => spread * (2.0 * f64::from(thread.random.rand_float()) - 1.0),
             false => 0.0,
@@ -158,11 +164,11 @@ impl Engine {
 
     /// Arrives at a barrier: the thread continues, spins or blocks.
     fn arrive_at_barrier(&mut self, id: ThreadId, barrier: usize, wait: BarrierWait) -> Step {
-        let program = self.threads[id].program;
-        let state = &mut self.jobs[program].barriers[barrier];
+        let program = self.os.tasks.threads[id].program;
+        let state = &mut self.os.tasks.jobs[program].barriers[barrier];
         state.arrived += 1;
         if state.arrived < state.parties {
-            let thread = &mut self.threads[id];
+            let thread = &mut self.os.tasks.threads[id];
             thread.spins_until_ns = match wait {
                 BarrierWait::Block => {
                     state.sleepers.push(id);
@@ -178,7 +184,7 @@ impl Engine {
         state.arrived = 0;
         let sleepers = std::mem::take(&mut state.sleepers);
         let spinners = std::mem::take(&mut state.spinners);
-        let job = &mut self.jobs[program];
+        let job = &mut self.os.tasks.jobs[program];
         job.pools.clone_from(&job.script.pools);
         for other in spinners {
             self.stop_spinning(other);
@@ -191,26 +197,26 @@ impl Engine {
 
     /// Ends a thread's spinning after its barrier has opened.
     fn stop_spinning(&mut self, id: ThreadId) {
-        if let RunState::Running(cpu) = self.threads[id].run_state {
-            self.account(cpu);
+        if let RunState::Running(cpu) = self.os.tasks.threads[id].run_state {
+            self.os.account(cpu);
         }
-        self.threads[id].spins_at = None;
+        self.os.tasks.threads[id].spins_at = None;
         // The next step of the thread starts when it has a CPU: now or later.
-        self.threads[id].work = 0.0;
-        if let RunState::Running(cpu) = self.threads[id].run_state {
-            self.clock.set(cpu, self.now_ns);
+        self.os.tasks.threads[id].work = 0.0;
+        if let RunState::Running(cpu) = self.os.tasks.threads[id].run_state {
+            self.os.clock.set(cpu, self.os.now_ns);
         }
     }
 
     /// Puts an item into a queue, or waits for room.
     fn put(&mut self, id: ThreadId, queue: usize) -> Step {
-        let state = &mut self.jobs[self.threads[id].program].queues[queue];
+        let state = &mut self.os.tasks.jobs[self.os.tasks.threads[id].program].queues[queue];
         if state.items >= state.capacity {
             state.putters.push_back(id);
             return Step::Blocked;
         }
         state.items += 1;
-        self.threads[id].step += 1;
+        self.os.tasks.threads[id].step += 1;
         if let Some(taker) = state.takers.pop_front() {
             self.wake(taker);
         }
@@ -219,17 +225,17 @@ impl Engine {
 
     /// Takes an item or waits for one. If the queue is closed, skips the remaining steps.
     fn take(&mut self, id: ThreadId, queue: usize, end: usize) -> Step {
-        let state = &mut self.jobs[self.threads[id].program].queues[queue];
+        let state = &mut self.os.tasks.jobs[self.os.tasks.threads[id].program].queues[queue];
         if state.items == 0 {
             if state.writers == 0 {
-                self.threads[id].step = end;
+                self.os.tasks.threads[id].step = end;
                 return Step::Next;
             }
             state.takers.push_back(id);
             return Step::Blocked;
         }
         state.items -= 1;
-        self.threads[id].step += 1;
+        self.os.tasks.threads[id].step += 1;
         if let Some(putter) = state.putters.pop_front() {
             self.wake(putter);
         }
@@ -238,13 +244,13 @@ impl Engine {
 
     /// Ends a thread that has done all its steps.
     fn end(&mut self, id: ThreadId, script: &Script) -> bool {
-        let program = self.threads[id].program;
-        let role = &script.roles[self.threads[id].role];
-        for queue in 0..self.jobs[program].queues.len() {
+        let program = self.os.tasks.threads[id].program;
+        let role = &script.roles[self.os.tasks.threads[id].role];
+        for queue in 0..self.os.tasks.jobs[program].queues.len() {
             if !role.steps.contains(&Op::Put(queue)) {
                 continue;
             }
-            let state = &mut self.jobs[program].queues[queue];
+            let state = &mut self.os.tasks.jobs[program].queues[queue];
             state.writers -= 1;
             if state.writers == 0 {
                 for taker in std::mem::take(&mut state.takers) {
@@ -252,7 +258,7 @@ impl Engine {
                 }
             }
         }
-        self.threads[id].finished = true;
+        self.os.tasks.threads[id].finished = true;
         false
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Affinity and stopping of single threads: the effects of `sched_setaffinity` and `SIGSTOP`, which
-//! serve where cgroups are not available.
+//! Restrictions of programs and of single threads: seats, CPU hotplug and freezing; and the effects
+//! of `sched_setaffinity` and `SIGSTOP`, which serve where cgroups are not available.
 //!
-//! CPU selection (module `kernel`) uses a program's mask, the union of its threads' allowed CPUs.
+//! CPU selection (module `cpu_selection`) uses a program's mask, the union of its threads' allowed CPUs.
 //! The threads' sets differ only while an operation is incomplete. A thread may then be queued on a
 //! CPU that it must not use; it is requeued elsewhere when it is picked, and therefore never runs
 //! outside its set.
 
 use usher_model::CpuSet;
 
-use crate::engine::Engine;
-use crate::job::{RunState, ThreadId};
+use crate::job::{RunState, Thread, ThreadId};
 use crate::machine::Mask;
+use crate::sim_kernel::SimKernel;
 
 /// A thread as an outside observer identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,20 +22,18 @@ pub struct ThreadHandle {
     pub generation: u64,
 }
 
-impl Engine {
+impl SimKernel {
     /// A program's living threads.
     pub fn threads_of(&self, program: usize) -> Vec<ThreadHandle> {
-        let living = |&&thread: &&ThreadId| self.threads[thread].run_state != RunState::Ended;
-        let name = |&number: &ThreadId| ThreadHandle {
+        let name = |number: ThreadId| ThreadHandle {
             number,
-            generation: self.threads[number].generation,
+            generation: self.tasks.threads[number].generation,
         };
-        let threads = self.jobs[program].threads.iter();
-        threads.filter(living).map(name).collect()
+        self.tasks.living(program).map(name).collect()
     }
 
-    fn find(&self, name: ThreadHandle) -> Option<&crate::job::Thread> {
-        let thread = self.threads.get(name.number)?;
+    fn find(&self, name: ThreadHandle) -> Option<&Thread> {
+        let thread = self.tasks.threads.get(name.number)?;
         (thread.generation == name.generation && thread.run_state != RunState::Ended)
             .then_some(thread)
     }
@@ -57,9 +55,9 @@ impl Engine {
         let mask = self.restricting_mask(cpus);
         // The next repetition inherits the affinity of the program's first thread.
         if self.threads_of(program).first() == Some(&name) {
-            self.jobs[program].inherited.clone_from(&mask);
+            self.tasks.jobs[program].inherited.clone_from(&mask);
         }
-        self.threads[name.number].affinity = mask;
+        self.tasks.threads[name.number].affinity = mask;
         self.apply_masks(program);
     }
 
@@ -72,7 +70,7 @@ impl Engine {
     /// Binds a program to these CPUs, as it would bind itself: all its threads, and those created
     /// later.
     pub fn bind(&mut self, program: usize, cpus: &CpuSet) {
-        self.jobs[program].inherited = self.restricting_mask(cpus);
+        self.tasks.jobs[program].inherited = self.restricting_mask(cpus);
         for thread in self.threads_of(program) {
             self.set_affinity(thread, cpus);
         }
@@ -88,142 +86,85 @@ impl Engine {
         if self.find(name).is_none() {
             return;
         }
-        self.threads[name.number].signal_stopped = stopped;
-        match self.threads[name.number].run_state {
+        self.tasks.threads[name.number].signal_stopped = stopped;
+        match self.tasks.threads[name.number].run_state {
             RunState::Running(_) | RunState::Queued(_) if stopped => {
                 self.deactivate(name.number);
                 self.stop(name.number);
             }
-            RunState::Stopped if !self.is_stopped(name.number) => self.ready(name.number),
+            RunState::Stopped if !self.tasks.is_stopped(name.number) => self.ready(name.number),
             _ => {}
         }
     }
 
-    /// Stops a runnable thread. For the scheduler, the thread sleeps.
-    pub(crate) fn stop(&mut self, thread: ThreadId) {
-        self.threads[thread].run_state = RunState::Stopped;
-        self.threads[thread].entity.slept = true;
+    /// Sets or removes a program's seat.
+    pub fn seat(&mut self, program: usize, cpus: Option<&CpuSet>) {
+        self.tasks.jobs[program].seat = cpus.map(|cpus| self.machine.mask(cpus));
+        self.apply_masks(program);
     }
 
-    pub(crate) fn is_stopped(&self, thread: ThreadId) -> bool {
-        let state = &self.threads[thread];
-        state.signal_stopped || self.jobs[state.program].frozen
+    /// Sets the online CPUs.
+    pub fn set_online(&mut self, cpus: &CpuSet) {
+        let online = self.machine.mask(cpus);
+        for cpu in 0..self.cpus.len() {
+            self.cpus[cpu].online = online.has(cpu);
+        }
+        self.set_online_usher();
+        for program in 0..self.tasks.jobs.len() {
+            self.apply_masks(program);
+        }
     }
 
-    pub(crate) fn may_run(&self, thread: ThreadId, cpu: usize) -> bool {
-        self.where_allowed(thread).has(cpu)
-    }
-
-    /// The CPUs that a thread may use.
-    pub(crate) fn where_allowed(&self, thread: ThreadId) -> &Mask {
-        let state = &self.threads[thread];
-        let mask = state.allowed.as_ref();
-        mask.unwrap_or(&self.jobs[state.program].mask)
-    }
-
-    /// The online CPUs.
-    pub(crate) fn online(&self) -> Mask {
-        let mut online = Mask::new(self.cpus.len());
-        for (cpu, state) in self.cpus.iter().enumerate() {
-            if state.online {
-                online.insert(cpu);
+    /// Freezes or thaws a program.
+    pub fn freeze(&mut self, program: usize, frozen: bool) {
+        self.tasks.jobs[program].frozen = frozen;
+        for thread in self.tasks.jobs[program].threads.clone() {
+            match self.tasks.threads[thread].run_state {
+                RunState::Running(_) | RunState::Queued(_) if frozen => {
+                    self.deactivate(thread);
+                    self.stop(thread);
+                }
+                RunState::Stopped if !frozen && !self.tasks.threads[thread].signal_stopped => {
+                    self.ready(thread)
+                }
+                _ => {}
             }
         }
-        online
     }
 
-    /// Updates the allowed CPUs of a program and of each of its threads. As in Linux, an empty set
-    /// is replaced by the next wider one: first the seat, then all online CPUs.
+    /// Updates the allowed CPUs of a program and of each of its threads.
     pub(crate) fn update_masks(&mut self, program: usize) {
         let online = self.online();
-        let seat = self.jobs[program].seat.as_ref();
-        let seat = seat
-            .map(|seat| seat.and(&online))
-            .filter(|mask| !mask.is_empty())
-            .unwrap_or(online);
-        let own = |affinity: &Mask| {
-            let own = affinity.and(&seat);
-            if own.is_empty() { seat.clone() } else { own }
-        };
-        let mut threads = self.jobs[program].threads.clone();
-        threads.retain(|&thread| self.threads[thread].run_state != RunState::Ended);
-        let mut whole: Option<Mask> = None;
-        let mut same = true;
-        for &thread in &threads {
-            let affinity = self.threads[thread].affinity.as_ref();
-            let mask = affinity.map_or_else(|| seat.clone(), own);
-            whole = Some(match whole {
-                Some(whole) if whole == mask => whole,
-                Some(whole) => {
-                    same = false;
-                    whole.or(&mask)
-                }
-                None => mask.clone(),
-            });
-            self.threads[thread].allowed = Some(mask);
+        self.tasks.update_masks(program, online);
+    }
+
+    /// Updates the allowed CPUs of a program and moves its threads accordingly.
+    pub(crate) fn apply_masks(&mut self, program: usize) {
+        self.update_masks(program);
+        match self.kernel.is_usher() {
+            true => self.apply_masks_usher(program),
+            false => self.leave_forbidden_cpus(program),
         }
-        if same {
-            for &thread in &threads {
-                self.threads[thread].allowed = None;
+        // The new CPUs may be idle.
+        for cpu in 0..self.cpus.len() {
+            if self.tasks.jobs[program].mask.has(cpu) && self.cpus[cpu].current.is_none() {
+                self.dispatch(cpu);
             }
         }
-        self.jobs[program].mask = whole.unwrap_or(seat);
     }
 
-    /// Selects an allowed CPU for a woken thread.
-    pub(crate) fn select_allowed_cpu(&self, thread: ThreadId) -> Option<usize> {
-        let cpu = self.select_cpu(thread)?;
-        match self.may_run(thread, cpu) {
-            true => Some(cpu),
-            false => self.shortest_allowed_queue(thread),
-        }
-    }
-
-    /// The allowed CPU with the fewest threads.
-    fn shortest_allowed_queue(&self, thread: ThreadId) -> Option<usize> {
-        let length = |&cpu: &usize| {
-            let state = &self.cpus[cpu];
-            (
-                state.queue.len() + usize::from(state.current.is_some()),
-                cpu,
-            )
-        };
-        let cpus = 0..self.cpus.len();
-        cpus.filter(|&cpu| self.may_run(thread, cpu))
-            .min_by_key(length)
-    }
-
-    /// Picks the next thread of a CPU among those that may run on it.
-    pub(crate) fn pick_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
-        loop {
-            let thread = self.pick(cpu)?;
-            if self.may_run(thread, cpu) {
-                return Some(thread);
+    /// Moves threads that run or wait on a CPU outside their mask.
+    fn leave_forbidden_cpus(&mut self, program: usize) {
+        for thread in self.tasks.jobs[program].threads.clone() {
+            let (RunState::Running(cpu) | RunState::Queued(cpu)) =
+                self.tasks.threads[thread].run_state
+            else {
+                continue;
+            };
+            if !self.tasks.may_run(thread, cpu) {
+                self.deactivate(thread);
+                self.ready(thread);
             }
-            self.leave(thread, cpu);
-            self.requeue_allowed(thread);
-        }
-    }
-
-    /// Pulls a thread for a CPU that would be idle.
-    pub(crate) fn pull_allowed(&mut self, cpu: usize) -> Option<ThreadId> {
-        let thread = self.pull(cpu)?;
-        if self.may_run(thread, cpu) {
-            return Some(thread);
-        }
-        self.requeue_allowed(thread);
-        None
-    }
-
-    /// Moves a thread, which has just left a queue, to the queue of an allowed CPU.
-    fn requeue_allowed(&mut self, thread: ThreadId) {
-        // The set of allowed CPUs is never empty.
-        let to = self.shortest_allowed_queue(thread).unwrap_or(0);
-        self.account(to);
-        self.enqueue(thread, to);
-        match self.cpus[to].current {
-            None => self.dispatch(to),
-            Some(_) => self.arm(to),
         }
     }
 }

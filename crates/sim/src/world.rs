@@ -18,6 +18,7 @@ use usher_model::{
 
 use crate::engine::{Engine, SimEvent};
 use crate::script::{BarrierWait, Script};
+use crate::sim_kernel::SimKernel;
 
 /// Reason for rejecting priority changes of background work.
 pub(crate) const NO_PRIORITIES: &str = "simulated programs have no priorities";
@@ -260,7 +261,7 @@ impl World for SimWorld {
         let mut programs = Vec::new();
         self.engine.charge_all();
         for (&id, &program) in &self.present {
-            programs.push(self.engine.sample(program, id));
+            programs.push(sample(&self.engine, program, id));
         }
         Observation {
             at_ns: self.engine.now_ns(),
@@ -299,26 +300,23 @@ impl World for SimWorld {
     }
 }
 
-impl Engine {
-    /// The sample that a probe would return if it observed all progress of the program.
-    fn sample(&self, program: usize, id: ProgramId) -> ProgramSample {
-        let job = &self.jobs[program];
-        let waits_now = job.wait_since_ns.map_or(0, |since| self.now_ns - since);
-        let spins = !matches!(job.script.wait, BarrierWait::Block);
-        ProgramSample {
-            id,
-            cpu_ns: job.cpu_ns,
-            wait_ns: Some(job.wait_ns + waits_now),
-            threads: job.script.threads(),
-            spinners: 0,
-            active_wait: Some(job.script.adaptive_spin),
-            progress: Some(Progress {
-                total: job.work + job.spun_ns,
-                source: ProgressSource::Instructions,
-                confidence: ProgressSource::Instructions
-                    .confidence(spins && job.script.adaptive_spin),
-            }),
-            stopped: false,
-        }
+/// The sample that a probe would return if it observed all progress of the program.
+fn sample(os: &SimKernel, program: usize, id: ProgramId) -> ProgramSample {
+    let job = &os.tasks.jobs[program];
+    let waits_now = job.wait_since_ns.map_or(0, |since| os.now_ns - since);
+    let spins = !matches!(job.script.wait, BarrierWait::Block);
+    ProgramSample {
+        id,
+        cpu_ns: job.cpu_ns,
+        wait_ns: Some(job.wait_ns + waits_now),
+        threads: job.script.threads(),
+        spinners: 0,
+        active_wait: Some(job.script.adaptive_spin),
+        progress: Some(Progress {
+            total: job.work + job.spun_ns,
+            source: ProgressSource::Instructions,
+            confidence: ProgressSource::Instructions.confidence(spins && job.script.adaptive_spin),
+        }),
+        stopped: false,
     }
 }

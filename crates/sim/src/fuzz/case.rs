@@ -13,8 +13,7 @@ use usher_policy::baselines::{Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy, by_name};
 
 use crate::actuator::Backend;
-use crate::kernel::Kernel;
-use crate::queue_order::QueueOrder;
+use crate::kernel::{Kernel, QueueOrder};
 use crate::script::{BarrierWait, Memory, Op, Script, ThreadKind};
 use crate::world::PlannedArrival;
 

@@ -271,7 +271,7 @@ fn detects_lost_work_and_excess_cpu_time() {
     let case = case("equal");
     let what = finished(&case, |world| {
         world.advance(2_000 * MS);
-        world.inner.engine_mut().jobs[1].work_finished -= 1e6;
+        world.inner.engine_mut().os.tasks.jobs[1].work_finished -= 1e6;
     });
     assert_contains(&what, "program 2 did");
     let what = finished(&case, |world| {
@@ -292,7 +292,14 @@ fn detects_thread_on_wrong_cpu_or_while_stopped() {
         })
     };
     assert_contains(
-        &spoilt(|engine| engine.jobs.iter_mut().for_each(|job| job.frozen = true)),
+        &spoilt(|engine| {
+            engine
+                .os
+                .tasks
+                .jobs
+                .iter_mut()
+                .for_each(|job| job.frozen = true)
+        }),
         "although it is stopped",
     );
     assert_contains(
@@ -302,6 +309,8 @@ fn detects_thread_on_wrong_cpu_or_while_stopped() {
     let nowhere = |engine: &mut crate::engine::Engine| {
         let nowhere = crate::machine::Mask::new(12);
         engine
+            .os
+            .tasks
             .jobs
             .iter_mut()
             .for_each(|job| job.mask = nowhere.clone());

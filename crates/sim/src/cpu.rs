@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state of one simulated CPU.
+
+use crate::job::ThreadId;
+
+/// A CPU, its queue and its current thread.
+#[derive(Debug, Clone)]
+pub(crate) struct CpuState {
+    pub current: Option<ThreadId>,
+    pub queue: Vec<ThreadId>,
+    pub online: bool,
+    /// Virtual time up to which the CPU's time has been charged.
+    pub since_ns: u64,
+    /// Start of the current thread's run.
+    pub started_ns: u64,
+    pub slice_end_ns: u64,
+    /// Work per nanosecond.
+    pub rate: f64,
+    /// Total time during which the CPU ran a thread.
+    pub busy_ns: u64,
+    /// Virtual time of the queue when it was last non-empty.
+    pub vtime: f64,
+    /// The thread that ran before on this CPU, and its program.
+    pub before: Option<(ThreadId, usize)>,
+}
+
+impl CpuState {
+    /// An idle CPU at time 0.
+    pub fn idle() -> Self {
+        Self {
+            current: None,
+            queue: Vec::new(),
+            online: true,
+            since_ns: 0,
+            started_ns: 0,
+            slice_end_ns: 0,
+            rate: 0.0,
+            busy_ns: 0,
+            vtime: 0.0,
+            before: None,
+        }
+    }
+
+    /// Returns whether the CPU has neither a current nor a waiting thread.
+    pub fn is_idle(&self) -> bool {
+        self.current.is_none() && self.queue.is_empty()
+    }
+
+    /// Number of running and waiting threads.
+    pub fn runnable(&self) -> usize {
+        self.queue.len() + usize::from(self.current.is_some())
+    }
+
+    /// The running and the waiting threads.
+    pub fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.queue.iter().chain(&self.current).copied()
+    }
+}

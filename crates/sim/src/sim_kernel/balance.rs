@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Spreads threads over CPUs: at fork, when a CPU is idle, and periodically.
+
+use super::SimKernel;
+
+impl SimKernel {
+    /// Spreads the new threads of a program over its CPUs, as the kernel does at fork.
+    pub(crate) fn place_new_threads(&mut self, program: usize) {
+        if self.kernel.is_usher() {
+            return self.create_tasks(program);
+        }
+        let mut loads = self.selection().loads();
+        for thread in self.tasks.jobs[program].threads.clone() {
+            let mask = &self.tasks.jobs[program].mask;
+            if let Some(cpu) = self.selection().idlest(mask, thread, 0, &loads) {
+                loads[cpu] += self.weight(thread);
+                self.tasks.threads[thread].last = cpu;
+            }
+        }
+    }
+
+    /// Lets idle CPUs pull. At every busy-balance period it also moves one thread per CPU from
+    /// queues with a load above the CPU's by more than the margin.
+    pub(crate) fn balance(&mut self) {
+        if self.kernel.is_usher() {
+            return self.tick_usher();
+        }
+        for cpu in 0..self.cpus.len() {
+            if self.waiting > 0 && self.cpus[cpu].online && self.cpus[cpu].is_idle() {
+                self.dispatch(cpu);
+            }
+        }
+        if self.now_ns >= self.balanced_ns + self.kernel.busy_balance_ns {
+            self.balanced_ns = self.now_ns;
+            let mut loads = self.selection().loads();
+            let queues = |&cpu: &usize| !self.cpus[cpu].queue.is_empty();
+            let busy: Vec<usize> = (0..self.cpus.len()).filter(queues).collect();
+            for cpu in 0..self.cpus.len() {
+                if self.cpus[cpu].online && self.has_waiters_for(cpu) {
+                    self.pull_load(cpu, &busy, &mut loads);
+                }
+            }
+        }
+        if self.kernel.smt_aware {
+            self.fill_idle_cores();
+        }
+    }
+
+    /// Moves one thread from the most loaded CPU to `cpu`, if that balances the loads. `busy` are the
+    /// CPUs that had waiting threads.
+    fn pull_load(&mut self, cpu: usize, busy: &[usize], loads: &mut [f64]) {
+        let Some((other, at)) = self.selection().overload(cpu, busy, loads) else {
+            return;
+        };
+        let thread = self.cpus[other].queue.remove(at);
+        let weight = self.weight(thread);
+        loads[other] -= weight;
+        loads[cpu] += weight;
+        self.account(other);
+        self.leave(thread, other);
+        self.arm(other);
+        self.account(cpu);
+        self.enqueue(thread, cpu);
+        match self.cpus[cpu].current {
+            None => self.dispatch(cpu),
+            Some(_) => self.arm(cpu),
+        }
+    }
+
+    /// Moves running threads from cores that run several threads to idle cores.
+    fn fill_idle_cores(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            let has_siblings = !self.machine.places[cpu].siblings.is_empty();
+            let selection = self.selection();
+            if !has_siblings || !self.cpus[cpu].online || !selection.is_idle_core(cpu) {
+                continue;
+            }
+            if let Some(thread) = selection.crowded(cpu) {
+                self.move_running(thread, cpu);
+            }
+        }
+    }
+}
