@@ -6,6 +6,7 @@ mod action_diff;
 pub mod background;
 pub mod baselines;
 mod casas;
+mod decide;
 pub mod fit;
 pub mod planfile;
 pub mod seating;
@@ -16,31 +17,12 @@ pub mod usher;
 
 pub use background::{RegulatedPolicy, Thresholds};
 pub use casas::Casas;
+pub use decide::Policy;
 pub use simple::{Equal, Linux};
 pub use suspendable::SuspendablePolicy;
 pub use usher::Usher;
 
-use usher_model::{Decision, Observation, Topology};
-
-/// A policy. Its only state is what it keeps between calls: the same observations in the same order
-/// give the same decisions.
-pub trait Policy {
-    /// The policy's name on the command line.
-    fn name(&self) -> &'static str;
-
-    /// Decides what to do after an observation.
-    fn decide(&mut self, observation: &Observation) -> Decision;
-}
-
-impl<P: Policy + ?Sized> Policy for Box<P> {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn decide(&mut self, observation: &Observation) -> Decision {
-        (**self).decide(observation)
-    }
-}
+use usher_model::Topology;
 
 /// Names of the policies on the command line.
 pub const NAMES: [&str; 4] = ["linux", "equal", "casas", "usher"];

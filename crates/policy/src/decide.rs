@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The interface of a policy.
+
+use usher_model::{Decision, Observation};
+
+/// A policy. Its only state is what it keeps between calls: the same observations in the same order
+/// give the same decisions.
+pub trait Policy {
+    /// The policy's name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Decides what to do after an observation.
+    fn decide(&mut self, observation: &Observation) -> Decision;
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn decide(&mut self, observation: &Observation) -> Decision {
+        (**self).decide(observation)
+    }
+}
