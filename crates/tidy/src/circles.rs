@@ -5,7 +5,8 @@
 //!    or a child module, outside of tests.
 //! 2. A path leads to the file of the longest module path that it starts with. When the next
 //!    name is re-exported there, the path is followed further.
-//! 3. A re-export by itself is no use: a facade does not need what it passes on.
+//! 3. A re-export by itself is no use: a facade does not need what it passes on. It is a use when
+//!    the same file names the item elsewhere.
 //! 4. The circles are the strongly connected components of this graph (Tarjan's algorithm).
 //!
 //! Limit: names from glob imports and macros are not followed.
@@ -139,7 +140,14 @@ fn read(file: &File, path: &ModulePath, all: &BTreeMap<ModulePath, &File>) -> Mo
         .map(|group| group.span_open().start().line)
         .collect();
     let absolute = |segments: &[String]| absolute(segments, path, all);
+    let mut named = BTreeSet::new();
     each_path(stream, &tests, &mut |segments, is_reexport| {
+        if !is_reexport {
+            named.extend(segments.first().cloned());
+        }
+        if segments.len() == 1 {
+            return;
+        }
         let Some(target) = absolute(segments) else {
             return;
         };
@@ -152,6 +160,9 @@ fn read(file: &File, path: &ModulePath, all: &BTreeMap<ModulePath, &File>) -> Mo
             }
         }
     });
+    let reexports = module.reexports.iter();
+    let named = reexports.filter(|(name, _)| named.contains(*name));
+    module.uses.extend(named.map(|(_, target)| target.clone()));
     module
 }
 
@@ -188,7 +199,7 @@ fn absolute(
     Some(base)
 }
 
-/// Every path of a file with whether a re-export names it, outside of tests.
+/// Every path and name of a file with whether a re-export names it, outside of tests.
 fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String], bool)) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut at = 0;
@@ -204,6 +215,8 @@ fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String
                 each_path(group.stream(), tests, see);
             }
         } else if let TokenTree::Ident(first) = tree {
+            // The name of a definition, a method or a field.
+            let is_own = at > 0 && is_own_name(&trees[at - 1]);
             let mut path = vec![first.to_string()];
             while let [colon, other, TokenTree::Ident(next), ..] = &trees[at + 1..]
                 && is_punct(colon, ':')
@@ -212,12 +225,17 @@ fn each_path(stream: TokenStream, tests: &[usize], see: &mut impl FnMut(&[String
                 path.push(next.to_string());
                 at += 3;
             }
-            if path.len() > 1 {
+            if !is_own {
                 see(&path, false);
             }
         }
         at += 1;
     }
+}
+
+/// Whether the name after this token belongs to the file or to a value.
+fn is_own_name(before: &TokenTree) -> bool {
+    is_punct(before, '.') || ["mod", "fn"].iter().any(|word| is_word(before, word))
 }
 
 /// Whether `pub` or `pub(…)` stands before a `use`.
@@ -345,6 +363,22 @@ mod tests {
             ),
         ]);
         assert_eq!(circles(&tree), Vec::<Vec<&str>>::new());
+    }
+
+    #[test]
+    fn counts_a_reexport_that_the_file_uses_itself() {
+        let facade = |body: &str| {
+            let lib = format!("mod a; mod b; pub use a::A; pub use b::B; {body}");
+            let tree = Tree::of(&[
+                ("crates/x/src/lib.rs", &lib),
+                ("crates/x/src/a.rs", "use crate::T;"),
+                ("crates/x/src/b.rs", "fn b(x: u8) { x.A(); }"),
+            ]);
+            circles(&tree).len()
+        };
+        assert_eq!(facade("pub trait T {}"), 0);
+        assert_eq!(facade("pub trait T { fn new() -> A; }"), 1);
+        assert_eq!(facade("pub trait T { fn A(); } fn f(x: u8) { x.B(); }"), 0);
     }
 
     #[test]
