@@ -77,8 +77,8 @@ pub fn every_cell() {
         write_table(&mut text, daemon, &columns, &mut notes);
     }
     text.push_str(
-        "\n## Refused\n\nA command that is refused with one of these messages changes nothing. ` / ` \
-         separates the lines of\na message.\n\n",
+        "\n## Messages of refused commands\n\nA command that Usher refuses with one of these messages \
+         changes nothing. ` / ` separates the lines\nof a message.\n\n",
     );
     for (at, note) in notes.iter().enumerate() {
         writeln!(text, "{}. `{note}`", at + 1).unwrap();
@@ -95,30 +95,32 @@ const HEAD: &str = "\
 <!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->
 # Usher under systemd
 
-This page shows in which environments each command of Usher works. `make lab` tries each command
-in a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, four last-level caches)
-and writes this file. A number in a table refers to a message in the last section: the command is
-refused with this message.
+This page shows in which environments each command of Usher works. `make lab` tries each command in
+a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, four last-level caches)
+and writes this page. A number in a table refers to a message in the section [Messages of refused
+commands](#messages-of-refused-commands): Usher refuses the command with that message.
 
 In the tables, *root* and *user* are the caller of a command. *session* is a login session,
 *service* a transient service of the caller's service manager. Containers have four CPUs and a CPU
-quota of two. The host's daemons are not visible in a container, and `usher run` runs programs
-unmanaged there. Containers of *podman*, *docker* and *nspawn* are started by root, and the command
-runs inside as the caller. Containers of *rootless podman* are started by the user, and the command
-runs inside as root. The cpuset of a rootless container needs `Delegate=cpu cpuset io memory pids`
-in a drop-in of `user@.service`.
+quota of two. A container does not see the daemons of the host, and `usher run` in a container runs
+programs unmanaged. Root starts the containers of *podman*, *docker* and *nspawn*, and the tested
+command runs in the container as the caller. The user starts the containers of *rootless podman*,
+and the tested command runs in the container as root. The cpuset of a rootless container needs
+`Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
 
-`usher attach` on the host seats a program of a container on CPUs of the container. The attached
-program stays in the cgroup of the container; `usher detach` restores its masks and priorities.
+`usher attach` on the host gives a program in a container a seat on CPUs of the container. The
+attached program stays in the cgroup of the container; `usher detach` restores the masks and
+priorities of the program.
 
-Seats, limits and background work are also tested under the stock kernels of Debian 12 (6.1) and
-Debian 13 (6.12), which run without sched_ext. RHEL 9 and its kernel 5.14 are untested.
+`make lab` also tests seats, limits and background work under the stock kernels of Debian 12 (6.1)
+and Debian 13 (6.12), which have no sched_ext. RHEL 9 and its kernel 5.14 are untested.
 
 A user's daemon (`systemctl --user start usher`) ends with the service manager of its user. logind
-keeps the service manager while a process of a session lives. A program that was started with
-`nohup` therefore keeps its seat after the logout; when the program ends, the daemon and the service
-manager end, too. For a user with lingering (`loginctl enable-linger`), daemon and service manager
-continue to run after the logout, and services keep their seats.
+keeps the service manager of a user while a process of one of the user's sessions lives. A program
+that was started with `nohup` therefore keeps its seat after the logout of its user. When the
+program ends, the user's daemon and service manager end, too. For a user with lingering (`loginctl
+enable-linger`), daemon and service manager continue to run after the logout, and services keep
+their seats.
 
 [A session with Usher](guest-session.md) shows commands of Usher with their output.
 ";
