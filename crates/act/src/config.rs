@@ -109,7 +109,7 @@ impl fmt::Display for YieldMethod {
 
 /// What is used on this machine, and why nothing better is, for `usher doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
+pub struct ActDescription {
     /// How launched programs get a cgroup.
     pub placement: CgroupPlacement,
     /// By which means background work yields to other sessions.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 use usher_model::{CpuSet, ProcessId, ProgramId};
 
-use crate::config::{ActConfig, CgroupPlacement, Description, WorkClass, YieldMethod};
+use crate::config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMethod};
 use crate::error::ActError;
 use crate::journal::{CgroupPaths, Dir, DirKind};
 use crate::mounts::Mounts;
@@ -26,7 +26,7 @@ const REASONS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub mounts: Mounts,
-    pub description: Description,
+    pub description: ActDescription,
     /// The source of scopes, if systemd owns the cgroups.
     pub scopes: Option<Manager>,
     instance: String,
@@ -63,7 +63,7 @@ impl Environment {
         };
         Ok(Self {
             mounts,
-            description: Description {
+            description: ActDescription {
                 placement,
                 yielding,
                 reasons,
@@ -83,7 +83,7 @@ impl Environment {
     }
 
     /// Returns whether this is the given instance.
-    pub(crate) fn is(&self, instance: &Instance) -> bool {
+    pub(crate) fn is(&self, instance: &CgroupInstance) -> bool {
         self.instance == instance.name
     }
 
@@ -184,7 +184,7 @@ fn controls_cpu(dir: &Path) -> bool {
 
 /// An instance, as encoded in the name of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Instance {
+pub(crate) struct CgroupInstance {
     /// `PID-START`, followed by a number for later instances of the same process.
     pub name: String,
     /// The Usher process of the instance.
@@ -193,7 +193,7 @@ pub(crate) struct Instance {
 
 /// Returns the instances that made a cgroup on this path, by the names of its directories:
 /// `usher-PID-START`, `usher-PID-START.PROGRAM`, `usher-PID-START-PROGRAM.scope`.
-pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = Instance> {
+pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = CgroupInstance> {
     place.iter().filter_map(|part| {
         let whole = part.to_str()?.strip_prefix(PREFIX)?;
         let name = match whole.strip_suffix(".scope") {
@@ -206,7 +206,7 @@ pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = Instance> {
             start_ticks: numbers.next()?.parse().ok()?,
         };
         let name = name.to_owned();
-        Some(Instance { name, owner })
+        Some(CgroupInstance { name, owner })
     })
 }
 
@@ -262,7 +262,8 @@ mod tests {
     fn parses_instances_in_cgroup_names() {
         let of = |path: &str| -> Vec<(String, i32, u64)> {
             let all = instances_in(Path::new(path));
-            let fields = |found: Instance| (found.name, found.owner.pid, found.owner.start_ticks);
+            let fields =
+                |found: CgroupInstance| (found.name, found.owner.pid, found.owner.start_ticks);
             all.map(fields).collect()
         };
         let first = ("12-345".to_owned(), 12, 345);

@@ -42,7 +42,7 @@ mod undo;
 
 pub use actuator::{Actuator, NoOwnCgroup, describe};
 pub use cgroups::kill_all;
-pub use config::{ActConfig, CgroupPlacement, Description, WorkClass, YieldMethod};
+pub use config::{ActConfig, ActDescription, CgroupPlacement, WorkClass, YieldMethod};
 pub use error::ActError;
 pub use mask::PinnedCpus;
 pub use prepared::{ForkResult, PreparedHome};

@@ -40,7 +40,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Runs a test in every way, each with an actuator and a program of its own.
-fn in_every_way(args: &[&str], test: impl Fn(Way, &mut Actuator, &mut Program)) {
+fn in_every_way(args: &[&str], test: impl Fn(ActMethod, &mut Actuator, &mut Program)) {
     let _alone = alone();
     for way in ways() {
         let runtime = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn a_tree_is_seated_released_and_departs() {
         let before = snapshot(program);
         assert_eq!(before.len(), 4);
         let home = act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
-        assert_eq!(home.cgroup.is_some(), way != Way::NoCgroups);
+        assert_eq!(home.cgroup.is_some(), way != ActMethod::NoCgroups);
         assert_eq!(act.processes(ONE).len(), 4, "{way:?}");
         act.act(&seat("0")).unwrap();
         assert_eq!(
@@ -196,7 +196,7 @@ fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
 #[test]
 fn a_fork_storm_can_be_admitted_and_released() {
     in_every_way(&["storm", "4"], |way, act, program| {
-        if way == Way::NoCgroups {
+        if way == ActMethod::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         let caught = (0..30).any(|_| {
@@ -227,7 +227,7 @@ fn a_fork_storm_can_be_admitted_and_released() {
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
     let _alone = alone();
-    if !ways().contains(&Way::OwnCgroup) {
+    if !ways().contains(&ActMethod::OwnCgroup) {
         return; // without rights for cgroups there is none to make a namespace
     }
     let test = std::env::current_exe().unwrap();
@@ -294,7 +294,7 @@ fn a_programs_own_affinity_is_respected() {
 fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::NoCgroups.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(ActMethod::NoCgroups.config(runtime.path())).unwrap();
     let program = Program::start(&["tree", "0", "0"]);
     act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     act.act(&seat("0")).unwrap();
@@ -365,7 +365,10 @@ fn rejects_a_process_that_another_usher_manages() {
     let _alone = alone();
     let runtimes = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut program = Program::start(&["tree", "0", "0"]);
-    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
+    for way in ways()
+        .into_iter()
+        .filter(|way| *way != ActMethod::NoCgroups)
+    {
         let mut first = Actuator::open(way.config(runtimes[0].path())).unwrap();
         let mut second = Actuator::open(way.config(runtimes[1].path())).unwrap();
         first
@@ -389,7 +392,7 @@ fn rejects_a_process_that_another_usher_manages() {
 fn rejects_processes_that_must_not_be_managed() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::OwnCgroup.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(ActMethod::OwnCgroup.config(runtime.path())).unwrap();
     let own = id_of(std::process::id() as i32);
     let refused = |result: Result<_, ActError>, why: &str| {
         let error: ActError = result.map(|_: usher_model::ProcessTree| ()).unwrap_err();
@@ -466,7 +469,10 @@ fn a_prepared_child_starts_in_its_seat() {
 fn processes_move_back_to_their_former_cgroups() {
     let _alone = alone();
     let runtime = tempfile::tempdir().unwrap();
-    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
+    for way in ways()
+        .into_iter()
+        .filter(|way| *way != ActMethod::NoCgroups)
+    {
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
         let program = Program::start(&["tree", "2", "0"]);
         let child = *program
@@ -525,7 +531,7 @@ fn a_program_launched_beside_the_tree_is_not_admitted() {
         std::io::BufRead::lines(std::io::BufReader::new(shell.stdout.take().unwrap()));
     let mut order = || std::io::Write::write_all(&mut orders, b"1000\n").unwrap();
     let runtime = tempfile::tempdir().unwrap();
-    let mut act = Actuator::open(Way::OwnCgroup.config(runtime.path())).unwrap();
+    let mut act = Actuator::open(ActMethod::OwnCgroup.config(runtime.path())).unwrap();
     order();
     for number in 0..40 {
         // The next sleeper is launched while the present sleeper is admitted.

@@ -30,7 +30,10 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Runs a test in every way, each with an actuator and a program of its own.
-fn in_every_way(command: impl Fn() -> Program, test: impl Fn(Way, &mut Actuator, &mut Program)) {
+fn in_every_way(
+    command: impl Fn() -> Program,
+    test: impl Fn(ActMethod, &mut Actuator, &mut Program),
+) {
     let _alone = alone();
     if !has_rights() {
         return;
@@ -101,7 +104,7 @@ fn a_demoted_tree_gets_its_former_priorities_back() {
                 "{way:?}: {:?}",
                 sched_values(program)
             );
-            if way != Way::NoCgroups
+            if way != ActMethod::NoCgroups
                 && let Some(dir) = cpu_dir(program.pid())
             {
                 assert!(idles(&dir), "{way:?}");
@@ -211,7 +214,7 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
             },
             ForkResult::Parent { child, pidfd } => (child, pidfd),
         };
-        if way != Way::NoCgroups
+        if way != ActMethod::NoCgroups
             && let Some(dir) = cpu_dir(child.pid)
         {
             assert!(idles(&dir), "{way:?}: created there");
@@ -282,7 +285,7 @@ fn admit_storm(act: &mut Actuator, program: &Program) {
 fn processes_forked_meanwhile_are_admitted_and_released() {
     let storm = || Program::start(&["storm", "3"]);
     in_every_way(storm, |way, act, program| {
-        if way == Way::NoCgroups {
+        if way == ActMethod::NoCgroups {
             return; // orphans are lost without cgroups, as documented
         }
         for _ in 0..5 {

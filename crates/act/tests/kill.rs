@@ -63,7 +63,7 @@ fn everything_is_undone_for_each_combination_of_killed_processes() {
 }
 
 /// Returns the time from the last death until everything was undone.
-fn one_round(way: Way, combination: &[Victim], seed: u64) -> Duration {
+fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
     let _witness = FailureReport(runtime.path());
     let mut programs = [
@@ -120,7 +120,7 @@ fn is_as_before(pid: i32, own: &str, what: &str) {
     });
 }
 
-fn start_owner(way: Way, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
+fn start_owner(way: ActMethod, runtime: &Path, seed: u64, programs: &[Program]) -> Child {
     let ids = programs
         .iter()
         .map(|p| format!("{}-{}", p.id.pid, p.id.start_ticks));
@@ -193,7 +193,7 @@ fn kill_keeper(instance: &Path) {
 
 /// Launchers undo first, each its own program; then the next start. If the owner had replaced its
 /// keeper, that keeper does it.
-fn undo_without_keeper(way: Way, runtime: &Path, instance: &Path, seed: u64) {
+fn undo_without_keeper(way: ActMethod, runtime: &Path, instance: &Path, seed: u64) {
     let config = way.config(runtime);
     if seed & 1 << 50 != 0 {
         for program in [ProgramId(0), ProgramId(1)] {
@@ -282,7 +282,10 @@ fn a_storm_is_undone_after_its_owner_dies() {
     let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
     // Orphans are lost without cgroups, as documented.
-    for way in ways().into_iter().filter(|way| *way != Way::NoCgroups) {
+    for way in ways()
+        .into_iter()
+        .filter(|way| *way != ActMethod::NoCgroups)
+    {
         for round in 0..rounds {
             let seed = seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             one_storm(way, seed);
@@ -290,7 +293,7 @@ fn a_storm_is_undone_after_its_owner_dies() {
     }
 }
 
-fn one_storm(way: Way, seed: u64) {
+fn one_storm(way: ActMethod, seed: u64) {
     let what = format!("{way:?} seed {seed}");
     let runtime = tempfile::tempdir().unwrap();
     // In a session of its own: its orphans could not be distinguished from those of the other
@@ -327,7 +330,7 @@ fn a_keeper_ignores_signals_and_ends_after_an_orderly_exit() {
     let runtime = tempfile::tempdir().unwrap();
     let program = Program::start(&["tree", "0", "0"]);
     let mut owner = start_owner(
-        Way::NoCgroups,
+        ActMethod::NoCgroups,
         runtime.path(),
         5,
         std::slice::from_ref(&program),

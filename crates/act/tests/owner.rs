@@ -121,7 +121,7 @@ fn is_stopped_then_continues(act: &mut Actuator, shell: ProcessId, launched: boo
     wait_until(&format!("the shell to go on: {what}"), runs);
 }
 
-fn acts_on_the_users_processes_alone(way: Way, launched: bool) {
+fn acts_on_the_users_processes_alone(way: ActMethod, launched: bool) {
     let what = format!("{way:?}, launched: {launched}");
     let Some(mut tree) = Tree::start() else {
         return;

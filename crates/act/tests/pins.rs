@@ -97,11 +97,11 @@ fn two_cpus() -> Option<(String, String)> {
 }
 
 /// A test with an actuator, a process, the function that admits the process, and two CPUs.
-type Test = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
+type PinTest = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
 
 /// Runs a test with cgroups and without, for a launched and for an attached program with `threads`
 /// threads besides its first.
-fn in_every_way(threads: &str, test: &Test) {
+fn in_every_way(threads: &str, test: &PinTest) {
     let Some((first, second)) = two_cpus() else {
         return;
     };

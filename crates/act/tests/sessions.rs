@@ -108,11 +108,11 @@ fn is_session_leader(pid: i32) -> bool {
 }
 
 /// An unprivileged user; the test needs root to switch to it.
-struct Unprivileged {
+struct UnprivilegedUser {
     runtime: tempfile::TempDir,
 }
 
-impl Unprivileged {
+impl UnprivilegedUser {
     fn new() -> Option<Self> {
         if !has_rights() {
             return None;
@@ -154,7 +154,7 @@ impl Unprivileged {
 /// Values that this user could not restore are not changed; the others are.
 #[test]
 fn demotion_without_privileges_does_what_can_be_undone() {
-    let Some(user) = Unprivileged::new() else {
+    let Some(user) = UnprivilegedUser::new() else {
         return;
     };
     let program = Program::start_in_session(user.rig(&["tree", "1", "1"]));
@@ -178,7 +178,7 @@ fn demotion_without_privileges_does_what_can_be_undone() {
 /// of many may stay unchanged; all that were lowered are restored.
 #[test]
 fn autogroups_of_many_sessions_are_restored_without_privileges() {
-    let Some(user) = Unprivileged::new().filter(|_| in_a_session().is_some()) else {
+    let Some(user) = UnprivilegedUser::new().filter(|_| in_a_session().is_some()) else {
         return;
     };
     let script = "for i in 1 2 3 4; do setsid sleep 1000 & done; echo ready; read line";

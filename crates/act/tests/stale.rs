@@ -146,7 +146,7 @@ fn ignores_a_journal_that_another_user_could_have_written() {
 #[test]
 fn the_journal_of_a_living_instance_is_not_undone() {
     let runtime = tempfile::tempdir().unwrap();
-    let config = Way::NoCgroups.config(runtime.path());
+    let config = ActMethod::NoCgroups.config(runtime.path());
     let mut act = Actuator::open(config.clone()).unwrap();
     let report = undo_stale(&config).unwrap();
     assert_eq!((report.instances, report.errors.len()), (0, 0));

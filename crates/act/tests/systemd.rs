@@ -35,14 +35,14 @@ mkdir TOP/$slice/$unit && echo $4 > TOP/$slice/$unit/cgroup.procs
 "#;
 
 /// A slice with a session in it, and a stand-in for systemd.
-struct Host {
+struct FakeSystemdHost {
     runtime: tempfile::TempDir,
     slice: PathBuf,
     kills: &'static str,
     refusal: &'static str,
 }
 
-impl Host {
+impl FakeSystemdHost {
     /// `None` if it cannot be made here.
     fn new(name: &str) -> Option<Self> {
         let Some(mount) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
@@ -94,7 +94,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for FakeSystemdHost {
     fn drop(&mut self) {
         // systemd removes empty units.
         wait_until("the units to be empty", || {
@@ -123,7 +123,7 @@ fn is_frozen(dir: &Path) -> bool {
 
 #[test]
 fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
-    let Some(host) = Host::new("scope") else {
+    let Some(host) = FakeSystemdHost::new("scope") else {
         return;
     };
     let slice = &host.slice;
@@ -170,7 +170,7 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
 
 #[test]
 fn background_work_is_given_the_idle_weight() {
-    let Some(mut host) = Host::new("idle") else {
+    let Some(mut host) = FakeSystemdHost::new("idle") else {
         return;
     };
     // As systemd before version 252.
@@ -197,7 +197,7 @@ fn a_program_stays_in_a_unit_that_it_must_not_leave() {
         ("session-1.scope", "max", "true", "logind ends"),
     ];
     for (unit, depth, kills, reason) in cases {
-        let Some(mut host) = Host::new("stay") else {
+        let Some(mut host) = FakeSystemdHost::new("stay") else {
             return;
         };
         host.kills = kills;
@@ -221,7 +221,7 @@ fn a_program_stays_in_a_unit_that_it_must_not_leave() {
 
 #[test]
 fn without_a_scope_a_program_stays_where_it_was() {
-    let Some(mut host) = Host::new("refused") else {
+    let Some(mut host) = FakeSystemdHost::new("refused") else {
         return;
     };
     host.refusal = r#"echo "Access denied" >&2; exit 1"#;
@@ -246,7 +246,9 @@ fn without_a_scope_a_program_stays_where_it_was() {
 
 #[test]
 fn without_a_bus_programs_are_followed() {
-    let Some(host) = Host::new("bus") else { return };
+    let Some(host) = FakeSystemdHost::new("bus") else {
+        return;
+    };
     let mut config = host.config();
     config.busctl = "/nonexistent/busctl".into();
     let mut act = Actuator::open(config).unwrap();
@@ -261,7 +263,7 @@ fn without_a_bus_programs_are_followed() {
 /// The service manager finds the same processes in the unit before, during and after.
 #[test]
 fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
-    let Some(host) = Host::new("unit") else {
+    let Some(host) = FakeSystemdHost::new("unit") else {
         return;
     };
     let mut act = Actuator::open(host.config()).unwrap();
@@ -284,7 +286,7 @@ fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
 
 #[test]
 fn a_unit_that_was_frozen_before_stays_frozen() {
-    let Some(host) = Host::new("frozen") else {
+    let Some(host) = FakeSystemdHost::new("frozen") else {
         return;
     };
     let mut act = Actuator::open(host.config()).unwrap();
@@ -303,7 +305,7 @@ fn a_unit_that_was_frozen_before_stays_frozen() {
 
 #[test]
 fn a_program_beside_others_in_its_unit_is_followed() {
-    let Some(host) = Host::new("beside") else {
+    let Some(host) = FakeSystemdHost::new("beside") else {
         return;
     };
     let mut act = Actuator::open(host.config()).unwrap();
@@ -320,7 +322,7 @@ fn a_program_beside_others_in_its_unit_is_followed() {
 /// A process that an administrator moves stays a member, and stays in its new cgroup.
 #[test]
 fn a_process_that_leaves_the_unit_is_still_seated() {
-    let Some(host) = Host::new("leaver") else {
+    let Some(host) = FakeSystemdHost::new("leaver") else {
         return;
     };
     let mut act = Actuator::open(host.config()).unwrap();
@@ -345,7 +347,7 @@ fn a_process_that_leaves_the_unit_is_still_seated() {
 /// The journal of a dead daemon: a scope in which its program stays.
 #[test]
 fn a_scope_whose_daemon_died_is_thawed_and_free_for_the_next() {
-    let Some(host) = Host::new("dead") else {
+    let Some(host) = FakeSystemdHost::new("dead") else {
         return;
     };
     let mut dead = Program::start(&["tree", "0", "0"]);

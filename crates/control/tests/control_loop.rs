@@ -68,7 +68,7 @@ fn program(id: u64) -> Program {
 
 /// A world without a machine: it returns prepared events and stores the actions.
 #[derive(Default)]
-struct Script {
+struct ScriptedWorld {
     at_ns: u64,
     events: Vec<Vec<Event>>,
     refuse: Vec<ProgramId>,
@@ -78,7 +78,7 @@ struct Script {
     decided: Vec<(Observation, Decision)>,
 }
 
-impl World for Script {
+impl World for ScriptedWorld {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         self.at_ns += 1_000;
         self.heard.extend(failed.clone());
@@ -123,10 +123,10 @@ fn arrivals(ids: &[u64]) -> Vec<Event> {
 
 #[test]
 fn a_failed_action_does_not_stop_the_others_and_is_reported() {
-    let script = Script {
+    let script = ScriptedWorld {
         events: vec![arrivals(&[1, 2])],
         refuse: vec![ProgramId(1)],
-        ..Script::default()
+        ..ScriptedWorld::default()
     };
     let mut control = ControlLoop::new(by_name("equal", &topology()).unwrap(), script);
     let Iteration { decision, .. } = control.iterate();
@@ -152,9 +152,9 @@ fn a_failed_action_does_not_stop_the_others_and_is_reported() {
 
 #[test]
 fn runs_until_the_world_ends_it_and_waits_as_long_as_requested() {
-    let script = Script {
+    let script = ScriptedWorld {
         events: vec![arrivals(&[1])],
-        ..Script::default()
+        ..ScriptedWorld::default()
     };
     let mut control = ControlLoop::new(by_name("linux", &topology()).unwrap(), script);
     control.run();
@@ -165,10 +165,10 @@ fn runs_until_the_world_ends_it_and_waits_as_long_as_requested() {
 
 #[test]
 fn a_failure_is_reported_soon_even_if_the_policy_sleeps() {
-    let script = Script {
+    let script = ScriptedWorld {
         events: vec![arrivals(&[1, 2])],
         refuse: vec![ProgramId(1)],
-        ..Script::default()
+        ..ScriptedWorld::default()
     };
     let mut control = ControlLoop::new(by_name("equal", &topology()).unwrap(), script);
     control.run();
@@ -184,9 +184,9 @@ fn record(policy: &str) -> Vec<u8> {
     ];
     let mut control = ControlLoop::new(
         by_name(policy, &topology()).unwrap(),
-        Script {
+        ScriptedWorld {
             events,
-            ..Script::default()
+            ..ScriptedWorld::default()
         },
     );
     control.run();

@@ -11,20 +11,20 @@ use crate::HANG;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The input at work, and since when.
-type Running = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
+type RunningInput = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
 /// A thread that checks one target for hangs; it ends with this value.
 pub struct Watchdog {
-    running: Running,
+    running: RunningInput,
 }
 
 /// While this value lives, its input is at work.
-pub struct Guard<'a>(&'a Running);
+pub struct InputGuard<'a>(&'a RunningInput);
 
 impl Watchdog {
     /// Starts to watch a target, with no input at work.
     pub fn start(name: &str) -> Self {
-        let running = Running::default();
+        let running = RunningInput::default();
         let (seen, name) = (Arc::downgrade(&running), name.to_owned());
         std::thread::spawn(move || {
             while let Some(running) = seen.upgrade() {
@@ -37,23 +37,23 @@ impl Watchdog {
     }
 
     /// Notes that this input is at work.
-    pub fn watch(&self, input: &[u8]) -> Guard<'_> {
+    pub fn watch(&self, input: &[u8]) -> InputGuard<'_> {
         set(&self.running, Some((Instant::now(), input.to_vec())));
-        Guard(&self.running)
+        InputGuard(&self.running)
     }
 }
 
-impl Drop for Guard<'_> {
+impl Drop for InputGuard<'_> {
     fn drop(&mut self) {
         set(self.0, None);
     }
 }
 
-fn set(running: &Running, input: Option<(Instant, Vec<u8>)>) {
+fn set(running: &RunningInput, input: Option<(Instant, Vec<u8>)>) {
     *running.lock().unwrap_or_else(PoisonError::into_inner) = input;
 }
 
-fn end_if_hung(name: &str, running: &Running) {
+fn end_if_hung(name: &str, running: &RunningInput) {
     let running = running.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((since, input)) = running.as_ref() else {
         return;

@@ -6,7 +6,8 @@
 //! that spins does not show this rate:
 //!
 //! ```
-//! let heart = usher_heartbeat::Heartbeat::from_env(); // does nothing where USHER_HEARTBEAT is not set
+//! // Does nothing where USHER_HEARTBEAT is not set.
+//! let heart = usher_heartbeat::Heartbeat::from_env();
 //! heart.describe("frames", 0.0, "encoder");
 //! for _frame in 0..3 {
 //!     // encode it
@@ -31,7 +32,7 @@ mod slot;
 
 pub use beat::Heartbeat;
 pub use error::{PageError, PageFault};
-pub use page::{Page, Reading, SlotReading, Threads};
+pub use page::{Page, PageReading, SlotReading, ThreadTotals};
 pub use slot::{SlotState, ThreadSlot, now_ns};
 
 /// The environment variable that holds the path of the page.

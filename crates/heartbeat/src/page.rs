@@ -29,7 +29,7 @@ pub struct Page {
 
 /// The content of a page at one time.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
+pub struct PageReading {
     /// Units of work done so far; 0 if the program reports no work.
     pub work: u64,
     /// Units per second that the program aims at, if specified.
@@ -39,12 +39,12 @@ pub struct Reading {
     /// A label for display; empty if not specified.
     pub label: String,
     /// Sums over the thread slots; `None` if no slot was ever claimed.
-    pub threads: Option<Threads>,
+    pub threads: Option<ThreadTotals>,
 }
 
 /// Sums over the threads of a runtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Threads {
+pub struct ThreadTotals {
     /// Threads that own a slot now.
     pub running: u32,
     /// Number of these threads that wait now.
@@ -63,7 +63,7 @@ pub struct Threads {
     pub events: u64,
 }
 
-impl Threads {
+impl ThreadTotals {
     /// Returns the useful share of the threads' time, 0..1; `None` if no time was recorded. If
     /// every thread has a core of its own, the share is the parallel efficiency of TALP.
     pub fn efficiency(&self) -> Option<f64> {
@@ -171,11 +171,11 @@ impl Page {
     ///
     /// # Errors
     /// If the page was truncated or overwritten, or cannot be read.
-    pub fn read(&mut self) -> Result<Reading, PageError> {
+    pub fn read(&mut self) -> Result<PageReading, PageError> {
         let header = self.header()?;
         let requested = u32_at(&header, SLOTS_REQUESTED_AT);
         let target = f64::from_bits(u64_at(&header, TARGET_AT));
-        Ok(Reading {
+        Ok(PageReading {
             work: self.work()?,
             target_per_s: (target.is_finite() && target > 0.0).then_some(target),
             unit: text_at(&header, UNIT_AT, UNIT_BYTES),
@@ -206,7 +206,7 @@ impl Page {
     ///
     /// # Errors
     /// If the page was truncated or cannot be read.
-    pub fn threads(&mut self) -> Result<Option<Threads>, PageError> {
+    pub fn threads(&mut self) -> Result<Option<ThreadTotals>, PageError> {
         let mut requested = [0; 4];
         self.read_at(&mut requested, SLOTS_REQUESTED_AT)?;
         self.threads_from(u32::from_ne_bytes(requested))
@@ -240,16 +240,16 @@ impl Page {
         }
     }
 
-    fn threads_from(&mut self, requested: u32) -> Result<Option<Threads>, PageError> {
+    fn threads_from(&mut self, requested: u32) -> Result<Option<ThreadTotals>, PageError> {
         let used = (requested as usize).min(SLOTS);
         if used == 0 {
             return Ok(None);
         }
         self.read_slots(used)?;
         let now_ns = now_ns();
-        let mut sums = Threads {
+        let mut sums = ThreadTotals {
             refused: requested.saturating_sub(SLOTS as u32),
-            ..Threads::default()
+            ..ThreadTotals::default()
         };
         for slot in &self.slots {
             sums.add(slot, now_ns);
@@ -280,7 +280,7 @@ impl Page {
     }
 }
 
-impl Threads {
+impl ThreadTotals {
     fn add(&mut self, slot: &SlotReading, now_ns: u64) {
         let open_ns = match slot.state {
             SlotState::Free => 0,

@@ -255,7 +255,7 @@ fn many_threads_change_states_while_the_reader_reads() {
         while !threads.iter().all(|t| t.is_finished()) {
             let now = page.read().unwrap();
             assert!(now.work >= last.work);
-            let sums = |r: &usher_heartbeat::Reading| {
+            let sums = |r: &usher_heartbeat::PageReading| {
                 let t = r.threads.unwrap_or_default();
                 (t.useful_cpu_ns, t.waiting_cpu_ns, t.events)
             };

@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{First, allowed, allowed_in, until};
+use common::{FirstCpuPolicy, allowed, allowed_in, until};
 use rustix::event::{EventfdFlags, eventfd};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{
-    AdoptOptions, Change, Engine, EngineConfig, EngineError, PolicyFactory, ProfileUse,
+    AdoptOptions, Engine, EngineConfig, EngineError, LogChange, PolicyFactory, ProfileUse,
     ProgramStatus, SoftSeats,
 };
 use usher_host::launch::{LaunchSpec, Stream};
@@ -57,7 +57,7 @@ impl Bench {
     }
 
     fn engine(&self) -> Engine {
-        Engine::start(self.config(), Box::new(First)).unwrap()
+        Engine::start(self.config(), Box::new(FirstCpuPolicy)).unwrap()
     }
 
     fn first_cpu(&self) -> CpuSet {
@@ -182,18 +182,18 @@ fn a_running_program_is_attached_and_released() {
 
 /// A scheduler that keeps seats until it begins to refuse them.
 #[derive(Debug, Default)]
-struct Keeper {
+struct RefusingScheduler {
     refuses: AtomicBool,
     seated: Mutex<BTreeMap<u64, CpuSet>>,
 }
 
-impl Keeper {
+impl RefusingScheduler {
     fn seated(&self) -> Vec<CpuSet> {
         self.seated.lock().unwrap().values().cloned().collect()
     }
 }
 
-impl SoftSeats for Keeper {
+impl SoftSeats for RefusingScheduler {
     fn running(&self) -> Option<u64> {
         Some(1 + u64::from(self.refuses.load(Ordering::SeqCst)))
     }
@@ -253,10 +253,10 @@ fn programs_with_names_of_any_bytes_are_seated() {
 #[test]
 fn a_program_refused_by_the_scheduler_gets_masks() {
     let bench = Bench::new();
-    let keeper = Arc::new(Keeper::default());
+    let keeper = Arc::new(RefusingScheduler::default());
     let mut config = bench.config();
     config.soft = Some(keeper.clone());
-    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let launch = || {
         let words = ["sleep", "60"];
         let launched = engine.launch(&LaunchSpec::new(words), AdoptOptions::new(words));
@@ -290,13 +290,13 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
     );
 }
 
-fn kind(change: &Change) -> &'static str {
+fn kind(change: &LogChange) -> &'static str {
     match change {
-        Change::Arrived { .. } => "arrived",
-        Change::Placed { .. } => "placed",
-        Change::Departed { .. } => "departed",
-        Change::Note { .. } => "note",
-        Change::Planned { .. } => "planned",
+        LogChange::Arrived { .. } => "arrived",
+        LogChange::Placed { .. } => "placed",
+        LogChange::Departed { .. } => "departed",
+        LogChange::Note { .. } => "note",
+        LogChange::Planned { .. } => "planned",
     }
 }
 
@@ -416,7 +416,7 @@ fn a_completed_run_is_stored_and_recalled() {
         },
         ..bench.config()
     };
-    let engine = Engine::start(config(), Box::new(First)).unwrap();
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
     let spec = LaunchSpec::new(busy(0.6));
     let (held, adopted) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
     let began = Instant::now();
@@ -439,7 +439,7 @@ fn a_completed_run_is_stored_and_recalled() {
     assert!(busy_cpus > 0.0 && busy_cpus <= 1.1, "{busy_cpus}");
     drop(known);
 
-    let engine = Engine::start(config(), Box::new(First)).unwrap();
+    let engine = Engine::start(config(), Box::new(FirstCpuPolicy)).unwrap();
     let (_held, _) = engine.launch(&spec, AdoptOptions::new(&spec.argv)).unwrap();
     assert_eq!(programs(&engine)[0].profile, Some(curve));
 }
@@ -455,7 +455,7 @@ fn an_unusable_store_is_a_warning() {
         },
         ..bench.config()
     };
-    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let _idler = Idler::new();
     engine
         .attach(_idler.pid(), AdoptOptions::new([""; 0]), ROOT)
@@ -472,10 +472,10 @@ fn an_unusable_store_is_a_warning() {
     );
 }
 
-/// Seats like [`First`]; panics at the second arrival.
-struct Panics(u32);
+/// Seats like [`FirstCpuPolicy`]; panics at the second arrival.
+struct PanickingPolicy(u32);
 
-impl Policy for Panics {
+impl Policy for PanickingPolicy {
     fn name(&self) -> &'static str {
         "panics"
     }
@@ -484,7 +484,7 @@ impl Policy for Panics {
         let arrived = |event: &&Event| matches!(event, Event::Arrived(_));
         self.0 += observation.events.iter().filter(arrived).count() as u32;
         assert!(self.0 < 2, "as planned");
-        First.decide(observation)
+        FirstCpuPolicy.decide(observation)
     }
 }
 
@@ -496,7 +496,7 @@ fn a_panic_of_the_policy_restores_all_masks() {
         ended: Some(ended.clone()),
         ..bench.config()
     };
-    let engine = Engine::start(config, Box::new(Panics(0))).unwrap();
+    let engine = Engine::start(config, Box::new(PanickingPolicy(0))).unwrap();
     let (first, second) = (Idler::new(), Idler::new());
     let before = first.allowed();
     let nothing = || AdoptOptions::new([""; 0]);
@@ -528,7 +528,7 @@ fn cpus_that_go_offline_are_noticed() {
     fs::write(&online, all.to_string()).unwrap();
     let mut config = bench.config();
     config.roots.sys = bench.path("sys");
-    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let idler = Idler::new();
     engine
         .attach(idler.pid(), AdoptOptions::new([""; 0]), ROOT)
@@ -571,7 +571,7 @@ fn cpus_that_come_online_after_the_start_are_used() {
         let policy = usher_policy::by_name("equal", &whole).unwrap();
         Ok((whole.clone(), policy))
     }));
-    let engine = Engine::start(config, Box::new(First)).unwrap();
+    let engine = Engine::start(config, Box::new(FirstCpuPolicy)).unwrap();
     let idlers = [Idler::new(), Idler::new()];
     for idler in &idlers {
         engine

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{First, allowed, until};
+use common::{FirstCpuPolicy, allowed, until};
 use tempfile::TempDir;
 use usher_act::ActConfig;
 use usher_host::engine::{AdoptOptions, Engine, EngineConfig, ProgramStatus};
@@ -35,7 +35,7 @@ impl Bench {
         let topology = machine.restrict(&usable).unwrap();
         let config = EngineConfig::new(topology, ActConfig::new(dir.path().join("run")));
         Self {
-            engine: Engine::start(config, Box::new(First)).unwrap(),
+            engine: Engine::start(config, Box::new(FirstCpuPolicy)).unwrap(),
             first_cpu: CpuSet::single(usable.first().unwrap()),
             usable,
             _dir: dir,

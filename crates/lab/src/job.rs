@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest's init program, each one line of JSON, over a port of
-//! their own: the host sends one `Job`; the guest sends `Report`s.
+//! their own: the host sends one `GuestJob`; the guest sends `Report`s.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub(crate) const CONTROL: &str = "usher.control";
 
 /// The job of a guest, which the host sends when the guest is up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Job {
+pub(crate) struct GuestJob {
     /// The command and its arguments.
     pub argv: Vec<String>,
     /// The whole environment of the command.

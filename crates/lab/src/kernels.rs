@@ -299,7 +299,7 @@ fn complete(parts: &BTreeMap<(String, &'static str), Package>) -> Vec<ArchiveKer
 
 /// Returns the test matrix: the newest release of the oldest series and of the two newest series.
 fn matrix(offers: &[ArchiveKernel]) -> Vec<&ArchiveKernel> {
-    let newest: BTreeMap<Series, &ArchiveKernel> =
+    let newest: BTreeMap<KernelSeries, &ArchiveKernel> =
         offers.iter().map(|o| (series(&o.release), o)).collect();
     let newest: Vec<&ArchiveKernel> = newest.into_values().collect();
     let late = newest.len().saturating_sub(2).max(1).min(newest.len());
@@ -384,20 +384,20 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
 
 /// Series of a kernel: major and minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Series(u32, u32);
+struct KernelSeries(u32, u32);
 
 /// The first series with sched_ext.
-const LEAST: Series = Series(6, 12);
+const LEAST: KernelSeries = KernelSeries(6, 12);
 
-impl fmt::Display for Series {
+impl fmt::Display for KernelSeries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0, self.1)
     }
 }
 
-fn series(release: &str) -> Series {
+fn series(release: &str) -> KernelSeries {
     let (numbers, _) = version(release);
-    Series(numbers[0], numbers[1])
+    KernelSeries(numbers[0], numbers[1])
 }
 
 /// Returns the sort key of a release: its numbers, then its name.

@@ -25,7 +25,7 @@ use rustix::process::Signal;
 
 use crate::LabError;
 use crate::emulator::{Emulator, Guest, GuestConnections, virtiofsd};
-use crate::job::{CONTROL, ERR, Job, OUT, Report};
+use crate::job::{CONTROL, ERR, GuestJob, OUT, Report};
 use crate::vm::{GuestEnd, Streams};
 
 /// Size of a read.
@@ -87,7 +87,7 @@ struct Session<'a, 'b> {
 pub(crate) fn run(
     emulator: &Emulator,
     guest: &Guest,
-    job: &Job,
+    job: &GuestJob,
     limits: &Limits,
     streams: &mut Streams,
 ) -> Result<EndedGuest, LabError> {
@@ -210,7 +210,7 @@ pub(crate) fn spawn(
 
 impl Session<'_, '_> {
     /// Sends the job; the guest reads it when it is up.
-    fn hand_over(&mut self, job: &Job) -> Result<(), LabError> {
+    fn hand_over(&mut self, job: &GuestJob) -> Result<(), LabError> {
         let line = serde_json::to_string(job).unwrap_or_default();
         let length = line.len();
         let mut control = &self.ours.control;

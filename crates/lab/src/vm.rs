@@ -14,7 +14,7 @@ use usher_model::CpuSet;
 use crate::LabError;
 use crate::cache::LabCache;
 use crate::emulator::{Emulator, Guest};
-use crate::job::Job;
+use crate::job::GuestJob;
 use crate::kernels::{self, Kernel, KernelChoice};
 use crate::session::{self, EndedGuest};
 use crate::shape::Shape;
@@ -279,7 +279,7 @@ impl Vm {
         Ok(())
     }
 
-    fn job(&self, argv: &[String], kernel: &Kernel) -> Result<Job, LabError> {
+    fn job(&self, argv: &[String], kernel: &Kernel) -> Result<GuestJob, LabError> {
         let directory =
             std::env::current_dir().map_err(LabError::io("finding the current directory"))?;
         let mut writable = vec![directory.clone()];
@@ -291,7 +291,7 @@ impl Vm {
         scratch.extend(absolute(&self.scratch)?);
         let passed_on =
             std::env::vars().filter(|(name, _)| !NOT_PASSED_ON.contains(&name.as_str()));
-        Ok(Job {
+        Ok(GuestJob {
             argv: argv.to_vec(),
             environment: passed_on.chain(self.environment.iter().cloned()).collect(),
             directory,

@@ -15,7 +15,7 @@ pub(crate) const IGNORED: u32 = 1;
 pub(crate) const FIRST_PROGRAM: u32 = 2;
 
 /// A key or a value of a map.
-pub(crate) trait Layout: Sized {
+pub(crate) trait MapLayout: Sized {
     /// Size of the key or value in the map.
     const BYTES: usize;
     /// Converts bytes to the key or value; missing bytes are read as 0.
@@ -69,7 +69,7 @@ impl BpfConfig {
     }
 }
 
-impl Layout for BpfConfig {
+impl MapLayout for BpfConfig {
     const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
@@ -88,7 +88,7 @@ impl Layout for BpfConfig {
 }
 
 /// One 32-bit word as a key or value.
-impl Layout for u32 {
+impl MapLayout for u32 {
     const BYTES: usize = 4;
 
     fn read(bytes: &[u8]) -> Self {
@@ -97,7 +97,7 @@ impl Layout for u32 {
 }
 
 /// One 64-bit word as a key or value.
-impl Layout for u64 {
+impl MapLayout for u64 {
     const BYTES: usize = 8;
 
     fn read(bytes: &[u8]) -> Self {
@@ -112,7 +112,7 @@ pub(crate) struct CpuUse {
     pub wait_ns: u64,
 }
 
-impl Layout for CpuUse {
+impl MapLayout for CpuUse {
     const BYTES: usize = 16;
 
     fn read(bytes: &[u8]) -> Self {
@@ -136,7 +136,7 @@ pub(crate) struct RqScan {
     pub background_only_since_ns: u64,
 }
 
-impl Layout for RqScan {
+impl MapLayout for RqScan {
     const BYTES: usize = 80;
 
     fn read(bytes: &[u8]) -> Self {
@@ -159,7 +159,7 @@ pub(crate) struct DiskKey {
     pub disk: DiskId,
 }
 
-impl Layout for DiskKey {
+impl MapLayout for DiskKey {
     const BYTES: usize = 12;
 
     fn read(bytes: &[u8]) -> Self {
@@ -174,7 +174,7 @@ impl Layout for DiskKey {
 }
 
 /// `struct disk_use`.
-impl Layout for DiskUse {
+impl MapLayout for DiskUse {
     const BYTES: usize = 32;
 
     fn read(bytes: &[u8]) -> Self {
@@ -189,7 +189,7 @@ impl Layout for DiskUse {
 
 /// `struct link`: an interface and its network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Interface {
+pub(crate) struct NetInterface {
     pub index: u32,
     pub netns: u32,
 }
@@ -198,16 +198,16 @@ pub(crate) struct Interface {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkKey {
     pub owner: u32,
-    pub interface: Interface,
+    pub interface: NetInterface,
 }
 
-impl Layout for LinkKey {
+impl MapLayout for LinkKey {
     const BYTES: usize = 12;
 
     fn read(bytes: &[u8]) -> Self {
         Self {
             owner: word(bytes, 0),
-            interface: Interface {
+            interface: NetInterface {
                 index: word(bytes, 1),
                 netns: word(bytes, 2),
             },
@@ -216,7 +216,7 @@ impl Layout for LinkKey {
 }
 
 /// `struct link_use`.
-impl Layout for LinkUse {
+impl MapLayout for LinkUse {
     const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
@@ -236,7 +236,7 @@ impl Layout for LinkUse {
 pub(crate) enum Device {
     Cpu,
     Disk(DiskId),
-    Link(Interface),
+    Link(NetInterface),
 }
 
 impl Device {
@@ -249,7 +249,7 @@ impl Device {
     }
 }
 
-impl Layout for Device {
+impl MapLayout for Device {
     const BYTES: usize = 12;
 
     fn read(bytes: &[u8]) -> Self {
@@ -257,7 +257,7 @@ impl Layout for Device {
         match kind {
             0 => Self::Cpu,
             1 => Self::Disk(DiskId { major: a, minor: b }),
-            _ => Self::Link(Interface { index: a, netns: b }),
+            _ => Self::Link(NetInterface { index: a, netns: b }),
         }
     }
 }
@@ -269,7 +269,7 @@ pub(crate) struct ProcessKey {
     pub device: Device,
 }
 
-impl Layout for ProcessKey {
+impl MapLayout for ProcessKey {
     const BYTES: usize = 16;
 
     fn read(bytes: &[u8]) -> Self {
@@ -290,7 +290,7 @@ pub(crate) struct ProcessUse {
     pub comm: String,
 }
 
-impl Layout for ProcessUse {
+impl MapLayout for ProcessUse {
     const BYTES: usize = 48;
 
     fn read(bytes: &[u8]) -> Self {
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn devices_survive_a_round_trip() {
         let disk = DiskId { major: 8, minor: 1 };
-        let interface = Interface { index: 3, netns: 7 };
+        let interface = NetInterface { index: 3, netns: 7 };
         for device in [Device::Cpu, Device::Disk(disk), Device::Link(interface)] {
             assert_eq!(Device::read(&device.bytes()), device);
             assert_eq!(device.bytes().len(), Device::BYTES);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use usher_model::{LinkId, LinkUse};
 
-use crate::layout::Interface;
+use crate::layout::NetInterface;
 use crate::text;
 
 /// Index of the interface `lo` in every network namespace.
@@ -24,13 +24,13 @@ pub(crate) const UNKNOWN: LinkId = LinkId(0);
 
 /// The known interfaces.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct KnownLinks {
     sys: PathBuf,
     own_netns: u32,
-    foreign: BTreeMap<Interface, LinkId>,
+    foreign: BTreeMap<NetInterface, LinkId>,
 }
 
-impl Links {
+impl KnownLinks {
     pub fn new(proc: &Path, sys: &Path) -> Self {
         // Read from the thread's directory, because a thread may be in another network namespace
         // than its process.
@@ -43,7 +43,7 @@ impl Links {
     }
 
     /// Returns the number by which an interface is reported; `None` for loopback.
-    pub fn id(&mut self, interface: Interface) -> Option<LinkId> {
+    pub fn id(&mut self, interface: NetInterface) -> Option<LinkId> {
         match interface.index {
             0 => Some(UNKNOWN),
             LOOPBACK => None,
@@ -56,10 +56,10 @@ impl Links {
     }
 
     /// The interface with this number.
-    pub fn interface(&self, id: LinkId) -> Interface {
+    pub fn interface(&self, id: LinkId) -> NetInterface {
         let foreign = self.foreign.iter().find(|(_, of)| **of == id);
         foreign.map_or(
-            Interface {
+            NetInterface {
                 index: id.0,
                 netns: self.own_netns,
             },
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn interfaces_are_distinguished_by_namespace() {
-        let mut links = Links {
+        let mut links = KnownLinks {
             sys: "/nonexistent".into(),
             own_netns: 7,
             foreign: BTreeMap::new(),
         };
-        let at = |index, netns| Interface { index, netns };
+        let at = |index, netns| NetInterface { index, netns };
         assert_eq!(links.id(at(3, 7)), Some(LinkId(3)));
         assert_eq!(links.id(at(1, 7)), None);
         assert_eq!(links.id(at(1, 8)), None);

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 
-use crate::layout::{Layout, ProcessUse, RqScan};
+use crate::layout::{MapLayout, ProcessUse, RqScan};
 
 /// `struct rq_scan` as 64-bit words.
 type ScanWords = [u64; RqScan::BYTES / 8];

@@ -20,7 +20,7 @@ use crate::error::MeterError;
 use crate::idle::{IdleEstimate, IdleSample};
 use crate::layout::{BpfConfig, CpuUse, Device, DiskKey, ProcessUse, RqScan, comm};
 use crate::layout::{FIRST_PROGRAM, FOREGROUND, IGNORED};
-use crate::links::{self, Links};
+use crate::links::{self, KnownLinks};
 use crate::meter::{DeviceNames, NotifyOn, OwnerClass, ProcessShare};
 use crate::proc_tree;
 use crate::programs::{KernelMeter, ProgramCost};
@@ -56,7 +56,7 @@ pub(crate) struct Observer {
     disks: Disks,
     /// For each stacked disk, the disk below it as the kernel was configured.
     lower_disks: BTreeMap<DiskId, DiskId>,
-    links: Links,
+    links: KnownLinks,
     idle: IdleEstimate,
     step_ns: u64,
     cpus: u32,
@@ -91,7 +91,7 @@ impl Observer {
             next_owner: FIRST_PROGRAM,
             disks: Disks::new(&config.proc, &config.sys),
             lower_disks: BTreeMap::new(),
-            links: Links::new(&config.proc, &config.sys),
+            links: KnownLinks::new(&config.proc, &config.sys),
             idle: IdleEstimate::default(),
             step_ns: SECOND_NS / ticks,
             cpus: 1,

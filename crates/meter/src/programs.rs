@@ -18,7 +18,7 @@ use usher_model::{DiskUse, LinkUse};
 
 use crate::error::MeterError;
 use crate::layout::{
-    BpfConfig, CpuUse, Device, DiskKey, Layout, LinkKey, ProcessKey, ProcessUse, RqScan,
+    BpfConfig, CpuUse, Device, DiskKey, LinkKey, MapLayout, ProcessKey, ProcessUse, RqScan,
 };
 use crate::table::Table;
 

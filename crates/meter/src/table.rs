@@ -8,7 +8,7 @@ use std::ptr;
 use libbpf_rs::{MapCore, MapHandle, libbpf_sys};
 
 use crate::error::MeterError;
-use crate::layout::Layout;
+use crate::layout::MapLayout;
 
 /// Maximum number of entries per system call. No bucket of the kernel's hash tables, which
 /// have more buckets than entries, holds nearly that number.
@@ -27,7 +27,7 @@ pub(crate) struct Table<K, V> {
     values: Vec<u8>,
 }
 
-impl<K: Layout, V: Layout> Table<K, V> {
+impl<K: MapLayout, V: MapLayout> Table<K, V> {
     /// Opens a map.
     ///
     /// # Errors

@@ -109,9 +109,9 @@ fn writeback_is_not_a_request() {
 }
 
 /// A loop device on a file, detached on drop.
-struct Loop(String);
+struct LoopDevice(String);
 
-impl Loop {
+impl LoopDevice {
     fn on(file: &std::path::Path) -> Option<Self> {
         let mut command = std::process::Command::new("losetup");
         let made = command.args(["--find", "--show"]).arg(file).output();
@@ -128,7 +128,7 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let mut command = std::process::Command::new("losetup");
         let _ = command.args(["--detach", &self.0]).status();
@@ -142,7 +142,7 @@ fn use_of_a_loop_device_is_use_of_the_disk_below() {
         return;
     };
     let (_dir, path) = file();
-    let Some(device) = Loop::on(&path) else {
+    let Some(device) = LoopDevice::on(&path) else {
         return;
     };
     let Some((mut program, _cgroup)) = background(&["direct", &device.0, "20", "4096"], &mut meter)

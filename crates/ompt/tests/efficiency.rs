@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use usher_heartbeat::{ENVIRONMENT, Page, Threads};
+use usher_heartbeat::{ENVIRONMENT, Page, ThreadTotals};
 
 /// Builds `work.c` with LLVM's runtime. Returns `None` and prints the reason if there is no clang
 /// or no libomp.
@@ -50,7 +50,7 @@ fn run(program: &Path, page: Option<&Page>, arguments: &[&str]) -> Output {
 }
 
 /// Runs the program with a new heartbeat page and reads the page.
-fn run_on_new_page(arguments: &[&str]) -> Option<Threads> {
+fn run_on_new_page(arguments: &[&str]) -> Option<ThreadTotals> {
     let dir = tempfile::tempdir().unwrap();
     let program = work(dir.path())?;
     let mut page = Page::create(&dir.path().join("page")).unwrap();
@@ -65,7 +65,7 @@ fn run_on_new_page(arguments: &[&str]) -> Option<Threads> {
 
 /// Checks the useful CPU milliseconds, with a small tolerance for start-up and for the work of the
 /// runtime itself.
-fn assert_useful(threads: &Threads, ms: u64) {
+fn assert_useful(threads: &ThreadTotals, ms: u64) {
     let useful_ms = threads.useful_cpu_ns as f64 / 1e6;
     let expected = ms as f64;
     assert!(

@@ -175,7 +175,7 @@ fn executable(path: &Path) -> Result<String, ProbeError> {
 /// The GNU build id of an ELF file; only headers and notes are read.
 fn build_id(file: &File) -> Option<Vec<u8>> {
     let cache = ReadCache::new(file);
-    let data = Bounded(&cache);
+    let data = BoundedReader(&cache);
     let id = id_in_notes::<FileHeader64<Endianness>, _>(data);
     id.or_else(|| id_in_notes::<FileHeader32<Endianness>, _>(data))
 }
@@ -200,9 +200,9 @@ fn id_in_notes<'a, H: FileHeader<Endian = Endianness>, R: ReadRef<'a>>(data: R) 
 /// A file reader that refuses reads of more than [`ELF_READ_BYTES_MAX`] at once: the creator of an
 /// ELF file controls the sizes in it.
 #[derive(Clone, Copy)]
-struct Bounded<R>(R);
+struct BoundedReader<R>(R);
 
-impl<'a, R: ReadRef<'a>> ReadRef<'a> for Bounded<R> {
+impl<'a, R: ReadRef<'a>> ReadRef<'a> for BoundedReader<R> {
     fn len(self) -> Result<u64, ()> {
         self.0.len()
     }

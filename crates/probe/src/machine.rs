@@ -67,10 +67,10 @@ pub struct MachineSample {
 pub struct MachineProbe {
     proc_root: PathBuf,
     kernel_subtracts_steal: bool,
-    last: Option<Ticks>,
+    last: Option<AllCpuTicks>,
 }
 
-type Ticks = (CpuTicks, BTreeMap<CpuId, CpuTicks>);
+type AllCpuTicks = (CpuTicks, BTreeMap<CpuId, CpuTicks>);
 
 impl MachineProbe {
     /// Creates a probe that has not taken a sample.

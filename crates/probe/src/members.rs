@@ -26,7 +26,7 @@ pub(crate) struct TotalTimes {
 
 /// The processes of a program.
 #[derive(Debug)]
-pub(crate) enum Members {
+pub(crate) enum ProgramMembers {
     /// A program with its own cgroup, and processes that have left the cgroup.
     Cgroup {
         group: Box<Cgroup>,
@@ -55,7 +55,7 @@ pub(crate) struct TreeMembers {
     pidfd: OwnedFd,
 }
 
-impl Members {
+impl ProgramMembers {
     /// Opens the members of the program with this home.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use usher_model::{ProcessId, ProcessTree, ProgramId, ProgramSample, Progress, Pr
 
 use crate::counters::{CounterGap, CounterKind, PerfCounters};
 use crate::error::ProbeError;
-use crate::members::{Members, TotalTimes};
+use crate::members::{ProgramMembers, TotalTimes};
 use crate::spin::SpinDetector;
 use crate::tree::read_stat;
 
@@ -59,7 +59,7 @@ pub struct ProgramProbe {
     id: ProgramId,
     root: ProcessId,
     config: ProbeConfig,
-    members: Members,
+    members: ProgramMembers,
     heartbeat: Option<usher_heartbeat::Page>,
     /// Work that the heartbeat page counted before the program's arrival.
     work_before: u64,
@@ -110,7 +110,7 @@ impl ProgramProbe {
     /// # Errors
     /// The program has ended, its cgroup cannot be read, or its heartbeat page is invalid.
     pub fn open(home: &ProcessTree, config: ProbeConfig) -> Result<Self, ProbeError> {
-        let mut members = Members::open(home, &config.proc_root)?;
+        let mut members = ProgramMembers::open(home, &config.proc_root)?;
         let heartbeat = match &config.heartbeat {
             Some(path) => Some(usher_heartbeat::Page::open(path)?),
             None => None,

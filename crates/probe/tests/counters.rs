@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Burning, build, until, wait4};
+use common::{BurnProcess, build, until, wait4};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use usher_probe::{CounterGap, CounterKind, PerfCounters};
 
@@ -60,7 +60,7 @@ fn counting_starts_at_exec_with_threads_and_children() {
 #[test]
 fn attaching_counts_existing_threads_and_their_children() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "4", "2", "100"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "4", "2", "100"]);
     let pids = BTreeSet::from([program.pid()]);
     let kind = CounterKind::TaskClock;
     let mut counters = PerfCounters::on_running(kind, Path::new("/proc"), &pids).unwrap();
@@ -105,7 +105,7 @@ fn counter_errors_are_typed() {
 #[test]
 fn instructions_agree_with_the_task_clock() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "2", "0", "100"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "2", "0", "100"]);
     let pids = BTreeSet::from([program.pid()]);
     let open = |kind| PerfCounters::on_running(kind, Path::new("/proc"), &pids);
     let mut clock = open(CounterKind::TaskClock).unwrap();

@@ -8,7 +8,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Burning, build, close, until};
+use common::{BurnProcess, build, close, until};
 use rustix::event::{PollFd, Timespec, poll};
 use usher_model::{ProcessTree, ProgramId, ProgressSource};
 use usher_probe::{ProbeConfig, ProgramProbe, process_id};
@@ -64,7 +64,7 @@ fn a_cgroup_accounts_threads_children_and_the_end() {
     let Some(group) = TestCgroup::make("end") else {
         return;
     };
-    let mut program = Burning::start(&build(dir.path()), &["compute", "3", "2", "100"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "3", "2", "100"]);
     group.add(program.pid());
     let home = home(program.pid(), Some(&group));
     let mut probe = ProgramProbe::open(&home, ProbeConfig::default()).unwrap();
@@ -88,7 +88,7 @@ fn the_end_can_be_polled_for() {
     let burn = build(dir.path());
     let group = TestCgroup::make("poll");
     for cgroup in [group.as_ref(), None] {
-        let mut program = Burning::start(&burn, &["compute", "1", "0", "20"]);
+        let mut program = BurnProcess::start(&burn, &["compute", "1", "0", "20"]);
         if let Some(group) = cgroup {
             group.add(program.pid());
         }
@@ -127,7 +127,7 @@ fn a_removed_cgroup_is_an_end_and_a_typed_error() {
 #[test]
 fn without_a_cgroup_the_tree_is_nearly_as_accurate() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "3", "2", "200"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "3", "2", "200"]);
     let home = home(program.pid(), None);
     let mut probe = ProgramProbe::open(&home, ProbeConfig::default()).unwrap();
     program.go();
@@ -185,7 +185,7 @@ fn without_a_cgroup_the_end_of_the_last_process_is_awaited() {
 #[test]
 fn later_threads_are_counted_before_the_next_check_for_spinning() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "2", "2", "0"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "2", "2", "0"]);
     let home = home(program.pid(), None);
     let config = ProbeConfig {
         threads_every_ns: u64::MAX,
@@ -204,7 +204,7 @@ fn later_threads_are_counted_before_the_next_check_for_spinning() {
 #[test]
 fn stolen_time_is_subtracted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "0", "0", "100"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "0", "0", "100"]);
     let group = TestCgroup::make("steal");
     if let Some(group) = &group {
         group.add(program.pid());
@@ -240,8 +240,8 @@ fn sample_until(probe: &mut ProgramProbe, each_ns: u64, enough: impl Fn(u32, u32
 
 /// Starts a program with two busy threads on one CPU and a waiting main thread; returns the program
 /// and its probe.
-fn on_one_cpu(program: &Path, how: &str) -> (Burning, ProgramProbe) {
-    let mut program = Burning::start(program, &[how, "2", "0", "0"]);
+fn on_one_cpu(program: &Path, how: &str) -> (BurnProcess, ProgramProbe) {
+    let mut program = BurnProcess::start(program, &[how, "2", "0", "0"]);
     let mut cpus = rustix::thread::CpuSet::new();
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     cpus.set((0..1024).find(|&cpu| allowed.is_set(cpu)).unwrap());
@@ -292,7 +292,7 @@ fn threads_that_poll_in_an_mpi_library_are_spinners() {
 #[test]
 fn heartbeats_have_priority_and_a_broken_page_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
-    let mut program = Burning::start(&build(dir.path()), &["compute", "0", "0", "20"]);
+    let mut program = BurnProcess::start(&build(dir.path()), &["compute", "0", "0", "20"]);
     let page = usher_heartbeat::Page::create(&dir.path().join("page")).unwrap();
     let config = ProbeConfig {
         heartbeat: Some(page.path().to_owned()),

@@ -39,7 +39,7 @@ pub struct Occupant {
 
 /// A period with the same occupants on adjacent rows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Block {
+pub struct TimelineBlock {
     /// First row.
     pub first: usize,
     /// Last row, inclusive; in the same domain as the first.
@@ -61,7 +61,7 @@ pub struct Layout {
     /// CPUs from top to bottom.
     pub rows: Vec<Row>,
     /// The blocks to draw.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<TimelineBlock>,
 }
 
 /// Computes the layout of a round's timeline. Empty, reversed and non-finite spans are skipped, and
@@ -75,7 +75,7 @@ pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
         .filter(|s| s.start_s.is_finite() && s.end_s.is_finite() && s.end_s > s.start_s)
         .map(|s| (s, occupant(s, &names)))
         .collect();
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<TimelineBlock> = Vec::new();
     let mut above: Vec<usize> = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         let same_domain = at > 0 && rows[at - 1].domain == row.domain;
@@ -88,7 +88,7 @@ pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
                 .find(|&b| blocks[b].same_but_row(&piece));
             match joined {
                 Some(b) => blocks[b].last = at,
-                None => blocks.push(Block {
+                None => blocks.push(TimelineBlock {
                     first: at,
                     last: at,
                     ..piece
@@ -105,7 +105,7 @@ pub fn layout(mix: &MixResult, round: &RoundResult) -> Layout {
     }
 }
 
-impl Block {
+impl TimelineBlock {
     fn same_but_row(&self, other: &Self) -> bool {
         self.start_s == other.start_s
             && self.end_s == other.end_s
@@ -154,12 +154,12 @@ fn occupant(span: &SeatSpan, names: &[String]) -> Occupant {
 }
 
 /// The periods of one CPU in order of time; the caller sets the rows.
-fn pieces(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
+fn pieces(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<TimelineBlock> {
     let own: Vec<_> = spans.iter().filter(|(s, _)| s.cpus.contains(cpu)).collect();
     let mut cuts: Vec<f64> = own.iter().flat_map(|(s, _)| [s.start_s, s.end_s]).collect();
     cuts.sort_by(f64::total_cmp);
     cuts.dedup();
-    let mut pieces: Vec<Block> = Vec::new();
+    let mut pieces: Vec<TimelineBlock> = Vec::new();
     for cut in cuts.windows(2) {
         let (start_s, end_s) = (cut[0], cut[1]);
         let covering = own
@@ -169,7 +169,7 @@ fn pieces(cpu: CpuId, spans: &[(&SeatSpan, Occupant)]) -> Vec<Block> {
         match pieces.last_mut() {
             _ if occupants.is_empty() => {}
             Some(b) if b.end_s == start_s && b.occupants == occupants => b.end_s = end_s,
-            _ => pieces.push(Block {
+            _ => pieces.push(TimelineBlock {
                 first: 0,
                 last: 0,
                 start_s,

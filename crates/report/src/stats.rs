@@ -75,7 +75,7 @@ impl Estimate {
 
 /// The noise band: the middle 95 % of A/A ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Band {
+pub struct NoiseBand {
     /// Lower end; at most 1.
     pub low: f64,
     /// Upper end, 1 / `low`.
@@ -225,7 +225,7 @@ fn expanded_tail(n: usize) -> Option<f64> {
 /// Returns the noise band: the middle 95 % of the A/A ratios and their inverses together, because
 /// the order of the two equal policies is arbitrary. Pairs are skipped as in [`ratio`]; `None` for
 /// fewer than [`INTERVAL_PAIRS`] pairs.
-pub fn aa_band(pairs: &[(f64, f64)]) -> Option<Band> {
+pub fn aa_band(pairs: &[(f64, f64)]) -> Option<NoiseBand> {
     let usable = |v: f64| v.is_finite() && v > 0.0;
     let kept = pairs.iter().filter(|(a, b)| usable(*a) && usable(*b));
     let logs: Vec<f64> = kept.map(|(a, b)| (a / b).ln()).collect();
@@ -234,7 +234,7 @@ pub fn aa_band(pairs: &[(f64, f64)]) -> Option<Band> {
     }
     let both: Vec<f64> = logs.iter().flat_map(|&log| [log, -log]).collect();
     let half = quantile(&both, 0.975)?;
-    Some(Band {
+    Some(NoiseBand {
         low: (-half).exp(),
         high: half.exp(),
         pairs: logs.len(),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use usher_model::Curve;
 
 use crate::data::{MixResult, PolicyResult, PolicyRole, RoundResult, SpanMode};
-use crate::stats::{self, Band, Estimate, Statistic};
+use crate::stats::{self, Estimate, NoiseBand, Statistic};
 use crate::text;
 
 /// A statistic over the rounds: geometric mean, minimum and maximum.
@@ -42,7 +42,7 @@ pub fn antt(mix: &MixResult, policy: &PolicyResult) -> Option<Estimate> {
 }
 
 /// The A/A band of a mix with two runs of the baseline.
-pub fn aa_band(mix: &MixResult) -> Option<Band> {
+pub fn aa_band(mix: &MixResult) -> Option<NoiseBand> {
     let again = mix
         .policies
         .iter()

@@ -8,9 +8,9 @@ mod sample;
 
 use usher_model::{CpuSet, Curve, Progress, ProgressSource};
 use usher_report::data::SpanMode;
-use usher_report::table::{self, StatusRow, Style};
+use usher_report::table::{self, StatusRow, TerminalStyle};
 
-const COLOUR: Style = Style {
+const COLOUR: TerminalStyle = TerminalStyle {
     colour: true,
     width: None,
 };
@@ -61,8 +61,8 @@ fn status_rows() -> Vec<StatusRow> {
 #[test]
 fn tables_agree_with_the_mix() {
     let mix = sample::paper();
-    let text = table::summary(&mix, Style::PLAIN);
-    eprintln!("{text}\n{}", table::ntt(&mix, Style::PLAIN));
+    let text = table::summary(&mix, TerminalStyle::PLAIN);
+    eprintln!("{text}\n{}", table::ntt(&mix, TerminalStyle::PLAIN));
     for policy in &mix.policies {
         let logs: f64 = policy.antts().iter().map(|a| a.ln()).sum();
         let antt = (logs / policy.rounds.len() as f64).exp();
@@ -73,7 +73,7 @@ fn tables_agree_with_the_mix() {
         assert!(line.contains(&format!(" {antt:.3} ")), "{line}");
     }
     assert!(text.contains("usher beats linux"));
-    let ntt = table::ntt(&mix, Style::PLAIN);
+    let ntt = table::ntt(&mix, TerminalStyle::PLAIN);
     assert!(mix.programs.iter().all(|p| ntt.contains(&p.name)));
 }
 
@@ -82,16 +82,19 @@ fn colours_appear_only_on_request() {
     let mix = sample::paper();
     for (plain, coloured) in [
         (
-            table::summary(&mix, Style::PLAIN),
+            table::summary(&mix, TerminalStyle::PLAIN),
             table::summary(&mix, COLOUR),
         ),
-        (table::ntt(&mix, Style::PLAIN), table::ntt(&mix, COLOUR)),
         (
-            table::status(&status_rows(), Style::PLAIN),
+            table::ntt(&mix, TerminalStyle::PLAIN),
+            table::ntt(&mix, COLOUR),
+        ),
+        (
+            table::status(&status_rows(), TerminalStyle::PLAIN),
             table::status(&status_rows(), COLOUR),
         ),
         (
-            table::curve(&sample::curve(0.1, 0.001, 48), Style::PLAIN),
+            table::curve(&sample::curve(0.1, 0.001, 48), TerminalStyle::PLAIN),
             table::curve(&sample::curve(0.1, 0.001, 48), COLOUR),
         ),
     ] {
@@ -105,7 +108,7 @@ fn colours_appear_only_on_request() {
 fn tables_fit_the_terminal_width() {
     let mix = sample::paper();
     for width in [60, 80, 132] {
-        let style = Style {
+        let style = TerminalStyle {
             colour: false,
             width: Some(width),
         };
@@ -125,27 +128,27 @@ fn tables_fit_the_terminal_width() {
 #[test]
 fn draws_a_curve() {
     let curve = sample::curve(0.05, 0.002, 48);
-    let text = table::curve(&curve, Style::PLAIN);
-    eprintln!("{text}\n{}", table::profile(&curve, Style::PLAIN));
+    let text = table::curve(&curve, TerminalStyle::PLAIN);
+    eprintln!("{text}\n{}", table::profile(&curve, TerminalStyle::PLAIN));
     assert!(text.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)));
     assert!(text.contains("cores") && text.contains("48"));
     let one = Curve::from_rates(&[(1, 2.0)].into()).unwrap();
-    let text = table::curve(&one, Style::PLAIN);
+    let text = table::curve(&one, TerminalStyle::PLAIN);
     assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
 }
 
 #[test]
 fn draws_the_seats_of_a_round() {
     let mix = sample::paper();
-    let usher = table::seats(&mix, &mix.policies[4].rounds[0], Style::PLAIN);
-    let linux = table::seats(&mix, &mix.policies[0].rounds[0], Style::PLAIN);
+    let usher = table::seats(&mix, &mix.policies[4].rounds[0], TerminalStyle::PLAIN);
+    let linux = table::seats(&mix, &mix.policies[0].rounds[0], TerminalStyle::PLAIN);
     eprintln!("{usher}\n{linux}");
     assert_eq!(usher.lines().count(), mix.programs.len() + 1);
     assert!(linux.contains('░') && !usher.contains('░'));
     let mut none = mix.policies[0].rounds[0].clone();
     none.timeline.clear();
     assert_eq!(
-        table::seats(&mix, &none, Style::PLAIN),
+        table::seats(&mix, &none, TerminalStyle::PLAIN),
         "No seats were recorded.\n"
     );
 }
@@ -153,7 +156,7 @@ fn draws_the_seats_of_a_round() {
 #[test]
 fn table_of_mixes_ends_with_geometric_mean() {
     let mixes = [sample::small(), sample::paper()];
-    let text = table::mixes(&mixes, Style::PLAIN);
+    let text = table::mixes(&mixes, TerminalStyle::PLAIN);
     eprintln!("{text}");
     let ratio = |i: usize| {
         let usher = mixes[i].policy("usher").unwrap();
@@ -167,6 +170,9 @@ fn table_of_mixes_ends_with_geometric_mean() {
 
 #[test]
 fn empty_status_is_stated() {
-    assert_eq!(table::status(&[], Style::PLAIN), "No program is managed.");
-    eprintln!("{}", table::status(&status_rows(), Style::PLAIN));
+    assert_eq!(
+        table::status(&[], TerminalStyle::PLAIN),
+        "No program is managed."
+    );
+    eprintln!("{}", table::status(&status_rows(), TerminalStyle::PLAIN));
 }

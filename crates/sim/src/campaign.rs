@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{FixedSeats, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Equal, Linux, Policy, Usher};
 
 use crate::alone::alone_seconds;
@@ -112,9 +112,9 @@ impl Scheduler {
         entries: &[MixEntry],
     ) -> Box<dyn Policy> {
         let topology = machine.topology().clone();
-        let fixed = |seats| Box::new(Fixed::new(topology.clone(), seats)) as Box<dyn Policy>;
+        let fixed = |seats| Box::new(FixedSeats::new(topology.clone(), seats)) as Box<dyn Policy>;
         let lent = |seats| {
-            let fixed = Fixed::new(topology.clone(), seats);
+            let fixed = FixedSeats::new(topology.clone(), seats);
             Box::new(Lending::new(fixed, topology.clone())) as Box<dyn Policy>
         };
         let best = |policy: &dyn Fn(oracle::SeatsByName) -> Box<dyn Policy>| {

@@ -34,7 +34,7 @@ pub enum PlaybackError {
 }
 
 /// The world of a record.
-struct Playback<R> {
+struct PlaybackWorld<R> {
     reader: RecordReader<R>,
     now: RecordStep,
     next: Option<RecordStep>,
@@ -44,7 +44,7 @@ struct Playback<R> {
     error: Option<PlaybackError>,
 }
 
-impl<R: BufRead> Playback<R> {
+impl<R: BufRead> PlaybackWorld<R> {
     fn differs(&mut self, what: String) {
         let line = self.iterations + 2;
         self.error
@@ -52,7 +52,7 @@ impl<R: BufRead> Playback<R> {
     }
 }
 
-impl<R: BufRead> World for Playback<R> {
+impl<R: BufRead> World for PlaybackWorld<R> {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         if failed != self.now.observation.failed {
             let then = &self.now.observation.failed;
@@ -119,7 +119,7 @@ pub fn play_back_with<P: Policy>(
     let policy = policy(reader.head()).ok_or_else(name)?;
     let now = reader.step()?.ok_or(PlaybackError::Empty)?;
     let next = reader.step()?;
-    let world = Playback {
+    let world = PlaybackWorld {
         reader,
         now,
         next,

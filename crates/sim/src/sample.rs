@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Topology};
 use usher_policy::Policy;
-use usher_policy::baselines::Fixed;
+use usher_policy::baselines::FixedSeats;
 
 use crate::campaign::{Scheduler, measure_programs};
 use crate::evaluation::SimulationSize;
@@ -80,7 +80,7 @@ pub fn run(
     };
     let fixed = |cpus| {
         let seats = seats(cpus);
-        move || -> Box<dyn Policy> { Box::new(Fixed::new(topology.clone(), seats.clone())) }
+        move || -> Box<dyn Policy> { Box::new(FixedSeats::new(topology.clone(), seats.clone())) }
     };
     let mut samples = vec![
         mix.simulate("space sharing, dies shared", &fixed(TOGETHER), 2.0)?,

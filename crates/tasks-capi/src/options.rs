@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
 
-use usher_tasks::{Places, Policy, Runtime, RuntimeBuilder, WORKERS_MAX};
+use usher_tasks::{Policy, Runtime, RuntimeBuilder, WORKERS_MAX, WorkerPlaces};
 
 use crate::error::{ErrorCode, Failure, boundary_or};
 
@@ -111,9 +111,10 @@ impl Options {
         let workers = self.workers as usize;
         let builder = match self.binding {
             0 => RuntimeBuilder::new(workers),
-            // The number is limited first, because `Places::anywhere` allocates memory per worker.
+            // The number is limited first, because `WorkerPlaces::anywhere` allocates memory per
+            // worker.
             1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
-            1 => RuntimeBuilder::on(Places::anywhere(workers)),
+            1 => RuntimeBuilder::on(WorkerPlaces::anywhere(workers)),
             other => {
                 let text = format!("binding {other}: must be 0 or 1");
                 return Err(Failure::new(ErrorCode::Options, text));

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};
 use std::ptr;
 
-use usher_tasks::{Panicked, Unfinished};
+use usher_tasks::{Panicked, UnfinishedTasks};
 
 use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 
@@ -45,7 +45,7 @@ pub struct UnfinishedTask {
 #[derive(Debug, Default)]
 pub struct Report {
     /// The unfinished tasks. Each message ends with a 0 byte and contains no other.
-    unfinished: Unfinished,
+    unfinished: UnfinishedTasks,
     cycle: Vec<usize>,
     skipped: u64,
 }
@@ -107,7 +107,7 @@ impl FallibleText {
 
 impl Report {
     /// Creates a report from the result of a wait. Without memory, returns the argument.
-    pub fn from_unfinished(mut unfinished: Unfinished) -> Result<Self, Unfinished> {
+    pub fn from_unfinished(mut unfinished: UnfinishedTasks) -> Result<Self, UnfinishedTasks> {
         match unfinished
             .panicked
             .iter_mut()
@@ -124,9 +124,9 @@ impl Report {
     /// Creates a report of the failed tasks of a graph and the number of tasks that were skipped;
     /// `None` if there is no memory.
     pub fn from_failed(panicked: Vec<Panicked>, skipped: u64) -> Option<Self> {
-        let unfinished = Unfinished {
+        let unfinished = UnfinishedTasks {
             panicked,
-            ..Unfinished::default()
+            ..UnfinishedTasks::default()
         };
         let report = Self::from_unfinished(unfinished).ok()?;
         Some(Self { skipped, ..report })
@@ -141,7 +141,7 @@ impl Report {
     }
 
     /// Returns the unfinished tasks.
-    pub fn into_unfinished(self) -> Unfinished {
+    pub fn into_unfinished(self) -> UnfinishedTasks {
         self.unfinished
     }
 
@@ -153,7 +153,7 @@ impl Report {
     }
 
     fn write(&self, text: &mut FallibleText) -> fmt::Result {
-        let Unfinished {
+        let UnfinishedTasks {
             panicked,
             unresolved,
             unregistered,
@@ -180,7 +180,7 @@ impl Report {
     }
 
     fn len(&self) -> usize {
-        let Unfinished {
+        let UnfinishedTasks {
             panicked,
             unresolved,
             unregistered,

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::{process, ptr};
 
-use usher_tasks::{Groups, Runtime, Unfinished, WaitError};
+use usher_tasks::{Groups, Runtime, UnfinishedTasks, WaitError};
 
 use crate::current_task::{self, Entry, TaskCall};
 use crate::error::{ErrorCode, Failure, boundary, boundary_or};
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token:
 /// The pointer is null or valid for writes.
 unsafe fn report_unfinished(
     this: &Runtime,
-    unfinished: Unfinished,
+    unfinished: UnfinishedTasks,
     report: *mut *mut Report,
 ) -> Failure {
     let given = Report::from_unfinished(unfinished).and_then(|built| {

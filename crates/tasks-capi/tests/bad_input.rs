@@ -130,7 +130,7 @@ fn stacks_have_the_requested_size() {
         std::hint::black_box(deep(128));
     }
     for binding in [0, 1] {
-        let owner = Owner::with(&Options {
+        let owner = OwnedRuntime::with(&Options {
             binding,
             stack_bytes: 64 << 20,
             ..options(2, 0, (0, 0))
@@ -163,7 +163,7 @@ fn null(code: c_int) {
 
 #[test]
 fn null_runtimes_and_entries_are_errors() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: these functions accept null.
     unsafe {
@@ -205,7 +205,7 @@ fn null_runtimes_and_entries_are_errors() {
 
 #[test]
 fn null_graphs_and_reports_are_errors() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let (none, unwanted) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: these functions accept null.
     unsafe {
@@ -292,7 +292,7 @@ fn fail_outside(message: *const std::ffi::c_char) {
 
 #[test]
 fn errors_name_wrongly_used_tokens() {
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     let none = ptr::null_mut();
     assert_eq!(register(&owner, 5, 2, nothing, none), OK);
     let code = register(&owner, 5, 1, nothing, none);
@@ -329,9 +329,9 @@ fn errors_name_wrongly_used_tokens() {
 
 #[test]
 fn groups_outside_the_policy_are_rejected() {
-    let paper = Owner::with(&options(1, 1, (2, 3)));
-    let usher = Owner::new(1);
-    let try_in = |owner: &Owner, t, s| {
+    let paper = OwnedRuntime::with(&options(1, 1, (2, 3)));
+    let usher = OwnedRuntime::new(1);
+    let try_in = |owner: &OwnedRuntime, t, s| {
         // SAFETY: the runtime is valid, and the entry uses no argument.
         unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
     };
@@ -374,7 +374,7 @@ fn invalid_graphs_are_rejected() {
 
 #[test]
 fn lines_beyond_a_report_are_an_error() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     assert_eq!(resolve(&owner, 3), OK);
     let mut report = ptr::null_mut();
     // SAFETY: the pointers are to local variables; the report lives until destroyed.
@@ -406,7 +406,7 @@ unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
 
 #[test]
 fn failed_tasks_are_reported() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let text = c"no such frame".as_ptr().cast_mut().cast();
     assert_eq!(register(&owner, 8, 0, fail, text), OK);
     let (code, lines) = owner.wait();
@@ -518,7 +518,7 @@ fn blocks_are_found_from_any_inner_pointer() {
 
 #[test]
 fn messages_with_any_bytes_become_text() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let bytes = CString::new([b'a', 0xff, b'\n', 0xc3]).unwrap();
     assert_eq!(
         register(&owner, 1, 0, fail, bytes.as_ptr().cast_mut().cast()),

@@ -53,7 +53,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
         assert_ne!(refused[0], OK);
         assert_ne!(refused[1], OK);
     }
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     let register = |token, times| {
         let arg = Box::into_raw(Box::new(Arg(&ran, &discarded)));
         let (entry, discard) = (Some(runs as Entry), Some(discards as Entry));
@@ -118,7 +118,7 @@ fn tasks_may_call_the_library() {
         common::free(graph);
     }
     let ran = AtomicU32::new(0);
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     assert_eq!(
         register(&owner, 1, 0, calls, (&raw const ran).cast_mut().cast()),
         OK
@@ -153,7 +153,7 @@ fn a_running_graph_is_busy() {
     );
     let (_, graph, _) = graph(&[task], &[]);
     own.0.store(graph, Ordering::Relaxed);
-    for owner in [Owner::new(1), Owner::new(2)] {
+    for owner in [OwnedRuntime::new(1), OwnedRuntime::new(2)] {
         assert_eq!(owner.run(graph), (OK, vec![], 0));
     }
     free(graph);
@@ -179,7 +179,11 @@ fn runtimes_that_would_deadlock_get_an_error() {
         }
         common::free(graph);
     }
-    let owners = [Owner::new(1), Owner::new(1), Owner::new(1)];
+    let owners = [
+        OwnedRuntime::new(1),
+        OwnedRuntime::new(1),
+        OwnedRuntime::new(1),
+    ];
     for (found, owner) in RING.iter().zip(&owners) {
         found.store(owner.0, Ordering::Relaxed);
     }
@@ -198,12 +202,12 @@ fn runtimes_that_would_deadlock_get_an_error() {
 fn a_task_may_make_and_destroy_another_runtime() {
     let ran = AtomicU32::new(0);
     unsafe extern "C-unwind" fn makes(arg: *mut c_void) {
-        let inner = Owner::new(2);
+        let inner = OwnedRuntime::new(2);
         for token in 0..10 {
             assert_eq!(register(&inner, token, 0, count, arg), OK);
         }
     }
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let arg = (&raw const ran).cast_mut().cast();
     assert_eq!(register(&owner, 1, 0, makes, arg), OK);
     assert_eq!(owner.wait(), (OK, vec![]));
@@ -228,7 +232,7 @@ fn held() -> (Box<Closure>, Receiver<()>, Sender<()>) {
 
 #[test]
 fn a_running_task_keeps_its_token() {
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     let (task, begun, end) = held();
     assert_eq!(register(&owner, 3, 1, call, arg_of(&task)), OK);
     assert_eq!(resolve(&owner, 3), OK);
@@ -249,7 +253,7 @@ fn a_running_task_keeps_its_token() {
 #[test]
 fn destroy_waits_for_calls_in_progress() {
     for _ in 0..20 {
-        let owner = Owner::new(2);
+        let owner = OwnedRuntime::new(2);
         let ran = AtomicU32::new(0);
         let (task, begun, end) = held();
         let counts = (
@@ -289,7 +293,7 @@ fn destroy_runs_ready_tasks_and_those_they_make_ready() {
             assert_eq!(code, OK);
         }
     }
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     let arg = ptr::without_provenance_mut(1000);
     assert_eq!(register(&owner, 0, 0, another, arg), OK);
     drop(owner);
@@ -298,7 +302,7 @@ fn destroy_runs_ready_tasks_and_those_they_make_ready() {
 
 #[test]
 fn calls_after_destroy_are_rejected() {
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     assert_eq!(owner.destroy(), OK);
     let ended = ErrorCode::Ended as c_int;
     let mut dropped = 0;
@@ -317,7 +321,7 @@ fn calls_after_destroy_are_rejected() {
 #[test]
 fn calls_may_begin_at_any_time_while_a_runtime_is_destroyed() {
     for _ in 0..200 {
-        let owner = Owner::new(1);
+        let owner = OwnedRuntime::new(1);
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 loop {
@@ -339,7 +343,7 @@ fn calls_may_begin_at_any_time_while_a_runtime_is_destroyed() {
 
 #[test]
 fn destroy_rejects_new_calls_of_other_threads() {
-    let owner = Owner::new(2);
+    let owner = OwnedRuntime::new(2);
     let (task, begun, end) = held();
     assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
     begun.recv().unwrap();
@@ -373,7 +377,7 @@ fn failed_discards_are_reported_by_the_next_wait() {
         // SAFETY: the argument is a string that ends with a 0.
         assert_eq!(unsafe { usher_tasks_fail(c"not freed".as_ptr()) }, OK);
     }
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let register = |token, times| {
         let (entry, discard) = (Some(nothing as Entry), Some(fails as Entry));
         let none = ptr::null_mut();
@@ -398,7 +402,7 @@ fn failed_discards_are_reported_by_the_next_wait() {
 
 #[test]
 fn each_failure_is_reported_to_one_waiting_thread() {
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let (task, begun, end) = held();
     let all = std::thread::scope(|scope| {
         assert_eq!(register(&owner, 1, 0, call, arg_of(&task)), OK);
@@ -430,7 +434,7 @@ fn discards_cannot_register_tasks_at_the_end() {
         let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
         DISCARD_RESULTS.lock().unwrap().push(code);
     }
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
     // SAFETY: the runtime is valid for both calls.
     unsafe {
@@ -470,7 +474,7 @@ fn a_failure_belongs_to_one_task() {
         assert_eq!(last_error(), "task 0 failed: inner");
         common::free(graph);
     }
-    let owner = Owner::new(1);
+    let owner = OwnedRuntime::new(1);
     assert_eq!(register(&owner, 1, 0, outer, ptr::null_mut()), OK);
     assert_eq!(register(&owner, 2, 0, outer, ptr::dangling_mut()), OK);
     assert_eq!(register(&owner, 3, 0, outer, ptr::null_mut()), OK);

@@ -38,7 +38,7 @@ fn random_graphs_are_rejected_or_run_in_order() {
     each_seed(300, |random| {
         let tasks = random.rand_range(0..40) as usize;
         let case = GraphCase::random(random, tasks);
-        let owner = Owner::new(random.rand_range(1..4) as u32);
+        let owner = OwnedRuntime::new(random.rand_range(1..4) as u32);
         case.check(&owner);
     });
 }
@@ -121,7 +121,7 @@ impl GraphCase {
         }
     }
 
-    fn check(&self, owner: &Owner) {
+    fn check(&self, owner: &OwnedRuntime) {
         let clock = AtomicU64::new(0);
         let step_of = |&fails: &bool| Step {
             clock: &clock,
@@ -152,7 +152,13 @@ impl GraphCase {
         free(graph);
     }
 
-    fn check_run(&self, owner: &Owner, graph: *mut GraphHandle, steps: &[Step<'_>], run: u32) {
+    fn check_run(
+        &self,
+        owner: &OwnedRuntime,
+        graph: *mut GraphHandle,
+        steps: &[Step<'_>],
+        run: u32,
+    ) {
         let (code, lines, skipped) = owner.run(graph);
         if !self.fails.contains(&true) {
             assert_eq!((code, lines, skipped), (OK, vec![], 0));
@@ -220,7 +226,7 @@ fn random_options_are_rejected_or_create_a_runtime() {
         let (code, runtime) = runtime_new(bytes.as_ptr().cast());
         assert_eq!(code, expected, "{bytes:?}: {}", last_error());
         assert_eq!(code == OK, !runtime.is_null());
-        drop((code == OK).then(|| Owner(runtime)));
+        drop((code == OK).then(|| OwnedRuntime(runtime)));
     });
 }
 

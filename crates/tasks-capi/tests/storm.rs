@@ -15,7 +15,7 @@ use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::graph::usher_tasks_run;
 use usher_tasks_capi::runtime::*;
 
-use common::{OK, Owner, count, each_seed, free, graph, last_error, options};
+use common::{OK, OwnedRuntime, count, each_seed, free, graph, last_error, options};
 
 const TOKENS: u64 = 16;
 /// Limit of the depth to which tasks register further tasks.
@@ -23,7 +23,7 @@ const DEPTH_MAX: u32 = 6;
 
 /// Counts the arguments of tasks, created and used.
 #[derive(Default)]
-struct Storm {
+struct StormCounters {
     made: AtomicU32,
     refused: AtomicU32,
     ran: AtomicU32,
@@ -31,8 +31,8 @@ struct Storm {
 }
 
 /// The argument of a task.
-struct Gust<'a> {
-    storm: &'a Storm,
+struct StormTask<'a> {
+    storm: &'a StormCounters,
     seed: u64,
     depth: u32,
 }
@@ -44,7 +44,7 @@ fn allowed(code: c_int, errors: &[ErrorCode]) {
 
 unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
     // SAFETY: the argument was created for one task, which is this task.
-    let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
+    let gust = unsafe { Box::from_raw(arg.cast::<StormTask<'_>>()) };
     gust.storm.ran.fetch_add(1, Ordering::Relaxed);
     let mut random = Rand64::new(u128::from(gust.seed));
     for _ in 0..random.rand_range(0..3) {
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
 
 unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
     // SAFETY: the argument was created for one task, which never runs.
-    let gust = unsafe { Box::from_raw(arg.cast::<Gust<'_>>()) };
+    let gust = unsafe { Box::from_raw(arg.cast::<StormTask<'_>>()) };
     gust.storm.discarded.fetch_add(1, Ordering::Relaxed);
     // A failure here has no effect, because no wait reports it.
     let mut random = Rand64::new(u128::from(gust.seed));
@@ -69,7 +69,7 @@ unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
     allowed(code, &[ErrorCode::ResolvedTooOften, ErrorCode::Ended]);
 }
 
-fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: u32) {
+fn call(storm: &StormCounters, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: u32) {
     let token = random.rand_range(0..TOKENS);
     let kinds = if depth < DEPTH_MAX { 13 } else { 6 };
     match random.rand_range(0..kinds) {
@@ -89,14 +89,14 @@ fn call(storm: &Storm, runtime: *mut RuntimeHandle, random: &mut Rand64, depth: 
 }
 
 fn register(
-    storm: &Storm,
+    storm: &StormCounters,
     runtime: *mut RuntimeHandle,
     token: u64,
     random: &mut Rand64,
     depth: u32,
 ) {
     let seed = random.rand_u64();
-    let arg = Box::into_raw(Box::new(Gust { storm, seed, depth }));
+    let arg = Box::into_raw(Box::new(StormTask { storm, seed, depth }));
     storm.made.fetch_add(1, Ordering::Relaxed);
     let times = random.rand_range(0..3) as u32;
     let (t, s) = (
@@ -136,8 +136,8 @@ fn every_argument_is_used_once() {
     each_seed(40, |random| {
         let workers = random.rand_range(1..5) as u32;
         let policy = random.rand_range(0..4) as u32;
-        let owner = Owner::with(&options(workers, policy, (4, 4)));
-        let storm = Storm::default();
+        let owner = OwnedRuntime::with(&options(workers, policy, (4, 4)));
+        let storm = StormCounters::default();
         let cancels = random.rand_range(0..2) == 1;
         std::thread::scope(|scope| {
             for _ in 0..3 {

@@ -7,27 +7,27 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::places::Distance;
+use crate::places::WorkerDistance;
 
 /// The counters of a worker. Only this worker writes them; any thread may read them. They are on
 /// cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Counts {
-    pub tasks: Count,
-    pub steals: [Count; Distance::ALL.len()],
-    pub outside: Count,
-    pub sent: Count,
-    pub group_moves: Count,
-    pub sleeps: Count,
+pub(crate) struct AtomicWorkerCounters {
+    pub tasks: RelaxedCounter,
+    pub steals: [RelaxedCounter; WorkerDistance::ALL.len()],
+    pub outside: RelaxedCounter,
+    pub sent: RelaxedCounter,
+    pub group_moves: RelaxedCounter,
+    pub sleeps: RelaxedCounter,
     pub asleep: SleepTime,
 }
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub(crate) struct RelaxedCounter(AtomicU64);
 
-impl Count {
+impl RelaxedCounter {
     /// Adds to the counter. Only the counter's worker calls this function, so load and store need
     /// not be one atomic operation.
     #[inline]
@@ -92,7 +92,7 @@ impl SleepTime {
     }
 }
 
-impl Counts {
+impl AtomicWorkerCounters {
     pub fn read(&self) -> Counters {
         Counters {
             tasks: self.tasks.get(),
@@ -111,8 +111,8 @@ impl Counts {
 pub struct Counters {
     /// Tasks run.
     pub tasks: u64,
-    /// Chains of tasks taken from other workers, by [`Distance`], the nearest first.
-    pub steals: [u64; Distance::ALL.len()],
+    /// Chains of tasks taken from other workers, by [`WorkerDistance`], the nearest first.
+    pub steals: [u64; WorkerDistance::ALL.len()],
     /// How often the worker took injected tasks, which other threads made ready.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.

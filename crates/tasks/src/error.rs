@@ -136,7 +136,7 @@ pub enum WaitError {
     },
     /// No task is ready any more, and some tasks are unfinished or have panicked.
     #[error("{}", unfinished(.0))]
-    Unfinished(Unfinished),
+    Unfinished(UnfinishedTasks),
     /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports the
     /// tasks that panicked.
     #[error(
@@ -155,7 +155,7 @@ pub enum WaitError {
 
 /// The tasks that are not done although no task is ready any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unfinished {
+pub struct UnfinishedTasks {
     /// Tasks that panicked.
     pub panicked: Vec<Panicked>,
     /// Tasks that wait to be resolved, each with the number of missing resolutions.
@@ -164,7 +164,7 @@ pub struct Unfinished {
     pub unregistered: Vec<u64>,
 }
 
-impl Unfinished {
+impl UnfinishedTasks {
     pub(crate) fn is_empty(&self) -> bool {
         self.panicked.is_empty() && self.unresolved.is_empty() && self.unregistered.is_empty()
     }
@@ -256,7 +256,7 @@ fn list<T: ToString>(tasks: &[T]) -> String {
     words.join(", ")
 }
 
-fn unfinished(error: &Unfinished) -> String {
+fn unfinished(error: &UnfinishedTasks) -> String {
     let mut parts = Vec::new();
     if !error.panicked.is_empty() {
         parts.push(panics(&error.panicked));

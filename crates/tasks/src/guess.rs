@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::dispatch::Groups;
 use crate::pool::T_QUEUES;
 use crate::sync::Mutex;
-use crate::trials::Trials;
+use crate::trials::AlternativeTrials;
 
 /// One task in this number is timed.
 pub(crate) const SAMPLE: u64 = 64;
@@ -57,7 +57,7 @@ thread_local! {
 
 #[derive(Debug)]
 struct Measurements {
-    trials: Trials,
+    trials: AlternativeTrials,
     samples: u32,
     ns: u64,
 }
@@ -65,7 +65,7 @@ struct Measurements {
 impl Default for GroupGuesser {
     fn default() -> Self {
         static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
-        let trials = Trials::new(GROUPINGS.len());
+        let trials = AlternativeTrials::new(GROUPINGS.len());
         Self {
             grouping: AtomicUsize::new(trials.current()),
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),

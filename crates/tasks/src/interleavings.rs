@@ -14,7 +14,7 @@ use crate::dispatch::Groups;
 use crate::job::{Chain, Job, JobRef};
 use crate::pool::{Inbox, StealSlots};
 use crate::sleep::{ParkResult, Sleepers};
-use crate::trace::Ring;
+use crate::trace::SpanRing;
 use crate::worker::{JobVtable, Worker};
 
 /// Creates a job that is never run, and is freed by [`number`].
@@ -360,7 +360,7 @@ fn no_worker_ends_while_another_may_make_tasks_ready() {
 #[test]
 fn spans_read_are_never_torn() {
     loom::model(|| {
-        let ring = Arc::new(Ring::try_new(1).unwrap());
+        let ring = Arc::new(SpanRing::try_new(1).unwrap());
         ring.write([1; 4]);
         let writer = {
             let ring = Arc::clone(&ring);

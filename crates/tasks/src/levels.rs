@@ -19,12 +19,12 @@ pub(crate) type BoxedDispatcher = Box<dyn Dispatcher<JobRef> + Send>;
 pub(crate) struct NoMemory;
 
 /// One queue per level, all of the same policy.
-pub(crate) struct Levels {
+pub(crate) struct LevelQueues {
     make: Box<dyn Fn() -> Option<BoxedDispatcher> + Send>,
     levels: Vec<BoxedDispatcher>,
 }
 
-impl Levels {
+impl LevelQueues {
     /// Creates level 0.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 //! | [`Groups`] | hints on which tasks belong together: on one core, or close in time |
 //! | [`Graph::explain`] | the order found for tasks without groups, and the times of the other orders |
 //! | [`RuntimeBuilder`] | configuration: policy, places, stacks of the workers |
-//! | [`Places`] | the placement of workers by shared caches |
+//! | [`WorkerPlaces`] | the placement of workers by shared caches |
 //! | [`Runtime::trace`], [`Runtime::counters`] | which worker ran which task when: for Perfetto, as a picture, as counters |
 //! | [`color`] | blocks with headers spread over the cache sets |
 //! | [`dispatch`] | the scheduling orders as single-threaded data structures |
@@ -51,13 +51,15 @@ mod worker;
 
 pub use counters::{AllCounters, Counters};
 pub use dispatch::Groups;
-pub use error::{GraphError, Panicked, RunError, RuntimeError, TaskError, Unfinished, WaitError};
-pub use graph::{Explanation, Graph, GraphBuilder, Order, TriedOrder};
+pub use error::{
+    GraphError, Panicked, RunError, RuntimeError, TaskError, UnfinishedTasks, WaitError,
+};
+pub use graph::{Explanation, Graph, GraphBuilder, TaskOrder, TriedOrder};
 pub use guess::Grouping;
-pub use places::{Distance, Places};
+pub use places::{WorkerDistance, WorkerPlaces};
 pub use policy::Policy;
 pub use runtime::{Handle, Runtime, RuntimeBuilder, WORKERS_MAX};
-pub use trace::{ColorBy, Span, Trace, TraceError};
+pub use trace::{ColorBy, TaskSpan, Trace, TraceError};
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;

@@ -2,9 +2,9 @@
 //! Which CPUs share a last-level cache (LLC), as the kernel reports it.
 //!
 //! Placing workers requires only two files of `/sys` per CPU. hwloc provides far more, and a
-//! program that has a [`Topology`] from hwloc can use it ([`Places::on`](crate::Places::on)). But
-//! if this library linked hwloc, every program that uses it would link hwloc and scan the whole
-//! machine at start-up.
+//! program that has a [`Topology`] from hwloc can use it
+//! ([`WorkerPlaces::on`](crate::WorkerPlaces::on)). But if this library linked hwloc, every program
+//! that uses it would link hwloc and scan the whole machine at start-up.
 
 use std::collections::BTreeSet;
 use std::fs;

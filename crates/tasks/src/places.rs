@@ -24,16 +24,16 @@ use crate::sync::StaticMutex;
 
 /// Where the workers of a runtime run, and the order in which they search one another for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct WorkerPlaces {
     /// By worker: the CPUs of the worker; `None` if the worker is not bound.
     cpus: Vec<Option<CpuSet>>,
     /// By worker: the other workers with their distances, the nearest first.
-    near: Vec<Vec<(usize, Distance)>>,
+    near: Vec<Vec<(usize, WorkerDistance)>>,
 }
 
 /// The distance of two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Distance {
+pub enum WorkerDistance {
     /// The workers share an LLC, or their caches are unknown.
     Llc,
     /// The workers share a package.
@@ -42,15 +42,15 @@ pub enum Distance {
     Machine,
 }
 
-impl Distance {
+impl WorkerDistance {
     /// All distances, the nearest first.
     pub const ALL: [Self; 3] = [Self::Llc, Self::Package, Self::Machine];
 }
 
-impl Places {
+impl WorkerPlaces {
     /// Places this number of workers without binding them. All workers have the same distance.
     pub fn anywhere(workers: usize) -> Self {
-        Self::new(vec![None; workers], |_, _| Distance::Llc)
+        Self::new(vec![None; workers], |_, _| WorkerDistance::Llc)
     }
 
     /// Places workers on that machine, beginning with the LLC of CPU `home`.
@@ -79,14 +79,14 @@ impl Places {
         Self::new(cpus.collect(), |one, other| {
             let (one, other) = (of_worker[one], of_worker[other]);
             match one == other {
-                true => Distance::Llc,
-                false if llcs[one].package == llcs[other].package => Distance::Package,
-                false => Distance::Machine,
+                true => WorkerDistance::Llc,
+                false if llcs[one].package == llcs[other].package => WorkerDistance::Package,
+                false => WorkerDistance::Machine,
             }
         })
     }
 
-    fn new(cpus: Vec<Option<CpuSet>>, distance: impl Fn(usize, usize) -> Distance) -> Self {
+    fn new(cpus: Vec<Option<CpuSet>>, distance: impl Fn(usize, usize) -> WorkerDistance) -> Self {
         let workers = cpus.len();
         let of = |worker: usize| {
             let others = (1..workers).map(|step| (worker + step) % workers);
@@ -113,7 +113,7 @@ impl Places {
     }
 
     /// Returns the other workers with their distances, the nearest first.
-    pub fn near(&self, worker: usize) -> &[(usize, Distance)] {
+    pub fn near(&self, worker: usize) -> &[(usize, WorkerDistance)] {
         &self.near[worker]
     }
 }
@@ -127,11 +127,11 @@ pub(crate) struct CpuClaim(Vec<CpuSet>);
 
 impl CpuClaim {
     /// Claims the CPUs of workers that were placed by the caller.
-    pub fn of(places: &Places) -> Self {
+    pub fn of(places: &WorkerPlaces) -> Self {
         Self::take(places, &mut CLAIMED_CPUS.lock())
     }
 
-    fn take(places: &Places, taken: &mut Vec<CpuSet>) -> Self {
+    fn take(places: &WorkerPlaces, taken: &mut Vec<CpuSet>) -> Self {
         let bound: Vec<CpuSet> = places.cpus.iter().flatten().cloned().collect();
         taken.extend(bound.iter().cloned());
         Self(bound)
@@ -151,11 +151,11 @@ impl Drop for CpuClaim {
 
 /// Places workers on the CPUs that this thread may use. Workers are not bound if the kernel does
 /// not report the caches.
-pub(crate) fn on_this_machine(workers: usize) -> (Places, CpuClaim) {
+pub(crate) fn on_this_machine(workers: usize) -> (WorkerPlaces, CpuClaim) {
     let allowed = (workers > 1).then(allowed_cpus).flatten();
     let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
     let mut taken = CLAIMED_CPUS.lock();
-    let places = Places::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu(), &taken);
+    let places = WorkerPlaces::on_llcs(&llcs.unwrap_or_default(), workers, current_cpu(), &taken);
     let claim = CpuClaim::take(&places, &mut taken);
     (places, claim)
 }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// Returns the LLC domain that each worker is bound to.
-    fn domains(topology: &Topology, places: &Places) -> Vec<Option<DomainId>> {
+    fn domains(topology: &Topology, places: &WorkerPlaces) -> Vec<Option<DomainId>> {
         let of = |worker| {
             let cpus = places.cpus(worker)?;
             topology
@@ -288,7 +288,7 @@ mod tests {
     fn an_llc_is_filled_before_the_next_and_cores_before_siblings() {
         let machine = machine("package:2 l3:2 core:2 pu:2");
         let on = |workers, home| {
-            let places = Places::on(&machine, workers, home);
+            let places = WorkerPlaces::on(&machine, workers, home);
             let of = domains(&machine, &places);
             of.into_iter()
                 .map(|domain| domain.unwrap())
@@ -308,7 +308,7 @@ mod tests {
         let llcs = llc::of(&machine);
         let mut taken: Vec<CpuSet> = Vec::new();
         let mut place = |workers| {
-            let places = Places::on_llcs(&llcs, workers, None, &taken);
+            let places = WorkerPlaces::on_llcs(&llcs, workers, None, &taken);
             taken.extend(places.cpus.iter().flatten().cloned());
             let of = domains(&machine, &places);
             of.into_iter().flatten().collect::<Vec<DomainId>>()
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn claims_are_released() {
         let machine = machine("package:2 l3:2 core:2 pu:2");
-        let places = Places::on(&machine, 3, None);
+        let places = WorkerPlaces::on(&machine, 3, None);
         let claimed = places.cpus(0).unwrap();
         let count = || {
             CLAIMED_CPUS
@@ -364,13 +364,13 @@ mod tests {
     #[test]
     fn workers_that_share_more_are_nearer() {
         let machine = machine("package:2 l3:2 core:2 pu:1");
-        let places = Places::on(&machine, 8, None);
+        let places = WorkerPlaces::on(&machine, 8, None);
         let near: Vec<_> = places
             .near(3)
             .iter()
             .map(|&(other, distance)| (other, distance))
             .collect();
-        use Distance::{Llc, Machine, Package};
+        use WorkerDistance::{Llc, Machine, Package};
         let expected = [
             (2, Llc),
             (0, Package),
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn workers_are_not_bound_without_a_choice() {
         for (synthetic, workers) in [("core:4 pu:1", 2), ("l3:2 core:2 pu:1", 5)] {
-            let places = Places::on(&machine(synthetic), workers, None);
+            let places = WorkerPlaces::on(&machine(synthetic), workers, None);
             assert!((0..workers).all(|worker| places.cpus(worker).is_none()));
         }
     }
@@ -400,7 +400,7 @@ mod tests {
             workers in 1..30_usize, home in 0..40_u32,
         ) {
             let synthetic = format!("package:{packages} l3:{llcs} core:{cores} pu:{pus}");
-            let places = Places::on(&machine(&synthetic), workers, Some(home));
+            let places = WorkerPlaces::on(&machine(&synthetic), workers, Some(home));
             prop_assert_eq!(places.workers(), workers);
             for worker in 0..workers {
                 let mut others: Vec<usize> = places.near(worker).iter().map(|&(other, _)| other).collect();

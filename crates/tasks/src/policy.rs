@@ -4,7 +4,7 @@
 
 use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;
-use crate::levels::{BoxedDispatcher, Levels, NoMemory};
+use crate::levels::{BoxedDispatcher, LevelQueues, NoMemory};
 
 /// Upper limit of the number of queues of policy `paper`. An empty queue takes 32 bytes.
 const QUEUES_MAX: u64 = 1 << 22;
@@ -58,15 +58,15 @@ impl Policy {
     }
 
     /// Creates the queue of a policy with one order for all workers; `None` for other policies.
-    pub(crate) fn levels(self, workers: usize) -> Result<Option<Levels>, RuntimeError> {
+    pub(crate) fn levels(self, workers: usize) -> Result<Option<LevelQueues>, RuntimeError> {
         let levels = match self {
             Self::Usher => return Ok(None),
-            Self::Paper { t_groups, s_groups } => Levels::new(move || {
+            Self::Paper { t_groups, s_groups } => LevelQueues::new(move || {
                 let paper = Paper::try_new(workers, t_groups as usize, s_groups as usize).ok()?;
                 Some(Box::new(paper) as BoxedDispatcher)
             }),
-            Self::Fcfs => Levels::new(|| Some(Box::new(Fcfs::default()))),
-            Self::Lcfs => Levels::new(|| Some(Box::new(Lcfs::default()))),
+            Self::Fcfs => LevelQueues::new(|| Some(Box::new(Fcfs::default()))),
+            Self::Lcfs => LevelQueues::new(|| Some(Box::new(Lcfs::default()))),
         };
         levels.map(Some).map_err(|NoMemory| RuntimeError::Memory {
             queues: self.queues(),

@@ -24,7 +24,7 @@ use crate::guess::Grouping;
 use crate::job::JobRef;
 use crate::join;
 use crate::levels::NoMemory;
-use crate::places::{self, CpuClaim, Places};
+use crate::places::{self, CpuClaim, WorkerPlaces};
 use crate::policy::Policy;
 use crate::tokens::Tokens;
 use crate::trace::{Trace, TraceError};
@@ -67,13 +67,14 @@ pub struct Runtime {
 pub struct RuntimeBuilder {
     workers: usize,
     /// The places of the workers; `None`: chosen from the topology of this machine.
-    places: Option<Places>,
+    places: Option<WorkerPlaces>,
     policy: Policy,
     stack_bytes: usize,
 }
 
 impl RuntimeBuilder {
-    /// Configures this number of workers, placed by the topology of this machine; see [`Places`].
+    /// Configures this number of workers, placed by the topology of this machine; see
+    /// [`WorkerPlaces`].
     pub fn new(workers: usize) -> Self {
         Self {
             workers,
@@ -84,7 +85,7 @@ impl RuntimeBuilder {
     }
 
     /// Configures one worker per entry of `places`.
-    pub fn on(places: Places) -> Self {
+    pub fn on(places: WorkerPlaces) -> Self {
         Self {
             places: Some(places),
             ..Self::new(0)
@@ -116,7 +117,10 @@ impl RuntimeBuilder {
     /// As [`Runtime::new`].
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         self.policy.check()?;
-        let workers = self.places.as_ref().map_or(self.workers, Places::workers);
+        let workers = self
+            .places
+            .as_ref()
+            .map_or(self.workers, WorkerPlaces::workers);
         check(workers)?;
         let stack_bytes = match self.stack_bytes {
             0 => None,
@@ -184,7 +188,7 @@ impl Runtime {
     }
 
     /// Starts this number of workers with the given policy, placed by the topology of this machine;
-    /// see [`Places`].
+    /// see [`WorkerPlaces`].
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -196,12 +200,12 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_places(places: Places, policy: Policy) -> Result<Self, RuntimeError> {
+    pub fn with_places(places: WorkerPlaces, policy: Policy) -> Result<Self, RuntimeError> {
         RuntimeBuilder::on(places).policy(policy).build()
     }
 
     fn start_workers(
-        (places, claim): (Places, CpuClaim),
+        (places, claim): (WorkerPlaces, CpuClaim),
         policy: Policy,
         stack_bytes: Option<usize>,
     ) -> Result<Self, RuntimeError> {

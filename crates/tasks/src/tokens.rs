@@ -18,7 +18,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::closure::{Closure, ClosureStorage, ClosureVtable, NO_CLOSURE};
 use crate::color::Blocks;
 use crate::dispatch::Groups;
-use crate::error::{Panicked, TaskError, Unfinished, WaitError, discard, message};
+use crate::error::{Panicked, TaskError, UnfinishedTasks, WaitError, discard, message};
 use crate::job::{Chain, Job, JobRef};
 use crate::slab::{self, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
@@ -374,7 +374,7 @@ impl Tokens {
                 unregistered: unregistered.count,
             });
         }
-        let unfinished = Unfinished {
+        let unfinished = UnfinishedTasks {
             panicked: mem::take(&mut *panicked),
             unresolved: unresolved.sorted(),
             unregistered: unregistered.sorted(),

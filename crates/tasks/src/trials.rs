@@ -28,7 +28,7 @@ const MARGIN: f64 = 0.97;
 
 /// Trials of alternatives numbered from 0, sorted by expected speed.
 #[derive(Debug, Clone)]
-pub(crate) struct Trials {
+pub(crate) struct AlternativeTrials {
     /// By alternative: the fastest run of the current trials, else of earlier trials.
     fastest_ns: Vec<Option<f64>>,
     /// By alternative: the fastest run of the current trials.
@@ -42,7 +42,7 @@ pub(crate) struct Trials {
     slower: u32,
 }
 
-impl Trials {
+impl AlternativeTrials {
     /// Begins trials of this number of alternatives, which is at least one.
     pub fn new(alternatives: usize) -> Self {
         let mut trials = Self {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// Simulates runs with the given costs, and returns how often each alternative was used.
-    fn run_trials(trials: &mut Trials, costs_ns: &[f64], runs: u32) -> Vec<u32> {
+    fn run_trials(trials: &mut AlternativeTrials, costs_ns: &[f64], runs: u32) -> Vec<u32> {
         let mut used = vec![0; costs_ns.len()];
         for run in 0..runs {
             let current = trials.current();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_fastest_alternative_is_found_and_kept() {
-        let mut trials = Trials::new(4);
+        let mut trials = AlternativeTrials::new(4);
         assert_eq!(trials.best(), None);
         let used = run_trials(&mut trials, &[100.0, 900.0, 50.0, 90.0], 1000);
         assert_eq!(trials.best(), Some(2));
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn a_marginally_faster_alternative_is_not_chosen() {
-        let mut trials = Trials::new(2);
+        let mut trials = AlternativeTrials::new(2);
         run_trials(&mut trials, &[100.0, 99.0], 20);
         assert_eq!(trials.best(), Some(0));
     }
 
     #[test]
     fn all_but_hopeless_alternatives_are_tried_again() {
-        let mut trials = Trials::new(3);
+        let mut trials = AlternativeTrials::new(3);
         run_trials(&mut trials, &[100.0, 150.0, 900.0], 20);
         let used = run_trials(&mut trials, &[100.0, 60.0, 900.0], 2000);
         assert_eq!(trials.best(), Some(1));
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn lasting_slowdown_restarts_all_trials() {
-        let mut trials = Trials::new(2);
+        let mut trials = AlternativeTrials::new(2);
         run_trials(&mut trials, &[100.0, 900.0], 50);
         run_trials(&mut trials, &[1000.0, 500.0], 50);
         assert_eq!(trials.best(), Some(1));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn periodic_load_does_not_bias_the_trials() {
-        let mut trials = Trials::new(2);
+        let mut trials = AlternativeTrials::new(2);
         for run in 0..20 {
             let heavier = if run % 2 == 0 { 2.0 } else { 1.0 };
             let ns = [100.0, 110.0][trials.current()];
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn one_disturbed_run_per_alternative_changes_nothing() {
-        let mut trials = Trials::new(2);
+        let mut trials = AlternativeTrials::new(2);
         run_trials(&mut trials, &[90.0, 50.0], 20);
         while trials.pending.is_empty() {
             trials.record(50.0);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_fastest_run_is_reported() {
-        let mut trials = Trials::new(1);
+        let mut trials = AlternativeTrials::new(1);
         for ns in [9.0, 7.0, 8.0] {
             trials.record(ns);
         }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_single_alternative_needs_no_trials() {
-        let mut trials = Trials::new(1);
+        let mut trials = AlternativeTrials::new(1);
         assert_eq!((trials.current(), trials.best()), (0, Some(0)));
         assert_eq!(run_trials(&mut trials, &[7.0], 5000), [5000]);
     }

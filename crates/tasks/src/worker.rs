@@ -13,12 +13,12 @@ use std::time::Instant;
 use std::{hint, mem, process};
 
 use crate::active_workers::ActiveWorkers;
-use crate::counters::{AllCounters, Counts};
+use crate::counters::{AllCounters, AtomicWorkerCounters};
 use crate::dispatch::Groups;
 use crate::guess::{GroupGuesser, SAMPLE};
 use crate::job::{Chain, JobRef};
-use crate::levels::Levels;
-use crate::places::Places;
+use crate::levels::LevelQueues;
+use crate::places::WorkerPlaces;
 use crate::pool::{Inbox, LocalQueues, StealSlots};
 use crate::sleep::{ParkResult, Sleepers};
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -61,14 +61,14 @@ pub(crate) struct JobVtable {
 struct WorkerShared {
     steal_slots: StealSlots,
     inbox: Inbox,
-    counts: Counts,
+    counts: AtomicWorkerCounters,
     /// The lowest level of the tasks that the worker may run next. Used only by policies with a
     /// global queue.
     min_level: AtomicUsize,
 }
 
 /// The ready tasks of a policy with one queue for all workers.
-type GlobalQueue = Mutex<Levels>;
+type GlobalQueue = Mutex<LevelQueues>;
 
 /// The state that the workers of a runtime share.
 pub(crate) struct Registry {
@@ -80,7 +80,7 @@ pub(crate) struct Registry {
     injector: Inbox,
     /// For each spatial group, the worker that owns it, or [`NO_OWNER`].
     owners: Box<[AtomicU32]>,
-    places: Places,
+    places: WorkerPlaces,
     sleepers: Sleepers,
     /// Workers that sleep in a wait during which they may run only some of the ready tasks.
     waiters: Sleepers,
@@ -97,7 +97,11 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub fn new(places: Places, groups_below: (u32, u32), global_queue: Option<Levels>) -> Self {
+    pub fn new(
+        places: WorkerPlaces,
+        groups_below: (u32, u32),
+        global_queue: Option<LevelQueues>,
+    ) -> Self {
         let workers = places.workers();
         Self {
             global_queue: global_queue.map(Mutex::new),
@@ -169,7 +173,7 @@ impl Registry {
     }
 }
 
-fn lock(global_queue: &GlobalQueue) -> MutexGuard<'_, Levels> {
+fn lock(global_queue: &GlobalQueue) -> MutexGuard<'_, LevelQueues> {
     global_queue.lock()
 }
 
@@ -330,7 +334,7 @@ impl<'a> Worker<'a> {
     }
 
     #[inline]
-    fn counts(&self) -> &Counts {
+    fn counts(&self) -> &AtomicWorkerCounters {
         &self.shared.counts
     }
 

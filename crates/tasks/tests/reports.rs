@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use usher_tasks::{ColorBy, Counters, Graph, GraphBuilder, Groups, Order, Places, Policy};
+use usher_tasks::{
+    ColorBy, Counters, Graph, GraphBuilder, Groups, Policy, TaskOrder, WorkerPlaces,
+};
 use usher_tasks::{Runtime, Trace, TraceError};
 use usher_topology::{Source, load};
 
@@ -315,7 +317,7 @@ fn moves_between_workers_are_counted() {
 #[test]
 fn steals_are_counted_by_distance() {
     let machine = load(Source::parse("package:2 l3:1 core:1 pu:1").unwrap()).unwrap();
-    let places = Places::on(&machine, 2, None);
+    let places = WorkerPlaces::on(&machine, 2, None);
     let runtime = Runtime::with_places(places, Policy::Usher).unwrap();
     let barrier = std::sync::Barrier::new(2);
     runtime.join(|| barrier.wait(), || barrier.wait());
@@ -410,8 +412,8 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert_eq!(ran.load(Ordering::Relaxed), runs * TASKS as u32);
     let found = graph.explain();
     let step = ROWS * COLUMNS;
-    let orders: Vec<Order> = found.orders.iter().map(|tried| tried.order).collect();
-    assert!(orders.contains(&Order::Declared) && orders.contains(&Order::Chains { step }));
+    let orders: Vec<TaskOrder> = found.orders.iter().map(|tried| tried.order).collect();
+    assert!(orders.contains(&TaskOrder::Declared) && orders.contains(&TaskOrder::Chains { step }));
     assert!(found.orders.iter().all(|tried| tried.ns_per_task.is_some()));
     assert!(orders.contains(&found.chosen.unwrap()));
     assert!(found.to_string().contains("along steps of 240"));
@@ -447,7 +449,7 @@ fn hints_work_on_small_graphs_and_need_a_task() {
     let mut graph = builder.build(|_| ()).unwrap();
     let runtime = Runtime::new(1).unwrap();
     (0..5).for_each(|_| runtime.run(&mut graph).unwrap());
-    assert_eq!(graph.explain().chosen, Some(Order::Data));
+    assert_eq!(graph.explain().chosen, Some(TaskOrder::Data));
     let mut builder = GraphBuilder::new();
     builder.on(3, 0x1000);
     let error = builder.build(|_| ()).unwrap_err();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Places, Policy, RunError, Runtime};
+use usher_tasks::{Graph, GraphBuilder, Groups, Handle, Policy, RunError, Runtime, WorkerPlaces};
 use usher_tasks::{RuntimeBuilder, RuntimeError, WaitError};
 
 /// A deadline that is longer than any wait of these tests.
@@ -298,7 +298,7 @@ fn too_many_groups_are_rejected() {
             Runtime::with_policy(1, policy).unwrap_err().to_string(),
             message
         );
-        let places = usher_tasks::Places::anywhere(1);
+        let places = usher_tasks::WorkerPlaces::anywhere(1);
         assert_eq!(
             Runtime::with_places(places, policy)
                 .unwrap_err()
@@ -369,7 +369,7 @@ fn take_stack(bytes: usize) -> usize {
 #[test]
 fn stacks_have_the_requested_size() {
     for policy in POLICIES {
-        let builder = RuntimeBuilder::on(Places::anywhere(2)).policy(policy);
+        let builder = RuntimeBuilder::on(WorkerPlaces::anywhere(2)).policy(policy);
         let runtime = builder.stack_bytes(64 << 20).build().unwrap();
         let mut graph = GraphBuilder::new();
         for _ in 0..4 {

@@ -101,9 +101,9 @@ impl CpuOwners {
 }
 
 /// Indices of keys, in the order of their first occurrence.
-struct Groups<K>(BTreeMap<K, usize>);
+struct KeyIndices<K>(BTreeMap<K, usize>);
 
-impl<K: Ord> Groups<K> {
+impl<K: Ord> KeyIndices<K> {
     fn new() -> Self {
         Self(BTreeMap::new())
     }
@@ -122,7 +122,7 @@ pub(crate) fn topology(mut parts: HwlocFacts) -> Topology {
     let packages = packages(&parts, &sets);
     let capacities = capacities(&parts, &sets);
 
-    let mut groups = Groups::new();
+    let mut groups = KeyIndices::new();
     let domain_of: Vec<usize> = packages
         .of_core
         .iter()
@@ -158,7 +158,7 @@ pub(crate) fn topology(mut parts: HwlocFacts) -> Topology {
 fn cores(parts: &HwlocFacts) -> Vec<CpuSet> {
     let all: CpuSet = parts.pus.iter().copied().collect();
     let owners = CpuOwners::new(parts.cores.iter().enumerate());
-    let mut groups = Groups::new();
+    let mut groups = KeyIndices::new();
     let mut sets: Vec<CpuSet> = Vec::new();
     for &cpu in &parts.pus {
         // The key of a CPU without a core is the number of the CPU.
@@ -225,7 +225,7 @@ struct Packages {
 
 fn packages(parts: &HwlocFacts, cores: &[CpuSet]) -> Packages {
     let owners = CpuOwners::new(parts.packages.iter().map(|(cpus, _)| cpus).enumerate());
-    let mut groups = Groups::new();
+    let mut groups = KeyIndices::new();
     let mut source = Vec::new();
     let of_core = core_owner(&owners, cores)
         .map(|owner| {
@@ -258,7 +258,7 @@ impl Packages {
 
 /// Splits a set by owner; the pieces are ordered by their smallest CPUs.
 fn split(cpus: &CpuSet, owners: &CpuOwners) -> Vec<CpuSet> {
-    let mut groups = Groups::new();
+    let mut groups = KeyIndices::new();
     let mut pieces: Vec<CpuSet> = Vec::new();
     for cpu in cpus.iter() {
         let piece = groups.index(owners.of(cpu));

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use usher_act::ActConfig;
 use usher_host::engine::{EngineConfig, KeeperCommand};
 use usher_host::mix::MixError;
-use usher_report::table::Style;
+use usher_report::table::TerminalStyle;
 use usher_report::text;
 
 use crate::cli::Global;
@@ -137,8 +137,8 @@ pub fn ompt_tool() -> Option<PathBuf> {
 }
 
 /// Returns the terminal's style for tables.
-pub fn style(out: Output) -> Style {
-    Style {
+pub fn style(out: Output) -> TerminalStyle {
+    TerminalStyle {
         colour: out.color,
         width: out
             .is_terminal()

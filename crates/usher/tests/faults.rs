@@ -194,9 +194,9 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
 }
 
 /// A small file system mounted at the runtime directory, and unmounted when dropped.
-struct Mounted(PathBuf);
+struct MountedRuntimeDir(PathBuf);
 
-impl Mounted {
+impl MountedRuntimeDir {
     fn on(dir: PathBuf) -> Option<Self> {
         fs::create_dir(&dir).unwrap();
         let words = ["-t", "tmpfs", "-o", "size=64k,mode=755", "tmpfs"];
@@ -214,7 +214,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedRuntimeDir {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
@@ -223,7 +223,7 @@ impl Drop for Mounted {
 #[test]
 fn a_full_runtime_directory_is_named_in_one_line_and_programs_run() {
     let mut world = World::new();
-    let Some(mounted) = Mounted::on(world.runtime_dir()) else {
+    let Some(mounted) = MountedRuntimeDir::on(world.runtime_dir()) else {
         return;
     };
     world.daemon(&["--policy", "equal"]);

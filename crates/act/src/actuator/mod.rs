@@ -24,7 +24,7 @@ use usher_model::{Action, CpuSet, Demotion, ProcessId, ProcessTree, ProgramId};
 
 use crate::backlog::Backlog;
 use crate::cgroups::{self, Freezer};
-use crate::config::{ActConfig, Description, WorkClass};
+use crate::config::{ActConfig, ActDescription, WorkClass};
 use crate::environment::Environment;
 use crate::error::{ActError, file_error};
 use crate::journal::{
@@ -42,7 +42,7 @@ use crate::undo::{self, UndoReport};
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn describe(config: &ActConfig) -> Result<Description, ActError> {
+pub fn describe(config: &ActConfig) -> Result<ActDescription, ActError> {
     Ok(Environment::detect(config, &Procs::new(config), "")?.description)
 }
 
@@ -165,7 +165,7 @@ impl Actuator {
     }
 
     /// Returns what is used on this machine, and why nothing better is.
-    pub fn describe(&self) -> &Description {
+    pub fn describe(&self) -> &ActDescription {
         &self.environment.description
     }
 

@@ -32,14 +32,14 @@ pub fn command(args: &[&str]) -> Command {
 
 /// A way to act that a test goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ActMethod {
     /// With a cgroup v2 of the program's own.
     OwnCgroup,
     /// Without cgroups: by descent and signals.
     NoCgroups,
 }
 
-impl Way {
+impl ActMethod {
     pub fn config(self, runtime: &Path) -> ActConfig {
         let mut config = ActConfig::new(runtime);
         if self == Self::NoCgroups {
@@ -50,19 +50,19 @@ impl Way {
 }
 
 /// Returns the ways that work here; others are reported.
-pub fn ways() -> Vec<Way> {
-    let works = |way: &Way| {
+pub fn ways() -> Vec<ActMethod> {
+    let works = |way: &ActMethod| {
         let runtime = tempfile::tempdir().unwrap();
         let mut act = Actuator::open(way.config(runtime.path())).unwrap();
-        let works =
-            *way == Way::NoCgroups || act.describe().placement == CgroupPlacement::ChildCgroup;
+        let works = *way == ActMethod::NoCgroups
+            || act.describe().placement == CgroupPlacement::ChildCgroup;
         if !works {
             usher_skip::skip!("{way:?}: {:?}", act.describe().reasons);
         }
         assert!(act.undo_all().is_empty());
         works
     };
-    [Way::OwnCgroup, Way::NoCgroups]
+    [ActMethod::OwnCgroup, ActMethod::NoCgroups]
         .into_iter()
         .filter(works)
         .collect()
@@ -427,7 +427,7 @@ pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
 /// Returns an actuator without cgroups, in a directory of its own.
 pub fn without_cgroups() -> (tempfile::TempDir, Actuator) {
     let runtime = tempfile::tempdir().unwrap();
-    let act = Actuator::open(Way::NoCgroups.config(runtime.path())).unwrap();
+    let act = Actuator::open(ActMethod::NoCgroups.config(runtime.path())).unwrap();
     (runtime, act)
 }
 

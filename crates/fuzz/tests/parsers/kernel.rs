@@ -23,12 +23,12 @@ const MOUNTS: &str = "24 30 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
 
 /// A directory of fuzzed files: `files[n]` has the rest of an input with first byte
 /// `n`, the others their valid text.
-struct Files<'a> {
+struct FuzzedFiles<'a> {
     root: &'a Path,
     files: &'a [(&'a str, &'a [u8])],
 }
 
-impl Files<'_> {
+impl FuzzedFiles<'_> {
     fn samples(&self) -> Vec<Vec<u8>> {
         let numbered = self.files.iter().enumerate();
         let sample = |(at, (_, text)): (usize, &(&str, &[u8]))| {
@@ -77,7 +77,7 @@ fn processes() {
         (&task, STAT.as_bytes()),
         (&schedstat, b"123456 7890 12\n"),
     ];
-    let files = Files {
+    let files = FuzzedFiles {
         root: dir.path(),
         files: &files,
     };
@@ -129,7 +129,7 @@ fn the_machine() {
         sys: dir.path().join("sys"),
         boot: dir.path().join("boot"),
     };
-    let files = Files {
+    let files = FuzzedFiles {
         root: dir.path(),
         files: &files,
     };
@@ -159,7 +159,7 @@ fn mounts_and_cgroups() {
     config.proc_root = dir.path().join("proc");
     config.sys_root = dir.path().join("sys");
     config.systemd_dir = dir.path().join("nonexistent");
-    let files = Files {
+    let files = FuzzedFiles {
         root: dir.path(),
         files: &files,
     };

@@ -14,13 +14,13 @@ pub struct LogEntry {
     /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
     /// The change.
-    pub change: Change,
+    pub change: LogChange,
 }
 
 /// A change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Change {
+pub enum LogChange {
     /// A program came under management.
     Arrived {
         /// The program.
@@ -69,13 +69,13 @@ pub struct ProgramPlacement {
 
 /// The log; entries are numbered from the first one on.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct ChangeLog {
     entries_max: usize,
     entries: std::collections::VecDeque<LogEntry>,
     dropped: usize,
 }
 
-impl Log {
+impl ChangeLog {
     /// A log of at most `entries_max` entries.
     pub fn new(entries_max: usize) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Log {
         }
     }
 
-    pub fn add(&mut self, at_ns: u64, change: Change) {
+    pub fn add(&mut self, at_ns: u64, change: LogChange) {
         self.entries.push_back(LogEntry { at_ns, change });
         if self.entries.len() > self.entries_max {
             self.entries.pop_front();
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn reading_continues_after_the_last_entry_read() {
-        let mut log = Log::new(100);
-        let departed = |n| Change::Departed {
+        let mut log = ChangeLog::new(100);
+        let departed = |n| LogChange::Departed {
             program: ProgramId(n),
         };
         log.add(1, departed(1));

@@ -43,7 +43,7 @@ pub use config::{
     AdoptOptions, AdoptedProgram, EngineConfig, EngineError, KeeperCommand, PolicyFactory,
     ProfileUse,
 };
-pub use log::{Change, LogEntry, ProgramPlacement};
+pub use log::{LogChange, LogEntry, ProgramPlacement};
 pub use realtime::set_realtime_class;
 pub use soft_seats::SoftSeats;
 pub use status::{BackgroundStatus, ProgramStatus, Status, TimedNote};
@@ -56,7 +56,7 @@ use usher_policy::Policy;
 use usher_probe::{CpuQuotas, MachineProbe, Roots, process_id};
 
 use self::arrival::ArrivingProgram;
-use self::log::Log;
+use self::log::ChangeLog;
 use self::profiles::Profiles;
 use self::request_channel::{Request, RequestSender, request_channel};
 use self::world::{LoopState, RealWorld};
@@ -116,7 +116,7 @@ impl Engine {
             state: LoopState::new(
                 now_ns(),
                 config.topology.all_cpus(),
-                Log::new(config.log_entries_max),
+                ChangeLog::new(config.log_entries_max),
             ),
             topology: config.topology,
             roots: config.roots.clone(),

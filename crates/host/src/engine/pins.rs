@@ -12,7 +12,7 @@
 use usher_model::{Event, ProgramId};
 
 use super::clock::now_ns;
-use super::log::Change;
+use super::log::LogChange;
 use super::world::RealWorld;
 
 /// Time for which pins count after they were last seen.
@@ -73,7 +73,7 @@ impl RealWorld {
         };
         let event = member.limits();
         let program = Some(id);
-        self.state.log.add(at_ns, Change::Note { program, text });
+        self.state.log.add(at_ns, LogChange::Note { program, text });
         self.state.events.push(event);
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use usher_model::{Decision, Note, Plan, ProgramId, SeatMode};
 
-use super::log::Change;
+use super::log::LogChange;
 use super::status::TimedNote;
 use super::warning::{Warning, WarningTopic};
 use super::world::RealWorld;
@@ -81,7 +81,7 @@ impl RealWorld {
         }
         let at_seconds = at_ns.saturating_sub(state.started_ns) as f64 * 1e-9;
         let (program, text) = (note.program, note.text.clone());
-        state.log.add(at_ns, Change::Note { program, text });
+        state.log.add(at_ns, LogChange::Note { program, text });
         state.notes.push_back(TimedNote {
             at_seconds,
             note,

@@ -14,7 +14,7 @@ use super::arrival::ArrivingProgram;
 use super::clock::{now_ns, thread_cpu_ns};
 use super::config::{AdoptedProgram, EngineError};
 use super::learn::{ENDED_MAX, EndedProgram, PlacementInterval, ProfileSample, WaitBehaviour};
-use super::log::Change;
+use super::log::LogChange;
 use super::member::ManagedProgram;
 use super::profiles::ProfileUpdate;
 use super::request_channel::{Reply, Request};
@@ -235,7 +235,7 @@ impl RealWorld {
         member
             .interval
             .moved(at_ns, self.topology.capacity_of(&reach));
-        let arrived = Change::Arrived {
+        let arrived = LogChange::Arrived {
             program: program.id,
             name: program.name.clone(),
         };
@@ -363,7 +363,9 @@ impl RealWorld {
         let is_last = !others.any(|member| member.program.background.is_some());
         self.state.background.remove_program(id, is_last);
         self.drop_notes_of(id);
-        self.state.log.add(at_ns, Change::Departed { program: id });
+        self.state
+            .log
+            .add(at_ns, LogChange::Departed { program: id });
         self.state.events.push(Event::Departed(id));
         let rejected = self
             .state

@@ -3,7 +3,7 @@
 //! and progress, and notes. Only data; `usher status` and the tests read it.
 
 use serde::{Deserialize, Serialize};
-use usher_act::Description;
+use usher_act::ActDescription;
 use usher_model::{
     BackgroundState, CpuSet, Curve, Note, Plan, ProgramId, Progress, Regulation, SeatMode,
 };
@@ -14,7 +14,7 @@ pub struct Status {
     /// The policy's name.
     pub policy: String,
     /// The means of acting, and why better means are unavailable.
-    pub acting: Description,
+    pub acting: ActDescription,
     /// Whether a scheduler keeps the seats instead.
     pub kept_by_scheduler: bool,
     /// The reason for which this daemon gives no seats; `None`: it may.

@@ -34,7 +34,7 @@ use super::background::BackgroundMetering;
 use super::clock::now_ns;
 use super::config::AdoptedProgram;
 use super::learn::EndedProgram;
-use super::log::{Change, Log};
+use super::log::{ChangeLog, LogChange};
 use super::member::ManagedProgram;
 use super::profiles::Profiles;
 use super::request_channel::{Reply, RequestReceiver};
@@ -100,7 +100,7 @@ pub(super) struct LoopState {
     pub plan: Plan,
     pub background: BackgroundMetering,
     pub notes: VecDeque<TimedNote>,
-    pub log: Log,
+    pub log: ChangeLog,
     pub warnings: VecDeque<Warning>,
     /// Earliest time of the next replacement of a dead keeper, and the pause after that.
     pub keeper_due_ns: u64,
@@ -124,7 +124,7 @@ pub(super) struct LoopState {
 
 impl LoopState {
     /// The state at the start.
-    pub fn new(at_ns: u64, usable: CpuSet, log: Log) -> Self {
+    pub fn new(at_ns: u64, usable: CpuSet, log: ChangeLog) -> Self {
         Self {
             started_ns: at_ns,
             usable,
@@ -211,7 +211,7 @@ impl World for RealWorld {
             self.drop_outdated_notes(plan);
             self.state.plan = plan.clone();
             let abstains = plan.abstains;
-            self.state.log.add(at_ns, Change::Planned { abstains });
+            self.state.log.add(at_ns, LogChange::Planned { abstains });
         }
         self.keep_notes(at_ns, decision);
         self.log_placements(at_ns);
@@ -438,7 +438,9 @@ impl RealWorld {
             let placement = member.placement(&state.plan, &state.usable, is_frozen);
             if member.placement.as_ref() != Some(&placement) {
                 member.placement = Some(placement.clone());
-                state.log.add(at_ns, Change::Placed { program, placement });
+                state
+                    .log
+                    .add(at_ns, LogChange::Placed { program, placement });
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use usher_model::{CpuSet, ProgramId, SeatMode};
 use usher_report::data::{Lender, SeatSpan, SpanMode};
 
-use crate::engine::{Change, LogEntry, ProgramPlacement};
+use crate::engine::{LogChange, LogEntry, ProgramPlacement};
 
 /// A round's window in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +46,12 @@ pub(super) fn spans(
         };
     for entry in log {
         match &entry.change {
-            Change::Placed { program, placement } => {
+            LogChange::Placed { program, placement } => {
                 if let Some((since_ns, before)) = open.insert(*program, (entry.at_ns, placement)) {
                     close(*program, since_ns, entry.at_ns, before);
                 }
             }
-            Change::Departed { program } => {
+            LogChange::Departed { program } => {
                 if let Some((since_ns, before)) = open.remove(program) {
                     close(*program, since_ns, entry.at_ns, before);
                 }
@@ -100,7 +100,7 @@ pub(super) fn notes(
     window: RoundWindow,
 ) -> Vec<(f64, String)> {
     let note = |entry: &LogEntry| match &entry.change {
-        Change::Note { program, text } => {
+        LogChange::Note { program, text } => {
             let name = program.and_then(|id| names.get(&id));
             let text = name.map_or_else(|| text.clone(), |name| format!("{name}: {text}"));
             Some((window.seconds(entry.at_ns), text))
@@ -114,7 +114,9 @@ pub(super) fn notes(
 /// Whether no program was seated or frozen.
 pub(super) fn left_to_the_kernel(log: &[LogEntry], window: RoundWindow) -> bool {
     let acted = |entry: &LogEntry| match &entry.change {
-        Change::Placed { placement, .. } => placement.frozen || placement.mode == SeatMode::Seated,
+        LogChange::Placed { placement, .. } => {
+            placement.frozen || placement.mode == SeatMode::Seated
+        }
         _ => false,
     };
     !log.iter()
@@ -138,7 +140,7 @@ mod tests {
         let program = ProgramId(program);
         LogEntry {
             at_ns,
-            change: Change::Placed { program, placement },
+            change: LogChange::Placed { program, placement },
         }
     }
 
@@ -164,7 +166,7 @@ mod tests {
             placed(15 * SECOND, 1, lending),
             LogEntry {
                 at_ns: 18 * SECOND,
-                change: Change::Departed {
+                change: LogChange::Departed {
                     program: ProgramId(2),
                 },
             },

@@ -8,9 +8,9 @@ use usher_model::{Action, CpuSet, Decision, Event, Observation};
 use usher_policy::Policy;
 
 /// A policy that seats every program on the machine's first CPU.
-pub struct First;
+pub struct FirstCpuPolicy;
 
-impl Policy for First {
+impl Policy for FirstCpuPolicy {
     fn name(&self) -> &'static str {
         "first"
     }

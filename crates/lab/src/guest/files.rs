@@ -16,7 +16,7 @@ use rustix::mount::{self, MountFlags, MoveMountFlags, OpenTreeFlags};
 
 use super::machine;
 use super::refusal::Refusal;
-use crate::job::Job;
+use crate::job::GuestJob;
 
 /// Flag of `finit_module`: the file is compressed.
 const COMPRESSED: i32 = 4;
@@ -24,7 +24,7 @@ const COMPRESSED: i32 = 4;
 const LAYERS: &str = "/run/usher-lab";
 
 /// Mounts the files as the job requests.
-pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
+pub(super) fn arrange(job: &GuestJob) -> Result<(), Refusal> {
     let held = job
         .writable
         .iter()

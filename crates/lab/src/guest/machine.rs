@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit};
 use usher_model::CpuSet;
 
 use super::refusal::Refusal;
-use crate::job::Job;
+use crate::job::GuestJob;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Controllers enabled at the root, as on a machine with a session manager.
@@ -49,7 +49,7 @@ pub(super) fn release() -> String {
 }
 
 /// Sets up everything that a command may need from the kernel.
-pub(super) fn arrange(job: &Job) -> Result<(), Refusal> {
+pub(super) fn arrange(job: &GuestJob) -> Result<(), Refusal> {
     for (place, kind, data) in [
         ("/dev/pts", "devpts", "mode=620,ptmxmode=666"),
         ("/dev/shm", "tmpfs", "mode=1777"),

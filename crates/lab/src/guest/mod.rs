@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::system::RebootCommand;
 
 use self::refusal::Refusal;
-use crate::job::{CONTROL, ERR, Job, OUT, Report};
+use crate::job::{CONTROL, ERR, GuestJob, OUT, Report};
 
 /// Word on the kernel's command line that identifies a guest's init process.
 pub(crate) const WORD: &str = "usher-lab-guest";
@@ -27,7 +27,7 @@ const PORTS_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The ports to the host.
-struct Ports {
+struct GuestPorts {
     out: File,
     err: File,
     control: File,
@@ -57,7 +57,7 @@ pub(crate) fn run_init() -> ! {
     }
 }
 
-fn serve(mut ports: Ports) {
+fn serve(mut ports: GuestPorts) {
     let report = match work(&mut ports) {
         Ok(status) => Report::Ended { status },
         Err(Refusal(status, reason)) => Report::Refused { status, reason },
@@ -67,14 +67,15 @@ fn serve(mut ports: Ports) {
     send_report(&mut ports.control, &report);
 }
 
-fn work(ports: &mut Ports) -> Result<u8, Refusal> {
+fn work(ports: &mut GuestPorts) -> Result<u8, Refusal> {
     let mut line = String::new();
     let reading = "reading the job";
     let mut control = BufReader::new(&ports.control);
     control
         .read_line(&mut line)
         .map_err(|why| Refusal::because(reading, why))?;
-    let job: Job = serde_json::from_str(&line).map_err(|why| Refusal::because(reading, why))?;
+    let job: GuestJob =
+        serde_json::from_str(&line).map_err(|why| Refusal::because(reading, why))?;
     files::arrange(&job)?;
     machine::arrange(&job)?;
     let release = machine::release();
@@ -90,13 +91,13 @@ fn send_report(control: &mut File, report: &Report) {
     }
 }
 
-fn ports() -> Result<Ports, Refusal> {
+fn ports() -> Result<GuestPorts, Refusal> {
     let open = |name: &str| {
         let path = port(name)?;
         let file = File::options().read(true).write(true).open(&path);
         file.map_err(|why| Refusal::because(format!("opening {}", path.display()), why))
     };
-    Ok(Ports {
+    Ok(GuestPorts {
         out: open(OUT)?,
         err: open(ERR)?,
         control: open(CONTROL)?,

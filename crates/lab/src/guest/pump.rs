@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use super::refusal::{Refusal, system_message};
-use crate::job::Job;
+use crate::job::GuestJob;
 
 /// Size of a transfer; the next constant is the number of transfers in a row. Together they are at
 /// most the capacity of a pipe, so that a continuous writer does not delay other work.
@@ -32,7 +32,7 @@ struct CommandPipe<'a> {
 }
 
 /// Runs the command to its end and returns its exit status.
-pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
+pub(super) fn run(job: &GuestJob, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
     let io = |doing: &'static str| move |why: io::Error| Refusal::because(doing, why);
     let (mut death, deaths) = UnixStream::pair().map_err(io("making a socket"))?;
     signal_hook::low_level::pipe::register(libc::SIGCHLD, deaths)
@@ -69,7 +69,7 @@ pub(super) fn run(job: &Job, out: &mut File, err: &mut File) -> Result<u8, Refus
     }
 }
 
-fn start(job: &Job) -> Result<(Pid, File, File), Refusal> {
+fn start(job: &GuestJob) -> Result<(Pid, File, File), Refusal> {
     let [program, arguments @ ..] = job.argv.as_slice() else {
         return Err(Refusal(
             crate::OWN_FAILURE,

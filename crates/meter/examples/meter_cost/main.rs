@@ -31,7 +31,7 @@ const PASSES: u32 = 10_000;
 const SAMPLES: usize = 300;
 const VARIANTS: [&str; 4] = ["nothing", "meter", "switch hook", "empty switch hook"];
 
-type Any = Box<dyn std::error::Error>;
+type BoxedError = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(pairs: usize) -> Result<Value, Any> {
+fn run(pairs: usize) -> Result<Value, BoxedError> {
     let switches = switches(pairs)?;
     let programs = programs()?;
     let samples: Vec<Value> = [100, 500, 2000]
@@ -72,7 +72,7 @@ enum Attached {
     Hook(SwitchHook),
 }
 
-fn attach(variant: &str) -> Result<Attached, Any> {
+fn attach(variant: &str) -> Result<Attached, BoxedError> {
     Ok(match variant {
         "meter" => Attached::Meter(Box::new(by_bpf()?)),
         "switch hook" => Attached::Hook(SwitchHook::attach(SwitchKind::Counting)?),
@@ -81,7 +81,7 @@ fn attach(variant: &str) -> Result<Attached, Any> {
     })
 }
 
-fn by_bpf() -> Result<Meter, Any> {
+fn by_bpf() -> Result<Meter, BoxedError> {
     let mut meter = Meter::open(&MeterConfig::default());
     if meter.source() != MeterSource::Bpf {
         return Err(meter.reasons().join("; ").into());
@@ -97,7 +97,7 @@ fn by_bpf() -> Result<Meter, Any> {
     Ok(meter)
 }
 
-fn switches(pairs: usize) -> Result<Value, Any> {
+fn switches(pairs: usize) -> Result<Value, BoxedError> {
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
     for pair in 0..pairs {
         for at in 0..VARIANTS.len() {
@@ -133,7 +133,7 @@ fn switches(pairs: usize) -> Result<Value, Any> {
 }
 
 /// Nanoseconds of a switch between two threads on the same CPU.
-fn switch_ns() -> Result<f64, Any> {
+fn switch_ns() -> Result<f64, BoxedError> {
     let ((mut there, mut to_there), (mut here, mut to_here)) = (pipe()?, pipe()?);
     let partner = std::thread::spawn(move || -> io::Result<()> {
         pin()?;
@@ -184,7 +184,7 @@ fn pin() -> io::Result<()> {
 
 /// Mean cost of each program, as the kernel measures it, under a light load of every kind
 /// that it counts.
-fn programs() -> Result<Value, Any> {
+fn programs() -> Result<Value, BoxedError> {
     let account = enable_bpf_stats()?;
     let mut meter = by_bpf()?;
     exercise(&mut meter)?;
@@ -204,7 +204,7 @@ fn programs() -> Result<Value, Any> {
     Ok(costs.into_iter().map(report).collect())
 }
 
-fn exercise(meter: &mut Meter) -> Result<(), Any> {
+fn exercise(meter: &mut Meter) -> Result<(), BoxedError> {
     for _ in 0..300 {
         Command::new("true").status()?;
     }
@@ -241,7 +241,7 @@ fn exercise(meter: &mut Meter) -> Result<(), Any> {
 }
 
 /// Microseconds of a sample with `threads` additional threads on the machine.
-fn samples(threads: usize) -> Result<Value, Any> {
+fn samples(threads: usize) -> Result<Value, BoxedError> {
     let mut meter = by_bpf()?;
     let (hold, held) = channel::<()>();
     let held = std::sync::Arc::new(std::sync::Mutex::new(held));

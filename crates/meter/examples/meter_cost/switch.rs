@@ -7,7 +7,7 @@ use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, Object, ObjectBuilder, ProgramImpl};
 use usher_meter::ProgramCost;
 
-use crate::Any;
+use crate::BoxedError;
 
 /// The compiled programs, aligned as ELF readers require.
 #[repr(C, align(8))]
@@ -46,7 +46,7 @@ pub struct SwitchHook {
 impl SwitchHook {
     /// Loads and attaches the program. The map of background programs is empty, so all use counts
     /// as foreground.
-    pub fn attach(kind: SwitchKind) -> Result<Self, Any> {
+    pub fn attach(kind: SwitchKind) -> Result<Self, BoxedError> {
         let object = ObjectBuilder::default().open_memory(&SWITCH.0)?.load()?;
         let program = object
             .progs_mut()

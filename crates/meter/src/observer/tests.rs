@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::*;
-use crate::layout::Layout;
+use crate::layout::MapLayout;
 use crate::table::Table;
 
 /// An observer; prints a skip and returns `None` where BPF is refused.
@@ -49,7 +49,7 @@ impl Drop for Waits {
 }
 
 /// Adds an entry to a map, as a BPF program does at the first use.
-fn put<K: Layout, V: Layout>(table: &Table<K, V>, words: &[u32]) {
+fn put<K: MapLayout, V: MapLayout>(table: &Table<K, V>, words: &[u32]) {
     let key: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let value = vec![1; V::BYTES];
     if table.map().map_type().is_percpu() {
@@ -61,7 +61,7 @@ fn put<K: Layout, V: Layout>(table: &Table<K, V>, words: &[u32]) {
     }
 }
 
-fn keys<K: Layout, V: Layout>(table: &mut Table<K, V>) -> Vec<K> {
+fn keys<K: MapLayout, V: MapLayout>(table: &mut Table<K, V>) -> Vec<K> {
     let mut keys = Vec::new();
     table.each(|key, _| keys.push(key)).unwrap();
     keys

@@ -14,14 +14,14 @@ use crate::simple::track_programs;
 
 /// Gives each program the seat that was configured for its name; other programs get none.
 #[derive(Debug)]
-pub struct Fixed {
+pub struct FixedSeats {
     topology: Topology,
     seats: BTreeMap<String, CpuSet>,
     programs: BTreeMap<ProgramId, Program>,
     diff: ActionDiff,
 }
 
-impl Fixed {
+impl FixedSeats {
     /// Creates the policy with these seats.
     pub fn new(topology: Topology, seats: BTreeMap<String, CpuSet>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Fixed {
     }
 }
 
-impl Policy for Fixed {
+impl Policy for FixedSeats {
     fn name(&self) -> &'static str {
         "fixed"
     }

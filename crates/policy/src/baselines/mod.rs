@@ -6,7 +6,7 @@
 //! - [`Utilisation`]: as many cores as a program keeps busy, as scx_layered sizes its layers and
 //!   scx_mitosis its cells.
 //! - [`Lending`]: another policy's seats, lent while they are idle.
-//! - [`Fixed`]: seats that were chosen in advance.
+//! - [`FixedSeats`]: seats that were chosen in advance.
 
 mod fixed;
 mod lending;
@@ -19,7 +19,7 @@ use usher_model::{
     CpuSet, Decision, Observation, Plan, Program, ProgramId, Seat, SeatMode, Topology,
 };
 
-pub use self::fixed::Fixed;
+pub use self::fixed::FixedSeats;
 pub use self::lending::Lending;
 pub use self::pdpa::Pdpa;
 pub use self::utilisation::Utilisation;

@@ -9,19 +9,19 @@ use serde_json::Value;
 
 /// The entries of an object, in the order of the text.
 #[derive(Debug, Clone)]
-pub(super) struct Entries<V>(pub Vec<(String, V)>);
+pub(super) struct ObjectEntries<V>(pub Vec<(String, V)>);
 
 /// A value of a program's field.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(untagged)]
-pub(super) enum Field {
+pub(super) enum FieldValue {
     Number(f64),
     Text(String),
-    Table(Entries<Value>),
+    Table(ObjectEntries<Value>),
     Other(Value),
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(x) => write!(f, "{x}"),
@@ -33,7 +33,7 @@ impl fmt::Display for Field {
     }
 }
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Entries<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for ObjectEntries<V> {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         input.deserialize_map(EntriesVisitor(PhantomData))
     }
@@ -42,7 +42,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Entries<V> {
 struct EntriesVisitor<V>(PhantomData<V>);
 
 impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
-    type Value = Entries<V>;
+    type Value = ObjectEntries<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -53,6 +53,6 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Entries(entries))
+        Ok(ObjectEntries(entries))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use usher_model::{Curve, ProgramId};
 
 use super::PlanFileError;
-use super::json::{Entries, Field};
+use super::json::{FieldValue, ObjectEntries};
 use crate::seating::Request;
 
 /// Largest whole number that is exact in JSON.
@@ -21,7 +21,7 @@ const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners, 
 /// # Errors
 /// Input that is not JSON or is invalid.
 pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
-    let top: Entries<Vec<Entries<Field>>> = match serde_json::from_str(input) {
+    let top: ObjectEntries<Vec<ObjectEntries<FieldValue>>> = match serde_json::from_str(input) {
         Ok(top) => top,
         Err(error) => return Err(unreadable(input, &error)),
     };
@@ -86,19 +86,19 @@ fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
 /// The fields of one program.
 struct Reader<'a> {
     name: String,
-    fields: BTreeMap<&'a str, &'a Field>,
+    fields: BTreeMap<&'a str, &'a FieldValue>,
 }
 
 impl<'a> Reader<'a> {
     /// Reads the name first, so that errors can use it.
-    fn new(at: usize, entries: &'a Entries<Field>) -> Result<Self, PlanFileError> {
+    fn new(at: usize, entries: &'a ObjectEntries<FieldValue>) -> Result<Self, PlanFileError> {
         let mut reader = Self {
             name: format!("#{}", at + 1),
             fields: BTreeMap::new(),
         };
         let mut names = entries.0.iter().filter(|(key, _)| key == "name");
         match names.next() {
-            Some((_, Field::Text(name))) if !name.is_empty() => reader.name.clone_from(name),
+            Some((_, FieldValue::Text(name))) if !name.is_empty() => reader.name.clone_from(name),
             Some((_, other)) => {
                 let reason = format!("must be a text that is not empty, not {other}");
                 return Err(reader.error("name", reason));
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<f64>, PlanFileError> {
         match self.fields.get(field) {
             None => Ok(None),
-            Some(Field::Number(x)) if x.is_finite() && sane(*x) => Ok(Some(*x)),
+            Some(FieldValue::Number(x)) if x.is_finite() && sane(*x) => Ok(Some(*x)),
             Some(other) => Err(self.error(field, format!("must be {wanted}, not {other}"))),
         }
     }
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         let error = |reason: String| self.error("curve", reason);
         let points = match self.fields.get("curve") {
             None => return Err(error("is missing".to_owned())),
-            Some(Field::Table(points)) => &points.0,
+            Some(FieldValue::Table(points)) => &points.0,
             Some(other) => {
                 let reason = format!("must map core counts to progress a second, not be {other}");
                 return Err(error(reason));

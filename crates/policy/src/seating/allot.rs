@@ -14,7 +14,7 @@
 //! The optimal allocations are the paths along which the recurrence holds with equality, up to the
 //! total rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
 
-use super::options::{OptionTable, Radix};
+use super::options::{MixedRadix, OptionTable};
 
 /// Steps that the exact search may take (about a tenth of a second). Steps over a single class are
 /// several times as fast.
@@ -44,7 +44,7 @@ pub(super) fn work(candidates: usize, supply: &[u32]) -> u128 {
 #[derive(Debug)]
 pub(super) struct RecurrenceTable<'a> {
     tables: &'a [OptionTable],
-    radix: Radix,
+    radix: MixedRadix,
     start: usize,
     /// Row `i` has `radix.states` entries.
     least: Vec<u64>,
@@ -53,7 +53,7 @@ pub(super) struct RecurrenceTable<'a> {
 impl<'a> RecurrenceTable<'a> {
     /// Solves the recurrence for the candidates' options.
     pub fn new(tables: &'a [OptionTable], supply: &[u32]) -> Self {
-        let radix = Radix::new(supply);
+        let radix = MixedRadix::new(supply);
         let states = radix.states;
         let vectors: Vec<Vec<u32>> = (0..states).map(|s| radix.counts(s)).collect();
         let units: Vec<usize> = vectors

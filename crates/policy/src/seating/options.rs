@@ -29,14 +29,14 @@ pub(super) type OptionTable = Vec<AllocationOption>;
 
 /// Enumerates vectors of counts, each up to its supply, in mixed radix.
 #[derive(Debug)]
-pub(super) struct Radix {
+pub(super) struct MixedRadix {
     strides: Vec<usize>,
     supply: Vec<u32>,
     /// Number of vectors.
     pub states: usize,
 }
 
-impl Radix {
+impl MixedRadix {
     pub fn new(supply: &[u32]) -> Self {
         let mut states = 1;
         let strides = supply
@@ -85,7 +85,7 @@ pub(super) fn option_table(
             false => 0,
         })
         .collect();
-    let radix = Radix::new(&supply);
+    let radix = MixedRadix::new(&supply);
     // Least cost among all strictly smaller vectors, by index.
     let mut below = vec![f64::INFINITY; radix.states];
     let mut table = Vec::new();

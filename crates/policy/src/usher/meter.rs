@@ -39,7 +39,7 @@ pub struct RateEstimate {
 #[derive(Debug, Clone, Default)]
 pub struct RateMeter {
     settled_ns: u64,
-    open: Option<Reading>,
+    open: Option<ProgressReading>,
     chunks: u32,
     mean: f64,
     squares: f64,
@@ -49,7 +49,7 @@ pub struct RateMeter {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Reading {
+struct ProgressReading {
     at_ns: u64,
     cpu_ns: u64,
     total: f64,
@@ -81,7 +81,7 @@ impl RateMeter {
         let Some(progress) = sample.progress.filter(|_| at_ns >= self.settled_ns) else {
             return SampleOutcome::Nothing;
         };
-        let now = Reading {
+        let now = ProgressReading {
             at_ns,
             cpu_ns: sample.cpu_ns,
             total: progress.total,

@@ -53,7 +53,7 @@ fn arrival(id: u64) -> Event {
 
 /// An event between two samples.
 #[derive(Debug, Clone, Copy)]
-struct Between {
+struct EventBetweenSamples {
     ms: u64,
     comes_or_goes: Option<u64>,
     fails: bool,
@@ -61,11 +61,11 @@ struct Between {
     cpus: u32,
 }
 
-fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Between> {
+fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = EventBetweenSamples> {
     let who = prop_oneof![3 => Just(None), 1 => ids.prop_map(Some)];
     let cpus = prop_oneof![5 => Just(4u32), 1 => 2..4u32];
     (1..300u64, who, any::<bool>(), any::<bool>(), cpus).prop_map(
-        |(ms, comes_or_goes, fails, rings, cpus)| Between {
+        |(ms, comes_or_goes, fails, rings, cpus)| EventBetweenSamples {
             ms,
             comes_or_goes,
             fails,
@@ -76,7 +76,7 @@ fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = Between>
 }
 
 /// The observations of these events, and the policy's decisions.
-fn play(policy: &mut dyn Policy, all: &[Between]) -> Vec<(Observation, Decision)> {
+fn play(policy: &mut dyn Policy, all: &[EventBetweenSamples]) -> Vec<(Observation, Decision)> {
     let mut here = std::collections::BTreeSet::new();
     let mut seen: Vec<(Observation, Decision)> = vec![];
     let (mut at_ns, mut wake_ns, mut scope) = (0, 0, SampleScope::All);
@@ -142,7 +142,7 @@ proptest! {
     /// Without background programs every call is passed through unchanged.
     #[test]
     fn without_background_work_nothing_changes(all in prop::collection::vec(between(1..=3), 1..60), name in prop::sample::select(NAMES.to_vec())) {
-        let all: Vec<_> = all.into_iter().map(|b| Between { rings: false, ..b }).collect();
+        let all: Vec<_> = all.into_iter().map(|b| EventBetweenSamples { rings: false, ..b }).collect();
         let machine = topology(4);
         let mut bare: Box<dyn Policy> = match name {
             "linux" => Box::new(usher_policy::Linux::new(machine.clone())),
@@ -163,7 +163,7 @@ proptest! {
         let shown = std::rc::Rc::clone(&policy.inner().0);
         let mut all = all;
         // Time in which delayed events are delivered.
-        all.extend([Between { ms: 300, comes_or_goes: None, fails: false, rings: false, cpus: 4 }; 6]);
+        all.extend([EventBetweenSamples { ms: 300, comes_or_goes: None, fails: false, rings: false, cpus: 4 }; 6]);
         let seen = play(&mut policy, &all);
         let shown = shown.borrow();
         let own = |id: ProgramId| id.0 <= 3;

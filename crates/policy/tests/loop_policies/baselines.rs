@@ -3,7 +3,7 @@
 //! fixed seats, each on the fluid model.
 
 use usher_model::*;
-use usher_policy::baselines::{Fixed, Lending, Pdpa, Utilisation};
+use usher_policy::baselines::{FixedSeats, Lending, Pdpa, Utilisation};
 use usher_policy::{Casas, Policy};
 
 use crate::shapes::{medium, paper_machine, perfect, poor};
@@ -59,6 +59,6 @@ fn lending_lends_the_seats_of_another_policy_and_takes_them_back() {
 #[test]
 fn fixed_seats_are_the_configured_seats() {
     let seats = [("p1".to_owned(), CpuSet::range(0, 11))].into();
-    let world = after_a_while(&mut Fixed::new(paper_machine(), seats), 1.0);
+    let world = after_a_while(&mut FixedSeats::new(paper_machine(), seats), 1.0);
     assert_eq!((world.mask(1).len(), world.mask(2).len()), (12, 48));
 }

@@ -110,7 +110,7 @@ pub fn profiled(mut truth: TrueProgram, cores_max: u32) -> TrueProgram {
 pub struct World {
     pub at_ns: u64,
     pub usable: CpuSet,
-    programs: BTreeMap<ProgramId, Living>,
+    programs: BTreeMap<ProgramId, RunningProgram>,
     events: Vec<Event>,
     /// Number of following actions that fail.
     pub refuses: u32,
@@ -119,7 +119,7 @@ pub struct World {
     pub log: Vec<(u64, Decision)>,
 }
 
-struct Living {
+struct RunningProgram {
     truth: TrueProgram,
     mask: Option<CpuSet>,
     frozen: bool,
@@ -163,7 +163,7 @@ impl World {
     pub fn arrive(&mut self, truth: TrueProgram) {
         self.events
             .push(Event::Arrived(Box::new(truth.program.clone())));
-        let living = Living {
+        let living = RunningProgram {
             truth,
             mask: None,
             frozen: false,
@@ -228,7 +228,7 @@ impl World {
             usable: self.usable.clone(),
             events: std::mem::take(&mut self.events),
             failed: std::mem::take(&mut self.failed),
-            programs: self.programs.values().map(Living::sample).collect(),
+            programs: self.programs.values().map(RunningProgram::sample).collect(),
             metering: None,
         };
         let decision = policy.decide(&observation);
@@ -303,7 +303,7 @@ impl World {
     }
 }
 
-impl Living {
+impl RunningProgram {
     fn sample(&self) -> ProgramSample {
         ProgramSample {
             id: self.truth.program.id,

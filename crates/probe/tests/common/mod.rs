@@ -33,13 +33,13 @@ pub fn build(dir: &Path) -> PathBuf {
 }
 
 /// A running `burn`, killed when dropped.
-pub struct Burning {
+pub struct BurnProcess {
     pub child: Child,
 }
 
-impl Burning {
+impl BurnProcess {
     /// Starts the program in a new session, so that its autogroup separates it from the other
-    /// tests. The program waits with all its threads for [`Burning::go`].
+    /// tests. The program waits with all its threads for [`BurnProcess::go`].
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -72,7 +72,7 @@ impl Burning {
     }
 }
 
-impl Drop for Burning {
+impl Drop for BurnProcess {
     fn drop(&mut self) {
         // The process group belongs to the program; the program may have ended already.
         let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();

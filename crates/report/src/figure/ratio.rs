@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use crate::data::{MixResult, PolicyRole};
 use crate::figure::svg::{Scale, WIDTH, c, policy_class};
-use crate::stats::{Band, Estimate};
+use crate::stats::{Estimate, NoiseBand};
 use crate::summary;
 use crate::text;
 
@@ -47,7 +47,7 @@ pub fn ratio(mix: &MixResult) -> Markup {
     }
 }
 
-fn axis<'a>(rows: impl Iterator<Item = &'a Estimate>, band: Option<&Band>) -> Scale {
+fn axis<'a>(rows: impl Iterator<Item = &'a Estimate>, band: Option<&NoiseBand>) -> Scale {
     let (mut low, mut high) = (0.95_f64, 1.05_f64);
     for e in rows {
         low = low.min(e.low.unwrap_or(e.value)).min(e.value);
@@ -60,7 +60,7 @@ fn axis<'a>(rows: impl Iterator<Item = &'a Estimate>, band: Option<&Band>) -> Sc
     Scale::new((low - margin, high + margin), (LEFT, WIDTH - RIGHT))
 }
 
-fn noise(x: &Scale, band: &Band, base: f64) -> Markup {
+fn noise(x: &Scale, band: &NoiseBand, base: f64) -> Markup {
     let (left, right) = (x.at(band.low), x.at(band.high));
     html! {
         rect.band x=(c(left)) y=(c(TOP)) width=(c(right - left)) height=(c(base - TOP)) {

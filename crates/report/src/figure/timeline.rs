@@ -6,7 +6,7 @@ use maud::{Markup, html};
 
 use crate::data::{Lender, MixResult, PolicyResult, RoundResult, SpanMode};
 use crate::figure::svg::{Scale, WIDTH, c, program_class, text_width};
-use crate::layout::{Block, Layout, Occupant, Row, layout};
+use crate::layout::{Layout, Occupant, Row, TimelineBlock, layout};
 use crate::text;
 
 const LEFT: f64 = 118.0;
@@ -166,13 +166,13 @@ fn time_axis(axes: &TimelineAxes) -> Markup {
 
 /// Draws one block: a rectangle for a single program, or a pale band for each program that shares
 /// the CPUs.
-fn draw(layout: &Layout, block: &Block, axes: &TimelineAxes) -> Markup {
+fn draw(layout: &Layout, block: &TimelineBlock, axes: &TimelineAxes) -> Markup {
     let (top, height) = axes.span(block.first, block.last);
     let (left, right) = (axes.x.at(block.start_s), axes.x.at(block.end_s));
     let band = height / block.occupants.len() as f64;
     let cpus = cpu_range(layout, block);
     if band < BAND_MIN && all_share(block) {
-        let area = Area {
+        let area = Rectangle {
             left,
             top,
             width: right - left,
@@ -183,7 +183,7 @@ fn draw(layout: &Layout, block: &Block, axes: &TimelineAxes) -> Markup {
     let shared_label = shared_label(block, band, height, right - left);
     html! {
         @for (i, occupant) in block.occupants.iter().enumerate() {
-            @let area = Area { left, top: top + i as f64 * band, width: right - left, height: band };
+            @let area = Rectangle { left, top: top + i as f64 * band, width: right - left, height: band };
             g {
                 title { (tooltip(layout, block, occupant, &cpus)) }
                 (fill(occupant, &area))
@@ -196,12 +196,12 @@ fn draw(layout: &Layout, block: &Block, axes: &TimelineAxes) -> Markup {
     }
 }
 
-fn all_share(block: &Block) -> bool {
+fn all_share(block: &TimelineBlock) -> bool {
     block.occupants.iter().all(|o| o.mode == SpanMode::Shared)
 }
 
 /// One grey rectangle for programs that share CPUs and are too many for bands.
-fn shared_area(layout: &Layout, block: &Block, area: &Area, cpus: &str) -> Markup {
+fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &str) -> Markup {
     let names = block
         .occupants
         .iter()
@@ -215,7 +215,7 @@ fn shared_area(layout: &Layout, block: &Block, area: &Area, cpus: &str) -> Marku
 }
 
 /// The common label of bands that are too thin for their own labels.
-fn shared_label(block: &Block, band: f64, height: f64, width: f64) -> Option<String> {
+fn shared_label(block: &TimelineBlock, band: f64, height: f64, width: f64) -> Option<String> {
     let text = format!(
         "{} share these CPUs",
         text::count(block.occupants.len(), "program")
@@ -224,14 +224,14 @@ fn shared_label(block: &Block, band: f64, height: f64, width: f64) -> Option<Str
     (all_share(block) && block.occupants.len() > 1 && band < LABEL_MIN && fits).then_some(text)
 }
 
-struct Area {
+struct Rectangle {
     left: f64,
     top: f64,
     width: f64,
     height: f64,
 }
 
-fn fill(occupant: &Occupant, area: &Area) -> Markup {
+fn fill(occupant: &Occupant, area: &Rectangle) -> Markup {
     let mode = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "frozen",
         (SpanMode::Shared, _) => "pale",
@@ -250,7 +250,7 @@ fn fill(occupant: &Occupant, area: &Area) -> Markup {
     }
 }
 
-fn label(layout: &Layout, occupant: &Occupant, area: &Area) -> Markup {
+fn label(layout: &Layout, occupant: &Occupant, area: &Rectangle) -> Markup {
     let key = text::key(occupant.program);
     let full = match layout.names.get(occupant.program) {
         Some(name) => format!("{key} {}", text::cut(name, 24)),
@@ -277,13 +277,13 @@ fn label(layout: &Layout, occupant: &Occupant, area: &Area) -> Markup {
     }
 }
 
-fn cpu_range(layout: &Layout, block: &Block) -> String {
+fn cpu_range(layout: &Layout, block: &TimelineBlock) -> String {
     let rows = &layout.rows[block.first..=block.last];
     let set: usher_model::CpuSet = rows.iter().map(|row| row.cpu).collect();
     set.to_string()
 }
 
-fn tooltip(layout: &Layout, block: &Block, occupant: &Occupant, cpus: &str) -> String {
+fn tooltip(layout: &Layout, block: &TimelineBlock, occupant: &Occupant, cpus: &str) -> String {
     let name = |i: usize| layout.names.get(i).map_or("?", String::as_str);
     let how = match (occupant.mode, &occupant.lender) {
         (SpanMode::Frozen, _) => "stopped".to_owned(),

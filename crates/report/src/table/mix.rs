@@ -7,12 +7,12 @@ use comfy_table::Cell;
 use crate::data::{MixResult, PolicyResult, PolicyRole};
 use crate::stats::Estimate;
 use crate::summary as study;
-use crate::table::{Style, coloured, lines, table, verdict_colour};
+use crate::table::{TerminalStyle, coloured, lines, table, verdict_colour};
 use crate::text;
 
 /// ANTT of each policy with interval, ratio to the baseline and abstentions; below it the
 /// conclusion.
-pub fn summary(mix: &MixResult, style: Style) -> String {
+pub fn summary(mix: &MixResult, style: TerminalStyle) -> String {
     let head = [
         "policy",
         "ANTT",
@@ -58,7 +58,7 @@ fn interval(estimate: Option<Estimate>) -> String {
 
 /// NTT of every program (rows) under every policy (columns) over the rounds; green or red if the
 /// interval of the ratio to the baseline excludes 1.
-pub fn ntt(mix: &MixResult, style: Style) -> String {
+pub fn ntt(mix: &MixResult, style: TerminalStyle) -> String {
     let mut head = vec!["program", "best alone"];
     head.extend(mix.policies.iter().map(|p| p.label.as_str()));
     let mut out = table(style, &head, 1..);
@@ -81,7 +81,7 @@ pub fn ntt(mix: &MixResult, style: Style) -> String {
     lines(&out)
 }
 
-fn ntt_cell(policy: &PolicyResult, program: &str, style: Style) -> Cell {
+fn ntt_cell(policy: &PolicyResult, program: &str, style: TerminalStyle) -> Cell {
     let spread = study::spread(&policy.ntts(program));
     let programs = policy.comparison.iter().flat_map(|c| &c.programs);
     let ratio = programs
@@ -101,7 +101,7 @@ fn ntt_cell(policy: &PolicyResult, program: &str, style: Style) -> Cell {
 
 /// Several mixes, one row each, with the ANTT ratios of every candidate; the last row is the
 /// geometric mean over the mixes.
-pub fn mixes(mixes: &[MixResult], style: Style) -> String {
+pub fn mixes(mixes: &[MixResult], style: TerminalStyle) -> String {
     let mut names: Vec<&str> = Vec::new();
     let policies = mixes.iter().flat_map(|m| &m.policies);
     for policy in policies.filter(|p| p.role != PolicyRole::Baseline) {
@@ -125,7 +125,7 @@ pub fn mixes(mixes: &[MixResult], style: Style) -> String {
     lines(&out)
 }
 
-fn ratio_cell(ratio: Option<Estimate>, style: Style) -> Cell {
+fn ratio_cell(ratio: Option<Estimate>, style: TerminalStyle) -> Cell {
     let shown = match ratio {
         Some(e) => match e.low.zip(e.high) {
             Some((low, high)) => format!(

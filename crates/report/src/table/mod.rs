@@ -16,14 +16,14 @@ pub use status::{StatusRow, status};
 
 /// Capabilities of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
+pub struct TerminalStyle {
     /// Whether ANSI colours may be written.
     pub colour: bool,
     /// Number of columns; longer cells are wrapped. `None`: unlimited.
     pub width: Option<u16>,
 }
 
-impl Style {
+impl TerminalStyle {
     /// No colour and no limit: for files, pipes and tests.
     pub const PLAIN: Self = Self {
         colour: false,
@@ -35,7 +35,7 @@ impl Style {
 const LINES: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
 
 /// A table with these headings; the columns in `right` are right-aligned.
-fn table(style: Style, head: &[&str], right: std::ops::RangeFrom<usize>) -> Table {
+fn table(style: TerminalStyle, head: &[&str], right: std::ops::RangeFrom<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(LINES);
     match style.width {
@@ -58,7 +58,7 @@ fn table(style: Style, head: &[&str], right: std::ops::RangeFrom<usize>) -> Tabl
     table
 }
 
-fn coloured(text: impl ToString, style: Style, color: Option<Color>) -> Cell {
+fn coloured(text: impl ToString, style: TerminalStyle, color: Option<Color>) -> Cell {
     let cell = Cell::new(text.to_string());
     match color.filter(|_| style.colour) {
         Some(color) => cell.fg(color),

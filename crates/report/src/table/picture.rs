@@ -13,7 +13,7 @@ use usher_model::Curve;
 use crate::data::{MixResult, RoundResult, SeatSpan, SpanMode};
 use crate::figure::speed_up;
 use crate::figure::svg::Scale;
-use crate::table::Style;
+use crate::table::TerminalStyle;
 use crate::text;
 
 /// Height of the drawing in rows.
@@ -22,7 +22,7 @@ const WIDTH: u16 = 72;
 
 /// A curve in braille: speed-up against cores, with measured points as dots, the line between them,
 /// and the ideal line. At most 72 columns wide.
-pub fn curve(curve: &Curve, style: Style) -> String {
+pub fn curve(curve: &Curve, style: TerminalStyle) -> String {
     let point = |n: f64| Some((n, speed_up(curve, n)?));
     let measured: Vec<_> = curve
         .points()
@@ -109,7 +109,7 @@ fn mark(buffer: &mut Buffer, points: impl Iterator<Item = (f64, f64)>) {
 }
 
 /// Returns the buffer's lines with ANSI sequences for the colours used here.
-fn text_of(buffer: &Buffer, style: Style) -> String {
+fn text_of(buffer: &Buffer, style: TerminalStyle) -> String {
     let mut out = String::new();
     for y in buffer.area.rows() {
         let mut line = String::new();
@@ -141,7 +141,7 @@ fn escape(color: Color) -> &'static str {
 
 /// Seats of a round, one line per program: the number of CPUs over time, in eighths of the machine;
 /// `░` shared, `·` none.
-pub fn seats(mix: &MixResult, round: &RoundResult, style: Style) -> String {
+pub fn seats(mix: &MixResult, round: &RoundResult, style: TerminalStyle) -> String {
     let length = round.length_s();
     if length <= 0.0 {
         return "No seats were recorded.\n".to_owned();

@@ -6,7 +6,7 @@ use comfy_table::Cell;
 use usher_model::Curve;
 
 use crate::figure::speed_up;
-use crate::table::{Style, lines, table};
+use crate::table::{TerminalStyle, lines, table};
 use crate::text;
 
 /// Headings of [`curve_rows`].
@@ -40,7 +40,7 @@ pub fn curve_rows(curve: &Curve) -> Vec<[String; 6]> {
 }
 
 /// The curve as a table.
-pub fn profile(curve: &Curve, style: Style) -> String {
+pub fn profile(curve: &Curve, style: TerminalStyle) -> String {
     let mut out = table(style, &CURVE_HEAD, 0..);
     for row in curve_rows(curve) {
         out.add_row(row.map(Cell::new));

@@ -6,7 +6,7 @@ use comfy_table::{Cell, Color};
 use usher_model::{CpuSet, Progress};
 
 use crate::data::SpanMode;
-use crate::table::{Style, coloured, lines, table};
+use crate::table::{TerminalStyle, coloured, lines, table};
 use crate::text;
 
 /// The present state of a managed program.
@@ -37,7 +37,7 @@ pub struct StatusRow {
 }
 
 /// One line per program.
-pub fn status(rows: &[StatusRow], style: Style) -> String {
+pub fn status(rows: &[StatusRow], style: TerminalStyle) -> String {
     if rows.is_empty() {
         return "No program is managed.".to_owned();
     }

@@ -38,7 +38,7 @@ struct ProgramCheck {
 
 /// The checker's state.
 #[derive(Debug)]
-pub(super) struct Checks {
+pub(super) struct CheckerState {
     pub violation: Option<String>,
     policy: &'static str,
     arrivals: BTreeMap<ProgramId, PlannedArrival>,
@@ -55,7 +55,7 @@ pub(super) struct Checks {
     idle: idle::IdleCheck,
 }
 
-impl Checks {
+impl CheckerState {
     pub fn new(case: &FuzzCase) -> Self {
         let planned = |planned: &PlannedArrival| (planned.arrival.id, planned.clone());
         Self {

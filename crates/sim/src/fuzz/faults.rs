@@ -17,7 +17,7 @@ use usher_model::{
 };
 
 use super::case::{FuzzCase, RUN_NS};
-use super::checks::Checks;
+use super::checks::CheckerState;
 use super::log::{ActionLog, LogEntry};
 use super::{FuzzStats, Violation};
 use crate::actuator::{InjectedFault, SimActError, SimActuator, close, undo};
@@ -50,7 +50,7 @@ pub(super) struct FaultyWorld<'a> {
     /// Departed programs, with the time at which the departure is reported.
     delayed_departures: Vec<(u64, ProgramId)>,
     last_observation: Option<LastObservation>,
-    pub(super) checks: Checks,
+    pub(super) checks: CheckerState,
     log: ActionLog,
     recorder: Option<Recorder<Box<dyn Write>>>,
     /// Whether the daemon was killed between two iterations.
@@ -74,7 +74,7 @@ impl<'a> FaultyWorld<'a> {
             events: Vec::new(),
             delayed_departures: Vec::new(),
             last_observation: None,
-            checks: Checks::new(case),
+            checks: CheckerState::new(case),
             log: ActionLog::default(),
             recorder: None,
             killed: false,

@@ -10,7 +10,7 @@ use usher_policy::{Equal, Policy, Usher};
 use usher_topology::Source;
 
 use super::case::{FaultProbabilities, FuzzCase};
-use super::checks::Checks;
+use super::checks::CheckerState;
 use super::faults::FaultyWorld;
 use crate::actuator::Backend;
 use crate::kernel::Kernel;
@@ -275,7 +275,7 @@ fn detects_lost_work_and_excess_cpu_time() {
     });
     assert_contains(&what, "program 2 did");
     let what = finished(&case, |world| {
-        let mut checks = Checks::new(&case);
+        let mut checks = CheckerState::new(&case);
         // The checker starts now and thus misses the CPU time used so far.
         checks.checked_ns = world.inner.engine().now_ns();
         world.checks = checks;

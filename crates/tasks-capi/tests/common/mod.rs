@@ -31,12 +31,12 @@ use usher_tasks_capi::runtime::{
 pub const OK: c_int = 0;
 
 /// A runtime, destroyed when dropped.
-pub struct Owner(pub *mut RuntimeHandle);
+pub struct OwnedRuntime(pub *mut RuntimeHandle);
 
 // SAFETY: any thread may call a runtime.
-unsafe impl Send for Owner {}
+unsafe impl Send for OwnedRuntime {}
 // SAFETY: as for `Send`, any thread may call a runtime at any time.
-unsafe impl Sync for Owner {}
+unsafe impl Sync for OwnedRuntime {}
 
 /// Returns options for this number of workers under this policy.
 pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
@@ -60,7 +60,7 @@ pub fn runtime_new(options: *const Options) -> (c_int, *mut RuntimeHandle) {
     (code, runtime)
 }
 
-impl Owner {
+impl OwnedRuntime {
     pub fn new(workers: u32) -> Self {
         Self::with(&options(workers, 0, (0, 0)))
     }
@@ -92,7 +92,7 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for OwnedRuntime {
     fn drop(&mut self) {
         // SAFETY: the runtime was created by this value, and is not used after this call.
         let code = unsafe { usher_tasks_runtime_destroy(self.0) };
@@ -100,7 +100,7 @@ impl Drop for Owner {
     }
 }
 
-impl Owner {
+impl OwnedRuntime {
     /// Destroys the runtime. The caller must then forget this value.
     pub fn destroy(&self) -> c_int {
         // SAFETY: the runtime was created by this value; other calls are already in progress.
@@ -246,13 +246,19 @@ pub unsafe extern "C-unwind" fn count(arg: *mut c_void) {
 }
 
 /// Registers a task with an argument of the type that the entry expects.
-pub fn register(of: &Owner, token: u64, times: u32, entry: Entry, arg: *mut c_void) -> c_int {
+pub fn register(
+    of: &OwnedRuntime,
+    token: u64,
+    times: u32,
+    entry: Entry,
+    arg: *mut c_void,
+) -> c_int {
     // SAFETY: the caller passes the argument that the entry expects.
     unsafe { usher_tasks_register(of.0, token, times, Some(entry), arg, 0, 0) }
 }
 
 /// Resolves a token.
-pub fn resolve(of: &Owner, token: u64) -> c_int {
+pub fn resolve(of: &OwnedRuntime, token: u64) -> c_int {
     // SAFETY: the runtime is valid.
     unsafe { usher_tasks_resolve(of.0, token) }
 }

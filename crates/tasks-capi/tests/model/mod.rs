@@ -15,7 +15,7 @@ use usher_tasks_capi::current_task::{Entry, usher_tasks_current, usher_tasks_fai
 use usher_tasks_capi::error::ErrorCode;
 use usher_tasks_capi::runtime::*;
 
-use crate::common::{OK, Owner, ReportLine, failed, options, unregistered, unresolved};
+use crate::common::{OK, OwnedRuntime, ReportLine, failed, options, unregistered, unresolved};
 
 const TOKENS: u64 = 6;
 const T_GROUPS: u32 = 3;
@@ -23,7 +23,7 @@ const S_GROUPS: u32 = 2;
 
 /// The action of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Does {
+enum TaskAction {
     Nothing,
     Fails,
     /// Resolves a token.
@@ -36,8 +36,8 @@ enum Does {
 
 /// A task: its action and its state.
 #[derive(Debug)]
-struct Note {
-    does: Does,
+struct ModelTask {
+    does: TaskAction,
     is_owned: bool,
     ran: AtomicU32,
     discarded: AtomicU32,
@@ -49,17 +49,17 @@ struct Note {
 
 unsafe extern "C-unwind" fn does(arg: *mut c_void) {
     // SAFETY: the machine keeps the notes until the runtime is destroyed.
-    let note = unsafe { &*arg.cast::<Note>() };
+    let note = unsafe { &*arg.cast::<ModelTask>() };
     note.ran.fetch_add(1, Ordering::SeqCst);
     let own = usher_tasks_current();
     // SAFETY: the runtime is that of the calling task, so it lives.
     let code = unsafe {
         match note.does {
-            Does::Nothing => OK,
-            Does::Fails => usher_tasks_fail(c"requested".as_ptr()),
-            Does::Resolves(token) => usher_tasks_resolve(own, token),
-            Does::Waits => usher_tasks_wait(own, ptr::null_mut()),
-            Does::Destroys => usher_tasks_runtime_destroy(own),
+            TaskAction::Nothing => OK,
+            TaskAction::Fails => usher_tasks_fail(c"requested".as_ptr()),
+            TaskAction::Resolves(token) => usher_tasks_resolve(own, token),
+            TaskAction::Waits => usher_tasks_wait(own, ptr::null_mut()),
+            TaskAction::Destroys => usher_tasks_runtime_destroy(own),
         }
     };
     note.code.store(code, Ordering::SeqCst);
@@ -67,13 +67,13 @@ unsafe extern "C-unwind" fn does(arg: *mut c_void) {
 
 unsafe extern "C-unwind" fn discarded(arg: *mut c_void) {
     // SAFETY: the machine keeps the notes until the runtime is destroyed.
-    let note = unsafe { &*arg.cast::<Note>() };
+    let note = unsafe { &*arg.cast::<ModelTask>() };
     note.discarded.fetch_add(1, Ordering::SeqCst);
 }
 
 /// A runtime and its expected state.
 pub struct Machine {
-    owner: Option<Owner>,
+    owner: Option<OwnedRuntime>,
     workers: u32,
     is_paper: bool,
     is_cancelled: bool,
@@ -87,7 +87,7 @@ pub struct Machine {
     failed: Vec<ReportLine>,
     /// The notes are boxed, because tasks point to them.
     #[allow(clippy::vec_box, reason = "tasks point to them")]
-    notes: Vec<Box<Note>>,
+    notes: Vec<Box<ModelTask>>,
 }
 
 impl Machine {
@@ -97,7 +97,7 @@ impl Machine {
         let policy = random.rand_range(0..4) as u32;
         let options = options(workers, policy, (T_GROUPS, S_GROUPS));
         Self {
-            owner: Some(Owner::with(&options)),
+            owner: Some(OwnedRuntime::with(&options)),
             workers,
             is_paper: policy == 1,
             is_cancelled: false,
@@ -136,17 +136,17 @@ impl Machine {
     fn register(&mut self, random: &mut Rand64, token: u64) {
         let kinds = if self.workers == 1 { 5 } else { 4 };
         let does_what = match random.rand_range(0..kinds) {
-            0 => Does::Nothing,
-            1 => Does::Fails,
-            2 => Does::Waits,
-            3 => Does::Destroys,
-            _ => Does::Resolves(random.rand_range(0..TOKENS)),
+            0 => TaskAction::Nothing,
+            1 => TaskAction::Fails,
+            2 => TaskAction::Waits,
+            3 => TaskAction::Destroys,
+            _ => TaskAction::Resolves(random.rand_range(0..TOKENS)),
         };
         let count = [0, 0, 1, 1, 2, 3, u32::MAX][random.rand_range(0..7) as usize];
         let t = [0, 1, T_GROUPS - 1, T_GROUPS, u32::MAX][random.rand_range(0..5) as usize];
         let s = [0, S_GROUPS - 1, S_GROUPS][random.rand_range(0..3) as usize];
         let is_owned = random.rand_range(0..2) == 1;
-        self.notes.push(Box::new(Note {
+        self.notes.push(Box::new(ModelTask {
             does: does_what,
             is_owned,
             ran: AtomicU32::new(0),
@@ -225,13 +225,13 @@ impl Machine {
             }
             self.running = Some(token);
             let code = match self.notes[note].does {
-                Does::Nothing => OK,
-                Does::Fails => {
+                TaskAction::Nothing => OK,
+                TaskAction::Fails => {
                     self.failed.push(failed(token, "requested"));
                     OK
                 }
-                Does::Resolves(other) => self.resolve(other),
-                Does::Waits | Does::Destroys => ErrorCode::Inside as c_int,
+                TaskAction::Resolves(other) => self.resolve(other),
+                TaskAction::Waits | TaskAction::Destroys => ErrorCode::Inside as c_int,
             };
             self.running = None;
             self.notes[note].expected = (1, 0, code);

@@ -21,14 +21,14 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::Inner;
+use super::GraphInner;
 use super::plan::{Counter, DependencyCounters, Plan};
 use crate::error::{Panicked, message};
 use crate::job::JobRef;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use crate::worker::{AbortOnUnwind, Worker};
 
-impl<B: Fn(usize) + Sync> Inner<B> {
+impl<B: Fn(usize) + Sync> GraphInner<B> {
     /// Calls the body of the task, unless another task has panicked.
     #[inline(always)]
     fn call_body(&self, task: u32, worker: &Worker<'_>) {
@@ -72,7 +72,7 @@ const NONE: u32 = u32::MAX;
 /// to the counters of the graph.
 #[inline(always)]
 unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
-    graph: *const Inner<B>,
+    graph: *const GraphInner<B>,
     left: *const C,
     task: u32,
     worker: &Worker<'_>,
@@ -112,7 +112,7 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
 ///
 /// # Safety
 /// The graph lives. The task belongs to the graph and has not ended in this run.
-unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
+unsafe fn end<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) {
     // SAFETY: the caller guarantees that the graph lives. If this task was the last, the graph
     // lives until the latch opens.
     let (done, waiter) = unsafe {
@@ -134,7 +134,7 @@ unsafe fn end<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) {
 /// As [`resolve`].
 #[inline(always)]
 unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
-    graph: *const Inner<B>,
+    graph: *const GraphInner<B>,
     left: *const C,
     task: u32,
     worker: &Worker<'_>,
@@ -154,7 +154,7 @@ unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
 /// the graph, and with `SINGLE_WORKER` no other thread uses them.
 #[inline(always)]
 unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
-    graph: *const Inner<B>,
+    graph: *const GraphInner<B>,
     left: *const C,
     at: &Cell<u32>,
     worker: &Worker<'_>,
@@ -183,9 +183,9 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
 /// # Safety
 /// The graph lives, and the task was not resolved.
 #[cold]
-unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u32 {
-    // SAFETY: guaranteed by the caller. Counters do not move. Atomic access is also correct if no other
-    // thread uses them.
+unsafe fn resume<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) -> u32 {
+    // SAFETY: guaranteed by the caller. Counters do not move. Atomic access is also correct if no
+    // other thread uses them.
     unsafe {
         match &(*graph).plan.pending {
             DependencyCounters::Narrow(counters) => {
@@ -207,7 +207,12 @@ unsafe fn resume<B>(graph: *const Inner<B>, task: u32, worker: &Worker<'_>) -> u
 pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) {
     // SAFETY: guaranteed by the caller. The job lives until it has run, and points to its graph.
     let (graph, at) = unsafe {
-        let graph = job.as_ptr().as_ref().vtable().cast::<Inner<B>>().as_ptr();
+        let graph = job
+            .as_ptr()
+            .as_ref()
+            .vtable()
+            .cast::<GraphInner<B>>()
+            .as_ptr();
         (graph.cast_const(), Cell::new((*graph).task(&job)))
     };
     while at.get() != NONE {

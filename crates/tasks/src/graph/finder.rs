@@ -8,11 +8,11 @@
 
 use std::fmt;
 
-use super::order::{GraphInfo, Order};
+use super::order::{GraphInfo, TaskOrder};
 use super::successors::Successors;
 use crate::dispatch::Groups;
 use crate::pool::T_QUEUES;
-use crate::trials::Trials;
+use crate::trials::AlternativeTrials;
 
 /// Minimum number of tasks for trials. The run times of smaller graphs vary too much, so smaller
 /// graphs run in the declared order only.
@@ -30,20 +30,20 @@ pub(super) struct OrderFinder {
     /// Index of the search used by the last run.
     current: usize,
     /// The order that the groups of the tasks express now.
-    applied: Option<Order>,
+    applied: Option<TaskOrder>,
 }
 
 /// Candidate orders and their trials.
 #[derive(Debug)]
 struct OrderSearch {
-    orders: Vec<Order>,
-    trials: Trials,
+    orders: Vec<TaskOrder>,
+    trials: AlternativeTrials,
     runs: u64,
 }
 
 impl OrderSearch {
-    fn new(orders: Vec<Order>) -> Self {
-        let trials = Trials::new(orders.len());
+    fn new(orders: Vec<TaskOrder>) -> Self {
+        let trials = AlternativeTrials::new(orders.len());
         Self {
             orders,
             trials,
@@ -97,10 +97,10 @@ impl OrderFinder {
         self.after.count() >= TASKS_MIN
     }
 
-    fn default_order(&self) -> Order {
+    fn default_order(&self) -> TaskOrder {
         match self.data.is_empty() {
-            true => Order::Declared,
-            false => Order::Data,
+            true => TaskOrder::Declared,
+            false => TaskOrder::Data,
         }
     }
 
@@ -138,7 +138,7 @@ impl OrderFinder {
         };
         let tasks = self.after.count().max(1) as f64;
         let orders = search.orders.iter().enumerate();
-        let tried = |(alternative, &order): (usize, &Order)| TriedOrder {
+        let tried = |(alternative, &order): (usize, &TaskOrder)| TriedOrder {
             order,
             ns_per_task: search.trials.fastest_ns(alternative).map(|ns| ns / tasks),
         };
@@ -176,14 +176,14 @@ pub struct Explanation {
     /// The orders tried, by expected speed.
     pub orders: Vec<TriedOrder>,
     /// The best order; `None` during the trials, and if groups determine the order.
-    pub chosen: Option<Order>,
+    pub chosen: Option<TaskOrder>,
 }
 
 /// An order and its measured time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TriedOrder {
     /// The order.
-    pub order: Order,
+    pub order: TaskOrder,
     /// Wall time of the fastest run in ns, divided by the number of tasks; `None` if the order was
     /// not tried.
     pub ns_per_task: Option<f64>,
@@ -226,7 +226,7 @@ mod tests {
         let mut finder = OrderFinder::new(after, data, Vec::new());
         // Costs under which one worker is faster in the order of the data, and two workers in the
         // declared order.
-        let fastest = [Order::Data, Order::Declared];
+        let fastest = [TaskOrder::Data, TaskOrder::Declared];
         for _ in 0..50 {
             for workers in [1, 2] {
                 finder.prepare(workers);

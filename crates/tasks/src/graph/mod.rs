@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use builder::GraphBuilder;
 use finder::OrderFinder;
 pub use finder::{Explanation, TriedOrder};
-pub use order::Order;
+pub use order::TaskOrder;
 use plan::Plan;
 use successors::Successors;
 
@@ -32,7 +32,7 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, StoreMut};
 use crate::worker::JobVtable;
 
 #[repr(C)]
-struct Inner<B> {
+struct GraphInner<B> {
     /// The jobs of the graph point to this field, and thus to the whole structure.
     vtable: JobVtable,
     /// Jobs by task number.
@@ -54,11 +54,11 @@ struct Inner<B> {
 
 // SAFETY: the link of a job belongs to the holder of the job, and points to other jobs only while
 // they are ready. All other fields may be sent if the body may.
-unsafe impl<B: Send> Send for Inner<B> {}
+unsafe impl<B: Send> Send for GraphInner<B> {}
 // SAFETY: as for `Send`. Several threads call the body only if it is `Sync`.
-unsafe impl<B: Sync> Sync for Inner<B> {}
+unsafe impl<B: Sync> Sync for GraphInner<B> {}
 
-impl<B> Inner<B> {
+impl<B> GraphInner<B> {
     /// Returns the job of a task that is ready and has no other holder.
     fn job(&self, task: u32) -> JobRef {
         // SAFETY: a job outlives the run, and becomes ready once per run.
@@ -76,7 +76,7 @@ impl<B> Inner<B> {
 pub struct Graph<B> {
     /// The graph's data. An `Arc` and not a `Box`, whose pointer must be unique: the jobs of the
     /// graph also point to the data.
-    inner: Arc<Inner<B>>,
+    inner: Arc<GraphInner<B>>,
     /// Finds an order, for tasks without groups.
     finder: Option<OrderFinder>,
 }
@@ -86,10 +86,10 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         let max_groups = groups
             .iter()
             .fold((0, 0), |(t, s), groups| (t.max(groups.t), s.max(groups.s)));
-        let inner = Arc::new_cyclic(|inner: &Weak<Inner<B>>| {
+        let inner = Arc::new_cyclic(|inner: &Weak<GraphInner<B>>| {
             // SAFETY: the memory is allocated and does not move. It is initialised before jobs run.
             let vtable = unsafe { NonNull::new_unchecked(inner.as_ptr().cast_mut()) }.cast();
-            Inner {
+            GraphInner {
                 vtable: JobVtable {
                     run: chain::run::<B>,
                 },
@@ -115,7 +115,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
     }
 
     /// Returns exclusive access, between two runs.
-    fn inner_mut(&mut self) -> &mut Inner<B> {
+    fn inner_mut(&mut self) -> &mut GraphInner<B> {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner,
             None => unreachable!("a graph has one owner, and tasks know it by pointers"),
@@ -166,7 +166,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
     /// the groups and the order of successors.
     pub(crate) fn find_order(&mut self, workers: usize) {
         let Some(finder) = &mut self.finder else {
-            let Inner { plan, jobs, .. } = self.inner_mut();
+            let GraphInner { plan, jobs, .. } = self.inner_mut();
             if !plan.is_sorted() {
                 plan.sort(&|task| task as u32, &|task| jobs[task].groups().s);
             }

@@ -36,7 +36,7 @@ const STEP_SHARE: usize = 16;
 
 /// An order of a graph's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum TaskOrder {
     /// As declared.
     Declared,
     /// By the addresses of the tasks' data.
@@ -52,7 +52,7 @@ pub enum Order {
     Depth,
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for TaskOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Declared => f.write_str("as declared"),
@@ -77,18 +77,18 @@ pub(super) struct GraphInfo<'a> {
 impl GraphInfo<'_> {
     /// Returns the orders worth trying, without duplicates, sorted by expected speed. `None` if
     /// there is no memory.
-    pub fn orders(&self) -> Option<Vec<Order>> {
+    pub fn orders(&self) -> Option<Vec<TaskOrder>> {
         let mut orders = try_collect(ORDERS_MAX, [])?;
         if has_distinct(self.data) {
-            orders.push(Order::Data);
+            orders.push(TaskOrder::Data);
         }
-        orders.push(Order::Declared);
+        orders.push(TaskOrder::Declared);
         let steps = self.steps()?.into_iter();
-        orders.extend(steps.map(|step| Order::Chains { step }));
+        orders.extend(steps.map(|step| TaskOrder::Chains { step }));
         if has_distinct(self.code) {
-            orders.push(Order::Code);
+            orders.push(TaskOrder::Code);
         }
-        orders.push(Order::Depth);
+        orders.push(TaskOrder::Depth);
         let mut seen: Vec<Vec<u32>> = try_collect(ORDERS_MAX, [])?;
         let mut found = try_collect(ORDERS_MAX, [])?;
         for order in orders {
@@ -102,13 +102,13 @@ impl GraphInfo<'_> {
     }
 
     /// Returns the rank of each task, from 0. `None` if there is no memory.
-    pub fn ranks(&self, order: Order) -> Option<Vec<u32>> {
+    pub fn ranks(&self, order: TaskOrder) -> Option<Vec<u32>> {
         let sequence = match order {
-            Order::Declared => self.declared()?,
-            Order::Data => self.sorted_by(self.data)?,
-            Order::Code => self.sorted_by(self.code)?,
-            Order::Chains { step } => self.chains(step)?,
-            Order::Depth => self.depth_first()?,
+            TaskOrder::Declared => self.declared()?,
+            TaskOrder::Data => self.sorted_by(self.data)?,
+            TaskOrder::Code => self.sorted_by(self.code)?,
+            TaskOrder::Chains { step } => self.chains(step)?,
+            TaskOrder::Depth => self.depth_first()?,
         };
         let mut ranks = try_collect(sequence.len(), repeat_n(0, sequence.len()))?;
         for (rank, &task) in sequence.iter().enumerate() {
@@ -247,8 +247,8 @@ mod tests {
             code: &[],
         };
         let step = ROWS * COLUMNS;
-        assert!(info.orders().unwrap().contains(&Order::Chains { step }));
-        let ranks = info.ranks(Order::Chains { step }).unwrap();
+        assert!(info.orders().unwrap().contains(&TaskOrder::Chains { step }));
+        let ranks = info.ranks(TaskOrder::Chains { step }).unwrap();
         let in_order: Vec<u32> = all()
             .map(|(row, column, stage)| ranks[by_stage(row, column, stage)])
             .collect();
@@ -265,9 +265,9 @@ mod tests {
             code: &[7; ROWS * COLUMNS * STAGES],
         };
         let orders = info.orders().unwrap();
-        assert_eq!(orders[0], Order::Data);
-        assert!(!orders.contains(&Order::Declared) && !orders.contains(&Order::Code));
-        assert!(!orders.contains(&Order::Chains { step: 1 }));
+        assert_eq!(orders[0], TaskOrder::Data);
+        assert!(!orders.contains(&TaskOrder::Declared) && !orders.contains(&TaskOrder::Code));
+        assert!(!orders.contains(&TaskOrder::Chains { step: 1 }));
     }
 
     proptest! {
@@ -283,7 +283,7 @@ mod tests {
             let info = GraphInfo { after: &after, data: &data[..count], code: &data[80 - count..] };
             for order in info.orders().unwrap() {
                 let mut ranks = info.ranks(order).unwrap();
-                if order == Order::Depth {
+                if order == TaskOrder::Depth {
                     prop_assert!(edges.iter().all(|&(a, b)| ranks[a] < ranks[b]));
                 }
                 ranks.sort_unstable();

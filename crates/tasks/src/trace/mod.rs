@@ -15,14 +15,14 @@ use std::sync::Arc;
 use quanta::Clock;
 
 pub use picture::ColorBy;
-pub(crate) use ring::Ring;
+pub(crate) use ring::SpanRing;
 
 use crate::dispatch::Groups;
 use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 
 /// A task that was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct TaskSpan {
     /// Token of the task, or its number in its graph.
     pub task: u64,
     /// Groups of the task: declared groups, or else groups that the runtime found.
@@ -42,7 +42,7 @@ pub struct Trace {
     pub workers: usize,
     /// The recorded tasks, sorted by worker, then by end: a task that runs a graph comes after the
     /// tasks of that graph.
-    pub spans: Vec<Span>,
+    pub spans: Vec<TaskSpan>,
     /// Number of recorded tasks that were overwritten by later tasks.
     pub lost: u64,
 }
@@ -83,7 +83,7 @@ impl Default for Tracer {
 #[derive(Debug)]
 struct RingBuffers {
     clock: Clock,
-    rings: Box<[Ring]>,
+    rings: Box<[SpanRing]>,
 }
 
 impl RingBuffers {
@@ -91,7 +91,7 @@ impl RingBuffers {
         let mut rings = Vec::new();
         rings.try_reserve_exact(workers).ok()?;
         for _ in 0..workers {
-            rings.push(Ring::try_new(spans)?);
+            rings.push(SpanRing::try_new(spans)?);
         }
         Some(Self {
             clock: Clock::new(),
@@ -101,7 +101,7 @@ impl RingBuffers {
 
     /// Returns the number of spans kept per worker.
     fn spans(&self) -> usize {
-        self.rings.first().map_or(0, Ring::kept)
+        self.rings.first().map_or(0, SpanRing::kept)
     }
 }
 
@@ -140,7 +140,7 @@ impl Tracer {
     }
 
     /// Returns the clock and the ring buffer of a worker, if tracing is on.
-    pub fn for_worker(&self, worker: usize) -> Option<(&Clock, &Ring)> {
+    pub fn for_worker(&self, worker: usize) -> Option<(&Clock, &SpanRing)> {
         // The acquire operation makes buffers visible that were allocated before tracing began.
         if !self.is_on.load(Ordering::Acquire) {
             return None;
@@ -163,7 +163,7 @@ impl Tracer {
             workers,
         })?;
         current.raw = buffers.clock.raw();
-        current.from = buffers.rings.iter().map(Ring::written).collect();
+        current.from = buffers.rings.iter().map(SpanRing::written).collect();
         current.max_spans = spans_per_worker;
         let at = Arc::as_ptr(&buffers).cast_mut();
         self.buffers.store(at, Ordering::Release);
@@ -192,7 +192,7 @@ impl Tracer {
                     .delta_as_nanos(current.raw, raw.max(current.raw))
             };
             trace.lost += read.lost;
-            trace.spans.extend(read.spans.iter().map(|words| Span {
+            trace.spans.extend(read.spans.iter().map(|words| TaskSpan {
                 task: words[0],
                 groups: Groups::unpacked(words[1]),
                 worker,
@@ -216,14 +216,14 @@ impl Tracer {
 /// A running task. Its span is written when this guard is dropped.
 pub(crate) struct SpanGuard<'a> {
     clock: &'a Clock,
-    ring: &'a Ring,
+    ring: &'a SpanRing,
     task: u64,
     groups: Groups,
     start: u64,
 }
 
 impl<'a> SpanGuard<'a> {
-    pub fn begin((clock, ring): (&'a Clock, &'a Ring), task: u64, groups: Groups) -> Self {
+    pub fn begin((clock, ring): (&'a Clock, &'a SpanRing), task: u64, groups: Groups) -> Self {
         Self {
             clock,
             ring,

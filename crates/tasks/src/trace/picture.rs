@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text, Title};
 
-use super::{Span, Trace};
+use super::{TaskSpan, Trace};
 
 /// The kind of groups that colours represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,14 +134,14 @@ impl Trace {
     }
 }
 
-fn number(span: &Span, color_by: ColorBy) -> u32 {
+fn number(span: &TaskSpan, color_by: ColorBy) -> u32 {
     match color_by {
         ColorBy::T => span.groups.t,
         ColorBy::S => span.groups.s,
     }
 }
 
-fn draw_row(spans: &[Span], y: f64, color_by: ColorBy, axis: Axis) -> Group {
+fn draw_row(spans: &[TaskSpan], y: f64, color_by: ColorBy, axis: Axis) -> Group {
     let mut group = Group::new();
     let mut open: Option<Bar> = None;
     for span in spans {
@@ -171,7 +171,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn of(span: &Span, color_by: ColorBy, axis: Axis) -> Self {
+    fn of(span: &TaskSpan, color_by: ColorBy, axis: Axis) -> Self {
         Self {
             from: axis.x(span.start_ns),
             to: axis.x(span.end_ns),
@@ -289,7 +289,7 @@ mod tests {
     use crate::dispatch::Groups;
 
     fn trace(spans: &[(u64, u32, usize, u64, u64)]) -> Trace {
-        let span = |&(task, t, worker, start_ns, end_ns): &(u64, u32, usize, u64, u64)| Span {
+        let span = |&(task, t, worker, start_ns, end_ns): &(u64, u32, usize, u64, u64)| TaskSpan {
             task,
             groups: Groups::new(t, 1),
             worker,

@@ -22,7 +22,7 @@ pub(crate) type SpanWords = [u64; WORDS];
 /// The latest spans of a worker.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Ring {
+pub(crate) struct SpanRing {
     words: Box<[AtomicU64]>,
     /// Number of spans ever written.
     written: AtomicU64,
@@ -39,7 +39,7 @@ pub(crate) struct RingContents {
     pub lost: u64,
 }
 
-impl Ring {
+impl SpanRing {
     /// Creates a buffer for this number of spans; `None` if there is no memory.
     pub fn try_new(spans: usize) -> Option<Self> {
         if spans > SPANS_MAX {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_latest_spans_are_kept() {
-        let ring = Ring::try_new(3).unwrap();
+        let ring = SpanRing::try_new(3).unwrap();
         (0..3).for_each(|number| ring.write(span(number)));
         let read = ring.try_read(0, 3).unwrap();
         assert_eq!((read.spans, read.lost), ((0..3).map(span).collect(), 0));
@@ -139,9 +139,11 @@ mod tests {
         assert_eq!(ring.try_read(10, 3), Some(RingContents::default()));
         let read = ring.try_read(3, 1).unwrap();
         assert_eq!((read.spans, read.lost), (vec![span(9)], 6));
-        assert!(Ring::try_new(SPANS_MAX + 1).is_none() && Ring::try_new(usize::MAX).is_none());
+        assert!(
+            SpanRing::try_new(SPANS_MAX + 1).is_none() && SpanRing::try_new(usize::MAX).is_none()
+        );
         for spans in [1, 3, 4, 1000] {
-            let words = Ring::try_new(spans).unwrap().words.len();
+            let words = SpanRing::try_new(spans).unwrap().words.len();
             assert_eq!(words, (spans + 1) * WORDS, "32 bytes a span, and one more");
         }
     }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use super::{NO_OWNER, Worker, WorkerShared, some};
 use crate::job::{Chain, Job, JobRef};
-use crate::places::Distance;
+use crate::places::WorkerDistance;
 use crate::pool::kept;
 use crate::sync::Ordering;
 
@@ -218,7 +218,7 @@ impl Worker<'_> {
         let mut near = registry.places.near(self.index).iter();
         let found = near
             .find_map(|&(other, distance)| Some((take(&registry.worker_shared[other])?, distance)));
-        let (chain, distance): (_, Distance) = found?;
+        let (chain, distance): (_, WorkerDistance) = found?;
         self.counts().steals[distance as usize].add(1);
         self.last_steal.set(Some(Instant::now()));
         Some(chain)

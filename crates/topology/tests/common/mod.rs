@@ -18,12 +18,12 @@ pub fn fixtures() -> PathBuf {
 }
 
 /// An unpacked fixture: a sysfs tree, or an XML file with the fixture's name.
-pub struct Unpacked {
+pub struct UnpackedFixture {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
 }
 
-pub fn unpack(file: &str) -> Unpacked {
+pub fn unpack(file: &str) -> UnpackedFixture {
     let dir = tempfile::tempdir().unwrap();
     let mut input = GzDecoder::new(fs::File::open(fixtures().join(file)).unwrap());
     let (name, is_tree) = match file.strip_suffix(".tar.gz") {
@@ -38,7 +38,7 @@ pub fn unpack(file: &str) -> Unpacked {
         input.read_to_end(&mut xml).unwrap();
         fs::write(&path, xml).unwrap();
     }
-    Unpacked { _dir: dir, path }
+    UnpackedFixture { _dir: dir, path }
 }
 
 /// All fixtures, by file name, loaded once.

@@ -309,7 +309,7 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
 /// States of an engine for tests.
 #[cfg(test)]
 pub mod samples {
-    use usher_act::{CgroupPlacement, Description, YieldMethod};
+    use usher_act::{ActDescription, CgroupPlacement, YieldMethod};
     use usher_model::{Plan, ProgramId};
 
     use super::*;
@@ -350,7 +350,7 @@ pub mod samples {
     pub fn status(programs: Vec<ProgramStatus>, topology: &Topology) -> Status {
         Status {
             policy: "usher".to_owned(),
-            acting: Description {
+            acting: ActDescription {
                 placement: CgroupPlacement::Descent,
                 yielding: YieldMethod::Autogroup,
                 reasons: Vec::new(),

@@ -2,7 +2,7 @@
 //! Converts the engine's state (`Status`) to the types of the Varlink interface. Values that do not
 //! exist in the interface, such as a seat of all CPUs without a mask, are resolved here.
 
-use usher_act::Description;
+use usher_act::ActDescription;
 use usher_host::engine::{BackgroundStatus, ProgramStatus, Status, TimedNote};
 use usher_model::{CpuSet, Loan, SeatMode};
 
@@ -40,7 +40,7 @@ pub fn state(status: &Status) -> api::State {
 }
 
 /// Returns how programs get cgroups.
-fn placing(acting: &Description) -> api::Placing {
+fn placing(acting: &ActDescription) -> api::Placing {
     api::Placing {
         placement: acting.placement.to_string(),
         yielding: acting.yielding.to_string(),

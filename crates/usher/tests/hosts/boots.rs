@@ -136,7 +136,7 @@ fn run(boot: &Boot) -> Result<(), Failed> {
         cache: std::env::var_os("USHER_LAB_CACHE").map(Into::into),
     };
     println!("== {} on {MACHINE}", boot.name);
-    let mut output = Output::default();
+    let mut output = GuestOutput::default();
     let outcome = guest.run(&mut output)?;
     println!(
         "== up in {} ms, checked in {} ms",
@@ -200,12 +200,12 @@ fn needs_containers(name: &str) -> bool {
 
 /// Prints the output of a guest and collects `docs/hosts.md` and `docs/guest-session.md`.
 #[derive(Default)]
-struct Output {
+struct GuestOutput {
     table: String,
     session: String,
 }
 
-impl Write for Output {
+impl Write for GuestOutput {
     /// Writes one line: the lab passes whole lines.
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(line);
@@ -224,7 +224,7 @@ impl Write for Output {
     }
 }
 
-impl Output {
+impl GuestOutput {
     /// Writes the documents. Fails if the table has changed. A changed session is no failure,
     /// because its figures differ each time.
     fn compare(&self) -> Result<(), Failed> {

@@ -166,7 +166,7 @@ pub fn sched_is_refused_in_one_line() {
 
 /// The state of a container's program before an attach, which a detach must restore.
 #[derive(Debug, PartialEq, Eq)]
-struct Before {
+struct ContainerState {
     cgroup: PathBuf,
     cpuset: Option<String>,
     quota: Option<String>,
@@ -174,7 +174,7 @@ struct Before {
     priority: (i32, i32),
 }
 
-impl Before {
+impl ContainerState {
     fn of(program: &Program) -> Self {
         Self {
             cgroup: program.cgroup(),
@@ -205,7 +205,7 @@ pub fn attach_from_outside_keeps_the_cgroup() {
             Some(Program { pid })
         });
         payload.has_threads(3);
-        let before = Before::of(&payload);
+        let before = ContainerState::of(&payload);
         let allowed: CpuSet = "0-3".parse().unwrap();
         assert_eq!(before.mask.as_ref(), Some(&allowed), "{before:?}");
         assert_eq!(before.quota.as_deref(), Some("200000 100000"));
@@ -215,7 +215,7 @@ pub fn attach_from_outside_keeps_the_cgroup() {
         assert_eq!(payload.cgroup(), before.cgroup);
         shell.run(&format!("usher detach {}", payload.pid)).ok();
         wait_for("the payload's state before the attach", || {
-            (Before::of(&payload) == before).then_some(())
+            (ContainerState::of(&payload) == before).then_some(())
         });
         drop(payload);
         wait_for("the container to end", || {

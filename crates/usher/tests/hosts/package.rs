@@ -27,9 +27,9 @@ const OTHERS: &str = "-path /home -o -path /root -o -path /var/log -o -path /var
 
 /// Hides the installed programs and units while it lives, because they take precedence over those
 /// of the packages.
-struct Hidden;
+struct HiddenInstallation;
 
-impl Hidden {
+impl HiddenInstallation {
     const DIRS: [&str; 2] = ["/usr/local/bin", "/usr/local/lib/systemd"];
 
     fn new() -> Self {
@@ -42,7 +42,7 @@ impl Hidden {
     }
 }
 
-impl Drop for Hidden {
+impl Drop for HiddenInstallation {
     fn drop(&mut self) {
         for dir in Self::DIRS {
             root(&format!("umount {dir}"));
@@ -69,7 +69,7 @@ fn seat_all() {
 /// Checks all four packages: the service is enabled and runs, an upgrade keeps programs, removal
 /// releases them, and a purge leaves nothing.
 pub fn installs_upgrades_and_purges() {
-    let _hidden = Hidden::new();
+    let _hidden = HiddenInstallation::new();
     seat_all();
     let before = files();
     root(&format!("{APT} install {DEBS}/*.deb")).ok();
@@ -140,7 +140,7 @@ fn is_clean(before: &BTreeSet<String>) {
 
 /// Runs one session of root and alice with the package, and records it for `docs/guest-session.md`.
 pub fn a_whole_session() {
-    let _hidden = Hidden::new();
+    let _hidden = HiddenInstallation::new();
     let before = files();
     let mut log = Log::new(HEAD);
     let mut system = Shell::of("root");

@@ -10,9 +10,9 @@ use crate::common::{World, wait_for};
 use crate::seats::{Programs, machine, seated};
 
 /// Brings CPUs back online, even if a check fails.
-struct Online(CpuSet);
+struct OnlineGuard(CpuSet);
 
-impl Drop for Online {
+impl Drop for OnlineGuard {
     fn drop(&mut self) {
         switch(&self.0, "1");
     }
@@ -38,7 +38,7 @@ pub fn seats_follow_online_cpus() {
     // for each program.
     let can_go = seats.iter().filter(|seat| !seat.contains(0));
     let lost = can_go.min_by_key(|seat| seat.len()).unwrap().clone();
-    let back = Online(lost.clone());
+    let back = OnlineGuard(lost.clone());
     switch(&lost, "0");
     let left = machine();
     assert_eq!(left.all_cpus(), whole.all_cpus().minus(&lost));
@@ -72,7 +72,7 @@ pub fn seats_follow_online_cpus() {
 pub fn cpus_that_come_later_are_used() {
     let whole = machine();
     let late = whole.domains.last().unwrap().cpus.clone();
-    let back = Online(late.clone());
+    let back = OnlineGuard(late.clone());
     switch(&late, "0");
     let left = machine();
     let mut world = World::new();

@@ -18,12 +18,12 @@ use crate::load::Loop;
 const ROUNDS: u64 = 1000;
 
 /// A running `usher sched stats` with a command that ends on request.
-struct Counting {
+struct StatsCommand {
     stats: Child,
     says: BufReader<ChildStdout>,
 }
 
-impl Counting {
+impl StatsCommand {
     fn start(world: &World) -> Self {
         let words = ["sched", "stats", "--json", "--", "sh", "-c", "echo; cat"];
         let mut stats = world.usher(&words);
@@ -48,7 +48,7 @@ impl Counting {
 }
 
 fn counted(world: &World, meanwhile: impl FnOnce()) -> (u64, Value) {
-    let counting = Counting::start(world);
+    let counting = StatsCommand::start(world);
     meanwhile();
     let actual = counting.end();
     assert_eq!(actual["scheduler"], Value::Null, "the kernel's own");

@@ -50,12 +50,12 @@ impl Drop for Cgroup {
 }
 
 /// A loop on CPU 0 in a cgroup of its own.
-struct Busy {
+struct LoopInCgroup {
     looping: Loop,
     _cgroup: Cgroup,
 }
 
-impl Busy {
+impl LoopInCgroup {
     fn start(name: &str, ((file, value), nice): Weight) -> Self {
         let cgroup = Cgroup::new(name);
         fs::write(cgroup.0.join(file), value).unwrap();
@@ -76,7 +76,7 @@ impl Busy {
 /// other cgroups.
 const NOTICED_NS: u64 = 1_500_000_000;
 
-fn share_of_the_second(first: &Busy, second: &Busy) -> f64 {
+fn share_of_the_second(first: &LoopInCgroup, second: &LoopInCgroup) -> f64 {
     let ran_for = |due_ns: u64| {
         let before = [first.ran_ns(), second.ran_ns()];
         wait_for("two loops to have run", || {
@@ -112,8 +112,8 @@ pub fn divide_a_cpu() {
     fs::write(format!("{CGROUPS}/cgroup.subtree_control"), "+cpu").unwrap();
     let running = Running::start(&world);
     for (light, heavy, has) in PAIRS {
-        let light = Busy::start("light", light);
-        let heavy = Busy::start("heavy", heavy);
+        let light = LoopInCgroup::start("light", light);
+        let heavy = LoopInCgroup::start("heavy", heavy);
         let share = share_of_the_second(&light, &heavy);
         assert!(has.contains(&share), "{share}");
     }

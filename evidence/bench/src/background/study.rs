@@ -7,7 +7,7 @@
 //! cell's band is the same for pairs of two runs of the foreground alone.
 
 use serde::{Deserialize, Serialize};
-use usher_report::stats::{self, Band, Estimate, Statistic};
+use usher_report::stats::{self, Estimate, NoiseBand, Statistic};
 
 use super::experiments::Cell;
 use super::treatments::BackgroundMethod;
@@ -107,7 +107,7 @@ pub struct CellResult {
 
 impl CellResult {
     /// The noise: the interval of the ratios of two runs of the foreground alone.
-    pub fn band(&self) -> Option<Band> {
+    pub fn band(&self) -> Option<NoiseBand> {
         let alone = self.of(BackgroundMethod::Alone)?;
         let pairs: Vec<_> = alone
             .pairs

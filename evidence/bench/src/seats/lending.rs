@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use usher_act::ActConfig;
-use usher_host::engine::{AdoptOptions, Change, Engine, EngineConfig, LogEntry, ProfileUse};
+use usher_host::engine::{AdoptOptions, Engine, EngineConfig, LogChange, LogEntry, ProfileUse};
 use usher_host::launch::{LaunchSpec, Stream};
 use usher_model::{CurvePoint, ProgramId, ProgramKey, ProgressSource};
 use usher_report::stats;
@@ -154,7 +154,7 @@ fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     let mut spans = Vec::new();
     let mut since = None;
     for entry in log {
-        let Change::Placed { program, placement } = &entry.change else {
+        let LogChange::Placed { program, placement } = &entry.change else {
             continue;
         };
         if *program != ProgramId(2) {
