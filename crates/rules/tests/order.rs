@@ -229,6 +229,34 @@ fn turns_last_as_long_as_set() {
     }
 }
 
+/// The thread whose turn lasts is charged after each slice, as another thread waits.
+#[test]
+fn thread_is_charged_when_its_turn_continues() {
+    let mut rig = one_cpu();
+    let threads = [1, 2].map(|mm| {
+        let thread = rig.add(mm, [0]);
+        make_computing(&mut rig, thread);
+        thread
+    });
+    threads.iter().for_each(|&thread| rig.wake(thread));
+    rig.pass(100 * SLICE);
+    let mut continued = 0;
+    for _ in 0..40 {
+        let running = rig.running[0];
+        let kept = rig.tally().turns_kept;
+        let before = running.map(|thread| rig.task(thread).vtime);
+        rig.pass(SLICE);
+        if rig.tally().turns_kept > kept && running == rig.running[0] {
+            let thread = running.unwrap_or_default();
+            let state = rig.task(thread);
+            assert_eq!(state.uncharged_ns, 0);
+            assert!(before.is_some_and(|before| state.vtime.wrapping_sub(before) >= SLICE));
+            continued += 1;
+        }
+    }
+    assert!(continued > 5, "{continued}");
+}
+
 /// A thread that runs alone owes nothing when another one begins.
 #[test]
 fn thread_that_ran_alone_keeps_its_share() {

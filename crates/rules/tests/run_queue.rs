@@ -74,11 +74,16 @@ fn queue_has_a_seat_until_seats_change() {
     assert!(!llc_rq.is_seated(after, 2), "no thread waits");
 }
 
+/// Whether the seats change. Queues of one version with several seats need rare changes.
+fn change() -> impl Strategy<Value = bool> {
+    prop_oneof![Just(0.0), Just(0.02), Just(0.5)].prop_flat_map(proptest::bool::weighted)
+}
+
 proptest! {
     /// A queue is excluded for a seat only if all its threads have that seat.
     #[test]
     fn queue_has_a_seat_only_if_all_threads_have_it(
-        waiters in proptest::collection::vec((0..60_u64, 0..3_u64, any::<bool>(), 0..9_usize), 1..200),
+        waiters in proptest::collection::vec((0..60_u64, 0..3_u64, change(), 0..9_usize), 1..200),
     ) {
         let mut llc_rq = LlcRunQueue::default();
         let mut waiting: Vec<(usize, NewWaiter)> = Vec::new();

@@ -196,11 +196,73 @@ fn borrowers_share_cores_with_borrowers_only() {
     rig.pass(100 * MS);
     assert!(rig.is_idle(5), "beside the owner");
     assert_eq!(cpu_of(&rig, owner), Some(4));
+    // A second owner leaves its CPU beside the first.
+    let second = start(&mut rig, B, 5);
+    let on_borrowers_core = cpu_of(&rig, second).is_some_and(|cpu| cpu >= 6);
+    assert!(
+        on_borrowers_core,
+        "the CPU of a borrower comes before a shared core"
+    );
+    rig.stop(second);
+    let beside = add_on(&mut rig, B, 5, set([5]));
+    rig.wake(beside);
+    assert_eq!(cpu_of(&rig, beside), Some(5));
+    rig.stop(beside);
+    assert!(rig.is_idle(5), "threads of A wait");
     rig.stop(owner);
     assert_eq!(rig.running.iter().flatten().count(), 8);
     // The owner returns, and its sibling keeps its borrower for its slice at most.
     rig.wake(owner);
     assert!(cpu_of(&rig, owner).is_some_and(|cpu| cpu >= 4));
+}
+
+/// A waiting owner that may run on more CPUs preempts a borrower there.
+#[test]
+fn waiting_owner_reclaims_a_cpu_that_its_mask_gains() {
+    let mut rig = halves(Shape(1, 1, 4, 1));
+    let owner = add_on(&mut rig, B, 2, set([2]));
+    rig.wake(owner);
+    let of_a: Vec<usize> = (0..3).map(|_| start(&mut rig, A, 0)).collect();
+    assert_eq!(cpu_of(&rig, of_a[2]), Some(3));
+    let waiter = add_on(&mut rig, B, 2, set([2]));
+    rig.wake(waiter);
+    rig.pass(MS / 10);
+    let waiter = if cpu_of(&rig, waiter).is_none() {
+        waiter
+    } else {
+        owner
+    };
+    assert_eq!(rig.state(waiter), State::Waiting);
+    let all = set(rig.all());
+    rig.threads[waiter].cpus = all;
+    rig.sched.set_cpus(rig.threads[waiter].id, &all);
+    rig.settle();
+    assert_eq!(cpu_of(&rig, waiter), Some(3));
+    assert_eq!(rig.state(of_a[2]), State::Waiting);
+}
+
+/// Wherever the threads before it had their seats.
+#[test]
+fn pinned_thread_waits_in_the_llc_of_its_cpu() {
+    for cpu in [0, 1, 2, 3] {
+        let mut rig = halves(Shape(1, 2, 2, 1));
+        for cpu in rig.all() {
+            rig.start(1, [cpu]);
+        }
+        for cgroup in [A, B, A] {
+            let other = add(&mut rig, cgroup, cpu);
+            rig.wake_by(other, 0);
+            let thread = rig.add(2, [cpu]);
+            rig.wake_by(thread, 0);
+            let llc = rig.shape.llc_of(cpu);
+            let counts = [0, 1].map(|llc| rig.sched.llc(llc).waiting + rig.sched.llc(llc).urgent);
+            rig.stop(thread);
+            let without = [0, 1].map(|llc| rig.sched.llc(llc).waiting + rig.sched.llc(llc).urgent);
+            assert!(counts[llc] >= without[llc], "{counts:?} {without:?}");
+            assert_eq!(counts[1 - llc], without[1 - llc], "CPU {cpu}");
+            rig.stop(other);
+        }
+    }
 }
 
 /// A running thread becomes a borrower when its seat moves away, at the next tick.

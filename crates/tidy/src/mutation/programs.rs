@@ -20,8 +20,8 @@ const OTHERS: [&str; 5] = ["balance", "latency", "levels", "select_cpu", "share"
 const VARIABLE: &str = "USHER_HOST_SCHED";
 /// Tests that take less than this run in one process.
 const QUICK: Duration = Duration::from_millis(150);
-/// Tests that take less than this run first.
-const LONG: Duration = Duration::from_secs(1);
+/// Tests that take less time than this run first, with a library that compiles quickly.
+const LONG: Duration = Duration::from_secs(4);
 /// Time limit of a unit, in addition to ten times the time that the original takes.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Address space of a test program, in KiB: a mutant may allocate without end.

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads of several LLCs: balance, and steals by CPUs without a thread.
+
+mod common;
+
+use common::rig::{Rig, Shape, State, WHY_STOLEN, set};
+use common::{MS, SETTINGS};
+
+/// Starts threads that compute on a CPU, and then lets them run on `cpus`.
+fn crowd(rig: &mut Rig, count: usize, first: usize, cpus: &[usize]) -> Vec<usize> {
+    let cpus = set(cpus.iter().copied());
+    let threads: Vec<usize> = (0..count).map(|_| rig.start(1, [first])).collect();
+    for &thread in &threads {
+        rig.threads[thread].cpus = cpus;
+        rig.sched.set_cpus(rig.threads[thread].id, &cpus);
+    }
+    rig.settle();
+    threads
+}
+
+/// CPU time of each thread in a period, in per cent of the period.
+fn shares(rig: &mut Rig, threads: &[usize], ms: u64) -> Vec<u64> {
+    let before: Vec<u64> = threads.iter().map(|&thread| rig.ran_ns(thread)).collect();
+    rig.pass(ms * MS);
+    let ran = threads
+        .iter()
+        .zip(before)
+        .map(|(&thread, before)| rig.ran_ns(thread) - before);
+    ran.map(|ran| 100 * ran / (ms * MS)).collect()
+}
+
+/// Three threads on two LLCs rotate within a node, and stay where they are across nodes.
+#[test]
+fn odd_thread_rotates_within_a_node() {
+    for shape in [
+        Shape(2, 2, 1, 1),
+        Shape(3, 2, 1, 1),
+        Shape(1, 4, 1, 1),
+        Shape(8, 8, 1, 1),
+    ] {
+        let cpus = shape.cpus();
+        for (a, b) in [
+            (0, 1),
+            (1, 0),
+            (2, 3),
+            (1, 2),
+            (3, 0),
+            (cpus - 2, cpus - 1),
+            (cpus - 1, 1),
+        ] {
+            let mut rig = Rig::new(shape);
+            for cpu in rig.all().filter(|&cpu| cpu != a && cpu != b) {
+                rig.start(2, [cpu]);
+            }
+            let threads = crowd(&mut rig, 3, a, &[a, b]);
+            rig.pass(2_000 * MS);
+            let stolen = rig.tally().stolen;
+            let shares = shares(&mut rig, &threads, 12_000);
+            let (least, most) = (shares.iter().min(), shares.iter().max());
+            let is_near = shape.node_of(a) == shape.node_of(b);
+            assert_eq!(
+                least >= Some(&50) && most <= Some(&85),
+                is_near,
+                "{shape:?} {a} {b}: {shares:?}"
+            );
+            assert_eq!(
+                rig.tally().stolen > stolen + 2,
+                is_near,
+                "{shape:?} {a} {b}"
+            );
+        }
+    }
+}
+
+/// Across nodes, a thread moves if the other LLC has two more per CPU.
+#[test]
+fn crowded_node_sends_threads_to_another() {
+    let mut rig = Rig::new(Shape(2, 1, 2, 1));
+    let threads = crowd(&mut rig, 12, 0, &[0, 1, 2, 3]);
+    rig.pass(4_000 * MS);
+    let waiting = [0, 1].map(|llc| rig.sched.llc(llc).waiting);
+    assert!(waiting[0].abs_diff(waiting[1]) <= 2, "{waiting:?}");
+    rig.check(false);
+    let shares = shares(&mut rig, &threads, 6_000);
+    assert!(
+        shares.iter().all(|&share| (22..=50).contains(&share)),
+        "{shares:?}"
+    );
+}
+
+/// Threads that sleep balance too: no CPU has a runnable previous thread.
+#[test]
+fn llcs_balance_threads_that_sleep() {
+    let mut rig = Rig::new(Shape(1, 2, 1, 1));
+    let crowd = crowd(&mut rig, 13, 0, &[0, 1]);
+    // They all wait for CPU 0, and CPU 1 has two other threads.
+    let pinned = [rig.start(2, [1]), rig.start(2, [1])];
+    let mut ran = vec![0_u64; rig.threads.len()];
+    for _ in 0..3_000 {
+        rig.pass(2 * MS);
+        // A thread ends its burst, and begins the next one when another thread has run.
+        for cpu in 0..2 {
+            if let Some(thread) = rig.running[cpu] {
+                ran[thread] += 1;
+                rig.stop(thread);
+                rig.wake(thread);
+            }
+        }
+    }
+    rig.check(false);
+    let waiting = [0, 1].map(|llc| rig.sched.llc(llc).waiting + rig.sched.llc(llc).urgent);
+    assert!(waiting[0].abs_diff(waiting[1]) <= 2, "{waiting:?}");
+    assert!(rig.tally().stolen > 0);
+    assert!(
+        crowd.iter().chain(&pinned).all(|&thread| ran[thread] > 100),
+        "{ran:?}"
+    );
+}
+
+/// Urgent threads of another LLC count as load, and are taken first.
+#[test]
+fn busy_llc_takes_urgent_threads_of_a_crowded_one() {
+    let mut rig = Rig::new(Shape(1, 2, 1, 1));
+    let urgent: Vec<usize> = (0..8).map(|mm| rig.add(mm + 10, [0, 1])).collect();
+    for &thread in &urgent {
+        for _ in 0..4 {
+            rig.wake_by(thread, 1);
+            rig.pass(MS / 20);
+            rig.stop(thread);
+            rig.pass(5 * MS);
+        }
+    }
+    let long = rig.start(1, [0]);
+    rig.pass(200 * MS);
+    let busy = rig.start(2, [1]);
+    rig.pass(20 * MS);
+    for &thread in &urgent {
+        // Each of them last ran on CPU 1.
+        let cpus = set([1]);
+        rig.sched.set_cpus(rig.threads[thread].id, &cpus);
+        rig.wake(thread);
+        rig.threads[thread].cpus = set([0, 1]);
+        if rig.state(thread) == State::Waiting {
+            rig.sched.set_cpus(rig.threads[thread].id, &set([0, 1]));
+        }
+    }
+    assert!(rig.sched.llc(1).urgent > 3, "{:?}", rig.sched.llc(1));
+    rig.began.clear();
+    rig.pass(60 * MS);
+    let taken = rig
+        .began
+        .iter()
+        .filter(|(thread, cpu)| *cpu == 0 && urgent.contains(thread));
+    assert!(taken.count() > 0, "{:?}", rig.began);
+    assert!(matches!(rig.state(long), State::On(0) | State::Waiting));
+    assert!(rig.ran_ns(busy) > 0);
+}
+
+/// The nearest LLC in the order of their numbers, and each LLC once.
+#[test]
+fn idle_cpu_steals_from_the_next_llc() {
+    for llcs in [2, 3, 6] {
+        for (idle, from) in (0..llcs).flat_map(|a| (0..llcs).map(move |b| (a, b))) {
+            if idle == from {
+                continue;
+            }
+            let mut rig = Rig::new(Shape(1, llcs, 1, 1));
+            let busy: Vec<usize> = rig.all().map(|cpu| rig.start(1, [cpu])).collect();
+            let waiter = rig.start(2, [from]);
+            let cpus = set([idle, from]);
+            rig.threads[waiter].cpus = cpus;
+            rig.sched.set_cpus(rig.threads[waiter].id, &cpus);
+            rig.pass(20 * SETTINGS.slice_ns);
+            if rig.state(waiter) != State::Waiting {
+                continue;
+            }
+            let was_there = rig.task(waiter).llc as usize == from;
+            rig.stop(busy[idle]);
+            assert_eq!(
+                rig.state(waiter),
+                State::On(idle),
+                "{llcs} LLCs, {from} to {idle}"
+            );
+            assert!(!was_there || rig.task(waiter).why == WHY_STOLEN);
+            assert_eq!(rig.task(waiter).llc as usize, idle);
+        }
+    }
+}
+
+/// Clocks of LLCs are independent: a thread keeps its lag when it moves.
+#[test]
+fn stolen_thread_keeps_its_distance_from_the_clock() {
+    let mut rig = Rig::new(Shape(1, 2, 1, 1));
+    // The clock of LLC 1 advances by seconds, that of LLC 0 does not.
+    let busy = [rig.start(1, [0]), rig.start(2, [1])];
+    let other = rig.start(3, [1]);
+    rig.pass(4_000 * MS);
+    let waiter = rig.start(4, [1]);
+    rig.pass(100 * MS);
+    let cpus = set([0, 1]);
+    rig.threads[waiter].cpus = cpus;
+    rig.sched.set_cpus(rig.threads[waiter].id, &cpus);
+    while rig.state(waiter) != State::Waiting {
+        rig.pass(SETTINGS.slice_ns);
+    }
+    let clocks = [0, 1].map(|llc| rig.sched.llc(llc).clock);
+    assert!(
+        clocks[1].wrapping_sub(clocks[0]) as i64 > 1_000 * MS as i64,
+        "{clocks:?}"
+    );
+    rig.stop(busy[0]);
+    rig.settle();
+    assert_eq!(rig.state(waiter), State::On(0));
+    let ahead = rig.task(waiter).vtime.wrapping_sub(rig.sched.llc(0).clock) as i64;
+    assert!(ahead.unsigned_abs() < 2 * SETTINGS.max_lag_ns, "{ahead}");
+    // It gets its share beside a thread of that LLC.
+    rig.wake(busy[0]);
+    let shares = shares(&mut rig, &[waiter, busy[0], other, busy[1]], 3_000);
+    assert!(shares.iter().all(|&share| share > 30), "{shares:?}");
+}
