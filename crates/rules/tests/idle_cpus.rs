@@ -183,3 +183,33 @@ fn tick_finds_cpus_that_became_idle_in_bypass() {
         assert_eq!(rig.state(after), State::On(cpus - 1));
     }
 }
+
+/// Also in another node and in another word of a CPU set.
+#[test]
+fn only_idle_cpu_is_found_from_anywhere() {
+    for (shape, cpus) in [
+        (Shape(2, 3, 25, 1), [0, 63, 64, 149]),
+        (Shape(4, 1, 3, 2), [0, 7, 13, 23]),
+    ] {
+        for has_node_masks in [false, true] {
+            let mut rig = rig(shape, true, has_node_masks);
+            let busy: Vec<usize> = rig.all().map(|cpu| rig.start(1, [cpu])).collect();
+            for idle in cpus {
+                rig.stop(busy[idle]);
+                for last in cpus {
+                    let task = Task {
+                        cpu: last as u32,
+                        ran_ns: 1,
+                        cpus: set(rig.all()),
+                        ..Task::default()
+                    };
+                    let thread = rig.create(task);
+                    rig.wake(thread);
+                    assert_eq!(rig.state(thread), State::On(idle), "{shape:?} from {last}");
+                    rig.stop(thread);
+                }
+                rig.wake(busy[idle]);
+            }
+        }
+    }
+}

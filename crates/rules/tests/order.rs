@@ -229,6 +229,29 @@ fn turns_last_as_long_as_set() {
     }
 }
 
+/// With more address spaces than queues, some share a queue, and a turn.
+#[test]
+fn turn_of_a_shared_queue_ends() {
+    let settings = HostSettings {
+        turn_ns: 8 * SLICE,
+        max_lag_ns: 2_000 * SLICE,
+        ..SETTINGS
+    };
+    let mut rig = Rig::with(Shape(1, 1, 1, 1), settings, HostVariant::default());
+    let threads: Vec<usize> = (1..=80).map(|mm| rig.start(mm, [0])).collect();
+    rig.pass(300 * SLICE);
+    let mut since = vec![0; threads.len()];
+    for slice in 1..=3_000 {
+        rig.pass(SLICE);
+        if let Some(thread) = rig.running[0] {
+            since[thread] = slice;
+        }
+        // 32 queues, each with a turn of eight slices and the rest of a slice.
+        let longest = since.iter().map(|since| slice - since).max().unwrap_or(0);
+        assert!(longest < 4 * 32 * 9, "{longest} slices");
+    }
+}
+
 /// The thread whose turn lasts is charged after each slice, as another thread waits.
 #[test]
 fn thread_is_charged_when_its_turn_continues() {

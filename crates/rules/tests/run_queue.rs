@@ -83,7 +83,7 @@ proptest! {
     /// A queue is excluded for a seat only if all its threads have that seat.
     #[test]
     fn queue_has_a_seat_only_if_all_threads_have_it(
-        waiters in proptest::collection::vec((0..60_u64, 0..3_u64, change(), 0..9_usize), 1..200),
+        waiters in proptest::collection::vec((0..60_u64, 0..3_u64, change(), 0..400_usize), 1..200),
     ) {
         let mut llc_rq = LlcRunQueue::default();
         let mut waiting: Vec<(usize, NewWaiter)> = Vec::new();

@@ -9,9 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use usher_tidy::mutation::library::{Level, Library};
 use usher_tidy::mutation::mutants::{Mutant, mutants};
 use usher_tidy::mutation::options::{self, HELP, Options};
-use usher_tidy::mutation::programs::{self, Unit};
 use usher_tidy::mutation::survivors::{self, Known};
-use usher_tidy::mutation::{Error, FILES, Folders, LIST, report, run};
+use usher_tidy::mutation::{Error, FILES, Folders, LIST, programs, report, run};
 use usher_tidy::sample;
 
 fn main() -> ExitCode {
@@ -58,10 +57,7 @@ fn execute(options: &Options) -> Result<bool, Error> {
     let original = Library::new(&folders.root, &folders.out.join("original"))?;
     original.compile(Level::None, None)?;
     original.compile(Level::Full, None)?;
-    let mut units = programs::build(&folders, original.folder())?;
-    if options.quick {
-        units.retain(Unit::is_quick);
-    }
+    let units = programs::build(&folders, original.folder())?;
     eprintln!("{} mutants, {} groups of tests", chosen.len(), units.len());
     let tested = run::run(&folders, &original, &units, &chosen, options.jobs)?;
     let path = options.json.clone();

@@ -20,9 +20,9 @@ const FLAGS: [&str; 4] = ["-g0", "-w", "-fPIC", "-fno-strict-aliasing"];
 /// Level of optimisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Compiles in a tenth of the time. Used for the quick tests, which catch most mutants.
+    /// Compiles in a tenth of the time. The tests run with this level.
     None,
-    /// As in the build. Only this level shows equal object code.
+    /// As in the build. Only this level shows equal object code, which makes a mutant equivalent.
     Full,
 }
 

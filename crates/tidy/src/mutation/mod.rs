@@ -11,6 +11,9 @@
 //! 3. [`library`] compiles a mutant into a library of its own.
 //! 4. [`run`] runs the tests with each library, the fastest first, until one fails.
 //! 5. [`survivors`] compares the result with the list of known survivors, and [`report`] prints it.
+//!
+//! Relational, boolean, arithmetic and bitwise operators are replaced. `<` becomes `>=`: a mutant
+//! that differs at the boundary only (`<=`) is not made. Operators of pointers and in `#if` stay.
 
 pub mod c_tokens;
 pub mod library;

@@ -14,7 +14,6 @@ usage: mutants [OPTIONS]
   --sample N      Test N mutants, drawn at random
   --seed SEED     Seed of the sample (default: the time)
   --known         Test only the mutants in the list of survivors
-  --quick         Run only the tests that take less than a second
   --jobs N        Mutants tested at a time (default: 2)
   --json FILE     Write the results to FILE (default: target/mutants/results.json)
   --list          Print the mutants and do not test them
@@ -34,8 +33,6 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Whether only known survivors are tested.
     pub known: bool,
-    /// Whether only the quick tests run.
-    pub quick: bool,
     /// Number of jobs.
     pub jobs: usize,
     /// Path of the results.
@@ -57,7 +54,6 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> 
         sample: None,
         seed: None,
         known: false,
-        quick: false,
         jobs: 2,
         json: None,
         list: false,
@@ -72,7 +68,6 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> 
             "--sample" => options.sample = Some(number(&name, &value()?)?),
             "--seed" => options.seed = Some(number(&name, &value()?)?),
             "--known" => options.known = true,
-            "--quick" => options.quick = true,
             "--jobs" => options.jobs = number::<usize>(&name, &value()?)?.max(1),
             "--json" => options.json = Some(value()?.into()),
             "--list" => options.list = true,

@@ -20,8 +20,11 @@ const OTHERS: [&str; 5] = ["balance", "latency", "levels", "select_cpu", "share"
 const VARIABLE: &str = "USHER_HOST_SCHED";
 /// Tests that take less than this run in one process.
 const QUICK: Duration = Duration::from_millis(150);
-/// Tests that take less time than this run first, with a library that compiles quickly.
-const LONG: Duration = Duration::from_secs(4);
+/// Tests that take ten times as long as all others together.
+const SKIPPED: [&str; 2] = [
+    "no_thread_starves_with_any_affinity",
+    "no_thread_starves_with_any_weight",
+];
 /// Time limit of a unit, in addition to ten times the time that the original takes.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Address space of a test program, in KiB: a mutant may allocate without end.
@@ -120,6 +123,7 @@ fn measure(name: &str, program: &Path, library: &Path) -> Result<Vec<Unit>, Erro
     let list = list.map_err(|error| Error::of(name, error))?;
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let tests = tests.filter(|test| !SKIPPED.contains(test));
     let unit = |tests: Vec<String>, took| Unit {
         program: program.to_owned(),
         name: name.to_owned(),
@@ -167,11 +171,6 @@ fn command(program: &Path, library: &Path) -> Command {
 }
 
 impl Unit {
-    /// Whether the tests take a short time.
-    pub fn is_quick(&self) -> bool {
-        self.took < LONG
-    }
-
     /// Time per caught mutant, by which units are ordered.
     pub fn cost(&self) -> Duration {
         self.took / (self.caught.load(Ordering::Relaxed) + 1)

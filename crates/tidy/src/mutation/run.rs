@@ -119,22 +119,15 @@ fn test(
     if library.compile(Level::None, original)? == Compiled::Rejected {
         return Ok(Outcome::Rejected);
     }
-    let quick = units.iter().filter(|unit| unit.is_quick());
-    let outcome = run_tests(library, quick)?;
-    if outcome != Outcome::Survived {
-        return Ok(outcome);
-    }
-    if library.compile(Level::Full, original)? == Compiled::Equal {
+    let outcome = run_tests(library, units)?;
+    if outcome == Outcome::Survived && library.compile(Level::Full, original)? == Compiled::Equal {
         return Ok(Outcome::Equal);
     }
-    run_tests(library, units.iter().filter(|unit| !unit.is_quick()))
+    Ok(outcome)
 }
 
-fn run_tests<'a>(
-    library: &Library,
-    units: impl Iterator<Item = &'a Unit>,
-) -> Result<Outcome, Error> {
-    let mut units: Vec<&Unit> = units.collect();
+fn run_tests(library: &Library, units: &[Unit]) -> Result<Outcome, Error> {
+    let mut units: Vec<&Unit> = units.iter().collect();
     // A test that has caught many mutants catches the next one in the shortest time.
     units.sort_by_key(|unit| unit.cost());
     for unit in units {
