@@ -42,7 +42,7 @@ pub enum RunError {
         exit: Exit,
         /// The condition of the run.
         condition: RunCondition,
-        /// The end of its standard error.
+        /// The last part of the program's standard error.
         stderr: String,
     },
     /// The program exceeded the time limit of a repetition.

@@ -55,7 +55,7 @@ impl TaskTable {
         }
     }
 
-    /// Returns whether the thread or its program is stopped. The only place that combines both.
+    /// Returns whether the thread or its program is stopped. No other code combines the two states.
     pub fn is_stopped(&self, thread: ThreadId) -> bool {
         self.threads[thread].signal_stopped || self.job_of(thread).frozen
     }

@@ -33,7 +33,7 @@ pub use tree::{File, Tree};
 pub type Rule = fn(&Tree) -> Vec<Breach>;
 
 /// Every rule, by name.
-pub const RULES: [(&str, Rule); 14] = [
+pub const RULES: [(&str, Rule); 15] = [
     ("prose", prose::check),
     ("old names", names::check_old),
     ("homonyms", names::check_homonyms),
@@ -41,6 +41,7 @@ pub const RULES: [(&str, Rule); 14] = [
     ("sizes", size::check),
     ("layers", layers::check),
     ("workspaces", workspaces::check),
+    ("circles of files", circles::check),
     ("purity of policy", purity::check),
     ("words", words::check_words),
     ("paths of one machine", words::check_paths),

@@ -28,7 +28,7 @@ pub enum MixError {
     Program {
         /// Name of the program in the mix.
         name: String,
-        /// The Debian package that contains it.
+        /// The Debian package that contains the program.
         package: Option<String>,
         /// The cause.
         source: LaunchError,
@@ -52,7 +52,7 @@ pub enum MixError {
         command: String,
         /// Exit of the command.
         exit: Exit,
-        /// The end of its standard error.
+        /// The last part of the command's standard error.
         stderr: String,
     },
     /// A command that makes inputs did not create its output.
