@@ -179,7 +179,7 @@ fn show(label: &str, machine: &Machine, model: &ParsecModel, points: &SpeedupPoi
     }
     let (median, worst) = fit.median_and_worst().unwrap();
     println!(
-        "\n    median {:.1} %, worst {:.1} %",
+        "\n    deviation from the published figures: median {:.1} %, worst {:.1} %",
         100.0 * median,
         100.0 * worst
     );

@@ -29,7 +29,10 @@ const SIZE: SimulationSize = SimulationSize {
 
 fn main() {
     let topology = usher_topology::load(Source::Synthetic(PAPER_1.to_owned())).unwrap();
-    println!("node GB/s  ferret GB/s  best seats    sharing dies, apart, linux: % off");
+    println!(
+        "GB/s of a die  GB/s of ferret  best seats    deviation from the paper in %: dies \
+         shared, dies apart, Linux"
+    );
     for node_gbps in [9.0, 10.5, 12.0, 14.0] {
         for ferret_gbps in [0.6, 0.8, 1.0] {
             let mut setup = EvaluationSetup::new(programs().unwrap());
@@ -55,7 +58,7 @@ fn main() {
                 Some(format!("{:+.1}", 100.0 * off))
             });
             println!(
-                "{node_gbps:9}  {ferret_gbps:11}  {:12}  {}",
+                "{node_gbps:13}  {ferret_gbps:14}  {:12}  {}",
                 seats.join("/"),
                 off.collect::<Vec<_>>().join("  ")
             );

@@ -93,13 +93,18 @@ impl<'a> Counted<'a> {
     /// The order of the counts is not stated, or an event is missing.
     pub fn read(text: &'a str) -> Result<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("events:"));
-        let line = line.context("not cachegrind's: no line 'events:'")?;
+        let line =
+            line.context("the file is not written by cachegrind: it has no line 'events:'")?;
         let names: Vec<&str> = line.split_whitespace().collect();
         let mut columns: [Vec<usize>; EVENTS.len()] = Default::default();
         for (columns, events) in columns.iter_mut().zip(EVENTS) {
             for event in events {
                 let found = names.iter().position(|name| name == event);
-                columns.push(found.with_context(|| format!("cachegrind counted no {event}"))?);
+                columns.push(
+                    found.with_context(|| {
+                        format!("the output of cachegrind has no event {event}")
+                    })?,
+                );
             }
         }
         Ok(Self {
@@ -213,7 +218,7 @@ summary: 120 1 1 63 52 41 12 11 10
         assert!(error("").contains("no line 'events:'"));
         assert_eq!(
             error("events: Ir\nsummary: 1\n"),
-            "cachegrind counted no Dr"
+            "the output of cachegrind has no event Dr"
         );
         let (before, _) = TEXT.split_once("summary:").unwrap();
         assert_eq!(error(before), "no line 'summary:'");

@@ -101,8 +101,8 @@ impl Axis {
 
 /// Slow-downs (1 is none) on a logarithmic axis.
 pub fn slow_downs(title: &str, bundles: &[Bundle]) -> String {
-    let about =
-        "time of the foreground beside the background / alone (1 is not felt; whiskers: 95 %)";
+    let about = "time of the foreground beside the background / its time alone (1: no slow-down; \
+                 whiskers: 95 % interval)";
     bars(title, about, bundles, &Axis::of_ratios(bundles), Some(1.0))
 }
 
@@ -218,7 +218,7 @@ pub fn heat_map(
                     text.small.end x=(c(left - 4.0)) y=(c(base - side * i as f64 - 2.0)) { (text::percent(*x)) }
                 }
             }
-            text.small.mid x=(c(left + 210.0)) y=(c(base + 34.0)) { "threshold " (x_axis) " (up: " (y_axis) "); darker: more accurate" }
+            text.small.mid x=(c(left + 210.0)) y=(c(base + 34.0)) { "threshold " (x_axis) " (up: " (y_axis) "); darker cells are more accurate" }
         }
     }
     .into_string()

@@ -13,10 +13,10 @@ use crate::{
     background, chip, coloring, here, hosts, machine, progress, sched, seats, sim, tasks, worker,
 };
 
-/// Usher's benchmarks: the bars it holds itself to
+/// Runs Usher's benchmarks and compares the results with their limits (bars)
 ///
-/// Each run saves what it measured as JSON in a dated folder, with the machine
-/// described, and a page made from it.
+/// Each run saves its results and a description of the machine as JSON in a dated directory,
+/// together with a report page.
 #[derive(Debug, Parser)]
 #[command(name = "usher-bench", bin_name = "usher bench", version)]
 struct Cli {
@@ -27,56 +27,56 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Here(here::HereArgs),
-    /// Seating: planning, overhead, latency, lending, kills, real mixes
+    /// Measures seats: planning, overhead, latency, lending, kills, mixes of real programs
     Seats(Box<seats::SeatsArgs>),
     Hosts(Box<hosts::HostsArgs>),
-    /// Progress sources against wall time (paper 1, table 1)
+    /// Compares the sources of progress with wall time (paper 1, table 1)
     Progress(progress::ProgressArgs),
-    /// The simulator: fidelity, the 210 mixes, speed, ranges, fuzzing
+    /// Runs the simulator: accuracy, all 210 mixes, speed, ranges of parameters, fuzzing
     Sim(sim::SimArgs),
-    /// The chip of paper 5, simulated: its Tables 2 and 3 and its Figure 4
+    /// Simulates the chip of paper 5: Tables 2 and 3 and Figure 4
     Chip(chip::ChipArgs),
-    /// Background work: what the foreground feels of it (paper 2)
+    /// Measures how much background work slows the foreground down (paper 2)
     Background(Box<background::BackgroundArgs>),
-    /// The thresholds of contention of this machine (paper 2, figure 1)
+    /// Measures the thresholds of contention of this machine (paper 2, figure 1)
     Calibrate(background::CalibrateArgs),
-    /// The task runtime against five others: cost, grain, order, memory
+    /// Compares the task runtime with five others: cost, task length, order, memory
     Tasks(Box<tasks::TasksArgs>),
     Coloring(coloring::ColoringArgs),
     Sched(sched::SchedArgs),
-    /// Makes the page of a saved result again
+    /// Writes the report page of a saved result
     Format {
-        /// The saved result.json
+        /// Saved result.json
         result: PathBuf,
     },
-    /// A program that computes and sleeps in turns, for the other commands
+    /// Computes and sleeps alternately, for the other commands
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
-    /// A program of the generated mixes of `here`
+    /// Runs a program of the generated mixes of `here`
     #[command(name = here::PROGRAM, hide = true)]
     HereProgram(here::ProgramArgs),
-    /// Chains of short-lived threads or processes, for `hosts`
+    /// Runs chains of short-lived threads or processes, for `hosts`
     #[command(name = hosts::CHAINS, hide = true)]
     HostsChains(hosts::ChainsArgs),
-    /// One kind of these chains
+    /// Measures one kind of these chains
     #[command(name = hosts::KIND, hide = true)]
     HostsChurnKind(hosts::KindArgs),
-    /// Load generators of `background`
+    /// Runs a load generator of `background`
     #[command(hide = true)]
     Load(background::load::LoadArgs),
-    /// A runtime in Rust, or none, running the workload of `tasks`
+    /// Runs the workload of `tasks` on a runtime in Rust, or without a runtime
     #[command(name = tasks::INSIDE, hide = true)]
     TasksInside(tasks::InsideArgs),
-    /// The other process of `sched`
+    /// Runs the partner process of the part `switches` of `sched`
     #[command(name = sched::PARTNER, hide = true)]
     SwitchPartner(sched::PartnerArgs),
-    /// What `sched` runs in guests
+    /// Runs the measurements of `sched` in a guest
     #[command(name = sched::INSIDE, hide = true)]
     SchedInside(sched::InsideArgs),
-    /// A program that computes there
+    /// Computes in a guest of `sched`
     #[command(name = sched::WORKER, hide = true)]
     SchedWorker(sched::WorkerArgs),
-    /// A run of `coloring`, for valgrind
+    /// Runs a load of `coloring` once, under valgrind
     #[command(hide = true)]
     ColoringRun(coloring::RunArgs),
 }

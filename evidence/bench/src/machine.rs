@@ -29,7 +29,7 @@ pub fn begun_folder(folder: PathBuf) -> Result<PathBuf> {
     let within = std::fs::read_dir(&folder).with_context(|| format!("--resume {shown}"))?;
     ensure!(
         within.count() > 0,
-        "--resume {shown}: no run was begun there"
+        "--resume {shown}: the directory contains no run to continue"
     );
     Ok(folder)
 }
@@ -56,7 +56,7 @@ pub fn facts() -> Result<MachineFacts> {
 pub fn finish(folder: &Path, title: &str, parts: &[Part]) -> Result<bool> {
     let page = save(folder, title, &facts()?, parts).context("saving the results")?;
     print_line(format_args!(
-        "saved in {}, page {}",
+        "results saved in {}, report page {}",
         folder.display(),
         page.display()
     ))?;
@@ -81,7 +81,7 @@ pub fn save(folder: &Path, title: &str, machine: &MachineFacts, parts: &[Part]) 
 pub fn format_saved(json: &Path) -> Result<PathBuf> {
     let text = std::fs::read(json).with_context(|| format!("reading {}", json.display()))?;
     let data: serde_json::Value = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is no saved result", json.display()))?;
+        .with_context(|| format!("{} is not a saved result", json.display()))?;
     let machine: MachineFacts = serde_json::from_value(data["machine"].clone())?;
     let parts: Vec<Part> = serde_json::from_value(data["parts"].clone())?;
     let sections = page::sections(&parts);
@@ -105,7 +105,7 @@ mod tests {
         let gone = folder.path().join("gone");
         assert_eq!(error(&gone), format!("--resume {}", gone.display()));
         assert!(!gone.exists());
-        assert!(error(folder.path()).ends_with("no run was begun there"));
+        assert!(error(folder.path()).ends_with("the directory contains no run to continue"));
         std::fs::write(folder.path().join("two.jsonl"), "").unwrap();
         assert_eq!(
             begun_folder(folder.path().to_owned()).unwrap(),

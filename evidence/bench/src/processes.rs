@@ -19,7 +19,10 @@ pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
         let shown = path.display();
         let found = fs::metadata(path).with_context(|| format!("--usher {shown}"))?;
         let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
-        ensure!(runs, "--usher {shown}: this is no program");
+        ensure!(
+            runs,
+            "--usher {shown}: the path is not an executable program"
+        );
         return Ok(path.to_owned());
     }
     let beside = std::env::current_exe()?.with_file_name("usher");
@@ -27,7 +30,8 @@ pub fn usher_binary(given: Option<&Path>) -> Result<PathBuf> {
         return Ok(beside);
     }
     bail!(
-        "there is no 'usher' beside {}: build it in the same profile, or name it with --usher",
+        "the program 'usher' is not in the directory of {}: build it in the same profile, or \
+         name it with --usher",
         beside.display()
     )
 }
@@ -90,7 +94,7 @@ impl Daemon {
                         .is_ok_and(|v| v.get("policy").is_some())
                 })
         };
-        wait_for("the daemon to answer", Duration::from_secs(10), answers)?;
+        wait_for("a reply of the daemon", Duration::from_secs(10), answers)?;
         Ok(daemon)
     }
 
@@ -123,7 +127,7 @@ pub fn wait_for(
     let start = Instant::now();
     while !holds() {
         if start.elapsed() > at_most {
-            bail!("waited {at_most:?} for {what}");
+            bail!("waited in vain for {at_most:?} for {what}");
         }
         std::thread::sleep(Duration::from_millis(2));
     }

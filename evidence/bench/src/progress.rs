@@ -34,19 +34,19 @@ const ERROR_MAX: f64 = 0.10;
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProgressArgs {
-    /// Folder with mix files; their programs are measured
+    /// Measure the programs of the mix files in this directory
     #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
     mixes: PathBuf,
-    /// Runs of each program at each core count; the median counts
+    /// Run each program this many times on each number of cores; the result is the median
     #[arg(long, default_value_t = 3)]
     repeats: usize,
-    /// Only these programs
+    /// Measure only these programs
     #[arg(long, value_delimiter = ',')]
     program: Vec<String>,
-    /// Usher's OMPT tool
+    /// Use this OMPT tool of Usher
     #[arg(long, value_name = "FILE")]
     ompt: Option<PathBuf>,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -77,7 +77,7 @@ pub fn run(args: &ProgressArgs) -> Result<bool> {
     let topology = machine.restrict(&usable_cpus(&Roots::default())?)?;
     ensure!(
         topology.cores.len() > 1,
-        "the comparison of one core with two needs two usable cores"
+        "the comparison of one core with two cores needs two usable cores"
     );
     let mut subjects = from_mixes(&args.mixes)?;
     subjects.extend(own_programs(scratch.path()));
@@ -118,7 +118,10 @@ fn from_mixes(dir: &Path) -> Result<Vec<(String, LaunchSpec)>> {
                 .as_ref()
                 .is_some_and(|c| !mix.dir.join(c).exists())
         }) {
-            let (command, rest) = setup.argv.split_first().context("an empty setup command")?;
+            let (command, rest) = setup
+                .argv
+                .split_first()
+                .context("the setup command is empty")?;
             let status = Command::new(command)
                 .args(rest)
                 .current_dir(&mix.dir)
@@ -146,7 +149,9 @@ fn own_programs(scratch: &Path) -> Vec<(String, LaunchSpec)> {
             .arg(&out)
             .status();
         if !built.is_ok_and(|status| status.success()) {
-            eprintln!("progress: '{name}' is left out: {compiler} does not build it");
+            eprintln!(
+                "progress: the program '{name}' is left out, because {compiler} does not build it"
+            );
             return None;
         }
         Some(out)
@@ -245,7 +250,7 @@ fn run_once(
     let mut running = held.release()?;
     let exit = running.wait()?;
     let seconds = start.elapsed().as_secs_f64();
-    ensure!(exit.success(), "it ended with {exit:?}");
+    ensure!(exit.success(), "the program ended with {exit:?}");
     let mut by_source = BTreeMap::from([("repetitions", 1.0)]);
     for (name, counter) in counters {
         if let Some(mut counter) = counter {
@@ -329,7 +334,7 @@ fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
     let head = [
         "program",
         "source",
-        "total at 2 cores against 1, %",
+        "total progress on 2 cores relative to 1 core, %",
         "speed-up",
         "by the source",
         "error, %",
@@ -350,7 +355,10 @@ fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
     };
-    let about = "Each program alone on one core and on two, medians. A source whose total over the run grows or shrinks with the cores implies a wrong curve; beyond 10 % it is not used to plan that program. CPU time never is.";
+    let about = "Each program runs alone on one core and on two cores; figures are medians. If \
+                 the total progress of a run by some source depends on the number of cores, the \
+                 source gives a wrong scalability curve; if it deviates by more than 10 %, Usher \
+                 does not use the source to plan the program. CPU time is never used.";
     let section = Section {
         title: "Sources of progress".to_owned(),
         items: vec![Item::Text(about.to_owned()), table],

@@ -25,36 +25,36 @@ use crate::bars::{Bar, Part};
 /// Arguments of `usher bench sim`.
 #[derive(Debug, clap::Args)]
 pub struct SimArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Run every N-th of the 210 mixes
+    /// Run only every Nth of the 210 mixes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     stride: u32,
-    /// Run every N-th mix at the ends of the parameters' ranges
+    /// Run every Nth mix with each parameter at both ends of its range
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     ranges_stride: u32,
-    /// Seeds of the fuzzer
+    /// Run the fuzzer with this many seeds
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: std::path::PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
-    /// Programs alone, the sample mix and the SMT test against what was published
+    /// Programs alone, the sample mix and the SMT test, compared with the published figures
     Fidelity,
-    /// Events a second
+    /// Simulated events per second
     Speed,
     /// All mixes under all schedulers
     Mixes,
-    /// The same with half the work a repetition
+    /// All mixes with half of the work per repetition
     Halving,
-    /// Unknown parameters, at either end of their ranges
+    /// Unpublished parameters at both ends of their ranges
     Ranges,
-    /// Seeds with injected faults
+    /// Random runs with injected faults
     Fuzz,
 }
 
@@ -120,12 +120,28 @@ pub fn smt(seeds: u64) -> Result<Smt> {
     let kernels = usher_sim::smt::kernels();
     let [blind, aware, ours] = kernels.map(|of| usher_sim::smt::test(&machine, &of, seeds));
     let figures = [
-        ("SMT test, blind, least", blind.min, 12.6),
-        ("SMT test, blind, most", blind.max, 19.8),
-        ("SMT test, aware, least", aware.min, 12.6),
-        ("SMT test, aware, most", aware.max, 12.7),
-        ("SMT test, Usher's scheduler, least", ours.min, 12.6),
-        ("SMT test, Usher's scheduler, most", ours.max, 12.7),
+        (
+            "SMT test, kernel without SMT awareness, minimum",
+            blind.min,
+            12.6,
+        ),
+        (
+            "SMT test, kernel without SMT awareness, maximum",
+            blind.max,
+            19.8,
+        ),
+        (
+            "SMT test, kernel with SMT awareness, minimum",
+            aware.min,
+            12.6,
+        ),
+        (
+            "SMT test, kernel with SMT awareness, maximum",
+            aware.max,
+            12.7,
+        ),
+        ("SMT test, Usher's scheduler, minimum", ours.min, 12.6),
+        ("SMT test, Usher's scheduler, maximum", ours.max, 12.7),
     ];
     let bars = figures.map(|(what, value, paper)| off(what, value, paper, 5.0));
     Ok(Smt {
@@ -137,7 +153,7 @@ pub fn smt(seeds: u64) -> Result<Smt> {
 }
 
 fn fidelity() -> Result<Part> {
-    let mut part = Part::new("fidelity", "How true it is");
+    let mut part = Part::new("fidelity", "Accuracy of the simulation");
     let models = programs()?;
     let mut raw = serde_json::Map::new();
     for (name, spec) in [("xeon", XEON), ("phi", PHI)] {
@@ -147,7 +163,12 @@ fn fidelity() -> Result<Part> {
         let fits = fits(&machine, name, &models)?;
         for fit in &fits {
             let (median, worst) = fit.median_and_worst().unwrap_or((f64::NAN, f64::NAN));
-            let what = |which| format!("{} alone on the {name}, {which} point", fit.program);
+            let what = |which| {
+                format!(
+                    "curve of {} alone on the {name}, {which} point",
+                    fit.program
+                )
+            };
             part.bars
                 .push(Bar::at_most(what("median"), 100.0 * median, 5.0, "% off"));
             part.bars
@@ -177,7 +198,12 @@ fn fidelity() -> Result<Part> {
     } = smt(1000)?;
     part.bars.extend(bars);
     part.notes.push(format!(
-        "Programs were fitted to the xeon's curves; the phi's programs are held out, its clock is not (blackscholes' curve). Fitted to the sample mix: a die's bandwidth and ferret's and streamcluster's traffic. Fitted to the SMT test: what two loops on one core lose. SMT test, means over 1,000 seeds: blind {:.1} s (paper 15.5), aware {:.1} s (12.6), under Usher's scheduler {:.1} s.",
+        "The models of the programs were fitted to the curves of the xeon. The curves of the phi \
+         were not used, except that of blackscholes, which determined the clock of the phi. The \
+         bandwidth of a die and the memory traffic of ferret and streamcluster were fitted to \
+         the sample mix. The slow-down of two loops on one core was fitted to the SMT test. \
+         Means of the SMT test over 1,000 seeds: {:.1} s without SMT awareness (paper 15.5), \
+         {:.1} s with SMT awareness (paper 12.6), {:.1} s under Usher's scheduler.",
         blind.mean, aware.mean, ours.mean
     ));
     raw.insert("smt".to_owned(), json!([blind, aware, ours]));
@@ -217,9 +243,11 @@ fn speed() -> Result<Part> {
         rates.push(forecast.events as f64 / began.elapsed().as_secs_f64() / 1e6);
     }
     rates.sort_by(f64::total_cmp);
-    let mut part = Part::new("speed", "How fast it is");
+    let mut part = Part::new("speed", "Speed of the simulation");
     part.bars.push(Bar::at_least(
-        format!("events a second on one core, 48 cores x {threads} threads, median of 5"),
+        format!(
+            "simulated events per second on one core; 48 cores, {threads} threads; median of 5"
+        ),
         rates[2],
         2.0,
         "million",
@@ -287,7 +315,7 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
                 name("all mixes"),
                 value,
                 1.05,
-                "x oracle with lending",
+                "ANTT / ANTT of the oracle with lending",
             ));
         }
     }
@@ -295,7 +323,7 @@ fn usher_bars(evaluation: &Evaluation) -> Vec<Bar> {
 }
 
 fn mixes(args: &SimArgs) -> Result<Part> {
-    let mut part = Part::new("mixes", "The mixes of four of ten programs on 48 cores");
+    let mut part = Part::new("mixes", "All mixes of four of ten programs on 48 cores");
     let began = Instant::now();
     let setup = EvaluationSetup::new(programs()?);
     let evaluation = evaluate("", &setup, &Scheduler::ALL, &simulation_size(args.stride))?;
@@ -315,15 +343,19 @@ fn mixes(args: &SimArgs) -> Result<Part> {
         let (linux, casas) = kind.paper();
         let word = if better { "better" } else { "worse" };
         let what = format!(
-            "casas {} mixes: {ratio:.2} x Linux, {word} as in the paper ({:.2})",
+            "ANTT of casas in {} mixes: {ratio:.2} x that of Linux, {word} as in the paper ({:.2})",
             kind.name(),
             casas / linux
         );
         part.bars
             .push(Bar::none(what, usize::from((ratio < 1.0) != better)));
     }
-    part.bars
-        .push(Bar::at_most("all of these", minutes, 20.0, "minutes"));
+    part.bars.push(Bar::at_most(
+        "duration of all mixes",
+        minutes,
+        20.0,
+        "minutes",
+    ));
     for kind in MixKind::ALL {
         let means = Scheduler::ALL.map(|scheduler| {
             let mean = evaluation
@@ -333,7 +365,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
         });
         let (linux, casas) = kind.paper();
         part.notes.push(format!(
-            "{} ({}): {}; paper: Linux {linux}, CaSAS {casas}",
+            "{} ({}): {}; in the paper: Linux {linux}, CaSAS {casas}",
             kind.name(),
             evaluation.of(kind, &classes).count(),
             means.join(", ")
@@ -354,7 +386,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
             )
         };
         part.notes.push(format!(
-            "with {name}, x Linux: {}",
+            "ANTT with {name}, relative to Linux: {}",
             MixKind::ALL.map(both).join(", ")
         ));
     }
@@ -364,7 +396,7 @@ fn mixes(args: &SimArgs) -> Result<Part> {
 
 /// The change of class figures when repetitions have half the work.
 fn halving(args: &SimArgs) -> Result<Part> {
-    let mut part = Part::new("halving", "Half the work a repetition");
+    let mut part = Part::new("halving", "Repetitions with half of the work");
     let setup = EvaluationSetup::new(programs()?);
     let whole = simulation_size(args.stride);
     let half = SimulationSize {
@@ -393,7 +425,10 @@ fn halving(args: &SimArgs) -> Result<Part> {
 }
 
 fn ranges(args: &SimArgs) -> Result<Part> {
-    let mut part = Part::new("ranges", "What is not known, at the ends of its range");
+    let mut part = Part::new(
+        "ranges",
+        "Unpublished parameters at the ends of their ranges",
+    );
     let setup = EvaluationSetup::new(programs()?);
     let mut raw = Vec::new();
     for parameter in FREE_PARAMETERS {
@@ -409,7 +444,7 @@ fn ranges(args: &SimArgs) -> Result<Part> {
             let off = evaluation.sample_off();
             if off > SAMPLE_OFF_MAX {
                 let mark = format!(
-                    " (the sample mix is {:.0} % off the paper's there)",
+                    " (the sample mix deviates from the paper by {:.0} % there)",
                     100.0 * off
                 );
                 bars.iter_mut().for_each(|bar| bar.what.push_str(&mark));
@@ -455,9 +490,9 @@ fn fuzz(args: &SimArgs) -> Result<Part> {
         }
     });
     let violations = violations.into_inner().unwrap_or_default();
-    let mut part = Part::new("fuzz", "Seeds with injected faults");
+    let mut part = Part::new("fuzz", "Random runs with injected faults");
     part.bars.push(Bar::none(
-        format!("violated invariants in {} seeds", args.seeds),
+        format!("invariants violated in the runs of {} seeds", args.seeds),
         violations.len(),
     ));
     part.notes.clone_from(&violations);

@@ -12,16 +12,16 @@ use anyhow::Result;
 /// Arguments of a worker.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkerArgs {
-    /// Threads that compute.
+    /// Run this many threads
     #[arg(long, default_value_t = 2)]
     pub threads: usize,
-    /// Milliseconds of computing, then of sleep, in turns; no sleep: 0.
+    /// Compute for this time in ms, then sleep for --sleep-ms, alternately
     #[arg(long, default_value_t = 50)]
     pub busy_ms: u64,
-    /// See --busy-ms.
+    /// Sleep for this time in ms after each --busy-ms; 0: never
     #[arg(long, default_value_t = 0)]
     pub sleep_ms: u64,
-    /// Ends after this time, in seconds.
+    /// End after this time in seconds
     #[arg(long, default_value_t = 30.0)]
     pub seconds: f64,
 }

@@ -78,7 +78,7 @@ fn rejects_an_unknown_mix_and_lists_the_known_ones() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{errors}");
     assert!(
-        errors.contains("no mix 'shrot': choose from any-"),
+        errors.contains("the mix 'shrot' does not exist: choose from any-"),
         "{errors}"
     );
     assert!(errors.contains("missing, short"), "{errors}");

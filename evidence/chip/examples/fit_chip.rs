@@ -140,7 +140,8 @@ fn show(rows: &[CellComparison], [fcfs, a]: [f64; 2]) {
     let fps = ratios(rows, |figures| Some(figures.fps));
     let l2 = ratios(rows, |figures| figures.l2_misses);
     println!(
-        "FPS ratios within 0.10: {:.2}; L2 within 0.15: {:.2}; uniform {uniform:.3} of {:.2} M cycles; distance {:.3}",
+        "share of FPS ratios within 0.10: {:.2}; of L2-miss ratios within 0.15: {:.2}; ratio \
+         with uniform penalties {uniform:.3} of {:.2} M cycles; distance {:.3}",
         share_within(&fps, 0.10),
         share_within(&l2, 0.15),
         fcfs / 1e6,
@@ -212,7 +213,10 @@ fn main() {
         let (seen, held_out): (Vec<CellComparison>, _) = rows.iter().copied().partition(is_seen);
         println!("fitted to:");
         show(&seen, uniform);
-        println!("held out (and so is the uniform gain):");
+        println!(
+            "cells that were not used for the fit (the gain with uniform penalties was not used \
+             either):"
+        );
         show(&held_out, uniform);
     } else {
         show(&rows, uniform);

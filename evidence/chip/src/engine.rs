@@ -51,7 +51,7 @@ pub enum ChipError {
     #[error("the chip has no cores")]
     NoCores,
     /// The number of groups differs from the number of tasks.
-    #[error("{groups} pairs of groups given for {tasks} tasks")]
+    #[error("{groups} pairs of groups were given for {tasks} tasks")]
     Groups {
         /// Number of tasks.
         tasks: usize,

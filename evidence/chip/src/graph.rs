@@ -100,7 +100,7 @@ pub struct TaskGraph {
 #[derive(Debug, thiserror::Error)]
 pub enum TaskGraphError {
     /// The text is not a graph in JSON.
-    #[error("reading a recorded graph: {0}")]
+    #[error("reading the file of a recorded graph: {0}")]
     Json(#[from] serde_json::Error),
     /// A task depends on a task that does not exist.
     #[error("task {task} waits for task {after}, but the graph has {count} tasks")]

@@ -200,12 +200,12 @@ fn distance(targets: &[Target]) -> f64 {
 fn show(points: &[Point]) {
     for target in targets(points) {
         println!(
-            "{:<32} {:>7.1} published {:>7.1} {:>+6.1}",
+            "{:<32} {:>7.1} published {:>7.1} deviation {:>+6.1}",
             target.what, target.simulated, target.published, target.off
         );
     }
     println!(
-        "distance {:.3}; predicted, not fitted to:",
+        "distance {:.3}; the following figures are predicted, not fitted:",
         distance(&targets(points))
     );
     for point in points {
@@ -214,7 +214,9 @@ fn show(points: &[Point]) {
         let median =
             |of: usize, figure: fn(&SimulationResult) -> f64| point.mean(|p| figure(&p[of]));
         println!(
-            "  {:>4} {} CPUs: gains {} %; per second {:.0} {:.0}, queue {:.0} {:.0}, decisions {:.0} {:.0}, working {:.2} {:.2} spinning {:.2} {:.2}",
+            "  {:>4} {} CPUs, plain and coloured: gains {} %; operations per second {:.0} {:.0}, \
+             queue length {:.0} {:.0}, decisions {:.0} {:.0}, time share in operations {:.2} \
+             {:.2}, in spinning {:.2} {:.2}",
             point.load.name(),
             point.cpus,
             gains.join(" "),

@@ -34,7 +34,7 @@ pub enum SimulationError {
     #[error(transparent)]
     Colors(#[from] ColorError),
     /// The memory is too small.
-    #[error("{blocks} blocks are needed, but the memory has {all}")]
+    #[error("the structures need {blocks} blocks, but the memory has only {all}")]
     CoherentCaches {
         /// Needed blocks.
         blocks: usize,
@@ -42,7 +42,7 @@ pub enum SimulationError {
         all: usize,
     },
     /// The machine has no CPUs.
-    #[error("the machine has no CPUs")]
+    #[error("the simulated machine has no CPUs")]
     NoCpu,
 }
 

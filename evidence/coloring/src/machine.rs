@@ -142,7 +142,7 @@ impl SmpMachine {
     fn known(&self) -> [Parameter; 6] {
         use Source::{Linux, Paper};
         let l2 = format!(
-            "{} KiB, {}-way, LRU, one a CPU",
+            "{} KiB, {}-way, LRU, one per CPU",
             self.l2_bytes >> 10,
             self.l2_ways
         );
@@ -154,7 +154,7 @@ impl SmpMachine {
             of("line", format!("{} B", self.line_bytes), Paper),
             of(
                 "task structures",
-                format!("at the start of {block} KiB, fields at 0x20..=0x3f"),
+                format!("at the start of blocks of {block} KiB, fields at 0x20..=0x3f"),
                 Paper,
             ),
             of(
@@ -164,7 +164,9 @@ impl SmpMachine {
             ),
             of(
                 "tick",
-                format!("{tick_ms} ms; quantum 6 ticks; +15 for the same CPU"),
+                format!(
+                    "{tick_ms} ms; a quantum has 6 ticks; the goodness bonus for the same CPU is 15"
+                ),
                 Linux,
             ),
         ]
@@ -180,50 +182,58 @@ impl SmpMachine {
             self.common_lines,
             self.common_bytes >> 10
         );
-        let places = format!("random blocks of {} MiB", self.memory_bytes >> 20);
+        let places = format!("random blocks in {} MiB of memory", self.memory_bytes >> 20);
         [
-            of("where structures lie", places, Assumed),
+            of("addresses of the structures", places, Assumed),
             of(
-                "line from the second level",
+                "access to a line in the second-level cache",
                 cycles(self.hit_cycles),
                 Assumed,
             ),
             of(
-                "line from memory or another CPU",
+                "access to a line in memory or in another CPU's cache",
                 cycles(self.miss_cycles),
                 Fitted,
             ),
             of(
-                "instructions of a visit",
+                "instructions to visit a structure",
                 cycles(self.visit_cycles),
                 Assumed,
             ),
             of(
-                "of a decision beside its walk",
+                "instructions of a decision without its walk",
                 cycles(self.decision_cycles),
                 Assumed,
             ),
-            of("of a wake-up", cycles(self.wake_cycles), Assumed),
-            of("change of tasks", cycles(self.switch_cycles), Assumed),
             of(
-                "operation of a task, without misses",
+                "instructions of a wake-up",
+                cycles(self.wake_cycles),
+                Assumed,
+            ),
+            of(
+                "switch to another task",
+                cycles(self.switch_cycles),
+                Assumed,
+            ),
+            of(
+                "operation of a task without cache misses",
                 cycles(self.operation_cycles),
                 Fitted,
             ),
-            of("own lines an operation writes", own, Assumed),
-            of("common lines an operation reads", common, Assumed),
+            of("lines of the task that an operation writes", own, Assumed),
+            of("common lines that an operation reads", common, Assumed),
             of(
-                "chat: messages a member is ahead",
+                "chat load: messages that a member may be ahead",
                 CHAT_AHEAD.to_string(),
                 Fitted,
             ),
             of(
-                "web: operations of half a request",
+                "web load: operations of half a request",
                 WEB_OPERATIONS.to_string(),
                 Fitted,
             ),
             of(
-                "web: client's turn",
+                "web load: time of the client",
                 format!("{} us", WEB_NETWORK_NS / 1_000),
                 Assumed,
             ),

@@ -94,7 +94,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
         if start.elapsed() > at_most {
             let seconds = start.elapsed().as_secs_f64();
             terminate(child.id().cast_signed());
-            if wait_for("the foreground to end", GRACE, || {
+            if wait_for("the end of the foreground work", GRACE, || {
                 !runs(child.id().cast_signed())
             })
             .is_err()
@@ -184,7 +184,7 @@ impl Background {
     pub fn must_run(&mut self) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
-                bail!("a background command ended by itself with {status}");
+                bail!("a background command ended on its own with {status}");
             }
         }
         Ok(())
@@ -233,9 +233,9 @@ impl Background {
                 .all(|child| !matches!(child.try_wait(), Ok(None)))
         };
         // What does not end by itself is ended.
-        let _ = wait_for("the background to end", GRACE, all_ended);
+        let _ = wait_for("the end of the background work", GRACE, all_ended);
         let ended = wait_for(
-            "the background's processes to end",
+            "the end of the processes of the background work",
             Duration::from_secs(10),
             || {
                 let left = marked(&self.mark);
@@ -281,7 +281,9 @@ fn marked(mark: &str) -> Vec<i32> {
 /// Adds what a process and its ended children used.
 fn add_used(pid: i32, sum: &mut Used) -> Result<()> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = stat.rsplit_once(") ").context("no command in stat")?;
+    let (_, fields) = stat
+        .rsplit_once(") ")
+        .context("the stat file of the process has no command")?;
     // utime, stime, cutime, cstime: fields 14 to 17 of proc(5).
     let times = fields.split(' ').skip(11).take(4);
     sum.cpu_ticks += times

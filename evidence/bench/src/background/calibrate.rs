@@ -213,20 +213,22 @@ pub fn thresholds_toml(
     lines.extend(cpu.map(|cpu| format!("cpu = {cpu:.2}")));
     lines.extend(disk.map(|best| {
         format!(
-            "disk = {:.2}  # right about {:.1} % of windows",
+            "disk = {:.2}  # detects contention correctly in {:.1} % of the windows",
             best.share,
             100.0 * best.accuracy
         )
     }));
     lines.extend(net.map(|best| {
         format!(
-            "network = {:.2}  # right about {:.1} % of windows",
+            "network = {:.2}  # detects contention correctly in {:.1} % of the windows",
             best.share,
             100.0 * best.accuracy
         )
     }));
     lines.push(format!("idle = {IDLE_BELOW:.2}"));
-    lines.extend(idle.map(|idle| format!("ipd_idle = {idle:.2}  # least in {minutes} minutes")));
+    lines.extend(idle.map(|idle| {
+        format!("ipd_idle = {idle:.2}  # least idle share of a second in {minutes} minutes")
+    }));
     lines.join("\n") + "\n"
 }
 
@@ -339,7 +341,7 @@ mod tests {
         );
         assert_eq!(
             text,
-            "cpu = 0.85\ndisk = 1.00  # right about 98.7 % of windows\nnetwork = 0.95  # right about 98.7 % of windows\nidle = 0.25\nipd_idle = 0.62  # least in 30 minutes\n"
+            "cpu = 0.85\ndisk = 1.00  # detects contention correctly in 98.7 % of the windows\nnetwork = 0.95  # detects contention correctly in 98.7 % of the windows\nidle = 0.25\nipd_idle = 0.62  # least idle share of a second in 30 minutes\n"
         );
         let read: usher_policy::Thresholds = toml::from_str(&text).unwrap();
         assert_eq!((read.cpu, read.network), (0.85, 0.95));

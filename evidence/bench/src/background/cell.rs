@@ -107,7 +107,7 @@ impl Bench<'_> {
             }
         }
         let notes = vec![format!(
-            "the foreground alone takes about {:.2} s",
+            "the foreground work alone takes about {:.2} s",
             fg.alone_s
         )];
         Ok(CellResult {
@@ -136,7 +136,11 @@ impl Bench<'_> {
             let seconds = self
                 .alone(cell, &job(self.fixture, Some(by_clock))?, true)?
                 .seconds;
-            ensure!(units < 1 << 40, "{} does nothing", cell.fg.name());
+            ensure!(
+                units < 1 << 40,
+                "{} does no work in the foreground",
+                cell.fg.name()
+            );
             if seconds > 0.4 * wanted_s {
                 let rate = units as f64 / seconds;
                 let work = Work {
@@ -158,7 +162,7 @@ impl Bench<'_> {
         let timed = foreground(&job.words, own_session, Duration::from_secs(600))?;
         ensure!(
             !timed.cut,
-            "the foreground alone took longer than 10 minutes"
+            "the foreground work alone took longer than 10 minutes"
         );
         Ok(timed)
     }
@@ -209,9 +213,11 @@ impl Bench<'_> {
             .collect::<Result<_>>()?;
         self.fixture.refresh(cell.fg, cell.place)?;
         let mut background = Background::start(&jobs, self.regulator.runtime())?;
-        wait_for("the background to run", Duration::from_secs(10), || {
-            !background.processes().is_empty()
-        })?;
+        wait_for(
+            "the start of the background work",
+            Duration::from_secs(10),
+            || !background.processes().is_empty(),
+        )?;
         std::thread::sleep(self.limits.lead);
         background.must_run()?;
         background.begin();
@@ -219,9 +225,13 @@ impl Bench<'_> {
         let timed = foreground(&fg.job.words, treatment.separates_sessions(), at_most)?;
         let done = background.done();
         background.must_run()?;
-        background
-            .end()
-            .with_context(|| format!("ending {} under {}", cell.bg.name(), treatment.name()))?;
+        background.end().with_context(|| {
+            format!(
+                "ending the background {} under {}",
+                cell.bg.name(),
+                treatment.name()
+            )
+        })?;
         Ok((timed, done))
     }
 }

@@ -149,11 +149,15 @@ impl Group {
     /// Its heading.
     pub fn title(self) -> &'static str {
         match self {
-            Self::Disk => "Disk benchmark under itself (figure 2a)",
-            Self::Net => "Network benchmark under itself (figure 2b)",
-            Self::Cpu => "Computing under fftw-wisdom, make and pcre2grep (figure 3)",
-            Self::Fsck => "e2fsck under fftw-wisdom, make and pcre2grep (figure 4)",
-            Self::Transfer => "Transfers under transfers (figure 5)",
+            Self::Disk => "Disk benchmark in the foreground and in the background (figure 2a)",
+            Self::Net => "Network benchmark in the foreground and in the background (figure 2b)",
+            Self::Cpu => {
+                "Foreground fftw-wisdom, make and pcre2grep; the background computes (figure 3)"
+            }
+            Self::Fsck => {
+                "Foreground fftw-wisdom, make and pcre2grep; e2fsck in the background (figure 4)"
+            }
+            Self::Transfer => "File transfers in the foreground and in the background (figure 5)",
         }
     }
 }

@@ -125,24 +125,27 @@ impl BackgroundFixture {
         if let Some((program, package)) = task.program() {
             ensure!(
                 is_there(program),
-                "there is no {program}: install {package} (scripts/setup bench)"
+                "the program {program} is missing: install the package {package} (scripts/setup \
+                 bench)"
             );
         }
         match task {
             Task::Disk => {
-                let place = place.context("a disk benchmark without a disk")?;
+                let place = place.context("the disk benchmark was started without a disk")?;
                 let mib = self.file_mib(place);
                 let dir = self.disk(place)?.dir.clone();
                 (0..=counts).try_for_each(|i| make_file(&dir.join(format!("file{i}")), mib))
             }
-            Task::Grep => self.plant(place.context("a search without a disk")?),
+            Task::Grep => self.plant(place.context("the search was started without a disk")?),
             Task::Make => {
                 let dir = self.path("build");
                 std::fs::create_dir_all(&dir)?;
                 self.zlib = Some(inputs::zlib(&dir)?);
                 Ok(())
             }
-            Task::Fsck => self.image(place.context("a check without a disk")?),
+            Task::Fsck => {
+                self.image(place.context("the file system check was started without a disk")?)
+            }
             Task::Gromacs if self.size.tpr.is_none() => {
                 inputs::water(&self.path("gromacs")).map(|_| ())
             }
@@ -202,7 +205,7 @@ impl BackgroundFixture {
             let small = self.size.quick || place.is_slow();
             let given = self.size.tree.clone();
             let (tree, what) = inputs::tree(&dir, given.as_deref(), small)?;
-            eprintln!("background: the tree to search is {what}");
+            eprintln!("background: the directory tree for the search is {what}");
             self.trees.insert(place, tree);
         }
         Ok(())
@@ -226,7 +229,7 @@ impl BackgroundFixture {
                     .status()?;
                 ensure!(
                     status.success(),
-                    "make clean in {} ended with {status}",
+                    "'make clean' in {} ended with {status}",
                     zlib.display()
                 );
                 Ok(())

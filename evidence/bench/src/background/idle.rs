@@ -79,7 +79,7 @@ pub fn run(
     rounds: u32,
     quick: bool,
 ) -> Result<Part> {
-    let mut part = Part::new("idle", "What is idle, used");
+    let mut part = Part::new("idle", "Use of idle resources by background work");
     let periods: &[f64] = if quick { &QUICK_MS } else { &PERIODS_MS };
     let mut all: Vec<Share> = Vec::new();
     for &resource in resources {
@@ -89,7 +89,7 @@ pub fn run(
         }
         for &period_ms in periods {
             eprintln!(
-                "background: idle, {}, period {period_ms} ms",
+                "background: measuring the use of idle resources, {}, period {period_ms} ms",
                 resource.name()
             );
             let beside = treatments.iter().filter(|&&t| t != BackgroundMethod::Alone);
@@ -115,7 +115,12 @@ pub fn run(
         .filter(|f| !f.svg.is_empty())
         .collect();
     part.tables = vec![table(&all)];
-    part.notes.push("A perfect arbiter leaves the background its speed alone, for all of the time in which the foreground is off. Medians over rounds; each round has the background alone, the foreground alone, and both under each treatment.".to_owned());
+    part.notes.push(
+        "100 % means that background work runs at its speed alone during all pauses of the \
+         foreground work. Figures are medians over the rounds. Each round measures the \
+         background alone, the foreground alone, and both together under each treatment."
+            .to_owned(),
+    );
     part.raw = serde_json::json!(all);
     Ok(part)
 }
@@ -145,7 +150,8 @@ fn round(
 
 fn bar(share: &Share) -> Bar {
     let what = format!(
-        "{}, usher, 1 s on and off: of what is idle",
+        "{}, usher, foreground works and pauses 1 s each: share of the idle resource that the \
+         background uses",
         share.resource.name()
     );
     let got = stats::median(&share.idle_got).map(|got| 100.0 * got);
@@ -172,7 +178,8 @@ fn figure(resource: Resource, all: &[Share]) -> Figure {
         .filter_map(line)
         .collect();
     let caption = format!(
-        "{}: share of what is idle that the background gets, over the foreground's period (half on, half off)",
+        "{}: share of the idle resource that the background uses, by the period of the \
+         foreground (which works half of it)",
         resource.name()
     );
     Figure {
@@ -186,7 +193,7 @@ fn table(all: &[Share]) -> Table {
         "",
         "",
         "period, ms",
-        "background got of idle",
+        "idle share used by the background",
         "foreground kept",
     ];
     let row = |s: &Share| {

@@ -173,7 +173,7 @@ impl BackgroundFixture {
             }
             Task::Gromacs => self.gromacs_job(kind)?,
             Task::Fsck => self.fsck_job(kind, place()?, counter)?,
-            _ => anyhow::bail!("{} is no program", task.name()),
+            _ => anyhow::bail!("{} is not an executable program", task.name()),
         })
     }
 

@@ -166,7 +166,7 @@ impl BackgroundKillFixture {
     }
 
     fn wait_until_held(&self, at_least: usize) -> Result<()> {
-        wait_for("the tree to be frozen", FREEZES, || {
+        wait_for("the process tree to be frozen", FREEZES, || {
             let tree = self.tree();
             tree.len() >= at_least && tree.iter().all(|&pid| is_held(pid))
         })
@@ -197,7 +197,7 @@ impl BackgroundKillFixture {
             }
             ushers.is_empty()
         };
-        wait_for("Usher to end", FREEZES, all_ended)?;
+        wait_for("the end of Usher's processes", FREEZES, all_ended)?;
         self.background.end()
     }
 }
@@ -227,7 +227,7 @@ fn is_ushers(path: &Path) -> bool {
 
 /// Whether directories stay that were not there before.
 fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
-    wait_for("the cgroups to be gone", GRACE, || {
+    wait_for("the removal of Usher's cgroups", GRACE, || {
         directories().is_subset(before)
     })
     .is_err()
@@ -271,7 +271,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
             .filter(|&&pid| runs(pid) && is_held(pid))
             .count()
     };
-    if wait_for("the tree to run", GRACE, || held() == 0).is_err() {
+    if wait_for("the process tree to run", GRACE, || held() == 0).is_err() {
         tally.held += 1;
     }
     // The tree must outlive its regulator.
@@ -281,7 +281,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     let managed = || with_daemon && fixture.daemon_answers();
     let right = || !changed() || managed();
     if wait_for(
-        "priorities to be as they were",
+        "the former priorities to be restored",
         GRACE.saturating_sub(killed.elapsed()),
         right,
     )
@@ -289,13 +289,14 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     {
         tally.changed += 1;
         let shown: Vec<_> = tree.iter().map(|&pid| standing(pid)).collect();
-        tally
-            .failed
-            .push(format!("were {before}; are {}", shown.join("; ")));
+        tally.failed.push(format!(
+            "the state before was {before}; now it is {}",
+            shown.join("; ")
+        ));
     }
     if with_daemon {
         // Else it might come up when everything else has ended.
-        wait_for("the daemon's successor", FREEZES, || {
+        wait_for("the start of the next daemon", FREEZES, || {
             fixture.daemon_answers()
         })?;
     }
@@ -311,11 +312,11 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
     let mut fixture = BackgroundKillFixture::start(binary, "eii", false, STORM)?;
     fixture.wait_until_held(2)?;
     let home = fixture.tree().first().and_then(|&pid| v2_group(pid));
-    let home = home.context("no cgroup v2")?;
+    let home = home.context("this machine has no cgroup v2")?;
     let ours = v2_group(rustix::process::getpid().as_raw_nonzero().get());
     anyhow::ensure!(
         ours.as_ref() != Some(&home),
-        "the tree has no cgroup of its own"
+        "the process tree has no cgroup of its own"
     );
     let mut escaped = 0;
     let end = Instant::now() + Duration::from_secs(3);
@@ -326,7 +327,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
     fixture.end_foreground()?;
     terminate(fixture.launcher);
     let all_run = || fixture.tree().iter().all(|&pid| !is_held(pid));
-    let left = match wait_for("the storm to run", GRACE, all_run) {
+    let left = match wait_for("the fork storm to run", GRACE, all_run) {
         Ok(_) => 0,
         Err(_) => 1,
     };
@@ -337,7 +338,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
 
 /// Rounds of killing, half of them without a daemon.
 pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
-    let mut part = Part::new("kills", "SIGKILL while frozen");
+    let mut part = Part::new("kills", "SIGKILL of Usher while background work is frozen");
     let mut tally = Tally::default();
     let mut failed = 0;
     for round in 0..rounds {
@@ -347,7 +348,8 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         }
         if round % 20 == 19 {
             eprintln!(
-                "background: kills: {} of {rounds}, {} left frozen, {} changed, {} left cgroups",
+                "background: kills: {} of {rounds} rounds; {} left processes frozen, {} left \
+                 priorities changed, {} left cgroups",
                 round + 1,
                 tally.held,
                 tally.changed,
@@ -357,28 +359,26 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     }
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} kills: a process frozen a second later"),
+            format!("of {rounds} kills: a process was still frozen one second later"),
             tally.held,
         ),
         Bar::none(
-            format!("of {rounds} kills: priorities or cgroups not restored"),
+            format!("of {rounds} kills: priorities or cgroups were not restored"),
             tally.changed,
         ),
         Bar::none(
-            format!("of {rounds} kills: the whole tree ended with it"),
+            format!("of {rounds} kills: the whole process tree ended together with Usher"),
             tally.ended,
         ),
         Bar::none(
-            format!("of {rounds} kills: cgroups left behind"),
+            format!("of {rounds} kills: cgroups of Usher remained"),
             tally.directories,
         ),
-        Bar::none(
-            format!("of {rounds} kills: rounds that could not be made"),
-            failed,
-        ),
+        Bar::none(format!("of {rounds} kills: rounds that failed"), failed),
     ];
     part.notes = vec![format!(
-        "The slowest was thawed after {:.0} ms. Killed in turns: `usher bg` without a daemon, and the daemon.",
+        "The slowest thaw took {:.0} ms. The rounds kill `usher bg` (without a daemon) and the \
+         daemon alternately.",
         tally.slowest_ms
     )];
     part.notes.extend(tally.failed.iter().take(5).cloned());
@@ -397,25 +397,25 @@ pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
             Err(error) => failed.push(format!("round {round}: {error:#}")),
         }
         if round % 20 == 19 {
-            eprintln!("background: storms: {} of {rounds}", round + 1);
+            eprintln!("background: fork storms: {} of {rounds} rounds", round + 1);
         }
     }
     let [escaped, left, directories] = found;
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} storms: sightings of a process outside its cgroup"),
+            format!("of {rounds} fork storms: observations of a process outside its cgroup"),
             escaped,
         ),
         Bar::none(
-            format!("of {rounds} storms: frozen processes a second after the end"),
+            format!("of {rounds} fork storms: processes still frozen one second after the end"),
             left,
         ),
         Bar::none(
-            format!("of {rounds} storms: cgroups left behind"),
+            format!("of {rounds} fork storms: cgroups of Usher remained"),
             directories,
         ),
         Bar::none(
-            format!("of {rounds} storms: rounds that could not be made"),
+            format!("of {rounds} fork storms: rounds that failed"),
             failed.len(),
         ),
     ];

@@ -20,26 +20,28 @@ use crate::chart;
 /// Arguments of `usher bench calibrate`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CalibrateArgs {
-    /// Four usage degrees, 1 and 4 backgrounds, short windows, one idle minute
+    /// Measure only four usage degrees, 1 and 4 background programs, short windows and one idle
+    /// minute
     #[arg(long)]
     quick: bool,
-    /// Minutes without a foreground for IPD's threshold; 30 in the paper
+    /// Measure the threshold of IPD for this time without foreground work, in minutes; 30 in the
+    /// paper
     #[arg(long)]
     idle_minutes: Option<f64>,
-    /// Only these resources
+    /// Measure only these resources
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["disk", "net"])]
     resources: Vec<Resource>,
-    /// Switch this disk's scheduler to mq-deadline during the run
+    /// Change the I/O scheduler of this disk to mq-deadline during the run
     #[arg(long)]
     allow_disk_scheduler: bool,
-    /// Where files are made, on the disk to be measured
+    /// Create files in this directory, which must be on the disk to be measured
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     scratch: PathBuf,
-    /// Write the thresholds to this file; `usher` reads thresholds.toml beside
-    /// its profile store (root's: /var/lib/usher)
+    /// Write the thresholds to this file; `usher` reads thresholds.toml in the directory of its profile
+    /// store (/var/lib/usher for root)
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -61,7 +63,11 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
     let mut windows = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
         if number % 20 == 0 {
-            eprintln!("calibrate: setting {} of {}", number + 1, settings.len());
+            eprintln!(
+                "calibrate: measuring setting {} of {}",
+                number + 1,
+                settings.len()
+            );
         }
         windows.extend(one(&mut fixture, &mut source, setting, args.quick)?);
     }
@@ -72,7 +78,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
     let (part, toml) = study(&args.resources, &windows, &idle, minutes);
     println!("{toml}");
     if let Some(path) = &args.write {
-        let failed = || format!("writing thresholds to {}", path.display());
+        let failed = || format!("writing the thresholds to {}", path.display());
         std::fs::write(path, toml).with_context(failed)?;
     }
     super::finish("Usher: thresholds of contention", &folder, &[part])
@@ -165,7 +171,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
 
 /// Idle shares by the second while nothing of ours runs.
 fn idle_shares(source: &mut Metered, minutes: f64) -> Result<Vec<f64>> {
-    eprintln!("calibrate: {minutes} minutes without a foreground");
+    eprintln!("calibrate: measuring {minutes} minutes without foreground work");
     source.watches(&[])?;
     let end = Instant::now() + Duration::from_secs_f64(60.0 * minutes);
     let mut shares = Vec::new();
@@ -217,7 +223,9 @@ fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64)
     part.notes = vec![
         toml.clone(),
         format!(
-            "A window is right if it reports contention exactly when a foreground ran. IPD's threshold is the least idle share of a second in {minutes} minutes without a foreground (the paper: 30)."
+            "A window is correct if it reports contention exactly when foreground work ran. The \
+             threshold of IPD is the least idle share of a second, in %, in {minutes} minutes \
+             without foreground work (30 in the paper)."
         ),
     ];
     part.raw = serde_json::json!({ "windows": windows, "maps": maps, "idle": idle });
@@ -229,7 +237,7 @@ fn figure(map: &AccuracyMap) -> Figure {
     let value = |i: usize, j: usize| map.accuracy[i][j];
     Figure {
         caption: format!(
-            "Accuracy of contention detection over {} windows, thresholds {name} x CPU",
+            "Accuracy of contention detection over {} windows, by the thresholds of {name} and CPU",
             map.windows
         ),
         svg: chart::heat_map(&format!("{name} x CPU"), name, "CPU", &map.steps, value),

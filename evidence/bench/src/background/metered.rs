@@ -47,7 +47,7 @@ impl Metered {
             let root = usher_probe::process_id("/proc".as_ref(), pid)?;
             self.meter
                 .manage(id, None, root)
-                .with_context(|| format!("metering process {pid}"))?;
+                .with_context(|| format!("metering the process {pid}"))?;
             self.managed.push(id);
         }
         Ok(())

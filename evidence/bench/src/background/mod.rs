@@ -47,19 +47,19 @@ pub enum Which {
     Disk,
     /// Figure 2 (b): the network benchmark
     Net,
-    /// Figure 3: computing beside real programs
+    /// Figure 3: background computation beside real programs
     Cpu,
-    /// Figure 4: e2fsck beside real programs
+    /// Figure 4: e2fsck in the background beside real programs
     Fsck,
-    /// Figure 5: scp under scp, iperf3 under iperf3
+    /// Figure 5: scp beside scp, iperf3 beside iperf3
     Transfer,
-    /// How soon the background yields, and is back
+    /// Time until the background yields, and until it resumes
     Reaction,
-    /// How much of what is idle the background gets
+    /// Share of idle resources that the background uses
     Idle,
-    /// SIGKILL while the background is frozen
+    /// SIGKILL of Usher while the background is frozen
     Kills,
-    /// Fork storms
+    /// Background work that forks continuously
     Storms,
 }
 
@@ -84,75 +84,76 @@ impl Which {
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BackgroundArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Only cells with this in their names
+    /// Run only the cells whose names contain this text
     #[arg(long, value_name = "TEXT")]
     cells: Option<String>,
-    /// Only these disks
+    /// Use only these disks
     #[arg(long, value_enum, value_delimiter = ',')]
     places: Vec<DiskSetup>,
-    /// Only these treatments (foreground alone always)
+    /// Run only these treatments; the foreground alone is always measured
     #[arg(long, value_enum, value_delimiter = ',')]
     treatments: Vec<BackgroundMethod>,
-    /// Pairs of each treatment at least
+    /// Run at least this many pairs of each treatment
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
-    /// Pairs at most, for a cell that is not resolved
+    /// Run at most this many pairs if the result of a cell is not significant
     #[arg(long, default_value_t = 40)]
     pairs_max: u32,
-    /// Fewer usage degrees and counts, small inputs, foregrounds of a second
+    /// Run fewer usage degrees and repetitions with smaller inputs, and foreground work of one
+    /// second
     #[arg(long)]
     quick: bool,
-    /// Seconds of a foreground alone, where they can be chosen
+    /// Let foreground work of adjustable length take this time alone, in seconds
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// Stop a foreground that takes more than this multiple of its time alone
+    /// Stop foreground work that takes more than this multiple of its time alone
     #[arg(long, default_value_t = 20.0)]
     cut: f64,
-    /// Of reaction and idle time only these resources
+    /// Measure reaction and idle time only of these resources
     #[arg(long, value_enum, value_delimiter = ',')]
     resources: Vec<Resource>,
-    /// Reactions to measure; 100, or 20 where it is to be quick
+    /// Measure this many reactions; 100 by default, or 20 with --quick
     #[arg(long)]
     events: Option<usize>,
-    /// Rounds of SIGKILL
+    /// Run this many rounds with SIGKILL
     #[arg(long, default_value_t = 1_000)]
     kill_rounds: usize,
-    /// Fork storms
+    /// Background work that forks continuously
     #[arg(long, default_value_t = 200)]
     storm_rounds: usize,
-    /// Prints the cells and ends
+    /// Print the list of cells and exit
     #[arg(long)]
     list: bool,
-    /// Continues the run of that folder: cells and parts measured in it are not measured
+    /// Continue the run in this directory; cells and parts that are already measured are not measured
     /// again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; default: `usher` in this program's folder
+    /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
-    /// Each `usher bg` by itself, without a daemon
+    /// Run each `usher bg` without a daemon
     #[arg(long)]
     no_daemon: bool,
-    /// Switch this disk's scheduler for experiments that need another one; it is switched back
-    /// afterwards, also if the benchmark is killed
+    /// Change the I/O scheduler of this disk for experiments that need another one; it is restored
+    /// afterwards, even if the benchmark is killed
     #[arg(long)]
     allow_disk_scheduler: bool,
-    /// Rate of the cable between the two network namespaces
+    /// Limit the link between the two network namespaces to this rate
     #[arg(long, default_value_t = 200, value_name = "MBIT")]
     rate: u32,
-    /// A tree to search instead of Linux 6.1
+    /// Search this directory tree instead of Linux 6.1
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
-    /// The input of `gmx mdrun`; else a box of water, which is made
+    /// Use this input of `gmx mdrun` instead of a generated box of water
     #[arg(long, value_name = "FILE")]
     tpr: Option<PathBuf>,
-    /// Where files are made, on the disk to be measured
+    /// Create files in this directory, which must be on the disk to be measured
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     scratch: PathBuf,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -230,7 +231,8 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     if !missing.is_empty() {
         let names = missing.join(" ");
         eprintln!(
-            "background: what needs them is left out, for these packages are missing: {names} (scripts/setup bench installs them)"
+            "background: experiments are left out because the packages {names} are missing \
+             (scripts/setup bench installs them)"
         );
     }
     let needs_usher =

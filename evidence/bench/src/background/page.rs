@@ -56,7 +56,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
     let id = result.cell.id();
     let mut bars = Vec::new();
     if result.tallies.is_empty() {
-        let what = format!("{id}: not measured");
+        let what = format!("experiment {id} was not measured");
         bars.push(Bar::at_most(what, None, 100.0 * SLOWER_MAX, "%"));
     }
     if result.of(BackgroundMethod::Usher).is_some() {
@@ -69,7 +69,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
         };
         let beyond = result.beyond_band(BackgroundMethod::Usher);
         bars.push(Bar::at_most(
-            format!("{id}, usher{unresolved}: upper bound beyond the A/A band"),
+            format!("{id}, usher{unresolved}: upper bound of the slow-down beyond the A/A band"),
             beyond.map(|beyond| 100.0 * beyond),
             100.0 * SLOWER_MAX,
             "%",
@@ -80,7 +80,10 @@ fn bars(result: &CellResult) -> Vec<Bar> {
             continue;
         };
         bars.push(Bar::at_most(
-            format!("{id}, {}: slow-down, paper's worst", treatment.name()),
+            format!(
+                "{id}, {}: slow-down of the foreground, with the worst of the paper",
+                treatment.name()
+            ),
             tally.slow_down().map(|e| 100.0 * (e.value - 1.0)),
             (1_000.0 * (limit - 1.0_f64)).round() / 10.0,
             "%",
@@ -155,7 +158,7 @@ fn slow_down_table(results: &[&CellResult]) -> Table {
 
 fn work_table(results: &[&CellResult]) -> Table {
     table(
-        "background while the foreground ran",
+        "progress of the background while the foreground ran",
         results,
         |result, treatment| {
             let done: Vec<_> = result
@@ -190,7 +193,16 @@ fn work_table(results: &[&CellResult]) -> Table {
 
 fn notes(results: &[&CellResult]) -> Vec<String> {
     let mut notes = vec![
-        "Each figure is the median of the ratios of pairs (foreground alone, foreground beside the background; one right after the other, order alternating) with its 95 % bootstrap interval. The A/A band is the middle 95 % of pairs of the foreground alone. Foreground and background run in sessions of their own, but for 'same session'. At a usage degree (u) below 100 a foreground does in each turn the work that takes it that share of 100 ms alone (a sender then waits for an answer). It rests for the remaining share, as an interactive program does between two inputs: a delay counts once. A background works by the clock.".to_owned(),
+        "Each figure is the median of the ratios of pairs of runs, with its 95 % bootstrap \
+         interval. A pair consists of the foreground alone and the foreground beside the \
+         background, directly one after the other, in alternating order. The A/A band is the \
+         middle 95 % of pairs in which both runs are the foreground alone. Foreground and \
+         background run in separate sessions, except for 'same session'. At a usage degree u \
+         below 100 % the foreground works for that share of each 100 ms (measured alone), and \
+         pauses for the remaining share, as an interactive program does between two inputs; a \
+         sender then waits for a reply. A delay of the work therefore counts only once. The \
+         background works and pauses at fixed times."
+            .to_owned(),
     ];
     for result in results {
         if result.tallies.is_empty() {
@@ -204,7 +216,7 @@ fn notes(results: &[&CellResult]) -> Vec<String> {
                 && tally.treatment == BackgroundMethod::Usher
             {
                 notes.push(format!(
-                    "{id}: {} pairs are too few for an interval of 95 %",
+                    "{id}: {} pairs of runs are too few for a 95 % interval",
                     tally.pairs.len()
                 ));
             }

@@ -125,7 +125,7 @@ pub fn run(
         }
         for &treatment in treatments.iter().filter(|&&t| t != BackgroundMethod::Alone) {
             eprintln!(
-                "background: reaction, {}, {}",
+                "background: measuring the reaction, {}, {}",
                 resource.name(),
                 treatment.name()
             );
@@ -146,8 +146,19 @@ pub fn run(
         .collect();
     part.tables = vec![table(&all)];
     part.notes.push(format!(
-        "Foreground on for {0:.0} ms, off for {0:.0} ms. Yielded: from the foreground's first request until the background's last before {SILENCE_MS} ms without any; bytes are seen at the far end, so they include what waited in the {1} rate limit (at most 10 ms). First again: from the foreground's last request until the background's first. Resumed: from the foreground's last request until {2:.0} ms at {3:.0} % of the background's usual speed. Control: the same from the middle of the foreground's pause on, when all has long gone on: what the resource's own ups and downs are taken for.",
-        PERIOD_MS / 2.0, "interface's", WINDOW_MS, 100.0 * FULL
+        "The foreground works for {0:.0} ms and pauses for {0:.0} ms, alternately. Yielded: time \
+         from the first request of the foreground until the last request of the background \
+         before {SILENCE_MS} ms without any; bytes are counted at the far end, so bytes that \
+         waited in the {1} rate limit (at most 10 ms) are included. First again: time from the \
+         last request of the foreground until the next request of the background. Resumed: time \
+         from the last request of the foreground until the background has run for {2:.0} ms at \
+         {3:.0} % of its usual speed. Control: the same as 'resumed', but measured from the \
+         middle of the pause, when the background has long resumed; it shows the variation of \
+         the resource itself.",
+        PERIOD_MS / 2.0,
+        "interface's",
+        WINDOW_MS,
+        100.0 * FULL
     ));
     part.raw = serde_json::json!(all);
     Ok(part)
@@ -187,13 +198,13 @@ fn bars(times: &Times) -> Vec<Bar> {
             "ms",
         ),
         Bar::at_most(
-            name("yielded, 99th percentile"),
+            name("background yielded after the start of the foreground, 99th percentile"),
             quantile(&times.yielded_ms, 0.99),
             50.0,
             "ms",
         ),
         Bar::at_most(
-            name("full speed after the end, 99th percentile"),
+            name("background at full speed after the end of the foreground, 99th percentile"),
             quantile(&times.resumed_ms, 0.99),
             100.0,
             "ms",

@@ -36,7 +36,7 @@ pub fn run(
             continue;
         }
         eprintln!(
-            "background: {} ({} of {}){}",
+            "background: experiment {} ({} of {}){}",
             cell.id(),
             number + 1,
             cells.len(),
@@ -88,7 +88,7 @@ fn saved(file: &Path, treatments: &[BackgroundMethod]) -> Result<Option<CellResu
         return Ok(None);
     }
     let result: CellResult = serde_json::from_slice(&fs::read(file)?)
-        .with_context(|| format!("{} is no saved cell", file.display()))?;
+        .with_context(|| format!("{} is not a saved result of an experiment", file.display()))?;
     let all = treatments.iter().filter(|t| t.is_sensible(result.cell.bg));
     let whole = all
         .into_iter()
@@ -101,7 +101,7 @@ pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -
     let file = folder.join("parts").join(format!("{name}.json"));
     if file.exists() {
         return serde_json::from_slice(&fs::read(&file)?)
-            .with_context(|| format!("{} is no saved part", file.display()));
+            .with_context(|| format!("{} is not a saved part of a result", file.display()));
     }
     let part = measure()?;
     fs::create_dir_all(folder.join("parts"))?;
@@ -141,7 +141,7 @@ impl Clock {
         }
         let each = self.start.elapsed() / self.measured as u32;
         let left: Duration = each * self.left as u32;
-        format!(", about {:.0} min left", left.as_secs_f64() / 60.0)
+        format!(", about {:.0} minutes remain", left.as_secs_f64() / 60.0)
     }
 }
 
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn measured_cells_are_not_measured_again() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let mut part = Part::new("idle", "What is idle, used");
-        part.bars = vec![Bar::at_least("of what is idle", 94.8, 90.0, "%")];
+        let mut part = Part::new("idle", "Use of idle resources");
+        part.bars = vec![Bar::at_least("share of the idle disk", 94.8, 90.0, "%")];
         let first = once(folder.path(), "idle", || Ok(part.clone()))?;
         let again = once(folder.path(), "idle", || anyhow::bail!("measured again"))?;
         assert_eq!((&first, &again), (&part, &part));

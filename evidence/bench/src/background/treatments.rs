@@ -65,9 +65,9 @@ impl BackgroundMethod {
         match self {
             Self::Alone => "alone (A/A)",
             Self::Nice => "nice 19",
-            Self::NiceSameSession => "nice 19, same session",
+            Self::NiceSameSession => "nice 19 in the same session",
             Self::SchedIdle => "SCHED_IDLE",
-            Self::Ionice => "ionice idle + nice 19",
+            Self::Ionice => "ionice idle and nice 19",
             Self::CpuIdle => "cpu.idle",
             Self::Cpulimit => "cpulimit 50 %",
             Self::Loadwatch => "loadwatch",
@@ -168,7 +168,9 @@ impl RegulatorFixture {
     fn before(&self, treatment: BackgroundMethod, number: u32) -> Result<Vec<String>> {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect();
         Ok(match treatment {
-            BackgroundMethod::Alone => bail!("nothing runs beside a foreground that is alone"),
+            BackgroundMethod::Alone => {
+                bail!("no background work runs beside a foreground that is measured alone")
+            }
             BackgroundMethod::Nice | BackgroundMethod::NiceSameSession => {
                 words(&["nice", "-n", "19"])
             }
@@ -177,7 +179,10 @@ impl RegulatorFixture {
             BackgroundMethod::Cpulimit => words(&["cpulimit", "-f", "-m", "-l", "50", "--"]),
             BackgroundMethod::Loadwatch => words(&["loadwatch", "-h", "1.25", "-l", "0.5", "--"]),
             BackgroundMethod::CpuIdle => {
-                let group = self.idle.as_ref().context("no cgroup with cpu.idle")?;
+                let group = self
+                    .idle
+                    .as_ref()
+                    .context("this machine has no cgroup with cpu.idle")?;
                 let enter = "echo $$ >\"$0\" && exec \"$@\"";
                 words(&["sh", "-c", enter, &group.procs()])
             }
@@ -217,7 +222,7 @@ impl IdleGroup {
         let root = roots
             .iter()
             .find(has_files)
-            .context("no cgroup with the cpu controller")?;
+            .context("this machine has no cgroup with the cpu controller")?;
         let dir = Path::new(root).join(name);
         let undo = script(
             &[("dir", &dir.display().to_string())],

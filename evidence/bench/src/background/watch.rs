@@ -238,7 +238,7 @@ impl Watcher<'_> {
         };
         let mut sum: Vec<u32> = vec![];
         for path in numbered(&path) {
-            let bins = read_bins(&path).context("what the background did")?;
+            let bins = read_bins(&path).context("the progress of the background")?;
             sum.resize(sum.len().max(bins.len()), 0);
             sum.iter_mut().zip(bins).for_each(|(all, one)| *all += one);
         }

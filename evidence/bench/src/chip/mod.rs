@@ -20,25 +20,25 @@ use crate::bars::{Bar, Part};
 /// Arguments of `usher bench chip`.
 #[derive(Debug, clap::Args)]
 pub struct ChipArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Measured frames of each cell, after a frame that fills the caches
+    /// Simulate this many frames of each cell, after a frame that fills the caches
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     frames: u32,
-    /// Parameters in place of the fitted parameters, as JSON
+    /// Use the parameters in this JSON file instead of the fitted parameters
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Which {
-    /// Cores, sizes of the second level, resolutions: the board
+    /// Measurements on the board, by cores, sizes of the second-level cache and resolutions
     Table2,
-    /// One cell with uniform penalties: the paper's simulator
+    /// One cell with uniform miss penalties, as in the simulator of the paper
     Table3,
     /// The loss of last come, first served
     Figure4,
@@ -52,7 +52,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("reading {}", file.display()))?;
             serde_json::from_str(&text)
-                .with_context(|| format!("{} holds no parameters", file.display()))?
+                .with_context(|| format!("the file {} contains no parameters", file.display()))?
         }
     };
     let extent = FrameCounts {
@@ -74,7 +74,7 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
         crate::machine::print_line(part.lines())?;
         parts.push(part);
     }
-    crate::machine::finish(&folder, "Paper 5's chip, simulated", &parts)
+    crate::machine::finish(&folder, "The chip of paper 5, simulated", &parts)
 }
 
 /// Table 2.
@@ -94,7 +94,8 @@ fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     part.figures = page::figures(&rows);
     part.notes = page::notes(&rows, fitted);
     part.notes.push(format!(
-        "{} frames a cell after a frame that fills the caches; {seconds:.2} s of one CPU a cell and pattern.",
+        "Each cell simulates {} frames after one frame that fills the caches; a cell and pattern \
+         takes {seconds:.2} s of one CPU.",
         extent.measured
     ));
     part.raw = json!({ "fitted": fitted, "extent": extent, "rows": rows });
@@ -107,12 +108,12 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     let gain = tallies[0].cycles as f64 / tallies[1].cycles.max(1) as f64;
     let mut part = Part::new(
         "table3",
-        "Table 3: the paper's simulator, uniform penalties",
+        "Table 3: the simulator of the paper, with uniform miss penalties",
     );
     part.bars.push(Bar {
         at_least: Some(1.08),
         ..Bar::at_most(
-            "A over FCFS, WVGA, 128 KB, 4 cores (paper: 1.110)",
+            "speed-up of pattern A over FCFS, WVGA, 128 KB, 4 cores (paper: 1.110)",
             gain,
             1.14,
             "x",
@@ -120,7 +121,9 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     });
     part.tables.push(page::table_3(&TABLE_3, &tallies, extent));
     part.notes.push(
-        "L1 miss 10 cycles, L2 miss 200 more, whatever else goes on; parameters, tasks and addresses are those of Table 2. Miss rates depend on what counts as an access: here a word of four bytes."
+        "An L1 miss always costs 10 cycles, and an L2 miss 200 additional cycles; parameters, \
+         tasks and addresses are those of Table 2. Miss rates depend on the definition of an \
+         access, which is a word of four bytes here."
             .to_owned(),
     );
     part.raw = json!(tallies);
@@ -129,13 +132,17 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
 
 /// Figure 4.
 fn last_come() -> Result<Part> {
-    let mut part = Part::new("figure4", "Figure 4: what last come, first served loses");
+    let mut part = Part::new(
+        "figure4",
+        "Figure 4: loss by last come, first served (LCFS)",
+    );
     for (cores, loss) in [(3, 2.0), (4, 0.0)] {
         let fcfs = figure4::schedule(cores, &mut Fcfs::default())?;
         let lcfs = figure4::schedule(cores, &mut Lcfs::default())?;
         let [first, last] = [&fcfs, &lcfs].map(|schedule| schedule[0].len());
         let what = format!(
-            "24 unit tasks on {cores} cores: LCFS {last}, FCFS {first}, longer by (paper: {loss})"
+            "24 unit tasks on {cores} cores: LCFS takes {last}, FCFS {first} units; LCFS is \
+             longer by (paper: {loss})"
         );
         part.bars.push(Bar {
             at_least: Some(loss),
@@ -145,7 +152,10 @@ fn last_come() -> Result<Part> {
             .push(page::schedules(&[("FCFS", &fcfs), ("LCFS", &lcfs)]));
     }
     part.notes.push(
-        "Cores against time: which of the tasks 1 to 24 runs in each unit. The drawing is not in the text we have: these are chains of 3, 7, 7 and 7 tasks, which have its 24 tasks, at most four at a time, one chain put off until the end."
+        "The table shows which of the tasks 1 to 24 runs on each core in each time unit. The \
+         available text of the paper lacks the drawing of the graph, so the graph here consists \
+         of chains of 3, 7, 7 and 7 tasks. They have the 24 tasks of the paper, at most four at \
+         a time, and one chain is deferred until the end."
             .to_owned(),
     );
     Ok(part)

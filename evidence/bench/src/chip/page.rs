@@ -17,19 +17,19 @@ type Column = (&'static str, fn(&Figures) -> Option<f64>, f64, usize);
 const COLUMNS: [Column; 4] = [
     ("pictures a second", |figures| Some(figures.fps), 1.0, 2),
     (
-        "L2 misses of 128 pictures, millions",
+        "millions of L2 misses in 128 pictures",
         |figures| figures.l2_misses,
         1e-6,
         2,
     ),
     (
-        "L1 misses of 128 pictures, millions",
+        "millions of L1 misses in 128 pictures",
         |figures| figures.l1_misses,
         1e-6,
         0,
     ),
     (
-        "thousand cycles a task",
+        "thousand cycles per task",
         |figures| Some(figures.cycles_a_task),
         1e-3,
         2,
@@ -50,7 +50,7 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
         bars.push(Bar {
             at_least: Some(1.4),
             ..Bar::at_most(
-                "pattern B over FCFS, WVGA, 128 KB, 4 cores (paper: 1.50)",
+                "speed-up of pattern B over FCFS, WVGA, 128 KB, 4 cores (paper: 1.50)",
                 b.simulated,
                 1.6,
                 "x",
@@ -59,14 +59,17 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
     }
     let count = |ratios: &[Ratio]| ratios.len();
     bars.push(Bar::at_least(
-        format!("share of {} FPS ratios to FCFS within 0.10", count(&speed)),
+        format!(
+            "share of {} FPS ratios to FCFS within 0.10 of the paper",
+            count(&speed)
+        ),
         share_within(&speed, 0.10),
         0.8,
         "",
     ));
     bars.push(Bar::at_least(
         format!(
-            "share of {} L2-miss ratios to FCFS within 0.15",
+            "share of {} L2-miss ratios to FCFS within 0.15 of the paper",
             count(&misses)
         ),
         share_within(&misses, 0.15),
@@ -79,7 +82,7 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
         .filter(|peak| peak.simulated.abs_diff(peak.published) > 1);
     bars.push(Bar::none(
         format!(
-            "of {} curves, those whose FPS peaks more than one core off",
+            "of {} curves: FPS peak more than one core away from the paper's",
             peaks.len()
         ),
         off.count(),
@@ -159,8 +162,14 @@ pub fn figures(rows: &[CellComparison]) -> Vec<Figure> {
     }
     let legend = Pattern::ALL.map(|pattern| (class(pattern), pattern.name()));
     vec![Figure {
-        caption: "Pictures a second by cores that decode: lines and dots simulated, dashes and rings the paper's board.".to_owned(),
-        svg: chart::panels("Pictures a second by cores", &legend, &panels),
+        caption: "Pictures per second by the number of cores that decode. Lines and dots are \
+                  simulated; dashes and rings are the paper's measurements on a board."
+            .to_owned(),
+        svg: chart::panels(
+            "Pictures per second by the number of cores",
+            &legend,
+            &panels,
+        ),
     }]
 }
 
@@ -181,19 +190,30 @@ pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> 
         .map(|peak| {
             let (input, pattern) = (peak.input.name(), peak.pattern.name());
             format!(
-                "{input} {} KB {pattern}: {} cores (paper {})",
+                "{input} {} KB {pattern}: peak at {} cores (paper {})",
                 peak.l2_kb, peak.simulated, peak.published
             )
         });
     vec![
-        format!("FPS ratios off by more than 0.10: {}.", outside(&ratios(rows, fps), 0.10)),
         format!(
-            "L2-miss ratios off by more than 0.15: {}.",
+            "FPS ratios that deviate from the paper by more than 0.10: {}.",
+            outside(&ratios(rows, fps), 0.10)
+        ),
+        format!(
+            "L2-miss ratios that deviate from the paper by more than 0.15: {}.",
             outside(&ratios(rows, |figures| figures.l2_misses), 0.15)
         ),
-        format!("Peaks more than one core off: {}.", listed(off_peaks.collect())),
-        "Garbled in the text we have, and left out: wvga 64 KB 1 core B (L1), vga 3 cores FCFS (L1), 720p 2 cores A (L2).".to_owned(),
-        format!("One set of parameters for all cells, fitted by evidence/chip/examples/fit_chip.rs: {fitted:?}. docs/chip.md describes the synthetic addresses."),
+        format!(
+            "FPS peaks more than one core away from the paper's: {}.",
+            listed(off_peaks.collect())
+        ),
+        "Three figures are garbled in the available text of the paper and left out: wvga 64 KB 1 \
+         core B (L1), vga 3 cores FCFS (L1), 720p 2 cores A (L2)."
+            .to_owned(),
+        format!(
+            "All cells use one set of parameters, fitted by evidence/chip/examples/fit_chip.rs: \
+             {fitted:?}. docs/chip.md describes the synthetic addresses."
+        ),
     ]
 }
 
@@ -234,7 +254,7 @@ pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: Fram
     let cores = HEADLINE.cores as u64;
     let lines: [Line; 7] = [
         (
-            "cycles of a frame",
+            "cycles per frame",
             |row| row.cycles,
             &|t| t.cycles as f64 / frames,
             0,
@@ -246,13 +266,13 @@ pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: Fram
             0,
         ),
         (
-            "scheduling, cycles a task",
+            "scheduling, cycles per task",
             |row| row.scheduling_a_task,
             &|t| t.scheduling as f64 / t.tasks.max(1) as f64,
             0,
         ),
         (
-            "cores in tasks, %",
+            "time of cores in tasks, %",
             |row| 100.0 * row.busy,
             &|t| share(t.compute + t.stalled, t.cycles * cores),
             2,

@@ -31,7 +31,7 @@ pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
                 return shape_of(&dir);
             }
         }
-        anyhow::bail!("{} has no level {level} for data", dir.display())
+        anyhow::bail!("{} has no data cache of level {level}", dir.display())
     };
     Ok((
         shape("1", &["Data", "Unified"])?,
@@ -49,9 +49,12 @@ fn shape_of(dir: &Path) -> Result<Shape> {
             Some(digits) => (digits, 1024),
             None => (text, 1),
         };
-        let value: u64 = digits
-            .parse()
-            .with_context(|| format!("{}: {text:?} is no number", path.display()))?;
+        let value: u64 = digits.parse().with_context(|| {
+            format!(
+                "the content of {} is not a number: {text:?}",
+                path.display()
+            )
+        })?;
         Ok(value * unit)
     };
     Ok(Shape {
@@ -126,7 +129,7 @@ pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) 
             .next_back()
             .unwrap_or("no message")
     );
-    let tally = serde_json::from_slice(&output.stdout).context("what the run counted")?;
+    let tally = serde_json::from_slice(&output.stdout).context("the counts of a run")?;
     let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
     let (walk, all) = misses(&text)?;
     Ok(Grind {
@@ -151,8 +154,11 @@ pub fn variant(colors: Colors) -> &'static str {
 fn misses(text: &str) -> Result<(Misses, Misses)> {
     let counted = Counted::read(text)?;
     let walk = counted.of(FUNCTION);
-    let walk =
-        walk.with_context(|| format!("no function {FUNCTION}: was this program stripped?"))?;
+    let walk = walk.with_context(|| {
+        format!(
+            "the output of cachegrind has no function {FUNCTION}; perhaps the program was stripped"
+        )
+    })?;
     Ok((walk.into(), counted.all()?.into()))
 }
 

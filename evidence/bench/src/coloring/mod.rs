@@ -29,67 +29,67 @@ use walks::LENGTHS;
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Which {
-    /// Walks of run queues on this machine
+    /// Walks over run queues on this machine
     Walks,
-    /// Chat and web on this machine, under a scheduler as Linux 2.4's
+    /// Chat and web loads on this machine, under a scheduler like that of Linux 2.4
     Loads,
-    /// Misses of their walks in this machine's caches, by cachegrind
+    /// Cache misses of these walks, simulated by cachegrind with the caches of this machine
     Misses,
-    /// The paper's machine with 1 to 8 CPUs, simulated
+    /// Simulation of the machine of the paper, with 1 to 8 CPUs
     Simulated,
 }
 
-/// Coloured structures: what it saves that hot fields do not share cache sets
-/// (paper 3a)
+/// Measures the gain by coloured structures, whose hot fields do not share cache sets (paper 3a)
 ///
-/// Blocks of a power of two of bytes, aligned to that, have one property too many:
-/// the same field of all of them has the same low address bits, so all compete for
-/// the few cache sets that those bits select. Linux 2.4 kept its task structures so
-/// and walked all of them at each decision; nearly every step missed the cache.
-/// Colouring shifts each structure by some whole cache lines, a hash of its block's
-/// address (`usher_tasks::color`).
+/// In blocks whose size is a power of two and which are aligned to their size, the same field of
+/// all structures has the same low address bits. All of these fields compete for the few cache sets
+/// that these bits select. Linux 2.4 kept its task structures in such blocks and walked all of them
+/// at each scheduling decision; nearly every step missed the cache. Colouring shifts each structure
+/// by a number of whole cache lines, which is a hash of the address of its block
+/// (`usher_tasks::color`).
 ///
-/// walks      Run queues of 64 to 8192 structures are walked, plain and coloured, in
-///            the same blocks and order, by one thread and by two under one lock.
-/// loads      A chat of 2400 tasks and a web server of 256 run under that scheduler,
-///            on threads of this machine, in real memory.
-/// misses     The same under valgrind, which counts first and second level misses.
-/// simulated  The paper's 8 CPUs of 550 MHz, for its +23.3 % and +86.3 %. No figure of
-///            this part was measured.
+/// walks      Run queues of 64 to 8192 structures are walked with and without colouring, in the
+///            same blocks and order, by one thread, and by two threads under one lock.
+/// loads      A chat of 2400 tasks and a web server of 256 tasks run under a scheduler like that of
+///            Linux 2.4, on threads of this machine, in real memory.
+/// misses     The same loads run under valgrind, which counts first-level and second-level misses.
+/// simulated  The 8 CPUs of 550 MHz of the paper are simulated, for its gains of +23.3 % and
+///            +86.3 %. No figure of this part is measured.
 ///
-/// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
+/// Exit status: 0 if every bar is met, 1 if a bar is missed, 125 if the benchmark could not run.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:
-  usher bench coloring                        everything, some minutes
-  usher bench coloring --quick                fewer rounds and lengths, half a minute
+  usher bench coloring                        runs all parts in some minutes
+  usher bench coloring --quick                runs fewer rounds and lengths in half a minute
   usher bench coloring --only simulated --json | jq '.parts[0].bars'
 More: docs/coloring.md"
 )]
 pub struct ColoringArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Fewer lengths, rounds and CPUs, shorter runs
+    /// Run fewer lengths, rounds and CPUs, and shorter runs
     #[arg(long)]
     quick: bool,
-    /// Rounds of each walk; 41, or 9 where it is to be quick
+    /// Run this many rounds of each walk; 41 by default, or 9 with --quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     rounds: Option<u32>,
-    /// Pairs of runs of each workload; 7, or 3 where it is to be quick
+    /// Run this many pairs of each workload; 7 by default, or 3 with --quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: Option<u32>,
-    /// How long an operation of a task takes here, but for its misses
+    /// Let an operation of a task take this time in ns, without its cache misses
     #[arg(long, default_value_t = 6_000, value_name = "NS")]
     operation_ns: u64,
-    /// Number of seeds of the simulation, from 1; 5, or 1 with --quick. The result is the median
+    /// Simulate with this many seeds, from 1; 5 by default, or 1 with --quick. The result is the
+    /// median
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Prints the saved result instead of lines
+    /// Print the saved result as JSON
     #[arg(long)]
     json: bool,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -140,7 +140,7 @@ pub fn run(args: &ColoringArgs) -> Result<bool> {
     match args.json {
         true => machine::print_line(std::fs::read_to_string(folder.join("result.json"))?)?,
         false => machine::print_line(format_args!(
-            "saved in {}, page {}",
+            "results saved in {}, report page {}",
             folder.display(),
             page.display()
         ))?,
@@ -154,7 +154,7 @@ fn walked(args: &ColoringArgs) -> Result<Part> {
         for &pages in Pages::value_variants() {
             for structures in args.lengths() {
                 eprintln!(
-                    "  {structures} structures, {}, threads: {threads}",
+                    "  walking {structures} structures, {}, threads: {threads}",
                     pages.name()
                 );
                 walks.push(walks::measure(structures, pages, threads, args.rounds())?);
@@ -197,7 +197,11 @@ fn ground(args: &ColoringArgs) -> Result<Part> {
     let mut grinds = Vec::new();
     for workload in WorkloadKind::ALL {
         for colors in walks::VARIANTS {
-            eprintln!("  {}, {}, under valgrind", workload.name(), colors.name());
+            eprintln!(
+                "  running {}, {}, under valgrind",
+                workload.name(),
+                colors.name()
+            );
             grinds.push(grind::run(workload, colors, operations, scratch.path())?);
         }
     }
@@ -207,13 +211,13 @@ fn ground(args: &ColoringArgs) -> Result<Part> {
 /// Options of a single run, for valgrind.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RunArgs {
-    /// chat or web
+    /// Run this load: chat or web
     #[arg(long)]
     load: String,
-    /// plain, modulo or ours
+    /// Use this layout: plain, modulo or ours
     #[arg(long)]
     colors: String,
-    /// Operations to do
+    /// Execute this many operations
     #[arg(long)]
     operations: u64,
 }

@@ -65,14 +65,14 @@ impl Region {
         let bytes = ((structures + 1) * BLOCK_BYTES).next_multiple_of(HUGE_BYTES);
         ensure!(
             bytes / 4 <= u32::MAX as usize,
-            "{structures} structures are too many"
+            "{structures} structures do not fit into the memory of the test"
         );
         let mapped_bytes = bytes + HUGE_BYTES;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a mapping of its own, at an address of the kernel's choice.
         let mapped = unsafe { mmap_anonymous(null_mut(), mapped_bytes, protection, flags) };
         let mapped = mapped.with_context(|| format!("mapping {mapped_bytes} bytes"))?;
-        let mapped = NonNull::new(mapped).context("a mapping at address 0")?;
+        let mapped = NonNull::new(mapped).context("the kernel mapped the memory at address 0")?;
         let lead = mapped.addr().get().next_multiple_of(HUGE_BYTES) - mapped.addr().get();
         // SAFETY: the lead is less than a huge page, which was mapped in addition.
         let words: NonNull<AtomicU32> = unsafe { mapped.byte_add(lead) }.cast();

@@ -24,7 +24,7 @@ const OURS: usize = 2;
 
 /// Walks of run queues.
 pub fn walks(walks: &[Walk]) -> Part {
-    let mut part = Part::new("walks", "Walks of run queues on this machine");
+    let mut part = Part::new("walks", "Walks over run queues, measured on this machine");
     let barred = walks
         .iter()
         .filter(|walk| SIZES_WITH_BARS.contains(&walk.structures) && walk.threads == 1);
@@ -32,7 +32,12 @@ pub fn walks(walks: &[Walk]) -> Part {
         .map(|walk| {
             let what = format!("{} structures, {}", walk.structures, condition(walk));
             let gain = walk.gain(OURS).map(|gain| gain.value);
-            Bar::at_least(format!("{what}: plain / coloured"), gain, GAIN_LEAST, "x")
+            Bar::at_least(
+                format!("{what}: time without colouring / time with colouring"),
+                gain,
+                GAIN_LEAST,
+                "x",
+            )
         })
         .collect();
     for threads in [1, 2] {
@@ -52,7 +57,7 @@ fn condition(walk: &Walk) -> String {
     let threads = if walk.threads == 1 {
         "1 thread"
     } else {
-        "2 threads, 1 lock"
+        "2 threads with 1 lock"
     };
     format!("{}, {threads}", walk.pages.name())
 }
@@ -73,12 +78,12 @@ fn walk_figure(walks: &[&Walk], threads: usize) -> Figure {
     let classes = ["p5", "p1", "p0"];
     let lines = pages.iter().flat_map(|&p| (0..3).map(move |v| (p, v)));
     let title = match threads {
-        1 => "One thread walks: ns a structure (dashed: 4 KiB pages)",
-        _ => "Two threads walk in turn under one lock: ns a structure (dashed: 4 KiB pages)",
+        1 => "One thread walks: ns per structure (dashed: 4 KiB pages)",
+        _ => "Two threads walk alternately under one lock: ns per structure (dashed: 4 KiB pages)",
     };
     let chart = Chart {
         title: title.to_owned(),
-        x: "structures on the queue",
+        x: "number of structures on the queue",
         y: "ns a structure",
         logarithmic: true,
         mark: None,
@@ -146,9 +151,33 @@ fn walk_notes(walks: &[Walk]) -> Vec<String> {
         }
     };
     vec![
-        format!("Structures lie in 8 KiB-aligned blocks, hang on a list in random order, and are walked as Linux 2.4's scheduler does: the fields at 0x20..=0x3f of each. Plain, shifted by (address >> 13) mod 64 lines, and by `Coloring`, in the same blocks and the same order, one after the other, {rounds} rounds, the order of the three alternating; each time the shortest of 8 spells, as whatever else runs here only makes them longer. Medians; the gain is the median of the rounds' ratios with its 95 % bootstrap interval."),
-        format!("Coloured or not, a walk touches one page a structure. Plain and by the remainder that is the first of the two pages of a block, which is even, so that half of the sets of the translation look-aside buffers (TLB) lie idle; `Coloring` uses both pages. That counts with 4 KiB pages, and with huge pages (2 MiB, {} of the memory at least; 0 % where they were forbidden: {}) in a virtual machine on a host that maps them to small pages. A structure has a line of its own, so that in the first level no more structures fit than it has lines, however they are coloured.", huge(Pages::Huge), huge(Pages::Small)),
-        "Two threads: one lock, taken for a walk at a time; ns a structure is wall time over all structures visited, of the shortest spell; holds and waits are means over all spells, interruptions by other programs included.".to_owned(),
+        format!(
+            "The structures are in 8 KiB-aligned blocks and form a list in random order. A walk \
+             reads the fields at 0x20..=0x3f of each structure, as the scheduler of Linux 2.4 \
+             does. Three layouts in the same blocks and the same list order are compared: plain, \
+             shifted by (address >> 13) mod 64 lines, and shifted by `Coloring`. Each of the \
+             {rounds} rounds measures the three layouts in alternating order. A figure of a \
+             round is the shortest of 8 measurements, because other load can only make a \
+             measurement longer. The table shows medians over the rounds; the gain is the median \
+             of the ratios of the rounds with its 95 % bootstrap interval."
+        ),
+        format!(
+            "With and without colouring, a walk touches one page per structure. In the layouts \
+             'plain' and 'remainder' this is always the first of the two pages of a block. Its \
+             page number is even, so half of the sets of the translation look-aside buffers \
+             (TLB) are unused; `Coloring` uses both pages. This matters with 4 KiB pages, and \
+             also with huge pages (2 MiB; at least {} of the memory, and {} where they were \
+             forbidden) in a virtual machine whose host maps them to small pages. Each structure \
+             has its own cache line, so with every layout the first-level cache holds at most as \
+             many structures as it has lines.",
+            huge(Pages::Huge),
+            huge(Pages::Small)
+        ),
+        "With two threads, each thread takes the same lock for one walk at a time. 'ns per \
+         structure' is the wall time of the shortest measurement divided by the number of \
+         structures visited. The times that the lock is held and waited for are means over all \
+         measurements, including interruptions by other programs."
+            .to_owned(),
     ]
 }
 
@@ -156,20 +185,20 @@ fn walk_notes(walks: &[Walk]) -> Vec<String> {
 pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     let mut part = Part::new(
         "loads",
-        "Chat and web under a 2.4 scheduler, on this machine",
+        "Chat and web loads under a scheduler like that of Linux 2.4, measured on this machine",
     );
     let head = [
         "measured",
         "threads",
-        "plain, operations a second",
-        "coloured, operations a second",
+        "plain layout, operations per second",
+        "coloured layout, operations per second",
         "gain [95 %]",
         "structures a walk",
-        "lock held, us: plain",
+        "lock held with the plain layout, us",
         "coloured",
         "waited, us: plain",
         "coloured",
-        "lock found taken: plain",
+        "lock contended with the plain layout",
         "coloured",
     ];
     let row = |pairs: &Pairs| {
@@ -193,7 +222,15 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
     });
     let pairs = all.first().map_or(0, |pairs| pairs.pairs.len());
     part.notes = vec![format!(
-        "Threads of this machine are the CPUs: they do operations ({operation_ns} ns of arithmetic, 32 lines of the task's own written, 48 common lines read), and schedule by walking the whole queue under one spin lock, in huge pages. Chat: 30 rooms of 20 members of 4 tasks; web: 256 tasks. {pairs} pairs of runs, plain and coloured, one right after the other; medians, the gain with its 95 % bootstrap interval. An operation is a hop of a message, or a fourteenth of a request; beside a visit it takes about the time that it takes on the simulated machine. This part has no bar."
+        "Threads of this machine take the role of CPUs. A thread executes operations of tasks \
+         ({operation_ns} ns of arithmetic, 32 lines of the task written, 48 common lines read), \
+         and schedules by walking the whole queue under one spin lock, in huge pages. The chat \
+         load has 30 rooms with 20 members of 4 tasks each; the web load has 256 tasks. Each of \
+         the {pairs} pairs consists of a plain and a coloured run, directly one after the other; \
+         the table shows medians, and the gain with its 95 % bootstrap interval. An operation is \
+         one hop of a message, or a fourteenth of a request. The ratio of the time of an \
+         operation to the time of a visit is about that of the simulated machine. This part has \
+         no bar."
     )];
     part.raw = json!({ "operation_ns": operation_ns, "pairs": all });
     part
@@ -203,16 +240,16 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
 pub fn misses(grinds: &[Grind]) -> Result<Part> {
     let mut part = Part::new(
         "misses",
-        "Misses of the walks in this machine's caches, by cachegrind",
+        "Cache misses of the walks, simulated by cachegrind with the caches of this machine",
     );
     let (first, second) = grind::shapes(Path::new("/sys"))?;
     let head = [
         "counted by cachegrind",
         "",
         "structures a walk",
-        "walk: first-level misses a structure",
-        "second-level misses a structure",
-        "whole program: first-level misses",
+        "walk: first-level misses per structure",
+        "walk: second-level misses per structure",
+        "first-level misses of the whole program",
         "second-level misses",
     ];
     let row = |grind: &Grind| {
@@ -236,7 +273,12 @@ pub fn misses(grinds: &[Grind]) -> Result<Part> {
         rows: grinds.iter().map(row).collect(),
     });
     part.notes = vec![format!(
-        "One thread, {} operations. First level: {}; second level: {} (this machine's, from sysfs; cachegrind's last level). A structure's fields share a line, so that a walk that always misses has 1.000. The whole program includes its start, in which all memory is written once. Cachegrind's caches take a line's set from its address as it is; a processor may spread lines by a hash of more bits, and then misses less than this.",
+        "One thread, {} operations. The first-level cache has {}, the second-level cache {} \
+         (those of this machine, from sysfs; the second level is cachegrind's last level). The \
+         fields of a structure share one line, so a walk that always misses has 1.000 misses per \
+         structure. The whole program includes its start, in which all memory is written once. \
+         Cachegrind derives the set of a line directly from its address; a processor may spread \
+         lines by a hash of more bits, and then has fewer misses.",
         grinds.first().map_or(0, |grind| grind.tally.operations),
         first.describe(),
         second.describe()

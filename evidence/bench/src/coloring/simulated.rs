@@ -130,7 +130,7 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
     let outcomes =
         usher_sim::parallel::each(&settings, workers, &|setting| simulate(&machine, setting));
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>();
-    let outcomes = outcomes.context("simulating the paper's machine")?;
+    let outcomes = outcomes.context("simulating the machine of the paper")?;
     let points = outcomes.chunks(seeds as usize).map(|chunk| Point {
         load: chunk[0].setting.load,
         cpus: chunk[0].setting.cpus,
@@ -141,7 +141,10 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
 }
 
 fn shown(machine: &SmpMachine, results: &Results, times: u64, seeds: u64) -> Part {
-    let mut part = Part::new("simulated", "Simulated: the paper's machine, 1 to 8 CPUs");
+    let mut part = Part::new(
+        "simulated",
+        "Simulated: the machine of the paper with 1 to 8 CPUs",
+    );
     part.bars = bars(results);
     part.figures = vec![gains(results), throughputs(results), misses(results)];
     part.tables = vec![at_eight(results), parameters(machine)];
@@ -163,13 +166,16 @@ fn bars(results: &Results) -> Vec<Bar> {
     ] {
         let miss = |colors| 100.0 * results.median(load, cpus, colors, |o| o.walk_miss_ratio);
         let name = load.name();
-        let what = format!("simulated {name}, {cpus} CPUs: walk's misses, plain (paper > 90)");
+        let what = format!(
+            "simulated {name}, {cpus} CPUs: misses of the walk without colouring (paper > 90)"
+        );
         bars.push(Bar::at_least(what, miss(Colors::Plain), 90.0, "%"));
-        let what = format!("simulated {name}, {cpus} CPUs: walk's misses, coloured");
+        let what = format!("simulated {name}, {cpus} CPUs: misses of the walk with colouring");
         bars.push(Bar::at_most(what, miss(Colors::DEFAULT), 10.0, "%"));
         let gain = results.gain(load, cpus, Colors::DEFAULT);
         let what = format!(
-            "simulated {name}, {cpus} CPUs: gain, the seeds' median (paper +{paper}; seeds {:+.1} to {:+.1})",
+            "simulated {name}, {cpus} CPUs: gain, median over the seeds (paper +{paper}; seeds \
+             {:+.1} to {:+.1})",
             gain.least, gain.most
         );
         bars.push(Bar::at_least(what, gain.median, bar, "%"));
@@ -233,7 +239,7 @@ fn gains(results: &Results) -> Figure {
         .collect();
     lines.push(Line {
         class: "p2",
-        name: "web, published (table 4)".to_owned(),
+        name: "web load, published (table 4)".to_owned(),
         points: web.map(|(n, gain)| (n as f64 + 1.0, *gain)).collect(),
         compared: true,
     });
@@ -244,7 +250,7 @@ fn gains(results: &Results) -> Figure {
         compared: true,
     });
     chart(
-        "Simulated: throughput gained by colouring",
+        "Simulated: gain of throughput by colouring",
         "per cent",
         lines,
     )
@@ -267,8 +273,12 @@ fn throughputs(results: &Results) -> Figure {
             }));
         }
     }
-    let title = "Simulated: throughput against one plain CPU";
-    chart(title, "times that of one CPU, plain", lines)
+    let title = "Simulated: throughput relative to one CPU without colouring";
+    chart(
+        title,
+        "throughput / throughput of one CPU without colouring",
+        lines,
+    )
 }
 
 fn misses(results: &Results) -> Figure {
@@ -284,7 +294,7 @@ fn misses(results: &Results) -> Figure {
     for (class, name, values) in [
         (
             "p5",
-            "plain, published (table 7)",
+            "without colouring, published (table 7)",
             published::CHAT_MISSES_PLAIN,
         ),
         (
@@ -301,7 +311,8 @@ fn misses(results: &Results) -> Figure {
             compared: true,
         });
     }
-    let title = "Simulated: share of the chat's walk that misses the second level";
+    let title = "Simulated: share of the accesses of the chat's walk that miss the second-level \
+                 cache";
     chart(title, "per cent of requests", lines)
 }
 
@@ -403,14 +414,14 @@ const BY_CPUS: [ByCpus; 6] = {
             (1, &p::CHAT_MISSES_COLORED),
         ),
         of(
-            "lock found taken, plain",
+            "lock contended without colouring",
             plain,
             taken,
             "%",
             (2, &p::CHAT_CONTENTION_PLAIN),
         ),
         of(
-            "lock found taken, coloured",
+            "lock contended with colouring",
             ours,
             taken,
             "%",
@@ -458,7 +469,7 @@ fn by_cpus(results: &Results, load: WorkloadKind) -> Table {
             rows.push(known(figure.published, figure.unit));
         }
     }
-    let title = format!("simulated {}, by CPUs", load.name());
+    let title = format!("simulated {} by the number of CPUs", load.name());
     Table {
         head: row(&title, cpus.iter().map(ToString::to_string)),
         rows,
@@ -487,8 +498,26 @@ fn notes(results: &Results, times: u64, seeds: u64) -> Vec<String> {
         format!("{:.0} %", 100.0 * working)
     };
     vec![
-        format!("Nothing in this part was measured. Each point is {} requests or {} messages, after {} or {} that are not counted; medians over the seeds 1 to {seeds}, which draw where the structures lie and on which CPU each task begins. One plain CPU does operations {} of its time in the web load, {} in the chat.", times * WorkloadKind::Web.warm(), times * WorkloadKind::Chat.warm(), WorkloadKind::Web.warm(), WorkloadKind::Chat.warm(), rest(WorkloadKind::Web), rest(WorkloadKind::Chat)),
-        "Published: Yamamura et al., USENIX 2002, FREENIX track, tables 4, 7 and 8 (32 colours of 32 bytes, spinning kernel locks, Apache and a chat over TCP); +86.3 % is the talk's that the project follows. What was fitted is one set of figures for both workloads.".to_owned(),
-        "Not modelled: the first level except for the last line used, the bus as a shared resource, other locks, interrupts' own time; new quanta are given out under the lock.".to_owned(),
+        format!(
+            "All figures of this part are simulated; none is measured. Each point has {} \
+             requests or {} messages, after {} or {} that are not counted. Points are medians \
+             over the seeds 1 to {seeds}, which determine the addresses of the structures and \
+             the CPU on which each task starts. One CPU without colouring executes operations in \
+             {} of its time in the web load, and in {} in the chat load.",
+            times * WorkloadKind::Web.warm(),
+            times * WorkloadKind::Chat.warm(),
+            WorkloadKind::Web.warm(),
+            WorkloadKind::Chat.warm(),
+            rest(WorkloadKind::Web),
+            rest(WorkloadKind::Chat)
+        ),
+        "The published figures are those of Yamamura et al., USENIX 2002, FREENIX track, tables \
+         4, 7 and 8 (32 colours of 32 bytes, spinning kernel locks, Apache and a chat over TCP); \
+         +86.3 % is from the talk that the project follows. One set of parameters was fitted to \
+         both workloads."
+            .to_owned(),
+        "The model has no first-level cache except for the last line used, no contention on the \
+         bus, no other locks and no time of interrupts; time quanta are renewed under the lock."
+            .to_owned(),
     ]
 }

@@ -17,7 +17,7 @@ type Generated = (&'static str, &'static str, bool);
 const GENERATED: [(&str, &str, &[Generated]); 4] = [
     (
         "any-compute-compute",
-        "Two programs that scale",
+        "Two programs that scale well",
         &[
             ("compute-1", "compute", false),
             ("compute-2", "compute", false),
@@ -33,12 +33,12 @@ const GENERATED: [(&str, &str, &[Generated]); 4] = [
     ),
     (
         "any-barriers-memory",
-        "Spinning barriers beside a program bound by memory",
+        "A program that spins at barriers beside a memory-bound program",
         &[("barriers", "barriers", false), ("memory", "memory", false)],
     ),
     (
         "any-four",
-        "Four kinds of programs",
+        "Four programs of different kinds",
         &[
             ("compute", "compute", false),
             ("barriers", "barriers", false),

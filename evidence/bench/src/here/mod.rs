@@ -33,30 +33,30 @@ const POLICIES: [&str; 3] = ["linux", "linux#2", "usher"];
 
 /// Measures the standard mixes on this machine and writes one report
 ///
-/// Mixes with missing programs are listed with the packages that contain them.
-/// Inputs are made once, in the folder `here-inputs` beside the results: 300 MB if all
-/// programs are installed.
+/// The report lists mixes with missing programs, and the packages that contain the programs. The
+/// inputs of the programs are created once, in the directory `here-inputs` beside the results; they
+/// take 300 MB if all programs are installed.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HereArgs {
-    /// Only these mixes, by the names of their files
+    /// Measure only these mixes, by the names of their files
     #[arg(long, value_delimiter = ',')]
     pub mix: Vec<String>,
-    /// Folder with `mixes` and `programs`; found beside this program if left out
+    /// Read `mixes` and `programs` in this directory; by default, in `examples` beside this program
     #[arg(long, value_name = "DIR")]
     pub examples: Option<PathBuf>,
-    /// The `usher` to measure; default: `usher` in this program's folder
+    /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "usher-bench-results", value_name = "DIR")]
     pub out: PathBuf,
-    /// Seconds for each mix; rounds and repetitions are fitted into it
+    /// Measure each mix for at most this time in seconds; rounds and repetitions are reduced to fit
     #[arg(long, default_value_t = 90.0, value_name = "SECONDS")]
     pub max_seconds: f64,
-    /// Rounds of each mix
+    /// Run this many rounds of each mix
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Repetitions of each program in a round
+    /// Repeat each program at least this many times in a round
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
 }
@@ -71,7 +71,10 @@ pub fn run(args: &HereArgs) -> Result<bool> {
     let names: Vec<String> = files.iter().map(|file| name_of(file)).collect();
     let unknown = args.mix.iter().find(|name| !names.contains(name));
     if let Some(name) = unknown {
-        anyhow::bail!("no mix '{name}': choose from {}", names.join(", "));
+        anyhow::bail!(
+            "the mix '{name}' does not exist: choose from {}",
+            names.join(", ")
+        );
     }
     let folder = machine::run_folder(&args.out, "here")?;
     let bench = Bench {
@@ -95,12 +98,12 @@ pub fn run(args: &HereArgs) -> Result<bool> {
                 parts.push(part);
             }
             Err(error) => {
-                machine::print_line(format_args!("{name}: not measured: {error:#}"))?;
+                machine::print_line(format_args!("the mix {name} was not measured: {error:#}"))?;
                 skipped.push(vec![name, format!("{error:#}")]);
             }
         }
     }
-    anyhow::ensure!(!parts.is_empty(), "no mix was measured");
+    anyhow::ensure!(!parts.is_empty(), "no mix could be measured");
     parts.extend(part_of_skipped(skipped));
     machine::finish(&folder, "Usher on this machine", &parts)
 }
@@ -141,7 +144,9 @@ impl Bench<'_> {
         part.tables = vec![policies(&result), programs(&result)];
         part.notes = vec![
             headline(&result),
-            format!("Details, with curves and timelines: {name}.html in this folder."),
+            format!(
+                "The file {name}.html in this directory has the details, with curves and timelines."
+            ),
         ];
         part.notes.extend(result.protocol.notes.iter().cloned());
         part.raw = serde_json::to_value(&result)?;
@@ -166,11 +171,13 @@ impl Bench<'_> {
             respawn: vec![],
         });
         let mut show = |event: MixEvent<'_>| match event {
-            MixEvent::Setup { command } => eprintln!("{name}: making inputs: {command}"),
-            MixEvent::Begins { seconds, .. } => eprintln!("{name}: about {seconds:.0} s"),
+            MixEvent::Setup { command } => eprintln!("{name}: preparing the inputs: {command}"),
+            MixEvent::Begins { seconds, .. } => {
+                eprintln!("{name}: measuring for about {seconds:.0} s")
+            }
             MixEvent::RoundEnded { policy, result } => {
                 let antt = usher_report::text::number(result.antt, 3);
-                eprintln!("{name}: {policy}: ANTT {antt}");
+                eprintln!("{name}, policy {policy}: ANTT {antt}");
             }
             _ => {}
         };
@@ -207,7 +214,7 @@ fn policies(result: &MixResult) -> Table {
         "ratio to linux",
         "low",
         "high",
-        "rounds left to the kernel",
+        "rounds without seats",
     ];
     Table {
         head: head.map(str::to_owned).to_vec(),

@@ -30,13 +30,13 @@ pub enum Kind {
 /// Options of a program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProgramArgs {
-    /// How its threads depend on one another
+    /// Choose how the threads depend on one another
     #[arg(value_enum)]
     pub kind: Kind,
-    /// Threads
+    /// Run this many threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub threads: u32,
-    /// Steps of each thread, of about 1 ms each
+    /// Execute this many steps of about 1 ms in each thread
     #[arg(long, default_value_t = 500)]
     pub steps: u32,
 }

@@ -56,13 +56,13 @@ pub enum Link {
 /// Options of the program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChainsArgs {
-    /// What a chain consists of
+    /// Build the chains of threads or processes
     pub link: Link,
-    /// How long each link lives, in microseconds
+    /// Let each link live for this time in microseconds
     pub life_us: u64,
-    /// The file with a slot for each chain
+    /// Use this file, which has a slot for each chain
     pub slots: PathBuf,
-    /// Chains at a time
+    /// Run this many chains at a time
     #[arg(long, default_value_t = 10)]
     pub chains: usize,
 }

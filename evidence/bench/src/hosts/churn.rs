@@ -38,13 +38,13 @@ const OVERHEAD_MAX: Duration = Duration::from_secs(60);
 /// How the part runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChurnArgs {
-    /// Releases of each kind of chain; 1,000, or 40 with --quick
+    /// Release programs of each kind of chain this many times; 1,000 by default, or 40 with --quick
     #[arg(long)]
     pub releases: Option<usize>,
-    /// Programs of ten chains that run at a time; their releases take turns
+    /// Run this many programs of ten chains at a time; they are released in turn
     #[arg(long, default_value_t = 4)]
     pub at_once: usize,
-    /// `usher-bench` that runs the chains; needed when this program is built with a sanitizer
+    /// Run the chains with this `usher-bench`; needed if this program is built with a sanitizer
     #[arg(long, value_name = "FILE")]
     pub chains_by: Option<std::path::PathBuf>,
 }
@@ -114,7 +114,7 @@ impl Row {
     fn cells(&self) -> Vec<String> {
         let link = match (self.link, self.home) {
             (Link::Thread, Home::Attached) => "threads",
-            (Link::Thread, Home::Launched) => "threads in a cgroup",
+            (Link::Thread, Home::Launched) => "threads of one process in a cgroup",
             (Link::Process, Home::Attached) => "processes",
             (Link::Process, Home::Launched) => "processes in a cgroup",
         };
@@ -138,13 +138,13 @@ const HEAD: [&str; 11] = [
     "chains of",
     "sleep (ms)",
     "links/s",
-    "chains in the seat (%)",
+    "links in the seat (%)",
     "releases",
-    "narrowed after 1 s",
-    "free after (ms), median",
+    "narrow 1 s after release",
+    "all masks restored after (ms), median",
     "worst",
-    "CPU per release (% of a CPU for 1 s)",
-    "CPU per change of seat (ms)",
+    "CPU time after a release (% of a CPU in 1 s)",
+    "CPU time per change of seat (ms)",
     "failure",
 ];
 
@@ -163,23 +163,23 @@ pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
 }
 
 fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
-    let mut part = Part::new("churn", "Threads and processes that live for a moment");
+    let mut part = Part::new("churn", "Programs with short-lived threads and processes");
     let narrowed = rows.iter().map(|row| row.narrowed).sum();
     let is_failed = |row: &&Row| row.error.is_some() || row.stalled > 0 || row.releases < releases;
     let worst = rows.iter().map(|row| row.release_cpu_percent);
     part.bars = vec![
         Bar::none(
-            format!("of {releases} releases of each kind: a thread narrowed 1 s later"),
+            format!("of {releases} releases of each kind: a thread with a narrow mask 1 s later"),
             narrowed,
         ),
         Bar::at_most(
-            "CPU time in the second after a release, worst kind",
+            "CPU time in the second after a release, worst kind of program",
             worst.fold(0.0, f64::max),
             2.0,
             "% of a CPU",
         ),
         Bar::none(
-            "kinds that did not finish, or had chains that stood still",
+            "kinds of programs that did not finish, or with a chain that stopped",
             rows.iter().filter(is_failed).count(),
         ),
     ];
@@ -188,7 +188,10 @@ fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
         rows: rows.iter().map(Row::cells).collect(),
     }];
     part.notes = vec![format!(
-        "A program has ten chains; each link starts the next one and ends. {at_once} programs run at a time, attached to one actuator, and are seated on the first CPU, moved to the last one and released in turns. Each link reports whether it was born with a mask of a seat."
+        "Each program has ten chains. The links of a chain are short-lived threads or processes: \
+         each link starts the next link and ends. {at_once} programs run at a time, attached to \
+         one actuator. In turn they get a seat on the first CPU, get a seat on the last CPU, and \
+         are released. Each link reports whether it started with the mask of a seat."
     )];
     part.raw = serde_json::json!(rows);
     part
@@ -211,7 +214,9 @@ fn run_kind(
         .arg("--chains-by")
         .arg(args.chains_by.as_deref().unwrap_or(&exe));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("starting a kind of chain")?;
+    let mut child = command
+        .spawn()
+        .context("starting the program of a kind of chain")?;
     let rounds = releases.div_ceil(args.at_once.max(1)) as u32;
     let limit = OVERHEAD_MAX + RELEASE_MAX * rounds;
     let has_ended = end_within(&mut child, limit)?.is_some();
@@ -223,7 +228,7 @@ fn run_kind(
         child.kill()?;
         child.wait()?;
         return Ok(failed(format!(
-            "it did not finish in {} s",
+            "the program did not finish within {} s",
             limit.as_secs()
         )));
     }
@@ -231,7 +236,7 @@ fn run_kind(
     let mut out = child.stdout.take().context("its standard output")?;
     out.read_to_string(&mut text)?;
     let row = serde_json::from_str(&text);
-    Ok(row.unwrap_or_else(|_| failed("it ended without a result".to_owned())))
+    Ok(row.unwrap_or_else(|_| failed("the program ended without a result".to_owned())))
 }
 
 /// A value's word on the command line.
@@ -251,7 +256,7 @@ pub fn check(args: &ChurnArgs) -> Result<()> {
     let shown = Path::display(path);
     anyhow::ensure!(
         path.is_file(),
-        "--chains-by {shown}: not a file; name an `usher-bench` program"
+        "--chains-by {shown}: the path is not a file; name an `usher-bench` program"
     );
     Ok(())
 }

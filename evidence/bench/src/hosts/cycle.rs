@@ -40,18 +40,18 @@ const END_MAX: Duration = Duration::from_secs(10);
 /// Options of the command.
 #[derive(Debug, Clone, clap::Args)]
 pub struct KindArgs {
-    /// What the chains consist of
+    /// Build the chains of threads or processes
     link: Link,
-    /// How the programs are taken in
+    /// Choose how the programs are admitted
     home: Home,
-    /// How long each link lives, in microseconds
+    /// Let each link live for this time in microseconds
     life_us: u64,
-    /// Releases
+    /// Release programs this many times
     releases: usize,
-    /// Programs at a time
+    /// Run this many programs at a time
     #[arg(long)]
     at_once: usize,
-    /// The usher-bench that runs the chains
+    /// Run the chains with this usher-bench
     #[arg(long)]
     chains_by: PathBuf,
 }
@@ -106,7 +106,10 @@ fn measure(args: &KindArgs, row: &mut Row) -> Result<()> {
     let ended: Result<()> = subjects.into_iter().try_for_each(|one| one.chains.end());
     result?;
     ended?;
-    ensure!(left.is_empty(), "after the last release: {left:?}");
+    ensure!(
+        left.is_empty(),
+        "masks and priorities that remain after the last release: {left:?}"
+    );
     Ok(())
 }
 
@@ -213,7 +216,7 @@ impl Subject {
         let cpus: CpuSet = whole.parse()?;
         ensure!(
             cpus.len() >= 2,
-            "churn needs two usable CPUs, found {}",
+            "the part churn needs two usable CPUs, but this machine has {}",
             cpus.len()
         );
         chains.begin()?;
@@ -397,7 +400,7 @@ impl Chains {
         while self.reaper.try_wait()?.is_none() {
             ensure!(
                 begun.elapsed() < END_MAX,
-                "chains still run {END_MAX:?} after their pipe was closed"
+                "the chains of threads still run {END_MAX:?} after their pipe was closed"
             );
             std::thread::sleep(STEP);
         }

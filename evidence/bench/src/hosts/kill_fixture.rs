@@ -167,7 +167,7 @@ impl KillFixture {
 
     /// The daemon and its keeper.
     pub fn daemon_and_keeper(&self) -> Result<(i32, i32)> {
-        let status = self.status().context("the daemon does not answer")?;
+        let status = self.status().context("the daemon does not reply")?;
         let pid = |key: &str| Some(status[key].as_i64()? as i32).filter(|&pid| pid > 0);
         let masters = pid("pid").zip(pid("keeper_pid"));
         masters.context("the daemon has no keeper")
@@ -213,10 +213,19 @@ impl KillFixture {
 
     /// Attributes of these processes, for a report.
     pub fn describe(&self, pids: &[i32]) -> String {
-        let one =
-            |&pid: &i32| format!("{pid}: held {} {:?}", is_held(pid), managed_attributes(pid));
+        let one = |&pid: &i32| {
+            format!(
+                "process {pid}: stopped {}, {:?}",
+                is_held(pid),
+                managed_attributes(pid)
+            )
+        };
         let all: Vec<_> = pids.iter().map(one).collect();
-        format!("without Usher {:?}; now {}", self.plain, all.join("; "))
+        format!(
+            "the state without Usher is {:?}; now it is {}",
+            self.plain,
+            all.join("; ")
+        )
     }
 
     /// Runs the command of the unit's `ExecStopPost=`.
@@ -236,7 +245,7 @@ impl KillFixture {
             wait_for("the next daemon", STEP_MAX, || self.status().is_some())?;
         }
         let mut looks_without = 0;
-        wait_for("the daemons to end", STEP_MAX, || {
+        wait_for("the end of the daemons", STEP_MAX, || {
             let daemons = self.daemons();
             daemons.iter().for_each(|&pid| terminate(pid));
             let _ = self.daemon.try_wait();
@@ -250,7 +259,7 @@ impl KillFixture {
         let all = [&self.launched[..], &self.without_launcher].concat();
         // Launchers that live notice the end, too.
         let free = || self.changed(&all).is_empty();
-        let _ = wait_for("all to be free", Duration::from_secs(2), free);
+        let _ = wait_for("the release of all programs", Duration::from_secs(2), free);
         Ok(self.changed(&all).len())
     }
 

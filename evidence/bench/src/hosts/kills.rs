@@ -69,7 +69,7 @@ struct Round {
 pub fn check() -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "kills needs root: run it as root, or give --only pinning,churn"
+        "the part kills requires root: run it as root, or give --only pinning,churn"
     );
     Ok(())
 }
@@ -86,7 +86,7 @@ pub fn run(usher: &Path, rounds: usize) -> Result<Part> {
         }
         all.push(round);
         if at % 20 == 19 {
-            eprintln!("kills: {} of {rounds} rounds", at + 1);
+            eprintln!("kills: finished {} of {rounds} rounds", at + 1);
         }
     }
     Ok(part(&all))
@@ -161,13 +161,13 @@ fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
 /// Kills both so that neither can do anything about the other's death.
 fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
     signal(daemon, Signal::STOP);
-    wait_for("the daemon to stop", WATCH_MAX, || {
+    wait_for("the orderly end of the daemon", WATCH_MAX, || {
         state_of(daemon) == Some('T')
     })?;
     kill(keeper);
-    wait_for("the keeper to die", WATCH_MAX, || !runs(keeper))?;
+    wait_for("the death of the keeper", WATCH_MAX, || !runs(keeper))?;
     kill(daemon);
-    wait_for("the daemon to die", WATCH_MAX, || !runs(daemon)).map(|_| ())
+    wait_for("the death of the daemon", WATCH_MAX, || !runs(daemon)).map(|_| ())
 }
 
 /// Waits until these processes are free or managed.
@@ -208,7 +208,7 @@ fn undo(fixture: &KillFixture, pids: &[i32]) -> Result<f64> {
 }
 
 fn part(rounds: &[Round]) -> Part {
-    let mut part = Part::new("kills", "SIGKILL of daemon, keeper and launchers");
+    let mut part = Part::new("kills", "SIGKILL of the daemon, the keeper and launchers");
     let made = rounds.iter().filter(|round| round.error.is_none());
     let worst = |times: &[f64]| times.iter().copied().reduce(f64::max);
     let undone: Vec<f64> = rounds.iter().filter_map(|round| round.undone_ms).collect();
@@ -216,32 +216,38 @@ fn part(rounds: &[Round]) -> Part {
     let count = rounds.len();
     part.bars = vec![
         Bar::at_most(
-            "undone by keeper, daemon or launcher, worst",
+            "slowest undo by the keeper, the daemon or a launcher",
             worst(&undone),
             1e3,
             "ms",
         ),
         Bar::none(
-            format!("of {count} rounds: not undone by them"),
+            format!("of {count} rounds: not undone by the keeper, the daemon or a launcher"),
             rounds.iter().filter(|round| round.left.is_some()).count(),
         ),
-        Bar::at_most("undone by `usher undo`, worst", worst(&undo), 2e3, "ms"),
+        Bar::at_most("slowest undo by `usher undo`", worst(&undo), 2e3, "ms"),
         Bar::none(
-            format!("of {count} rounds: processes changed after the next start"),
+            format!(
+                "of {count} rounds: processes still changed after the next start of the daemon"
+            ),
             made.clone().map(|round| round.changed).sum(),
         ),
         Bar::none(
-            format!("of {count} rounds: journals left after the next start"),
+            format!("of {count} rounds: journals that remained after the next start of the daemon"),
             made.map(|round| round.journals).sum(),
         ),
         Bar::none(
-            format!("of {count} rounds: rounds that could not be made"),
+            format!("of {count} rounds: rounds that failed"),
             rounds.iter().filter(|round| round.error.is_some()).count(),
         ),
     ];
     part.tables = vec![table(rounds)];
     part.notes = vec![
-        "Each round has a launched and an attached program, both seated, and background work that is demoted and frozen, under a daemon of root. After the death of daemon and keeper, launchers of root undo everything and those of a user thaw. `usher undo` runs in place of systemd, which runs it as ExecStopPost=.".to_owned(),
+        "In each round a daemon of root manages a launched and an attached program, both with \
+         seats, and background work that is demoted and frozen. After the death of the daemon \
+         and the keeper, launchers of root undo all changes, and launchers of a user thaw their \
+         programs. The benchmark runs `usher undo`, which systemd runs as ExecStopPost=."
+            .to_owned(),
     ];
     let errors = rounds.iter().filter_map(|round| round.error.clone());
     part.notes.extend(errors.take(5));
@@ -259,7 +265,7 @@ fn table(rounds: &[Round]) -> Table {
         "not undone",
         "`usher undo` (ms), median",
         "worst",
-        "changed after the next start",
+        "still changed after the next start",
     ];
     let row = |kind: Kind, as_user: bool| {
         let own = || {

@@ -26,30 +26,30 @@ pub use cycle::{KIND, KindArgs, run as run_kind};
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
-    /// SIGKILL of daemon, keeper and launchers
+    /// SIGKILL of the daemon, the keeper and launchers
     Kills,
-    /// Programs that pin their threads, while others come and go
+    /// Programs that pin their threads, while other programs start and end
     Pinning,
-    /// Short-lived threads and processes: which keep a seat's mask after release
+    /// Short-lived threads and processes that could keep the mask of a seat after the release
     Churn,
 }
 
-/// Hosts: SIGKILL of daemons, programs that pin threads, short-lived threads
+/// Measures behaviour on hosts: SIGKILL of daemons, programs that pin threads, short-lived threads
 #[derive(Debug, Clone, clap::Args)]
 pub struct HostsArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Which>,
-    /// Fewer releases and rounds: a few minutes
+    /// Run fewer releases and rounds, for a few minutes
     #[arg(long)]
     pub quick: bool,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     pub out: PathBuf,
-    /// The `usher` to measure; default: `usher` in this program's folder
+    /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
-    /// Rounds of SIGKILL; 300, or 16 with --quick
+    /// Run this many rounds with SIGKILL; 300 by default, or 16 with --quick
     #[arg(long)]
     kill_rounds: Option<usize>,
     #[command(flatten)]

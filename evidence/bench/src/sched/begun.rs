@@ -31,8 +31,8 @@ pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<
         let before = begun.insert(part.to_owned(), load.clone());
         if before.is_some_and(|before| before != *load) {
             bail!(
-                "--resume {}: its '{part}' was begun with another load (--quick, --processes, or \
-                 another version): begin a new run",
+                "--resume {}: the part '{part}' was begun with another load (--quick, \
+                 --processes, or another version): begin a new run",
                 folder.display()
             );
         }
@@ -77,8 +77,8 @@ fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
             .is_some_and(|extension| extension == "jsonl")
         {
             bail!(
-                "--resume {}: an older version began this run, maybe with other loads: begin a \
-                 new one",
+                "--resume {}: an older version began this run, perhaps with other loads: begin a \
+                 new run",
                 folder.display()
             );
         }

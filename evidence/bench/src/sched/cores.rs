@@ -13,7 +13,8 @@ use crate::bars::{Bar, Part, Table};
 use crate::sim::{Smt, smt};
 
 pub const NAME: &str = "cores";
-const TITLE: &str = "Two short loops and two long loops on two cores of two threads";
+const TITLE: &str = "Two short loops and two long loops on two cores with two hardware threads \
+                     each";
 
 /// Bar: share at most of the figure of a scheduler that ignores hardware threads.
 const OF_BLIND_AT_MOST: f64 = 0.01;
@@ -65,8 +66,8 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let needless = rows.iter();
     let needless = needless.filter_map(|row| Some((row.rival.clone(), row.needless_ms?)));
     part.figures = figure(
-        "A core shared while the other one is idle",
-        "ms with two threads on one core while the other core is idle",
+        "Time in which two loops share a core while the other core is idle",
+        "time in ms in which two loops share one core while the other core is idle",
         1,
         &needless.collect::<Vec<_>>(),
     )
@@ -75,9 +76,9 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let head = [
         "scheduler",
         "took, ms",
-        "a core shared, ms",
-        "meanwhile the other idle, ms",
-        "of the time, %",
+        "two loops on one core, ms",
+        "of it with the other core idle, ms",
+        "share of the run time, %",
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
@@ -87,7 +88,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let ours = of(&Rival::Usher);
     part.bars = [
         (
-            "that of --fifo, blind to SMT",
+            "relative to --fifo, which ignores SMT",
             Rival::Fifo,
             OF_BLIND_AT_MOST,
         ),
@@ -95,7 +96,9 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     ]
     .into_iter()
     .map(|(name, rival, limit)| {
-        let what = format!("a core shared while the other is idle, ours to {name}");
+        let what = format!(
+            "two loops on one core while the other core is idle: time of ours / time of {name}"
+        );
         Bar::at_most(what, ratio(ours, of(&rival)), limit, "")
     })
     .collect();
@@ -107,12 +110,13 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     }));
     part.notes = vec![
         note,
-        "Four programs of one thread begin at once; two end after a fifth of the work of the \
-         other two, which may then find themselves on one core. Times are sums over the \
-         repetitions of a run, medians over runs. An emulated CPU acts when it has its turn, \
-         which takes half a millisecond here: no scheduler is quicker. What the time with two \
-         on a core costs on hardware is simulated, in the second table: loops of 2 and 10 s, \
-         with what two on one core lose in the paper ('usher sim smt')."
+        "Four single-threaded loops start at the same time on two cores with two hardware \
+         threads each. Two loops have a fifth of the work of the other two; when the short loops \
+         end, the long loops may be on one core, while the other core is idle. Times are summed \
+         over the repetitions of a run; the table shows medians over runs. The emulator runs \
+         each CPU in slices of half a millisecond, so no scheduler can react faster. The second \
+         table shows the cost of a shared core on hardware, simulated by 'usher sim smt': loops \
+         of 2 and 10 s, which slow down on a shared core as in the paper."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;
@@ -122,7 +126,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
 /// Simulated results of the paper's kernels.
 fn table(simulated: &Smt) -> Table {
     let head = [
-        "simulated: until all loops have ended",
+        "simulated time until all loops have ended",
         "least, s",
         "most, s",
         "mean, s",

@@ -13,7 +13,7 @@ use super::rows::cell;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "elapsed";
-const TITLE: &str = "Erlang in the emulator's own time: ours to EEVDF, in pairs";
+const TITLE: &str = "Erlang in the real time of the emulator: ours and EEVDF in pairs of runs";
 
 const AT_MOST: f64 = 1.02;
 
@@ -116,26 +116,29 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     let head = [
         "virtual machines",
         "pairs",
-        "EEVDF: the last ended after, s",
+        "EEVDF: end of the last machine, s",
         "ours",
-        "ours to EEVDF's, quartiles",
-        "of the machine that fares worst",
+        "ours / EEVDF, quartiles",
+        "the machine with the worst ratio",
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(Row::cells).collect(),
     }];
     let worst = rows.iter().map(|row| row.worst.median).reduce(f64::max);
-    let what = "every machine's end, ours to EEVDF's, medians of pairs: the worst";
+    let what = "end of each virtual machine, ours / EEVDF, median over the pairs: worst machine";
     part.bars = vec![Bar::at_most(what, worst, AT_MOST, "")];
     part.notes = vec![
         format!(
-            "Pairs of runs in one guest of the lab (core:2, Linux {kernel}), under EEVDF and Usher, \
-             which take turns in running first; {processes} processes in each machine. The bar holds for the \
-             ratio; the seconds are the emulator's own and not hardware's: the guest's CPUs take \
-             turns on one of the host's, where a switch costs more than a real one."
+            "Each pair consists of one run under EEVDF and one run under Usher's scheduler in \
+             the same guest of the lab (core:2, Linux {kernel}), in alternating order; each \
+             virtual machine has {processes} processes. The bar applies to the ratio. The \
+             seconds are those of the emulator, not of hardware: all CPUs of the guest share one \
+             CPU of the host, and a context switch costs more than on hardware."
         ),
-        "The same counted, in virtual time and against others, is the part 'erlang'.".to_owned(),
+        "The part 'erlang' counts events of the same load in virtual time, and compares more \
+         schedulers."
+            .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;
     Ok(part)

@@ -20,7 +20,7 @@ pub const NAME: &str = "erlang";
 /// Samples of the most machines beside the thread that mostly sleeps. They are apart: what it
 /// switches is in no other figure.
 pub const BESIDE_SLEEPER: &str = "erlang-sleeper";
-const TITLE: &str = "Erlang: everyone messages everyone, in 4 to 7 virtual machines";
+const TITLE: &str = "Erlang: all processes exchange messages, in 4 to 7 virtual machines";
 
 const SWITCHES_AT_MOST: f64 = 0.25;
 
@@ -147,15 +147,17 @@ pub fn part(measured: &Measured, notes: Vec<String>) -> Result<Part> {
     part.bars.push(sleepers_bar(&beside));
     part.notes = notes;
     part.notes.push(
-        "A run is the mean time that a thread runs until the next thread does; if CPUs are idle \
-         at times, the figure is an upper bound. When machines ended is shown here, in virtual time, \
-         and held against no bar: that is the part 'elapsed', in pairs of runs."
+        "A run is the mean time for which a thread runs before another thread runs; it is an \
+         upper bound if CPUs are idle at times. The end times of the virtual machines are in \
+         virtual time and have no bar here; the part 'elapsed' compares end times in pairs of \
+         runs."
             .to_owned(),
     );
     part.notes.push(
-        "The second table is of runs of their own, with the most machines and the sleeper of \
-         'spaces', which sleeps 5 ms and computes 0.3 ms until they have ended; its waits are \
-         those of all runs. What it switches is in no other figure."
+        "The second table shows separate runs, with the largest number of virtual machines and \
+         the sleeper of the part 'spaces', a thread that sleeps for 5 ms and computes for 0.3 ms \
+         until the machines have ended. The delays of the sleeper are those of all runs. Its \
+         context switches are in no other figure."
             .to_owned(),
     );
     part.notes.extend(nearest(&rows));
@@ -173,9 +175,9 @@ fn table(rows: &[Row]) -> Table {
         "of address spaces",
         "to EEVDF's",
         "a run, ms",
-        "first ended after, s",
+        "end of the first, s",
         "last",
-        "the last, to EEVDF's",
+        "end of the last / EEVDF's",
     ];
     let cells = |row: &Row| row.cells(find(rows, &Rival::Eevdf, row.vms));
     Table {
@@ -191,9 +193,9 @@ fn sleepers_table(rows: &[Row]) -> Table {
         "late, ms: half",
         "99 %",
         "most",
-        "99 %, to EEVDF's",
-        "switches of address spaces",
-        "last ended after, s",
+        "99th percentile / EEVDF's",
+        "switches to another address space",
+        "end of the last, s",
     ];
     let cells = |row: &Row| row.sleepers_cells(find(rows, &Rival::Eevdf, row.vms));
     Table {
@@ -253,7 +255,9 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let ours = of(&Rival::Usher);
     let against = |name: &str, rival: &Rival, limit| {
         let machines = most.first().map_or(0, |row| row.vms);
-        let what = format!("{machines} virtual machines: address-space switches, ours to {name}'s");
+        let what = format!(
+            "{machines} virtual machines: switches to another address space, ours / {name}"
+        );
         Bar::at_most(what, ratio(ours, of(rival)), limit, "")
     };
     let eevdf = against("EEVDF", &Rival::Eevdf, SWITCHES_AT_MOST);
@@ -267,7 +271,9 @@ fn sleepers_bar(beside: &[Row]) -> Bar {
     let of = |rival: &Rival| of_the_most(beside).find(|row| row.rival == *rival);
     let late = |rival: &Rival| of(rival).and_then(|row| row.late_ms[1]);
     let machines = of_the_most(beside).next().map_or(0, |row| row.vms);
-    let what = format!("{machines} virtual machines: the sleeper's 99 %, ours to EEVDF's");
+    let what = format!(
+        "{machines} virtual machines: wake-up delay of the sleeper, 99th percentile, ours / EEVDF"
+    );
     let beside = ratio(late(&Rival::Usher), late(&Rival::Eevdf));
     Bar::at_most(what, beside, LATE_AT_MOST, "")
 }
@@ -318,9 +324,12 @@ mod tests {
         );
         assert_eq!(part.figures[0].svg.matches("<circle").count(), 4);
         let same = part.notes.last().unwrap();
-        let begins = "With 7 virtual machines, of EEVDF's slices";
+        let begins = "With 7 virtual machines, of the measured slices of EEVDF";
         assert!(same.starts_with(begins), "{same}");
-        assert!(same.contains("0.10 times as often as that."), "{same}");
+        assert!(
+            same.contains("0.10 times as often as EEVDF with that slice."),
+            "{same}"
+        );
         assert_eq!(part.raw.as_array().unwrap().len(), 6);
     }
 

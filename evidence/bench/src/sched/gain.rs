@@ -11,7 +11,7 @@ use super::{erlang, spaces, switches};
 use crate::bars::{Part, Table};
 
 const NAME: &str = "gain";
-const TITLE: &str = "What fewer switches between address spaces should save";
+const TITLE: &str = "Expected saving by fewer switches between address spaces";
 
 /// Address-space switches per second of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,7 +65,7 @@ pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
 }
 
 fn table(costs: &[(usize, f64)], rates: &[Rate]) -> Table {
-    let saved = |rate: &Rate| format!("saved of a CPU's time, %: '{}'", rate.part);
+    let saved = |rate: &Rate| format!("CPU time saved under the load of '{}', %", rate.part);
     let head = ["memory of each", "a switch, ns"].map(str::to_owned);
     let row = |(bytes, cost_ns): &(usize, f64)| {
         let cost = [text::bytes(*bytes as u64), text::number(*cost_ns, 0)];
@@ -86,18 +86,19 @@ fn notes(rates: &[Rate]) -> Vec<String> {
         } else {
             ""
         };
-        format!("{eevdf:.0} and {ours:.0} times under the load of '{part}'{most}")
+        format!("{eevdf:.0} and {ours:.0} under the load of '{part}'{most}")
     });
     let each = text::list(&each.collect::<Vec<_>>());
     vec![
         format!(
-            "EEVDF and ours switch address spaces, a second of a CPU, {each}; what that saves is \
-             the difference times what the part 'switches' measured on this machine. Not \
-             measured as a whole: no emulator has caches, and this machine's kernel runs no \
+            "Switches to another address space per second and CPU under EEVDF and under Usher's \
+             scheduler: {each}. The expected saving is the difference times the cost of a \
+             switch, which the part 'switches' measured on this machine. The total is not \
+             measured, because no emulator has caches and the kernel of this machine has no \
              sched_ext."
         ),
-        "Paper 4 measured a gain of 4.9 to 11.1 %. Where the quartiles of a cost lie on both \
-         sides of 0, it is lost in this machine's noise."
+        "Paper 4 measured a gain of 4.9 to 11.1 %. A cost whose quartiles are on both sides of 0 \
+         is smaller than the noise of this machine."
             .to_owned(),
     ]
 }

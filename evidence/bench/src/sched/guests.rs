@@ -170,9 +170,10 @@ impl<'a> Guests<'a> {
             Which::Spaces => spaces::part(measured, note),
             Which::Erlang => {
                 let about = format!(
-                    "Debian's Erlang ({}), two schedulers a virtual machine that do not spin \
-                     (+sbwt none), {} processes in each, each of which sends a message to each \
-                     and has an answer. All begin at once; starting them is not counted.",
+                    "The load is Debian's Erlang ({}): each virtual machine has two schedulers \
+                     that do not spin (+sbwt none) and {} processes, each of which sends a \
+                     message to each other process and waits for the reply. All machines start \
+                     to work at the same time; their start-up is not counted.",
                     Erlang::fetched()?.version(),
                     self.args.processes()
                 );
@@ -198,7 +199,10 @@ impl<'a> Guests<'a> {
         notes.dedup();
         let has_peers = ![seats::NAME, elapsed::NAME].contains(&part);
         if has_peers && self.peers.is_empty() {
-            notes.push(format!("Not measured: {} (--peers).", peers::names()));
+            notes.push(format!(
+                "Not measured, because --peers was not given: {}.",
+                peers::names()
+            ));
         }
         notes
     }
@@ -218,7 +222,7 @@ pub struct GuestScenario<'m> {
 fn not_measured(which: Which, error: &anyhow::Error) -> Part {
     let name = which.to_possible_value();
     let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
-    eprintln!("sched: {name} was left out: {error:#}");
+    eprintln!("sched: the scheduler {name} is left out: {error:#}");
     let mut part = Part::new(&name, &format!("Not measured: {name}"));
     if which != Which::Mix {
         part.bars = vec![Bar::at_most("could be measured", None, 0.0, "")];
@@ -269,19 +273,19 @@ mod tests {
         assert_eq!(args.of(&THREADS), [Which::Cores]);
         let measured = Measured {
             samples: vec![],
-            left_out: vec!["cores: ours was left out: x".to_owned()],
+            left_out: vec!["cores: the scheduler ours is left out: x".to_owned()],
         };
         let notes = guests.notes("cores", &["cores"], &measured);
-        assert_eq!(notes[0], "ours was left out: x");
+        assert_eq!(notes[0], "the scheduler ours is left out: x");
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
         assert_eq!(guests.notes("overhead", &["overhead"], &measured).len(), 1);
         assert!(guests.notes("seats", &["seats"], &measured).is_empty());
         let erlang = Measured {
             samples: vec![],
-            left_out: vec!["erlang: ours was left out: x".to_owned()],
+            left_out: vec!["erlang: the scheduler ours is left out: x".to_owned()],
         };
         let notes = guests.notes("elapsed", &["erlang"], &erlang);
-        assert_eq!(notes, ["ours was left out: x"]);
+        assert_eq!(notes, ["the scheduler ours is left out: x"]);
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl Measured {
                 GuestMessage::LeftOut {
                     part, rival, why, ..
                 } => {
-                    let note = format!("{part}: {} was left out: {why}", rival.label());
+                    let note =
+                        format!("{part}: the scheduler {} is left out: {why}", rival.label());
                     // Each of many rounds may have failed for the same reason.
                     if !measured.left_out.contains(&note) {
                         measured.left_out.push(note);
@@ -182,7 +183,7 @@ impl Lab {
     pub fn ready(&self, machine: &Machine) -> Result<String> {
         self.vm(machine)?
             .ready()
-            .context("no guest can be started ('--only switches' needs none)")
+            .context("no guest can be started ('--only switches' needs no guest)")
     }
 
     fn file(&self, machine: &Machine) -> PathBuf {
@@ -203,7 +204,10 @@ impl Lab {
             if left.is_empty() {
                 break;
             }
-            eprintln!("sched: starting a guest with {}", machine.topology);
+            eprintln!(
+                "sched: starting a guest with the topology {}",
+                machine.topology
+            );
             pace.starts(machine.name);
             let mut lines = Lines::new(&file, messages, pace)?;
             match self.guest(machine, left, &mut lines)? {
@@ -229,7 +233,7 @@ impl Lab {
             usher: self.usher.clone(),
             turns,
         };
-        let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+        let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
         let command = [
             exe.display().to_string(),
             inside::COMMAND.to_owned(),
@@ -257,10 +261,10 @@ impl Lab {
 /// The end of a guest that did not complete its plan, as text.
 fn ended(end: &GuestEnd) -> String {
     match end {
-        GuestEnd::Exited { status } => format!("was not done: what ran there ended with {status}"),
-        GuestEnd::Refused { reason, .. } => format!("could not begin: {reason}"),
-        GuestEnd::Died => "died, more than once".to_owned(),
-        GuestEnd::TimedOut => format!("was not done in {} hours", TIMEOUT.as_secs() / 3600),
+        GuestEnd::Exited { status } => format!("failed: its benchmark ended with {status}"),
+        GuestEnd::Refused { reason, .. } => format!("could not start: {reason}"),
+        GuestEnd::Died => "died more than once".to_owned(),
+        GuestEnd::TimedOut => format!("was not finished within {} hours", TIMEOUT.as_secs() / 3600),
         GuestEnd::Interrupted => "was interrupted".to_owned(),
     }
 }
@@ -467,7 +471,7 @@ mod tests {
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
-            ["cores: ours, --fifo was left out: the kernel ended it"]
+            ["cores: the scheduler ours, --fifo is left out: the kernel ended it"]
         );
         assert_eq!(
             [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),

@@ -62,19 +62,20 @@ use rival::Rival;
 enum Which {
     /// Cost of a switch to another address space, on this machine
     Switches,
-    /// Programs of two threads beside a thread that mostly sleeps (paper 4)
+    /// Seven programs of two threads beside a thread that mostly sleeps (paper 4)
     Spaces,
-    /// Erlang's virtual machines (paper 4)
+    /// Erlang virtual machines whose processes exchange messages (paper 4)
     Erlang,
-    /// Erlang's in the emulator's own time, in pairs of EEVDF and ours
+    /// The load of `erlang` in the real time of the emulator, in pairs of runs under EEVDF and
+    /// Usher
     Elapsed,
-    /// PostgreSQL, make and virtual machines of Java
+    /// PostgreSQL, make and Java virtual machines beside a thread that mostly sleeps
     Mix,
-    /// Short and long loops on cores of two hardware threads (paper 3b)
+    /// Two short and two long loops on two cores with two hardware threads each (paper 3b)
     Cores,
-    /// Three programs with seats: soft seats, and affinity masks (paper 1)
+    /// Three programs with seats, by affinity masks and by soft seats (paper 1)
     Seats,
-    /// Instructions a switch
+    /// Instructions of a context switch
     Overhead,
 }
 
@@ -102,57 +103,58 @@ enum Which {
 /// expected gain (part gain).
 ///
 // Both times are guesses until a run of each was timed.
-/// On two CPUs, all parts without --peers take some 5 hours, and half an hour with --quick.
+/// On two CPUs, all parts without --peers take about 5 hours, or half an hour with --quick.
 ///
-/// Exit status: 0 when every bar was met, 1 when not, 125 when it could not run.
+/// Exit status: 0 if every bar is met, 1 if a bar is missed, 125 if the benchmark could not run.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:
-  usher bench sched                           everything but peers
-  usher bench sched --quick                   less of it
-  usher bench sched --only switches --json    here, half a minute
-  usher bench sched --only spaces --peers     against scx_bpfland and another
+  usher bench sched                           runs everything except the peers
+  usher bench sched --quick                   runs fewer rounds of shorter loads
+  usher bench sched --only switches --json    runs on this machine, for half a minute
+  usher bench sched --only spaces --peers     compares with scx_bpfland and another scheduler
   usher bench sched --resume out/bench/2026-01-31-120000-sched
 More: docs/sched-bench.md"
 )]
 pub struct SchedArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Fewer runs and schedulers, less work
+    /// Run fewer rounds, fewer schedulers and shorter loads
     #[arg(long)]
     quick: bool,
-    /// Runs of each load under each scheduler; 2, or 1 where it is to be quick
+    /// Run each load this many times under each scheduler; 2 by default, or 1 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Pairs of runs of 'elapsed', and of each working set of 'switches'; 21, or 5 where it
-    /// is to be quick
+    /// Run this many pairs of 'elapsed', and of each working set of 'switches'; 21 by default, or 5
+    /// with --quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: Option<u32>,
-    /// Processes in each virtual machine of Erlang; 1000, or 300 where it is to be quick
+    /// Run this many processes in each Erlang virtual machine; 1000 by default, or 300 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     processes: Option<u32>,
-    /// Base slices of EEVDF to compare with, beside its own; 4, 8 and 16, or 4 and
-    /// 8 where it is to be quick
+    /// Also compare with EEVDF with these base slices in ms; 4, 8 and 16 by default, or 4 and 8 with
+    /// --quick
     #[arg(long, value_name = "MS", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=100))]
     slices: Vec<u64>,
     /// Build other sched_ext schedulers from crates.io, and compare with them
     #[arg(long)]
     peers: bool,
-    /// The guests' kernel: a series (7.2), a release, newest or oldest of those here
+    /// Run this kernel in the guests: a series (7.2), a release, newest or oldest of the fetched
+    /// kernels
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
-    /// Continues the run of that folder: what was measured in it is not measured again
+    /// Continue the run in this directory; parts that are already measured are not measured again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// The `usher` to measure; default: `usher` in this program's folder
+    /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     usher: Option<PathBuf>,
-    /// Prints the saved result instead of lines
+    /// Print the saved result as JSON
     #[arg(long)]
     json: bool,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -320,7 +322,9 @@ impl SchedArgs {
             Which::Overhead => Load::Overhead {
                 ms: if quick { 50 } else { 200 },
             },
-            Which::Switches => anyhow::bail!("the part switches runs in no guest"),
+            Which::Switches => {
+                anyhow::bail!("the part 'switches' runs on this machine, not in a guest")
+            }
         };
         Ok(vec![load])
     }
@@ -354,7 +358,7 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
     }
     let again = begun::again(std::env::args(), &folder);
     eprintln!(
-        "sched: results in {}; if broken off: {again}",
+        "sched: the results are in {}; to continue an interrupted run: {again}",
         folder.display()
     );
     let mut parts = Vec::new();
@@ -378,7 +382,10 @@ fn finish(args: &SchedArgs, folder: &Path, parts: &[Part]) -> Result<bool> {
             machine::print_line(show::terminal(part, width))?;
         }
         let folder = folder.display();
-        machine::print_line(format_args!("saved in {folder}, page {}", page.display()))?;
+        machine::print_line(format_args!(
+            "results saved in {folder}, report page {}",
+            page.display()
+        ))?;
     }
     Ok(show::are_met(parts))
 }

@@ -35,7 +35,12 @@ impl Erlang {
             let name = path.file_name().unwrap_or_default();
             name.to_string_lossy().starts_with("erts-")
         });
-        let runtime = runtime.with_context(|| format!("no runtime in {}", home.display()))?;
+        let runtime = runtime.with_context(|| {
+            format!(
+                "the directory {} contains no Erlang runtime",
+                home.display()
+            )
+        })?;
         Ok(Self {
             programs: runtime.join("bin"),
             root,
@@ -82,7 +87,7 @@ impl Erlang {
             .context("starting Erlang")?;
         ensure!(
             output.status.success(),
-            "Erlang does not compile {}: {}",
+            "the Erlang compiler fails on {}: {}",
             source.display(),
             String::from_utf8_lossy(&output.stdout).trim()
         );
@@ -94,7 +99,7 @@ impl Erlang {
     pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Load> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;
-        let folder = fs::canonicalize(&folder).context("finding the folder of results")?;
+        let folder = fs::canonicalize(&folder).context("finding the directory of the results")?;
         let program = self.program().display().to_string();
         let path = folder.display().to_string();
         let processes = processes.to_string();

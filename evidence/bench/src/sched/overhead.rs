@@ -13,7 +13,7 @@ use super::rows::{cell, figure, named, ratio, rivals};
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "overhead";
-const TITLE: &str = "What a switch takes: guest instructions";
+const TITLE: &str = "Guest instructions of a context switch";
 
 /// Bar: cost at most, as a multiple of that of a minimal sched_ext scheduler.
 const OF_LEAST_AT_MOST: f64 = 1.15;
@@ -66,7 +66,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let switches = switches.filter_map(|row| Some((row.rival.clone(), row.switch(row.threads)?)));
     part.figures = figure(
         "A wake-up and a switch between threads",
-        "instructions, without those of the two system calls",
+        "instructions without those of the two system calls",
         0,
         &switches.collect::<Vec<_>>(),
     )
@@ -87,15 +87,15 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     part.bars = bars(&rows);
     part.notes = vec![
         note,
-        "Two pass a byte to and fro through pipes, free to run on any CPU where there is one. \
-         In virtual time a nanosecond is an instruction. A turn is a write, a wake-up, a \
-         read that waits, and a switch; what the write and the read take without a waiting reader \
-         is taken off."
+        "Two threads send one byte to and fro through pipes, and may run on any CPU of the \
+         guest. In virtual time one nanosecond is one instruction. A turn consists of a write, a \
+         wake-up, a blocking read and a context switch; the instructions of a write and a read \
+         without a waiting reader are subtracted."
             .to_owned(),
-        "The minimal FIFO (--fifo=minimal) is the least that a sched_ext scheduler can be: a \
-         program of its own with one queue and the kernel's choice of idle CPUs, which keeps \
-         nothing of threads. --fifo is our program with that order: most of what it does at \
-         a wake-up and a switch it does then, too, so it is shown and held against nothing."
+        "The minimal FIFO (--fifo=minimal) is the smallest sched_ext scheduler: a separate BPF \
+         program with one queue, the kernel's selection of idle CPUs and no state per thread. \
+         --fifo is Usher's scheduler with first-come, first-served order; it executes most of \
+         the code of Usher's scheduler at a wake-up and a switch, so it is shown without a bar."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;
@@ -111,14 +111,14 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let ours = threads_of(rows, &Rival::Usher);
     let least = threads_of(rows, &Rival::FifoMinimal);
     let mut bars = vec![Bar::at_most(
-        "instructions a switch, ours to minimal FIFO's",
+        "instructions per switch, ours / minimal FIFO",
         ratio(ours, least),
         OF_LEAST_AT_MOST,
         "",
     )];
     let peers = rows.iter().filter(|row| row.rival.is_peer());
     bars.extend(peers.map(|peer| {
-        let what = format!("instructions a switch, ours to {}'s", peer.rival.label());
+        let what = format!("instructions per switch, ours / {}", peer.rival.label());
         Bar::at_most(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
     }));
     bars

@@ -105,7 +105,7 @@ impl Pace {
         match left {
             Some(left) if !self.due.is_empty() => {
                 let minutes = (left.as_secs_f64() / 60.0).ceil();
-                format!("; about {minutes:.0} min left")
+                format!("; about {minutes:.0} minutes remain")
             }
             _ => String::new(),
         }
@@ -185,7 +185,7 @@ mod tests {
         // 2 and 2 of the kinds that are known, 5 of 90 s.
         assert_eq!(
             (pace.number(), pace.left()),
-            ("6 of 15".to_owned(), "; about 14 min left".to_owned())
+            ("6 of 15".to_owned(), "; about 14 minutes remain".to_owned())
         );
         // Once more, from a guest that died.
         comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);

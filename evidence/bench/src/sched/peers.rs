@@ -45,7 +45,7 @@ fn program(cache: &Path, name: &str, version: &str) -> Result<PathBuf> {
         return Ok(program);
     }
     eprintln!(
-        "sched: building {name} {version} (5 minutes of CPU time; it stays in {})",
+        "sched: building the scheduler {name} {version} (5 minutes of CPU time; kept in {})",
         root.display()
     );
     let output = Command::new("cargo")
@@ -62,12 +62,12 @@ fn program(cache: &Path, name: &str, version: &str) -> Result<PathBuf> {
         .env("BPF_CLANG", CLANG)
         .stdin(Stdio::null())
         .output()
-        .context("running cargo, which builds peers")?;
+        .context("running cargo to build a peer scheduler")?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let last = stderr.lines().rfind(|line| !line.trim().is_empty());
     ensure!(
         output.status.success() && program.is_file(),
-        "cargo cannot build {name} {version}: {}",
+        "cargo cannot build the scheduler {name} {version}: {}",
         last.unwrap_or("no reason given").trim()
     );
     Ok(program)

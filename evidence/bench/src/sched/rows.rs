@@ -116,10 +116,10 @@ pub fn virtual_time(kernel: &str, topology: &str, rounds: usize) -> String {
     let rounds = text::count(rounds, "run");
     format!(
         "{rounds} in a guest of the lab ({topology}, Linux {kernel}), in virtual time: every \
-         instruction takes 1 ns, and the guest's CPUs take turns on one of the host's. Counts, \
-         waits, fairness and placement are to be believed. Caches, what hardware threads cost \
-         one another and parallel capacity are not modelled: this gives no indication of how fast \
-         programs are on hardware."
+         instruction takes 1 ns, and all CPUs of the guest share one CPU of the host. Counts, \
+         waiting times, fairness and placement are valid. Caches, contention between hardware \
+         threads and parallel capacity are not modelled, so the times do not predict the speed \
+         of programs on hardware."
     )
 }
 

@@ -40,11 +40,12 @@ pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
     let share = ratio(ours.spaces, nearest.spaces)?;
     let late = ratio(ours.late_ms, nearest.late_ms).map(|late| {
         let late = cell(Some(late), 2);
-        format!(", and the sleeper's 99 % is {late} times as long")
+        format!(", and the 99th percentile of the sleeper's wake-up delay is {late} times as long")
     });
     Some(format!(
-        "{begin} EEVDF's slices that were measured, the one whose runs come nearest to ours ({} ms) \
-         is {} ({} ms): ours switches address spaces {} times as often as that{}.",
+        "{begin} the measured slices of EEVDF, the slice whose mean run is nearest to ours ({} \
+         ms) is {} ({} ms): ours switches to another address space {} times as often as EEVDF \
+         with that slice{}.",
         cell(Some(run_ms), 1),
         nearest.rival.label(),
         cell(nearest.run_ms, 1),
@@ -74,8 +75,12 @@ mod tests {
             runs(&Rival::Fifo, Some(4.0), 1.0, None),
         ];
         let note = nearest("Of", &all).unwrap();
-        assert!(note.starts_with("Of EEVDF's slices"), "{note}");
-        let found = "EEVDF, slices of 8 ms (7.0 ms): ours switches address spaces 0.25 times";
+        assert!(
+            note.starts_with("Of the measured slices of EEVDF"),
+            "{note}"
+        );
+        let found = "EEVDF, slices of 8 ms (7.0 ms): ours switches to another address space \
+                     0.25 times";
         assert!(note.contains(found), "{note}");
         assert!(!note.contains("sleeper"), "{note}");
         assert_eq!(nearest("Of", &all[1..]), None);

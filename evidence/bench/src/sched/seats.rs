@@ -12,7 +12,7 @@ use super::rows::{cell, figure, named, rivals};
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "seats";
-const TITLE: &str = "Three programs with seats, one of which rests half of the time";
+const TITLE: &str = "Three programs with seats; one of them pauses half of the time";
 
 /// Per cent of all CPUs' time.
 const USED_AT_LEAST: f64 = 98.0;
@@ -78,8 +78,8 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let used = rows.iter();
     let used = used.filter_map(|row| Some((row.rival.clone(), row.used_percent?)));
     part.figures = figure(
-        "CPUs at work: affinity masks, and soft seats",
-        "per cent of all CPUs' time",
+        "Busy CPUs with affinity masks and with soft seats",
+        "share of the time of all CPUs, %",
         1,
         &used.collect::<Vec<_>>(),
     )
@@ -89,10 +89,10 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         "seats",
         "the owner's CPUs",
         "at work, %",
-        "the owner waited, %",
+        "time the owner waited, %",
         "CPUs had back",
-        "99 % of them within, ms",
-        "others as guests, %",
+        "99th percentile, ms",
+        "time of others on the owner's CPUs, %",
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
@@ -101,18 +101,20 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     part.bars = bars(&rows);
     part.notes = vec![
         note,
-        "A daemon with the policy 'equal' seats three programs. One, the owner, has one \
-         thread per three CPUs, works, and rests for the same time; the other two have one \
-         thread per CPU together, and always work. The owner waited: the share of \
-         the time in which its threads wanted a CPU that they had none, a CPU of their own \
-         being used by a guest or not. Had back: wake-ups at which a guest had to go, and when \
-         the thread ran then, to the next quarter of a power of two above. Others as guests: how much of \
-         their time on CPUs the other two spent on the owner's."
+        "A daemon with the policy 'equal' gives seats to three programs. One program, the owner, \
+         has one thread per three CPUs; it works and pauses for the same time, alternately. The \
+         other two programs together have one thread per CPU and always work. The owner waited: \
+         share of the time in which its threads were runnable but had no CPU, whether or not a \
+         borrower used a CPU of the owner. Had back: number of wake-ups at which the owner \
+         reclaimed a CPU from a borrower, and the time until the woken thread ran, rounded up to \
+         a quarter of a power of two. Others on the owner's CPUs: share of their CPU time that \
+         the other two programs spent there."
             .to_owned(),
-        "What the owner waits under affinity masks it waits mostly for itself: in one run that was traced \
-         under EEVDF, three quarters of it were threads of the owner's behind another of its own \
-         on the same CPU while a CPU of its mask was idle, mostly one with another L3 cache, and \
-         a tenth were emulated CPUs that were idle and had yet to have their turn."
+        "Under affinity masks the threads of the owner wait mostly for one another. One run \
+         under EEVDF was traced: in three quarters of the waiting time a thread waited for \
+         another thread of the owner on the same CPU, although another CPU of the mask was idle, \
+         mostly one with another L3 cache. A tenth of the waiting time was due to the emulator, \
+         which had not yet run an idle CPU."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;
@@ -124,19 +126,19 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let of = |value: fn(&Row) -> Option<f64>| ours.and_then(value);
     vec![
         Bar::at_least(
-            "CPUs at work with soft seats",
+            "busy CPUs with soft seats",
             of(|row| row.used_percent),
             USED_AT_LEAST,
             "%",
         ),
         Bar::at_most(
-            "the owner waited for its CPUs",
+            "time in which the owner waited for its CPUs",
             of(|row| row.lost_percent),
             LOST_AT_MOST,
             "%",
         ),
         Bar::at_most(
-            "the owner has a CPU back, 99 %: within a tick",
+            "time until the owner has a CPU back, 99th percentile (bar: one tick)",
             of(|row| row.back_ms),
             TICK_MS,
             "ms",

@@ -14,7 +14,7 @@ use super::runs::{self, CPUS, Runs};
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "spaces";
-const TITLE: &str = "Programs with equal work beside a thread that mostly sleeps";
+const TITLE: &str = "Seven programs with equal work beside a thread that mostly sleeps";
 
 const SWITCHES_AT_MOST: f64 = 0.25;
 const ELAPSED_AT_MOST: f64 = 1.02;
@@ -111,12 +111,13 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     part.bars = bars(&rows);
     part.notes = vec![
         note,
-        "Seven programs of two threads, each thread with the same arithmetic, on two CPUs; \
-         beside them a thread that sleeps 5 ms and computes 0.3 ms until they have ended. \
-         Switches and ends are medians over runs, the sleeper's waits are those of all. A run \
-         is how long a thread runs until another one does, on average. Without the sleeper's are \
-         switches less two for each of its wake-ups, of which there are more where they come in \
-         time. Wake-ups of all threads are counted by four steps to a power of two."
+        "Seven programs with two threads each run on two CPUs; each thread has the same amount \
+         of arithmetic. Beside them the sleeper, a thread that sleeps for 5 ms and computes for \
+         0.3 ms, runs until the programs have ended. Switches and end times are medians over \
+         runs; the delays of the sleeper are those of all runs. A run is the mean time for which \
+         a thread runs before another thread runs. Switches 'without the sleeper's' are reduced \
+         by two for each wake-up of the sleeper, which wakes more often if it is served sooner. \
+         Delays of the wake-ups of all threads are rounded up to a quarter of a power of two."
             .to_owned(),
     ];
     let runs: Vec<Runs> = rows.iter().map(Row::runs).collect();
@@ -136,13 +137,13 @@ pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
     part.figures = [
         figure(
             "Switches to another address space",
-            "switches to another address space until all programs had ended",
+            "switches to another address space until all programs have ended",
             0,
             &values(|row| row.spaces),
         ),
         figure(
-            "How late the thread that sleeps is woken",
-            "ms within which 99 % of its wake-ups are",
+            "Delay of the wake-ups of the sleeper",
+            "99th percentile of the sleeper's wake-up delay, ms",
             1,
             &values(|row| row.late_ms[1]),
         ),
@@ -156,11 +157,11 @@ pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
         "of address spaces",
         "without the sleeper's",
         "a run, ms",
-        "sleeper late, ms: half",
+        "delay of the sleeper, ms: median",
         "99 %",
         "most",
-        "all wake-ups, ms: 99 % below",
-        "first ended after, s",
+        "delay of all wake-ups, ms: 99th percentile",
+        "end of the first, s",
         "last",
     ];
     part.tables = vec![Table {
@@ -181,19 +182,19 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     };
     let mut bars = vec![
         Bar::at_most(
-            "address-space switches without the sleeper's, ours to EEVDF's",
+            "switches to another address space without the sleeper's, ours / EEVDF",
             beside(|row| row.others),
             SWITCHES_AT_MOST,
             "",
         ),
         Bar::at_most(
-            "the sleeper's 99 %, ours to EEVDF's",
+            "wake-up delay of the sleeper, 99th percentile, ours / EEVDF",
             beside(|row| row.late_ms[1]),
             LATE_AT_MOST,
             "",
         ),
         Bar::at_most(
-            "the last program's end, ours to EEVDF's",
+            "end of the last program, ours / EEVDF",
             beside(|row| row.last_s),
             ELAPSED_AT_MOST,
             "",
@@ -202,7 +203,10 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
     let spaces = ours.and_then(|row| row.spaces);
     let peers = rows.iter().filter(|row| row.rival.is_peer());
     bars.extend(peers.map(|peer| {
-        let what = format!("address-space switches, ours to {}'s", peer.rival.label());
+        let what = format!(
+            "switches to another address space, ours / {}",
+            peer.rival.label()
+        );
         Bar::at_most(what, ratio(spaces, peer.spaces), 1.0, "")
     }));
     bars

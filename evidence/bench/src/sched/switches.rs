@@ -13,13 +13,16 @@ use crate::bars::{Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
 
 pub const NAME: &str = "switches";
-const TITLE: &str = "What a switch to another address space costs, on this machine";
+const TITLE: &str = "Cost of a switch to another address space, measured on this machine";
 
 /// Measures `pairs` pairs of runs for each working set; a run takes `time`.
 pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
     let mut measured = Vec::new();
     for bytes in WORKING_SETS {
-        eprintln!("sched: switches, {} each", text::bytes(bytes as u64));
+        eprintln!(
+            "sched: measuring switches, {} for each size",
+            text::bytes(bytes as u64)
+        );
         measured.push((bytes, turns::measure(bytes, pairs, time)?));
     }
     part(&measured)
@@ -82,7 +85,7 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
         "between threads, ns",
         "between processes, ns",
         "difference, ns [quartiles]",
-        "of a turn between threads, %",
+        "share of a turn between threads, %",
     ];
     let mut part = Part::new(NAME, TITLE);
     part.figures = vec![figure(&rows)];
@@ -91,13 +94,15 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
         rows: rows.iter().map(Row::cells).collect(),
     }];
     part.notes = vec![
-        "A turn is a switch (one byte through a pipe, on one CPU) and a walk through memory \
-         of one's own, a byte in each cache line. Medians; differences of pairs of runs, one \
-         right after the other, in alternating order."
+        "In a turn, a thread receives one byte through a pipe (a context switch on the same CPU) \
+         and reads one byte of each cache line of its own memory. Figures are medians; \
+         differences are those of pairs of runs, directly one after the other, in alternating \
+         order."
             .to_owned(),
-        "The difference is the switch of page tables: the switch itself, and address \
-         translations and cache lines that are not there any more. Both walk through \
-         equal amounts of memory, so data that exceed a cache miss it either way."
+        "The difference between processes and threads is the cost of another address space: the \
+         change of the page tables, and the address translations and cache lines that are lost \
+         by it. Threads and processes read equal amounts of memory, so data that exceed a cache \
+         miss it in both cases."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(measured)?;
@@ -105,7 +110,7 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
 }
 
 fn figure(rows: &[Row]) -> Figure {
-    let title = "What another address space costs a switch, ns";
+    let title = "Additional cost of a switch to another address space, ns";
     let line = |name: &str, class, value: fn(&Row) -> f64| Line {
         class,
         name: name.to_owned(),
@@ -116,7 +121,7 @@ fn figure(rows: &[Row]) -> Figure {
     };
     let chart = Chart {
         title: title.to_owned(),
-        x: "KiB that each goes through",
+        x: "KiB that each thread reads",
         y: "difference, ns",
         logarithmic: true,
         mark: None,

@@ -27,7 +27,7 @@ const LINE: usize = 64;
 /// Arguments of the other process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PartnerArgs {
-    /// Bytes of memory
+    /// Read this many bytes of memory in each turn
     #[arg(long)]
     bytes: usize,
 }
@@ -55,11 +55,11 @@ pub fn partner(args: &PartnerArgs) -> Result<()> {
 
 /// Measures `pairs` pairs of runs of about `time`, in alternating order.
 pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> {
-    let before = sched_getaffinity(None).context("asking for this thread's CPUs")?;
+    let before = sched_getaffinity(None).context("reading the affinity mask of this thread")?;
     let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
     let mut alone = Affinity::new();
-    alone.set(cpu.context("this thread has no CPU")?);
-    sched_setaffinity(None, &alone).context("staying on one CPU")?;
+    alone.set(cpu.context("the affinity mask of this thread is empty")?);
+    sched_setaffinity(None, &alone).context("binding this thread to one CPU")?;
     let measured = (0..pairs)
         .map(|pair| {
             let (threads_ns, processes_ns) = match pair % 2 {
@@ -78,7 +78,7 @@ pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> 
             })
         })
         .collect();
-    sched_setaffinity(None, &before).context("giving this thread its CPUs back")?;
+    sched_setaffinity(None, &before).context("restoring the affinity mask of this thread")?;
     measured
 }
 
@@ -91,26 +91,34 @@ pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
         // Ends its input, and so the other one, however it goes.
         let took = ask(our_input, our_output, bytes, time);
         let answered = other.join();
-        ensure!(answered.is_ok_and(|a| a.is_ok()), "the other thread failed");
+        ensure!(
+            answered.is_ok_and(|a| a.is_ok()),
+            "the partner thread of the measurement failed"
+        );
         took
     })
 }
 
 /// The same between processes.
 pub fn between_processes(bytes: usize, time: Duration) -> Result<f64> {
-    let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+    let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
     let mut other = Command::new(exe)
         .args([PARTNER, "--bytes", &bytes.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .context("starting the other process")?;
+        .context("starting the partner process of the measurement")?;
     let pipes = other.stdin.take().zip(other.stdout.take());
-    let (output, input) = pipes.context("the other process has no pipes")?;
+    let (output, input) = pipes.context("the partner process was started without pipes")?;
     let took = ask(input, output, bytes, time);
-    let status = other.wait().context("waiting for the other process")?;
+    let status = other
+        .wait()
+        .context("waiting for the partner process of the measurement")?;
     let took = took?;
-    ensure!(status.success(), "the other process failed: {status}");
+    ensure!(
+        status.success(),
+        "the partner process of the measurement failed: {status}"
+    );
     Ok(took)
 }
 
@@ -141,7 +149,7 @@ fn ask(mut input: impl Read, mut output: impl Write, bytes: usize, time: Duratio
     while begun.elapsed() < time {
         blocks.push(block()?);
     }
-    stats::median(&blocks).context("no turn was taken")
+    stats::median(&blocks).context("the run consisted of no turn")
 }
 
 /// Takes a turn for each byte that arrives, until the input ends.

@@ -36,7 +36,7 @@ struct Tally {
 
 /// Rounds of killing.
 pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
-    let mut part = Part::new("kills", "SIGKILL at random moments");
+    let mut part = Part::new("kills", "SIGKILL of Usher's processes at random times");
     let mut rng = oorandom::Rand64::new(u128::from(seed));
     let mut tally = Tally::default();
     for round in 0..rounds {
@@ -45,7 +45,7 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
         found.with_context(|| format!("round {round} (seed {seed}, victims {victims:04b})"))?;
         if round % 50 == 49 {
             eprintln!(
-                "kills: {} rounds, {} left narrowed, {} orphans",
+                "kills: {} rounds; {} left processes with a seat, {} left cgroups",
                 round + 1,
                 tally.left,
                 tally.orphans
@@ -54,17 +54,23 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     }
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} rounds: a process left stopped or narrowed a second later"),
+            format!("of {rounds} rounds: a process still stopped or with a seat one second later"),
             tally.left,
         ),
         Bar::none(
-            format!("of {rounds} rounds: a cgroup left at the end"),
+            format!("of {rounds} rounds: a cgroup of Usher remained at the end"),
             tally.orphans,
         ),
     ];
     part.notes = vec![
-        "Victims: every set of daemon, keeper, launcher and program, at random. Where daemon, keeper and a program's launcher all died, the next start of Usher undoes it, within the same second.".to_owned(),
-        format!("The slowest round was right again after {:.0} ms. Seed {seed}.", tally.slowest_ms),
+        "Each round kills a random subset of the daemon, the keeper, the launcher and the \
+         program. If the daemon, the keeper and the launcher of a program all died, the next \
+         start of Usher undoes the changes, within the same second."
+            .to_owned(),
+        format!(
+            "In the slowest round all changes were undone after {:.0} ms. The seed is {seed}.",
+            tally.slowest_ms
+        ),
     ];
     part.raw = serde_json::json!({ "rounds_by_victims": tally.rounds, "left": tally.left, "orphans": tally.orphans, "slowest_ms": tally.slowest_ms });
     Ok(part)
@@ -86,7 +92,7 @@ fn one_round(
     tally: &mut Tally,
 ) -> Result<()> {
     let fixture = SeatKillFixture::start(binary)?;
-    let state = fixture.state().context("the daemon does not answer")?;
+    let state = fixture.state().context("the daemon does not reply")?;
     let keeper = state["keeper_pid"].as_i64().context("no keeper")? as i32;
     let daemon = fixture.daemon.id().cast_signed();
     let launcher = fixture.launchers[0].id().cast_signed();
@@ -106,7 +112,11 @@ fn one_round(
         fixture.start_again()?;
     }
     let grace = GRACE.saturating_sub(killed.elapsed());
-    match wait_for("all to be free or managed", grace, || fixture.is_right()) {
+    match wait_for(
+        "the release or the management of all programs",
+        grace,
+        || fixture.is_right(),
+    ) {
         Ok(_) => {
             let took_ms = killed.elapsed().as_secs_f64() * 1e3;
             tally.slowest_ms = tally.slowest_ms.max(took_ms);
@@ -153,11 +163,11 @@ impl<'a> SeatKillFixture<'a> {
             programs.len() == 2 && programs.iter().all(|p| p["mode"] == "seated")
         };
         wait_for(
-            "both programs to be seated",
+            "the seats of both programs",
             Duration::from_secs(10),
             || fixture.state().is_some_and(|s| both_sit(&s)),
         )?;
-        let state = fixture.state().context("the daemon has gone")?;
+        let state = fixture.state().context("the daemon has ended")?;
         let pid = |program: &Value| program["pid"].as_i64().map(|pid| pid as i32);
         let programs = state["programs"].as_array().into_iter().flatten();
         fixture.programs = programs
@@ -231,7 +241,7 @@ impl<'a> SeatKillFixture<'a> {
         // the new daemon, no process can be attributed to this round, so several scans must find
         // none.
         let mut scans_without = 0;
-        wait_for("the daemons to end", Duration::from_secs(10), || {
+        wait_for("the end of the daemons", Duration::from_secs(10), || {
             let daemons = self.daemons();
             daemons.iter().for_each(|&pid| terminate(pid));
             scans_without = if daemons.is_empty() {
@@ -248,7 +258,10 @@ impl<'a> SeatKillFixture<'a> {
         self.start_again()?;
         let left = names_in(&self.instances());
         if !left.is_empty() {
-            eprintln!("kills: left at the end: {}", self.describe());
+            eprintln!(
+                "kills: cgroups that remained at the end: {}",
+                self.describe()
+            );
         }
         Ok(!left.is_empty())
     }

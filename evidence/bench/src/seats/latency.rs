@@ -19,7 +19,7 @@ const KILL: i32 = rustix::process::Signal::KILL.as_raw();
 
 /// Launches and attaches programs beside 100 that are managed.
 pub fn run(dir: &Path) -> Result<Part> {
-    let mut part = Part::new("latency", "From exec to seated");
+    let mut part = Part::new("latency", "Time until a program has its seat");
     let topology = usher_topology::load(usher_topology::Source::ThisMachine)?;
     let policy = usher_policy::by_name("usher", &topology).context("policy usher")?;
     let engine = Engine::start(EngineConfig::new(topology, ActConfig::new(dir)), policy)?;
@@ -51,20 +51,22 @@ pub fn run(dir: &Path) -> Result<Part> {
     let at = |values: &[f64], p| stats::quantile(values, p).unwrap_or(f64::NAN);
     part.bars = vec![
         Bar::at_most(
-            "launched into its seat, 100 programs managed, 99th percentile",
+            "delay of a launch by its seat, with 100 managed programs, 99th percentile",
             at(&launched_ms, 0.99),
             50.0,
             "ms",
         ),
         Bar::at_most(
-            "a running program attached and seated, 99th percentile",
+            "time to attach a running program and give it a seat, 99th percentile",
             at(&attached_ms, 0.99),
             50.0,
             "ms",
         ),
     ];
     part.notes = vec![format!(
-        "{LAUNCHES} of each; medians {:.2} and {:.2} ms. A launched program is seated before its exec: the figure is what its start is held back by, its fork included.",
+        "{LAUNCHES} launches and {LAUNCHES} attached programs; the medians are {:.2} and {:.2} \
+         ms. A launched program gets its seat before its exec, so the first figure is the delay \
+         of its start, including the fork.",
         at(&launched_ms, 0.5),
         at(&attached_ms, 0.5)
     )];

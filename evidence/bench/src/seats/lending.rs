@@ -32,20 +32,23 @@ pub fn run(seconds: f64) -> Result<Part> {
     let at = |values: &[f64], p| stats::quantile(values, p).unwrap_or(f64::NAN);
     part.bars = vec![
         Bar::at_most(
-            "reclaimed after the owner woke, 99th percentile",
+            "time to reclaim a lent core after the owner woke, 99th percentile",
             at(&reclaim_ms, 0.99),
             20.0,
             "ms",
         ),
         Bar::at_most(
-            "an idle core lent, 99th percentile",
+            "time to lend an idle core, 99th percentile",
             at(&lend_ms, 0.99),
             50.0,
             "ms",
         ),
     ];
     part.notes = vec![format!(
-        "{} sleeps and {} wake-ups during a loan in {seconds:.0} s; medians {:.1} ms to lend and {:.1} ms to reclaim. The owner's own mask is never narrowed: its threads may run on a lent core at once, beside the borrower's, and have it for themselves from then on.",
+        "The owner slept {} times and woke {} times during a loan, in {seconds:.0} s; the \
+         medians are {:.1} ms to lend and {:.1} ms to reclaim. The affinity mask of the owner \
+         never changes: its threads may run on a lent core immediately, beside those of the \
+         borrower, and have the core alone after the reclaim.",
         lend_ms.len(),
         reclaim_ms.len(),
         at(&lend_ms, 0.5),
@@ -143,7 +146,9 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
 fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
     text.lines()
         .map(|line| {
-            let (what, at) = line.split_once(' ').context("a line of the worker")?;
+            let (what, at) = line
+                .split_once(' ')
+                .context("reading a line of the worker's output")?;
             Ok((at.parse()?, what == "busy"))
         })
         .collect()

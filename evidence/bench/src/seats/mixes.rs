@@ -31,23 +31,26 @@ const MIXES: [(&str, bool); 8] = [
 /// How the mixes are run.
 #[derive(Debug, Clone, clap::Args)]
 pub struct MixArgs {
-    /// Folder with the mix files
+    /// Read the mix files in this directory
     #[arg(long, default_value = "examples/mixes", value_name = "DIR")]
     pub mixes: PathBuf,
-    /// Rounds a mix; six or more for intervals that mean 95 %
+    /// Run this many rounds of each mix; 95 % intervals need six or more
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
-    /// Repetitions of each program in a round
+    /// Repeat each program at least this many times in a round
     #[arg(long, default_value_t = 3)]
     pub repeats: u32,
-    /// Only these mixes
+    /// Run only these mixes
     #[arg(long, value_delimiter = ',')]
     pub mix: Vec<String>,
 }
 
 /// Runs every mix and holds the ratios against the bars.
 pub fn run(args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<Part> {
-    let mut part = Part::new("mixes", "Real mixes, usher / linux");
+    let mut part = Part::new(
+        "mixes",
+        "Mixes of real programs: ANTT of usher / ANTT of linux",
+    );
     let wanted = |name: &str| args.mix.is_empty() || args.mix.iter().any(|m| m == name);
     let mut lines = Vec::new();
     for (name, gains) in MIXES.into_iter().filter(|(name, _)| wanted(name)) {
@@ -66,7 +69,9 @@ pub fn run(args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<Par
     }
     part.notes = lines;
     part.notes.push(format!(
-        "ANTT ratios by round, {} rounds a mix of {} repetitions or more, policies in turn; geometric mean and 95 % bootstrap interval. The bar is the interval's upper end.",
+        "Each ratio compares the ANTT of two policies in the same round. Each mix has {} rounds \
+         of at least {} repetitions, and the policies alternate. The table shows the geometric \
+         mean and its 95 % bootstrap interval; the bar applies to the upper end of the interval.",
         args.rounds, args.repeats
     ));
     Ok(part)
@@ -95,7 +100,7 @@ fn one(name: &str, args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Re
     let mut live = |event: MixEvent<'_>| {
         if let MixEvent::RoundEnded { policy, result } = event {
             eprintln!(
-                "{name}: {policy}: ANTT {}",
+                "{name}, policy {policy}: ANTT {}",
                 result.antt.map_or("-".to_owned(), |a| format!("{a:.3}"))
             );
         }
@@ -113,17 +118,22 @@ fn judge(name: &str, gains: bool, result: &MixResult) -> Result<(Bar, String)> {
     let policy = |name: &str| {
         result
             .policy(name)
-            .with_context(|| format!("no result for {name}"))
+            .with_context(|| format!("the mix {name} has no result"))
     };
     let interval = |p: &PolicyResult| p.comparison.as_ref().and_then(|c| c.antt);
     let usher = policy("usher")?;
-    let ratio = interval(usher).context("no ratio against linux")?;
+    let ratio = interval(usher).context("the result has no ratio to linux")?;
     let again = interval(policy("linux#2")?);
     let band = summary::aa_band(result);
     let limit = if gains { 0.95 } else { 1.03 };
     let high = ratio.high.unwrap_or(f64::NAN);
     let named = if gains { " (named beforehand)" } else { "" };
-    let bar = Bar::at_most(format!("{name}{named}, upper 95 % bound"), high, limit, "");
+    let bar = Bar::at_most(
+        format!("{name}{named}, upper end of the 95 % interval"),
+        high,
+        limit,
+        "",
+    );
     let line = format!(
         "{name}: usher / linux {:.3} [{:.3}, {high:.3}]; linux again / linux {:.3}; A/A band {}; abstained in {} of {} rounds.",
         ratio.value,

@@ -22,17 +22,17 @@ use crate::processes::usher_binary;
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
-    /// How long a plan takes, and whether it is the best
+    /// Time to compute a plan, and whether the plan is optimal
     Plan,
-    /// The daemon at rest, and what `usher run` adds
+    /// Resources of an idle daemon, and the additional time of `usher run`
     Overhead,
-    /// Time from exec to a seat
+    /// Time until a program has its seat
     Latency,
     /// Lending and reclaiming idle seats
     Lending,
     /// 10,000 short programs
     Short,
-    /// SIGKILL at random moments
+    /// SIGKILL of Usher's processes at random times
     Kills,
     /// Mixes of real programs
     Mixes,
@@ -41,22 +41,22 @@ pub enum Which {
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SeatsArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<Which>,
-    /// The `usher` to measure; default: `usher` in this program's folder
+    /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     pub out: PathBuf,
-    /// Seed of everything random
+    /// Seed the random number generators
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Rounds of SIGKILL
+    /// Run this many rounds with SIGKILL
     #[arg(long, default_value_t = 1_000)]
     pub kill_rounds: usize,
-    /// Seconds of lending to watch
+    /// Observe lending for this time in seconds
     #[arg(long, default_value_t = 120.0)]
     pub lending_seconds: f64,
     /// How mixes are run

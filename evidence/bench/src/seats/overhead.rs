@@ -31,7 +31,7 @@ pub fn run(binary: &Path) -> Result<Part> {
     }
     let managed = || count_managed(binary, dir.path()).is_some_and(|n| n == PROGRAMS);
     wait_for(
-        "100 programs to be managed",
+        "the management of 100 programs",
         Duration::from_secs(60),
         managed,
     )?;
@@ -49,32 +49,34 @@ pub fn run(binary: &Path) -> Result<Part> {
     let alone = run_true(binary, dir.path())?;
     part.bars = vec![
         Bar::at_most(
-            "daemon with 100 programs at rest, CPU",
+            "CPU use of the daemon with 100 idle programs",
             share,
             0.2,
             "% of a core",
         ),
         Bar::at_most(
-            "daemon with 100 programs at rest, memory (PSS)",
+            "memory (PSS) of the daemon with 100 idle programs",
             memory,
             50.0,
             "MiB",
         ),
         Bar::at_most(
-            "'usher run true' more than 'true', no daemon, median",
+            "additional time of 'usher run true' over 'true' without a daemon, median",
             alone.0,
             5.0,
             "ms",
         ),
         Bar::at_most(
-            "'usher run true' more than 'true', daemon with 100 programs, median",
+            "additional time of 'usher run true' over 'true', daemon with 100 programs, median",
             with_daemon.0,
             5.0,
             "ms",
         ),
     ];
     part.notes = vec![format!(
-        "CPU over {} s. 'usher run true' and 'true' in turns, {PAIRS} pairs, median of the differences; 90th percentiles {:.2} ms without and {:.2} ms with the daemon.",
+        "CPU use was measured for {} s. 'usher run true' and 'true' ran alternately, {PAIRS} \
+         pairs; the figures are medians of the differences. The 90th percentiles are {:.2} ms \
+         without and {:.2} ms with the daemon.",
         REST.as_secs(),
         alone.1,
         with_daemon.1

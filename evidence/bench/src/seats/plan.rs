@@ -29,24 +29,28 @@ pub fn run(seed: u64) -> Result<Part> {
     let wrong = not_optimal(&mut rng)?;
     part.bars = vec![
         Bar::at_most(
-            "8 programs on 8 domains (48 cores), median",
+            "time to plan 8 programs on 8 domains (48 cores), median",
             eight.0,
             1.0,
             "ms",
         ),
         Bar::at_most(
-            "64 programs on 128 domains (1,024 cores), median",
+            "time to plan 64 programs on 128 domains (1,024 cores), median",
             many.0,
             10.0,
             "ms",
         ),
         Bar::none(
-            format!("plans of {RANDOM_CASES} random ones that all allocations beat"),
+            format!(
+                "of {RANDOM_CASES} random cases: plans worse than the best of all possible \
+                 allocations"
+            ),
             wrong,
         ),
     ];
     part.notes = vec![format!(
-        "{TIMED} plans each, fresh random curves; 99th percentiles {:.3} and {:.3} ms; seed {seed}.",
+        "Each time is that of {TIMED} plans with new random curves; the 99th percentiles are \
+         {:.3} and {:.3} ms. The seed is {seed}.",
         eight.1, many.1
     )];
     part.raw = serde_json::json!({ "median_ms": [eight.0, many.0], "p99_ms": [eight.1, many.1], "seed": seed });
@@ -63,7 +67,7 @@ fn timed(topology: &Topology, programs: usize, rng: &mut oorandom::Rand64) -> Re
         times.push(start.elapsed().as_secs_f64() * 1e3);
         anyhow::ensure!(
             seating.plan.seats.len() == programs,
-            "a plan that leaves a program out"
+            "a plan lacks a program"
         );
     }
     let at = |p| stats::quantile(&times, p).unwrap_or(f64::NAN);

@@ -43,18 +43,19 @@ pub fn run(binary: &Path) -> Result<Part> {
     let grown = memory.last().copied().unwrap_or(f64::NAN) - settled;
     part.bars = vec![
         Bar::none(
-            format!("programs of {PROGRAMS} lost or with a wrong exit status"),
+            format!("of {PROGRAMS} programs: lost, or with a wrong exit status"),
             wrong,
         ),
         Bar::at_most(
-            "the daemon's memory, growth from 2,000 to 10,000 programs",
+            "growth of the daemon's memory from 2,000 to 10,000 programs",
             grown,
             4.0,
             "MiB",
         ),
     ];
     part.notes = vec![format!(
-        "{AT_ONCE} at a time, each with an exit status of its own. Memory after each thousand: {memory:.1?} MiB."
+        "{AT_ONCE} programs ran at a time, each with its own exit status. Memory of the daemon \
+         after each thousand programs: {memory:.1?} MiB."
     )];
     part.raw = serde_json::json!({ "wrong": wrong, "memory_mib": memory });
     Ok(part)

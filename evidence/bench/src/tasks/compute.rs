@@ -51,7 +51,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
             .map(|figure| figure.median_ns);
         let length = length_ns.map_or(String::new(), |length| format!("{} ns", ns(length)));
         part.bars.push(Bar::at_least(
-            format!("length of a task of {steps} steps"),
+            format!("length of a task with {steps} steps of arithmetic"),
             length_ns,
             LENGTH_LEAST_NS,
             "ns",
@@ -62,7 +62,10 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
             let ratio = peer.and_then(|peer| samples.ratio((ours, n), (peer, n), &case));
             let peer = peer.map_or("no peer", |peer| peer.label);
             part.bars.push(Bar::at_most(
-                format!("{length}, {}: usher-tasks / {peer}", show::threads_text(n)),
+                format!(
+                    "tasks of {length}, {}: time of usher-tasks / time of {peer}",
+                    show::threads_text(n)
+                ),
                 ratio.map(|ratio| ratio.value),
                 LIMIT,
                 "times",
@@ -76,7 +79,9 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     }
     part.notes = vec![
         show::method(samples),
-        "The best peer is the form with the least median of all forms. With this number of forms, chance favours it.".to_owned(),
+        "The best peer is the runtime and form with the least median time. With so large a \
+         number of forms, noise favours the best peer."
+            .to_owned(),
     ];
     show::failures(&mut part, samples);
     part.raw = json!(samples);

@@ -96,21 +96,21 @@ pub const TRACED: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher-traced",
-    "usher-tasks, no hints, traced",
+    "usher-tasks without hints, traced",
 );
 /// Our runtime with hints.
 pub const HINTED: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher-hints",
-    "usher-tasks, hints T row, S macroblock",
+    "usher-tasks with hints (T: row, S: macroblock)",
 );
 /// Our runtime with the paper's dispatcher.
 pub const PAPER: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher-paper",
-    "usher-tasks, the paper's dispatcher",
+    "usher-tasks with the paper's dispatcher",
 );
 
 /// The peers, running a wavefront.
@@ -258,13 +258,13 @@ pub const FORK_JOIN: [Contestant; 7] = [
 ];
 
 /// The loop over macroblocks: what a task takes by itself.
-pub const ORDER_TS: Contestant = order("order-ts", "loop over macroblocks (T/S order)");
+pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
 /// Whole orders by loops.
 pub const ORDERS: [Contestant; 4] = [
     ORDER_TS,
-    order("order-fifo", "loop in the order of a queue"),
-    order("order-lifo", "loop in the order of a stack"),
+    order("order-fifo", "loop in the order of a FIFO queue"),
+    order("order-lifo", "loop in the order of a LIFO stack"),
     order("order-stages", "loop over stages"),
 ];
 
@@ -273,7 +273,7 @@ pub const BY_HAND: Contestant = contestant(
     Runtime::None,
     Program::Own,
     "by-hand",
-    "rows in turn, by hand",
+    "hand-written loop over the rows",
 );
 
 #[cfg(test)]

@@ -38,22 +38,25 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let failed = ran
         .as_ref()
         .err()
-        .map(|error| format!("tasks in flight: {error:#}"));
+        .map(|error| format!("measuring the memory of tasks in flight: {error:#}"));
     let ran = ran.ok().and_then(|text| numbers(&text).get("ran").copied());
 
-    let mut part = Part::new("footprint", "What tasks take of memory");
+    let mut part = Part::new("footprint", "Memory of tasks");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
         // The bar is for a closure that can do work: like the paper's task, an entry and its
         // argument.
         Bar::at_most(
-            "a registered task, its closure holds a pointer",
+            "memory of a registered task whose closure has a pointer",
             of("pointer"),
             BYTES_MOST,
             "bytes",
         ),
         Bar::at_most(
-            format!("of {} in flight, not run", text::number(flight as f64, 0)),
+            format!(
+                "{} tasks in flight that have not run",
+                text::number(flight as f64, 0)
+            ),
             ran.map(|ran| flight as f64 - ran),
             0.0,
             "tasks",
@@ -61,11 +64,14 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     ];
     let rows = [
         (
-            "registered by token, waiting, its closure holds nothing",
+            "registered by token, waiting, with an empty closure",
             "bare",
         ),
-        ("the same, its closure holds a pointer", "pointer"),
-        ("in a graph, a dependency each", "graph"),
+        (
+            "registered by token, waiting, with a closure that has a pointer",
+            "pointer",
+        ),
+        ("in a graph, with one dependency each", "graph"),
     ];
     part.tables = vec![Table {
         head: ["", "bytes a task"].map(str::to_owned).to_vec(),
@@ -74,7 +80,8 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
             .to_vec(),
     }];
     part.notes = vec![format!(
-        "Growth of the resident memory over {TASKS} tasks: what the allocator adds, and empty places of hash tables, are in it."
+        "The figures are the growth of the resident memory by {TASKS} tasks, divided by their \
+         number; they include the overhead of the allocator and free entries of hash tables."
     )];
     part.notes.extend(failed);
     part.raw = json!({ "bytes": bytes, "flight": flight, "ran": ran });

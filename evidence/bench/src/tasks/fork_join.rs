@@ -33,7 +33,10 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
             .zip(best(&rayon))
             .and_then(|(ours, rayon)| samples.ratio((ours, n), (rayon, n), CASE));
         part.bars.push(Bar::at_most(
-            format!("usher-tasks / rayon, {}", show::threads_text(n)),
+            format!(
+                "time of usher-tasks / time of rayon, {}",
+                show::threads_text(n)
+            ),
             ratio.map(|ratio| ratio.value),
             LIMIT,
             "times",
@@ -43,7 +46,9 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     part.tables = vec![show::table(samples, &FORK_JOIN, threads, CASE, &ours)];
     part.notes = vec![
         show::method(samples),
-        "121,392 forks, without a number below which a call would go on alone; a task is a fork. usher-tasks forks nothing where there is but one worker: its figure for one thread is that of calls."
+        "fib(25) has 121,392 forks, because no call is too small to fork; each fork is a task. \
+         With one worker usher-tasks does not fork, so its figure for one thread is that of \
+         function calls."
             .to_owned(),
     ];
     show::failures(&mut part, samples);

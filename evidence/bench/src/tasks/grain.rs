@@ -142,7 +142,7 @@ fn best_forms(samples: &Samples, threads: u32) -> Vec<Contestant> {
 }
 
 fn format(samples: &Samples, threads: u32) -> Part {
-    let mut part = Part::new("grain", "How short tasks may be");
+    let mut part = Part::new("grain", "Efficiency of short tasks");
     let best = best_forms(samples, threads);
     let ours = best.iter().find(|one| one.runtime == Runtime::Usher);
     let metg_us = ours
@@ -171,7 +171,11 @@ fn format(samples: &Samples, threads: u32) -> Part {
     part.tables = vec![table(samples, threads)];
     part.notes = vec![
         show::method(samples),
-        "The length of a task is what it takes in a plain loop over all of them, in the same round. Efficiency is that over the time that all threads together take for a task. METG(50 %) is the length from which on efficiency stays at 50 % or more, between two lengths by their logarithm.".to_owned(),
+        "The length of a task is its time in a plain loop over all tasks, in the same round. \
+         Efficiency is this length divided by the time per task of all threads together. METG(50 \
+         %) is the least length from which on the efficiency stays at 50 % or more; it is \
+         interpolated between two measured lengths by their logarithms."
+            .to_owned(),
     ];
     show::failures(&mut part, samples);
     part.raw = json!(samples);

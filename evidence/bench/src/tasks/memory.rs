@@ -59,7 +59,7 @@ pub fn run(programs: &Programs, extent: &Extent, quick: bool) -> Part {
 }
 
 fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
-    let mut part = Part::new("memory", "Tasks that wait for memory");
+    let mut part = Part::new("memory", "Tasks that are limited by memory");
     let mut notes = Vec::new();
     let all = contestants();
     for &bytes in bytes {
@@ -73,12 +73,12 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
         let ratio = order.and_then(|order| samples.ratio((HINTED, 1), (order, 1), &case));
         let order = order.map_or("no order", |order| order.label);
         part.bars.push(Bar::at_most(
-            format!("{size}, 1 thread: hinted / {order}"),
+            format!("{size}, 1 thread: time with hints / time in {order}"),
             ratio.map(|ratio| ratio.value),
             ORDER_MOST,
             "times",
         ));
-        let caption = format!("A 4K frame, {size} of state a macroblock");
+        let caption = format!("A 4K frame with {size} of state per macroblock");
         part.figures
             .push(show::figure(&caption, samples, &all, threads, &case));
         part.tables
@@ -86,9 +86,21 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
     }
     part.notes = vec![
         show::method(samples),
-        "259,200 tasks a frame; each reads and writes a word in every cache line of its macroblock's state. Loops run a whole order, precomputed, on one thread.".to_owned(),
-        "A peer's default order is what its pool makes of all tasks that are ready: graphs, 'depend', and counters with 'all spawned'. With plain 'counters' the program itself runs the first successor, here the next stage of the same macroblock, at once: an order that the program has chosen, not the runtime. OpenMP on one thread has no pool, but for GCC's 'depend': a task runs as soon as it is made, in the program's order.".to_owned(),
-        "What hints save is the best peer's time less the hinted one; without hints, the share of that which is saved all the same, medians over the rounds. Without hints nothing is timed before the runtime has chosen an order by trial, for each case anew.".to_owned(),
+        "A frame has 259,200 tasks; each task reads and writes one word of every cache line of \
+         the state of its macroblock. The loops run all tasks in a precomputed order on one \
+         thread."
+            .to_owned(),
+        "The default order of a peer is the order in which its pool runs ready tasks; it applies \
+         to graphs, 'depend', and counters with 'all spawned'. With plain 'counters' the program \
+         itself immediately runs the first successor of a task, here the next stage of the same \
+         macroblock, so the program chooses the order. OpenMP on one thread has no pool, except \
+         for GCC's 'depend': a task runs as soon as it is created, in the order of the program."
+            .to_owned(),
+        "The saving by hints is the time of the best peer minus the time with hints. 'Gain kept \
+         without hints' is the share of this saving that remains without hints; figures are \
+         medians over the rounds. Without hints, timing starts only after the runtime has chosen \
+         an order by trial, separately for each case."
+            .to_owned(),
     ];
     part.notes.extend(notes);
     show::failures(&mut part, samples);
@@ -102,7 +114,8 @@ fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<Stri
     let best = samples.best(&peers, n, case)?;
     let ratio = samples.ratio((best, n), (HINTED, n), case)?;
     Some(format!(
-        "{size}, {}: the best peer in any form is {}; it takes {} times what we take with hints.",
+        "{size}, {}: the best peer in any form is {}; it takes {} times as long as usher-tasks \
+         with hints.",
         show::threads_text(n),
         best.label,
         ratio_text(Some(ratio))
@@ -117,13 +130,13 @@ fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<Bar> {
     let kept = peer.and_then(|peer| gain_kept(samples, peer, n, case));
     vec![
         Bar::at_least(
-            format!("{of}: {label} / hinted"),
+            format!("{of}: time of {label} / time with hints"),
             faster.map(|faster| faster.value),
             FASTER_LEAST,
             "times",
         ),
         Bar::at_least(
-            format!("{of}: gain kept without hints"),
+            format!("{of}: share of the gain kept without hints"),
             kept,
             GAIN_LEAST,
             "of it",

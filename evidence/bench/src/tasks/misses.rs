@@ -125,7 +125,7 @@ fn of_one_order(
             return Ok(pair);
         }
     }
-    bail!("{ATTEMPTS} runs of each length never chose the same order")
+    bail!("in {ATTEMPTS} attempts, the runs of both lengths never chose the same order")
 }
 
 fn run_once(
@@ -151,7 +151,7 @@ fn run_once(
 }
 
 fn format(rows: &[Row]) -> Part {
-    let mut part = Part::new("misses", "What misses the caches");
+    let mut part = Part::new("misses", "Cache misses of tasks");
     let of = |one: Contestant, case: &str| {
         let mut rows = rows
             .iter()
@@ -165,11 +165,11 @@ fn format(rows: &[Row]) -> Part {
     let hinted = of(HINTED, "memory:4096");
     for (what, pick) in [("D1", (|c| c.d1) as fn(&Frame) -> f64), ("LL", |c| c.ll)] {
         let measured = hinted.and_then(|hinted| ratio(hinted, pick));
-        let what = format!("{what} misses, hinted / T/S order");
+        let what = format!("{what} misses, with hints / T/S order");
         part.bars.push(Bar::at_most(what, measured, LIMIT, "times"));
     }
     let head = [
-        "720p, 4 KB, a frame",
+        "a 720p frame with 4 KB per macroblock",
         "D1 misses, thousands",
         "/ T/S",
         "LL misses, thousands",
@@ -194,7 +194,7 @@ fn format(rows: &[Row]) -> Part {
             rows: in_memory.map(row).collect(),
         },
         Table {
-            head: ["empty tasks, 1 thread", "instructions a task"]
+            head: ["empty tasks on 1 thread", "instructions a task"]
                 .map(str::to_owned)
                 .to_vec(),
             rows: empty
@@ -206,7 +206,12 @@ fn format(rows: &[Row]) -> Part {
         },
     ];
     part.notes = vec![format!(
-        "valgrind's cachegrind with {} and {}, one thread, a 720p frame (28,800 tasks): the difference of runs of {} and {} frames after those in which an order was chosen, which stands behind the name. Times decide there, which valgrind distorts: it need not be the order chosen without it. Misses of data, reads and writes; a frame's state is 14.7 MB, so that every order misses each of its 230,400 lines once.",
+        "Counted by valgrind's cachegrind with {} and {}, on one thread, for a 720p frame \
+         (28,800 tasks). A figure is the difference of runs with {} and {} frames after the \
+         frames in which the runtime chose an order; the chosen order is behind the name. The \
+         runtime chooses by times, which valgrind distorts, so the order may differ from that \
+         without valgrind. The table shows data misses of reads and writes. The state of a frame \
+         has 14.7 MB, so every order misses each of its 230,400 lines once.",
         CACHES[0].option("D1"),
         CACHES[1].option("LL"),
         FRAMES[1],

@@ -42,19 +42,19 @@ pub const INSIDE: &str = "tasks-inside";
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Which {
-    /// Cost of a task that does nothing
+    /// Cost of an empty task
     Overhead,
-    /// How short tasks may be: METG(50 %)
+    /// Efficiency of short tasks: METG(50 %)
     Grain,
     /// fib(25) by forking and joining
     ForkJoin,
-    /// A 4K frame with tasks that wait for memory: the gain from the order
+    /// A 4K frame with memory-bound tasks: the gain by the order of tasks
     Memory,
     /// Cache misses and instructions, counted by cachegrind
     Misses,
     /// Tasks that compute for microseconds
     Compute,
-    /// Bytes a task, and ten million in flight
+    /// Memory per task, and ten million tasks in flight
     Footprint,
 }
 
@@ -85,49 +85,49 @@ impl Peer {
 /// Options of the benchmark.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
-Compiles oneTBB's, Taskflow's and OpenMP's versions of the same workload for this
-machine (scripts/setup bench installs compilers and libraries; Taskflow's headers come
-from Debian trixie, by apt-get, once, into your cache), then runs all of them, rayon
-and usher-tasks in turns: each in a process of its own that checks what it did, once a
-round. What is compared are the ratios within a round, so that a busy machine hurts
-least; still, keep it quiet: nothing else should run.
+The benchmark compiles the same workload with oneTBB, Taskflow and OpenMP for this machine
+(scripts/setup bench installs compilers and libraries; Taskflow's headers are fetched once
+from Debian trixie by apt-get into the user's cache). Then it runs these programs, rayon and
+usher-tasks alternately: each round runs each runtime once, in a process that checks its
+own result. The benchmark compares ratios within a round, which limits the effect of other
+load; nevertheless, run nothing else on the machine.
 
-The workload is a video frame as a wavefront: a task is one of eight stages of a
-macroblock, and waits for the stage before and for the neighbours left, above and
-above to the right.
+The workload is a video frame that is processed as a wavefront. A task is one of eight
+stages of a macroblock. It waits for the previous stage of the same macroblock and for the
+same stage of the neighbours to the left, above, and above to the right.
 
-The exit status is 0 when every bar is met, 1 when one is missed, 125 when the
-benchmark could not run. `usher bench format RESULT.JSON` makes the page again.
+The exit status is 0 if every bar is met, 1 if a bar is missed, and 125 if the benchmark
+could not run. `usher bench format RESULT.JSON` writes the report page of a saved result.
 
 Examples:
-  usher bench tasks                          # all of it: a quarter of an hour
-  usher bench tasks --quick                  # three minutes; bars may miss by noise
+  usher bench tasks                          # runs all parts in a quarter of an hour
+  usher bench tasks --quick                  # runs for three minutes; noise may miss bars
   usher bench tasks --only overhead,memory
-  usher bench tasks --only grain --peers ''  # against rayon alone: no compiler needed
-  usher bench tasks --threads 1,8,64         # bars are for 1 and 2 threads")]
+  usher bench tasks --only grain --peers ''  # compares with rayon only; needs no compiler
+  usher bench tasks --threads 1,8,64         # bars apply only to 1 and 2 threads")]
 pub struct TasksArgs {
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Which>,
-    /// Fewer and shorter rounds, less memory
+    /// Run fewer and shorter rounds with less memory
     #[arg(long)]
     quick: bool,
-    /// Times that each contestant runs in a part; 9 (memory: 5), or 3 to be quick
+    /// Run each runtime this many times in a part; 9 by default (memory: 5), or 3 with --quick
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Numbers of threads to compare with
+    /// Run with these numbers of threads
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
-    /// Only these peers beside rayon: onetbb, taskflow, gnu-openmp, llvm-openmp
+    /// Compare only with rayon and these peers: onetbb, taskflow, gnu-openmp, llvm-openmp
     #[arg(long, value_delimiter = ',', value_parser = peer)]
     peers: Option<Vec<Option<Peer>>>,
-    /// Taskflow's headers, instead of those of Debian
+    /// Use the headers of Taskflow in this directory instead of Debian's
     #[arg(long, value_name = "DIR")]
     taskflow: Option<PathBuf>,
-    /// Prints the saved result as JSON; all else goes to standard error
+    /// Print the saved result as JSON, and all other output on standard error
     #[arg(long)]
     json: bool,
-    /// Where the dated folder of results is made
+    /// Create the dated directory of the results in this directory
     #[arg(long, default_value = "out/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -214,7 +214,12 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
         print_line(args, &part.lines())?;
         parts.push(part);
         // After each part, so that its results survive a failure of the next.
-        machine::save(&folder, "usher-tasks and its peers", &machine, &parts)?;
+        machine::save(
+            &folder,
+            "usher-tasks and other task runtimes",
+            &machine,
+            &parts,
+        )?;
     }
     let result = folder.join("result.json");
     if args.json {
@@ -223,7 +228,11 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
     let page = folder.join("report.html");
     print_line(
         args,
-        &format!("saved in {}, page {}", folder.display(), page.display()),
+        &format!(
+            "results saved in {}, report page {}",
+            folder.display(),
+            page.display()
+        ),
     )?;
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
@@ -247,11 +256,15 @@ fn notes(programs: &Programs) -> Vec<String> {
     versions.extend(programs.versions.iter().cloned());
     let mut notes = vec![
         format!("against {}", versions.join("; ")),
-        "peers in C++ compiled with -O3 -march=native; Rust for any processor of its kind; what a task does, in both, by one file in C, compiled the same way".to_owned(),
+        "The C++ peers are compiled with -O3 -march=native, and Rust for the generic processor. \
+         The work of a task is the same C file in both, compiled with the same options."
+            .to_owned(),
     ];
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     if let Some((minute, _)) = load.split_once(' ') {
-        notes.push(format!("load average when it began: {minute}"));
+        notes.push(format!(
+            "load average at the start of the benchmark: {minute}"
+        ));
     }
     notes.extend(programs.missing.iter().cloned());
     notes

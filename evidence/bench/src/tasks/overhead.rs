@@ -44,7 +44,7 @@ pub fn run(programs: &Programs, extent: &Extent) -> Part {
 }
 
 fn format(samples: &Samples, threads: &[u32]) -> Part {
-    let mut part = Part::new("overhead", "What a task costs that does nothing");
+    let mut part = Part::new("overhead", "Cost of an empty task");
     for (n, limit) in LIMITS {
         let ours = samples.best(&OURS, n, CASE).unwrap_or(PLAIN);
         let figure = samples.figure((ours, n), CASE);
@@ -57,7 +57,7 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     part.bars.extend(trace_bars(samples));
     let all = contestants();
     part.figures = vec![show::figure(
-        "28,800 empty tasks a frame, up to four dependencies each",
+        "frames of 28,800 empty tasks with up to four dependencies each",
         samples,
         &all,
         threads,
@@ -69,8 +69,19 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
     ];
     part.notes = vec![
         show::method(samples),
-        "Graphs are made once and run each frame, where a runtime has such. 'Counters' are atomic counters of dependencies by hand, beside a runtime's plain tasks: the thread that resolves the last dependency of a task spawns it, but runs the first such task at once itself. With OpenMP's 'depend' every frame declares its tasks again.".to_owned(),
-        "A trace: each worker records the last 28,800 tasks, begin and end of each. The added time is the median over the rounds of the differences, times the number of threads, as each worker records its own tasks. Off, a trace costs a load and a branch a task. Both are in every other figure of usher-tasks, so they take at most the time of a whole empty task, here of the fastest frame on 1 thread. The table has that bound: if it misses its bar, the cost of the trace remains unknown.".to_owned(),
+        "Runtimes with graphs build the graph once and run it for each frame. 'Counters' are \
+         hand-written atomic counters of dependencies for plain tasks of a runtime: the thread \
+         that resolves the last dependency of a task spawns the task, but runs the first such \
+         task itself immediately. With OpenMP's 'depend' every frame declares its tasks again."
+            .to_owned(),
+        "With a trace, each worker records the start and the end of its last 28,800 tasks. The \
+         additional time is the median of the differences over the rounds, multiplied by the \
+         number of threads, because each worker records its own tasks. A trace that is off costs \
+         one load and one branch per task, which are part of all other figures of usher-tasks. \
+         Their cost is therefore at most the time of an empty task in the fastest frame on 1 \
+         thread. The table shows this upper bound: if the bound misses its bar, the cost of the \
+         trace remains unknown."
+            .to_owned(),
     ];
     if samples.all.iter().all(|s| s.runtime != Runtime::Taskflow) {
         part.notes.push("Taskflow was not measured.".to_owned());
@@ -92,14 +103,17 @@ fn trace_ns(samples: &Samples, threads: u32) -> Option<Estimate> {
 fn trace_bars(samples: &Samples) -> Vec<Bar> {
     let (on, off) = TRACE_LIMITS_NS;
     let adds = |(n, _)| {
-        let what = format!("a trace adds, {}", show::threads_text(n));
+        let what = format!(
+            "additional time per task with a trace, {}",
+            show::threads_text(n)
+        );
         let more = trace_ns(samples, n).map(|more| more.value);
         Bar::at_most(what, more, on, "ns a task")
     };
     let mut bars = LIMITS.map(adds).to_vec();
     let whole = samples.figure((PLAIN, 1), CASE);
     bars.push(Bar::at_most(
-        "a trace that is off, at most: a whole task of the fastest frame",
+        "upper bound of the cost of a trace that is off: an empty task of the fastest frame",
         whole.map(|whole| whole.least_ns),
         off,
         "ns a task",
@@ -113,7 +127,7 @@ fn trace_table(samples: &Samples, threads: &[u32]) -> Table {
         "ns a task",
         "trace off",
         "trace on",
-        "it adds, of each thread's time",
+        "additional time, share of the time of each thread",
     ];
     let row = |&n: &u32| {
         let time = |one| show::figure_text(samples.figure((one, n), CASE));
@@ -161,8 +175,11 @@ mod tests {
             part.tables[0].rows[0][0].starts_with("oneTBB, task_group"),
             "the fastest first"
         );
-        assert_eq!(bar("a trace adds, 1").measured, Some(30.0));
-        assert!(bar("a trace adds, 1").is_met());
+        assert_eq!(
+            bar("additional time per task with a trace, 1").measured,
+            Some(30.0)
+        );
+        assert!(bar("additional time per task with a trace, 1").is_met());
         assert!(!bar("a trace that is off").is_met());
         assert_eq!(part.tables[1].rows[0][3], "30.0 [29.0, 31.0]");
     }

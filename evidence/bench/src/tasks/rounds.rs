@@ -40,7 +40,7 @@ pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
 /// The same, run by a program with these words.
 pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) -> Result<Command> {
     let path = programs.paths.get(&one.program);
-    let path = path.with_context(|| format!("{}: it was not compiled", one.label))?;
+    let path = path.with_context(|| format!("the program {} was not compiled", one.label))?;
     let mut command = Command::new("timeout");
     // In the foreground, so that Ctrl-C reaches what it runs.
     command
@@ -113,7 +113,7 @@ fn measure(
     let sample = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         let &[case, tasks, frames, median, least] = words.as_slice() else {
-            bail!("'{line}' is not what it should print");
+            bail!("the program printed an unexpected line: '{line}'");
         };
         let tasks: f64 = tasks.parse()?;
         let each = |ns: &str| anyhow::Ok(ns.parse::<f64>()? / tasks);
@@ -142,10 +142,14 @@ pub fn output(command: &mut Command) -> Result<String> {
 pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let output = command.output().context("running it")?;
     let all = String::from_utf8_lossy(&output.stderr).into_owned();
-    let last_line = all.trim().lines().last().unwrap_or("it printed no error");
+    let last_line = all
+        .trim()
+        .lines()
+        .last()
+        .unwrap_or("the program printed no error message");
     match output.status.code() {
         Some(0) => Ok((String::from_utf8(output.stdout)?, all)),
-        Some(124) => bail!("it took longer than {SECONDS_MAX} s"),
+        Some(124) => bail!("the program took longer than {SECONDS_MAX} s"),
         _ => bail!("{}: {last_line}", output.status),
     }
 }

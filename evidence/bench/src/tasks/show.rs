@@ -27,7 +27,10 @@ pub fn peer_bars(
         let best = samples.best(&forms_of(peers, runtime), threads, case);
         let ratio = best.and_then(|best| samples.ratio(ours, (best, threads), case));
         let label = best.map_or(runtime.name(), |best| best.label);
-        let what = format!("usher-tasks / {label}, {}", threads_text(threads));
+        let what = format!(
+            "time of usher-tasks / time of {label}, {}",
+            threads_text(threads)
+        );
         Bar::at_most(what, ratio.map(|ratio| ratio.value), limit, "times")
     };
     Runtime::PEERS.into_iter().map(bar).collect()
@@ -148,7 +151,7 @@ pub fn figure(
     Figure {
         caption: caption.to_owned(),
         svg: chart::times(
-            "ns a task (whiskers: the middle half of the rounds)",
+            "ns per task (whiskers: middle half of the rounds)",
             caption,
             &bundles,
         ),
@@ -168,7 +171,7 @@ fn class_of(runtime: Runtime, place: usize) -> String {
 /// Adds the failures to the part: their number as a bar, the first 8 as notes.
 pub fn failures(part: &mut Part, samples: &Samples) {
     part.bars.push(Bar::none(
-        "processes that failed or did something wrong",
+        "processes that failed or had a wrong result",
         samples.failed.len(),
     ));
     part.notes.extend(samples.failed.iter().take(8).cloned());
@@ -185,7 +188,10 @@ pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
 /// The note of every part with rounds.
 pub fn method(samples: &Samples) -> String {
     format!(
-        "{}, each runtime once in each, in a process of its own that checks its result; the order rotates from round to round. A figure is the median over the rounds of a process's median frame (its middle half in brackets); 'least' is the fastest frame of all. A ratio is the median of the rounds' ratios, with its 95 % bootstrap interval.",
+        "{}; each round runs each runtime once, in a process that checks its own result, in \
+         rotating order. A figure is the median over the rounds of the median frame of a process \
+         (the middle half of the rounds in brackets); 'least' is the fastest of all frames. A \
+         ratio is the median of the ratios of the rounds, with its 95 % bootstrap interval.",
         text::count(samples.rounds() as usize, "round")
     )
 }

@@ -32,7 +32,11 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(folder) = given {
         let is_there = folder.join(HEADER).is_file();
-        ensure!(is_there, "{} has no {HEADER}", folder.display());
+        ensure!(
+            is_there,
+            "the directory {} has no {HEADER}",
+            folder.display()
+        );
         return Ok(folder.to_owned());
     }
     let installed = Path::new("/usr/include");
@@ -43,7 +47,10 @@ pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
     let headers = cache.join("usr/include");
     if !headers.join(HEADER).is_file() {
         fetch(&cache).with_context(|| {
-            format!("{PACKAGE} {VERSION} of Debian {SUITE} is not to be had; --taskflow names a folder with its headers")
+            format!(
+                "the package {PACKAGE} {VERSION} of Debian {SUITE} cannot be fetched; name a \
+                 directory with its headers by --taskflow"
+            )
         })?;
     }
     Ok(headers)
@@ -61,7 +68,7 @@ fn cache_folder() -> Result<PathBuf> {
 
 /// Fetches the package and unpacks it into that folder, which then is whole.
 fn fetch(into: &Path) -> Result<()> {
-    eprintln!("tasks: fetching {PACKAGE} {VERSION} from Debian {SUITE}, once");
+    eprintln!("tasks: fetching the package {PACKAGE} {VERSION} from Debian {SUITE}, once");
     let scratch = tempfile::tempdir()?;
     let apt = Apt::new(scratch.path())?;
     apt.get(&["--quiet", "update"])?;
@@ -135,7 +142,7 @@ fn mirror() -> Result<String> {
         "$(LABEL) $(COMPONENT) $(REPO_URI)",
         "Created-By: Packages",
     ]))?;
-    mirror_in(&targets).context("this machine's apt has no Debian archive among its sources")
+    mirror_in(&targets).context("the sources of apt on this machine contain no Debian archive")
 }
 
 fn mirror_in(targets: &str) -> Option<String> {

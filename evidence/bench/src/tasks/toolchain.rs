@@ -65,7 +65,7 @@ pub fn build(
     }
     for (name, text) in SOURCES {
         fs::write(folder.join(name), text)
-            .with_context(|| format!("writing {name} into {}", folder.display()))?;
+            .with_context(|| format!("writing the source file {name} into {}", folder.display()))?;
     }
     let object = ["workload.c", "-o", "workload.o"];
     compile(folder, "cc", C_FLAGS.into_iter().chain(object))?;
@@ -87,7 +87,7 @@ fn build_one(
     taskflow_folder: Option<&Path>,
 ) -> Result<(PathBuf, String)> {
     let (name, compiler, source, more): (_, _, _, Vec<String>) = match program {
-        Program::Own => bail!("this program is there already"),
+        Program::Own => bail!("the program already exists"),
         Program::OneTbb => ("onetbb", "g++", "onetbb.cpp", vec!["-ltbb".into()]),
         Program::GnuOpenMp => ("gnu-openmp", "g++", "openmp.cpp", vec!["-fopenmp".into()]),
         Program::LlvmOpenMp => (
@@ -97,7 +97,8 @@ fn build_one(
             vec!["-fopenmp".into()],
         ),
         Program::Taskflow => {
-            let headers = taskflow::headers(taskflow_folder).context("Taskflow is left out")?;
+            let headers =
+                taskflow::headers(taskflow_folder).context("the runtime Taskflow is left out")?;
             let include = format!("-I{}", headers.display());
             ("taskflow", "g++", "taskflow.cpp", vec![include])
         }
@@ -110,12 +111,19 @@ fn build_one(
         compiler,
         words.chain(more.iter().map(String::as_str)),
     )
-    .with_context(|| format!("{name} is left out (scripts/setup bench installs what it needs)"))?;
+    .with_context(|| {
+        format!(
+            "the runtime {name} is left out (scripts/setup bench installs its compiler and library)"
+        )
+    })?;
     let path = folder.join(name);
     let output = Command::new(&path).arg("version").output();
     let output = output.with_context(|| format!("running {}", path.display()))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    ensure!(output.status.success(), "{name} does not print its version");
+    ensure!(
+        output.status.success(),
+        "the program {name} does not print its version"
+    );
     Ok((path, version))
 }
 
@@ -124,7 +132,7 @@ fn compile<'a>(folder: &Path, compiler: &str, words: impl Iterator<Item = &'a st
         .args(words)
         .current_dir(folder)
         .output()
-        .with_context(|| format!("there is no {compiler}"))?;
+        .with_context(|| format!("the compiler {compiler} is not installed"))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     let error = stderr.lines().find(|line| line.contains("error"));
     let error = error.or(stderr.lines().next()).unwrap_or("no reason given");

@@ -74,7 +74,7 @@ impl Workload {
             .iter()
             .map(|word| CString::new(word.as_str()))
             .collect::<Result<Vec<_>, _>>()
-            .context("a word of the workload")?;
+            .context("a word in the output of the workload")?;
         // The cases' names are kept.
         let mut words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
         let count = c_int::try_from(words.len())?;
@@ -82,7 +82,8 @@ impl Workload {
         let raw = unsafe { workload_begin(count, words.as_mut_ptr()) };
         // SAFETY: null, or to a static.
         let raw = unsafe { raw.as_ref() };
-        raw.map(Self).context("the workload's words are wrong")
+        raw.map(Self)
+            .context("the output of the workload is invalid")
     }
 
     pub fn threads(self) -> usize {
@@ -172,7 +173,10 @@ impl Workload {
         let context = (&raw mut *frames).cast();
         // SAFETY: the context is what the functions take it for.
         let status = unsafe { workload_measure(run::<F>, settled::<F>, context) };
-        ensure!(status == 0, "the workload failed, as reported above");
+        ensure!(
+            status == 0,
+            "the workload failed; the message above gives the reason"
+        );
         Ok(())
     }
 }

@@ -14,16 +14,16 @@ use super::pace::{Summary, drive, print, stop_flag};
 /// Arguments of `load cpu`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CpuArgs {
-    /// How much; a unit is some 20 microseconds of arithmetic
+    /// Amount of work; a unit is about 20 microseconds of arithmetic
     #[command(flatten)]
     pub extent: Extent,
-    /// Threads; the work is divided among them, files are numbered
+    /// Run this many threads, which share the work; each writes its own numbered files
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
-    /// Write this file, and again after every `checkpoint-every` units (a checkpoint)
+    /// Write a checkpoint to this file at the start and after every `checkpoint-every` units
     #[arg(long, value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
-    /// Units between checkpoints
+    /// Write a checkpoint after this many units
     #[arg(long, default_value_t = 250_000)]
     pub checkpoint_every: u64,
 }
@@ -56,7 +56,9 @@ pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
             .collect();
         let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined
-            .map(|result| result.unwrap_or_else(|_| anyhow::bail!("a computing thread died")))
+            .map(|result| {
+                result.unwrap_or_else(|_| anyhow::bail!("a thread that computes has panicked"))
+            })
             .collect()
     });
     let mut all = Summary {

@@ -19,16 +19,16 @@ const DIRECT_BYTES: usize = 4 << 10;
 /// Arguments of `load disk`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DiskArgs {
-    /// How much; a unit is a block of 8 KiB
+    /// Amount of work; a unit is a block of 8 KiB
     #[command(flatten)]
     pub extent: Extent,
-    /// The file to read, again and again
+    /// Read this file repeatedly
     #[arg(long)]
     pub file: PathBuf,
-    /// Past the page cache, 4 KiB at a time: each read is one request
+    /// Bypass the page cache and read 4 KiB at a time, so that each read is one request
     #[arg(long)]
     pub direct: bool,
-    /// In random order
+    /// Read in random order
     #[arg(long)]
     pub random: bool,
 }
@@ -47,7 +47,7 @@ pub fn make_file(path: &Path, mib: u64) -> Result<()> {
         (0..mib).try_for_each(|_| file.write_all(&block))?;
         Ok(file.sync_all()?)
     };
-    make().with_context(|| format!("making {} of {mib} MiB", path.display()))
+    make().with_context(|| format!("creating the file {} of {mib} MiB", path.display()))
 }
 
 /// Drops what the page cache holds of a file or block device.
@@ -87,7 +87,11 @@ impl Reader {
             .open(&args.file)
             .with_context(|| format!("opening {}", args.file.display()))?;
         let blocks = file.metadata()?.len() / STRIDE;
-        ensure!(blocks > 0, "{} is shorter than 8 KiB", args.file.display());
+        ensure!(
+            blocks > 0,
+            "the file {} is shorter than 8 KiB",
+            args.file.display()
+        );
         forget(&file)?;
         let random = args
             .random

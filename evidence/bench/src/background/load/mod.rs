@@ -36,17 +36,17 @@ pub struct LoadArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Kind {
-    /// Reads 1 byte of each 8 KiB of a file
+    /// Reads one byte of each 8 KiB of a file
     Disk(disk::DiskArgs),
-    /// Sends to a server that discards
+    /// Sends data to a server that discards it
     Net(net::NetArgs),
-    /// Computes
+    /// Computes on one or more threads
     Cpu(cpu::CpuArgs),
-    /// The server that discards
+    /// Runs the server that discards data
     Sink(net::SinkArgs),
-    /// Runs a command over and over, counting
+    /// Runs a command repeatedly and counts the runs
     Repeat(repeat::RepeatArgs),
-    /// A file on a slow disk with one head (FUSE)
+    /// Provides a file on an emulated slow disk with one head (FUSE)
     SlowDisk(slow::SlowArgs),
 }
 
@@ -56,49 +56,53 @@ pub const PERIOD_MS: f64 = 100.0;
 /// How much, how long, at which usage, and what is written down.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Extent {
-    /// Units of work to do; endless where neither this nor seconds are given
+    /// End after this many units of work; without this option and --seconds, the load never ends
     #[arg(long)]
     pub work: Option<u64>,
-    /// Seconds to run
+    /// End after this time in seconds
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Share of the time to be active, in per cent
+    /// Be active for this share of the time, in %
     #[arg(long, default_value_t = 100.0, value_parser = usage)]
     pub usage: f64,
-    /// Period of activity and sleep
+    /// Alternate between activity and sleep with this period in ms
     #[arg(long, default_value_t = PERIOD_MS, value_parser = usage_period)]
     pub period_ms: f64,
-    /// Work until this number of units is done, in place of a fixed time; the rest keeps its
-    /// length
+    /// Be active until this number of units is finished instead of for a fixed time; the sleep keeps
+    /// its length
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub burst: Option<u64>,
-    /// Where the work done is written, 8 bytes, little end first
+    /// Write the number of finished units to this file, as 8 bytes in little-endian order
     #[arg(long, value_name = "FILE")]
     pub counter: Option<PathBuf>,
-    /// Where the units begun in each millisecond are written, 4 bytes each
+    /// Write the number of units started in each millisecond to this file, as 4 bytes each
     #[arg(long, value_name = "FILE")]
     pub bins: Option<PathBuf>,
-    /// The monotonic clock at the first bin
+    /// Value of the monotonic clock at the first millisecond, in ns
     #[arg(long, default_value_t = 0)]
     pub epoch_ns: u64,
-    /// Where the beginnings and ends of active phases are written
+    /// Write the start and the end of each active phase to this file
     #[arg(long, value_name = "FILE")]
     pub phases: Option<PathBuf>,
 }
 
 fn usage(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let percent: f64 = text
+        .parse()
+        .map_err(|_| "the value is not a number".to_owned())?;
     match percent > 0.0 && percent <= 100.0 {
         true => Ok(percent),
-        false => Err("a share in per cent, above 0 and up to 100".to_owned()),
+        false => Err("the usage degree must be greater than 0 and at most 100 %".to_owned()),
     }
 }
 
 fn usage_period(text: &str) -> Result<f64, String> {
-    let ms: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let ms: f64 = text
+        .parse()
+        .map_err(|_| "the value is not a number".to_owned())?;
     match (1.0..=100_000.0).contains(&ms) {
         true => Ok(ms),
-        false => Err("a period from 1 to 100000 ms".to_owned()),
+        false => Err("the period must be from 1 to 100000 ms".to_owned()),
     }
 }
 

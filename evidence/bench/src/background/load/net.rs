@@ -25,13 +25,13 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Arguments of `load net`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct NetArgs {
-    /// How much; a unit is 16 KiB
+    /// Amount of work; a unit is 16 KiB
     #[command(flatten)]
     pub extent: Extent,
-    /// The server
+    /// Send to the server at this address
     #[arg(long)]
     pub to: SocketAddr,
-    /// Name of the connection at the server
+    /// Name the connection at the server
     #[arg(long, default_value = "flow")]
     pub name: String,
 }
@@ -39,13 +39,13 @@ pub struct NetArgs {
 /// Arguments of `load sink`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SinkArgs {
-    /// Where to listen
+    /// Listen at this address
     #[arg(long)]
     pub listen: SocketAddr,
-    /// Where NAME.counter and NAME.bins (bytes) of each connection go
+    /// Write NAME.counter and NAME.bins (bytes) of each connection into this directory
     #[arg(long)]
     pub dir: PathBuf,
-    /// The monotonic clock at the first bin
+    /// Value of the monotonic clock at the first millisecond, in ns
     #[arg(long, default_value_t = 0)]
     pub epoch_ns: u64,
 }
@@ -104,10 +104,10 @@ fn hear_answer(stream: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
     let mut byte = [0];
     while !stop.load(Ordering::Relaxed) {
         match stream.read(&mut byte) {
-            Ok(0) => anyhow::bail!("the server has gone"),
+            Ok(0) => anyhow::bail!("the server has closed the connection"),
             Ok(_) => return Ok(()),
             Err(e) if is_wait(e.kind()) => {}
-            Err(e) => return Err(e).context("waiting for an answer"),
+            Err(e) => return Err(e).context("waiting for a reply of the server"),
         }
     }
     Ok(())
@@ -194,15 +194,18 @@ fn hello(stream: &mut TcpStream) -> Result<(String, Option<u64>)> {
     while stream.read(&mut byte)? == 1 && byte[0] != b'\n' && line.len() < 100 {
         line.push(byte[0]);
     }
-    let line = String::from_utf8(line).context("a connection's name")?;
+    let line = String::from_utf8(line).context("reading the name of a connection")?;
     let (name, burst) = match line.split_once(' ') {
         None => (line.as_str(), None),
-        Some((name, burst)) => (name, Some(burst.parse().context("the bytes of a burst")?)),
+        Some((name, burst)) => (
+            name,
+            Some(burst.parse().context("reading the bytes of a burst")?),
+        ),
     };
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     anyhow::ensure!(
         plain && !name.is_empty() && burst != Some(0),
-        "a connection named {line:?}"
+        "a connection has the invalid name {line:?}"
     );
     Ok((name.to_owned(), burst))
 }

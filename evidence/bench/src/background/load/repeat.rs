@@ -17,13 +17,13 @@ use super::pace::{drive, print, stop_flag};
 /// Arguments of `load repeat`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RepeatArgs {
-    /// How often; a unit is a run of the command
+    /// Amount of work; a unit is a run of the command
     #[command(flatten)]
     pub extent: Extent,
-    /// A file or device to drop from the page cache before each run
+    /// Drop this file or device from the page cache before each run
     #[arg(long, value_name = "FILE")]
     pub cold: Option<PathBuf>,
-    /// The command
+    /// Command to run, with its arguments
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }

@@ -32,11 +32,11 @@ pub fn disk_below(dir: &Path) -> Result<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = format!("/sys/dev/block/{major}:{minor}");
     let mut path = fs::canonicalize(&link)
-        .with_context(|| format!("{} is on no block device", dir.display()))?;
+        .with_context(|| format!("the directory {} is not on a block device", dir.display()))?;
     if path.join("partition").exists() {
         path.pop();
     }
-    let name = path.file_name().context("a disk without a name")?;
+    let name = path.file_name().context("the disk has no name")?;
     Ok(name.to_string_lossy().into_owned())
 }
 
@@ -55,18 +55,22 @@ pub fn scheduler_of(disk: &str) -> Result<String> {
     let file = scheduler_file(disk);
     let line = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     Ok(chosen(&line)
-        .with_context(|| format!("{} has no scheduler", disk))?
+        .with_context(|| format!("the disk {} has no I/O scheduler", disk))?
         .to_owned())
 }
 
 fn set_scheduler(disk: &str, scheduler: &str) -> Result<()> {
     let file = scheduler_file(disk);
-    fs::write(&file, scheduler)
-        .with_context(|| format!("writing {scheduler} to {}", file.display()))?;
+    fs::write(&file, scheduler).with_context(|| {
+        format!(
+            "writing the I/O scheduler {scheduler} to {}",
+            file.display()
+        )
+    })?;
     let now = scheduler_of(disk)?;
     ensure!(
         now == scheduler,
-        "{disk} has the scheduler {now}, not {scheduler}"
+        "the disk {disk} has the I/O scheduler {now}, not {scheduler}"
     );
     Ok(())
 }
@@ -82,7 +86,8 @@ impl Disk {
         if before != scheduler {
             if !allowed {
                 bail!(
-                    "{disk} has the scheduler {before}; with --allow-disk-scheduler it is {scheduler} during the run"
+                    "the disk {disk} has the I/O scheduler {before}; --allow-disk-scheduler sets \
+                     {scheduler} during the run"
                 );
             }
             let file = scheduler_file(&disk).display().to_string();
@@ -130,7 +135,7 @@ impl Disk {
             ])
             .stdin(Stdio::null())
             .spawn()
-            .context("starting the slow disk")?;
+            .context("starting the emulated slow disk")?;
         let mut disk = Self {
             dir: PathBuf::from(&files),
             device: PathBuf::new(),
@@ -138,7 +143,9 @@ impl Disk {
             _keeper: Some(keeper),
         };
         let file = Path::new(&fuse).join(slow::NAME);
-        wait_for("the slow disk", Duration::from_secs(10), || file.exists())?;
+        wait_for("the emulated slow disk", Duration::from_secs(10), || {
+            file.exists()
+        })?;
         disk.attach(&file, scheduler)?;
         Ok(disk)
     }

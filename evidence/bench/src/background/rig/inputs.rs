@@ -38,14 +38,14 @@ pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, S
         command.extend(parts.iter().map(String::as_str));
         must(&command)?;
         let which = if small {
-            "kernel, mm and net of Linux 6.1"
+            "the directories kernel, mm and net of Linux 6.1"
         } else {
             "Linux 6.1"
         };
         return Ok((target, which.to_owned()));
     }
     generate(&target, if small { 2_000 } else { 60_000 })?;
-    Ok((target, "a generated tree".to_owned()))
+    Ok((target, "a generated directory tree".to_owned()))
 }
 
 /// The script that makes the input of `gmx mdrun`, from where this is run.
@@ -59,7 +59,8 @@ pub fn water(dir: &Path) -> Result<PathBuf> {
     if !made.exists() {
         anyhow::ensure!(
             Path::new(PREPARE).exists(),
-            "no input for gmx: run this where {PREPARE} is, or name a file with --tpr"
+            "gmx has no input: run this in the directory that contains {PREPARE}, or name a file \
+             with --tpr"
         );
         let folder = format!("USHER_EXAMPLE_DATA={}", dir.display());
         must(&["env", &folder, PREPARE, WATER])?;
@@ -119,7 +120,7 @@ pub fn zlib(dir: &Path) -> Result<PathBuf> {
         .find(|path| path.join("zlib/configure").exists());
     let Some(found) = found else {
         bail!(
-            "no sources of libbpf-sys below {}: run 'cargo fetch'",
+            "the sources of libbpf-sys are not below {}: run 'cargo fetch'",
             sources.display()
         );
     };

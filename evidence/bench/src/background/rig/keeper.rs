@@ -26,7 +26,7 @@ impl Keeper {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .context("starting the shell that undoes what is set up")?;
+            .context("starting the shell that removes the set-up after the run")?;
         Ok(Self { child })
     }
 }

@@ -187,7 +187,7 @@ impl Network {
             ])?;
         }
         fs::copy(self.dir.join("key.pub"), self.dir.join("authorized"))?;
-        fs::create_dir_all("/run/sshd").context("making sshd's empty directory")?;
+        fs::create_dir_all("/run/sshd").context("creating the empty directory of sshd")?;
         let config = format!(
             "Port {SSH_PORT}\nListenAddress {FAR}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
              StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
@@ -231,7 +231,7 @@ impl Network {
 
     fn wait_for_port(&self, port: u16) -> Result<()> {
         let what = format!(
-            "a server on port {port} (see {}/servers.log)",
+            "the start of the server on port {port} (its log is {}/servers.log)",
             self.dir.display()
         );
         wait_for(&what, Duration::from_secs(10), || self.listens(port))?;

@@ -25,13 +25,13 @@ pub const NAME: &str = "disk";
 /// Arguments of `load slow-disk`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SlowArgs {
-    /// The file with the contents
+    /// Use the contents of this file
     #[arg(long)]
     pub backing: PathBuf,
-    /// Where the slow file appears as `disk`
+    /// Provide the slow file as `disk` in this directory
     #[arg(long)]
     pub mount: PathBuf,
-    /// How many times faster than a 7200 rpm disk
+    /// Emulate a disk that is this many times faster than a disk with 7200 rpm
     #[arg(long, default_value_t = 4.0)]
     pub faster: f64,
 }

@@ -36,10 +36,10 @@ const RUNS_QUICK: usize = 16;
 /// How the part runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PinningArgs {
-    /// Runs of programs that pin their threads; 200, or 16 with --quick
+    /// Run programs that pin their threads this many times; 200 by default, or 16 with --quick
     #[arg(long)]
     pub pinning_runs: Option<usize>,
-    /// Seed of the lengths of programs and of the pauses between them
+    /// Seed the random lengths of programs and of the pauses between them
     #[arg(long, default_value_t = 1)]
     pub pinning_seed: u64,
 }
@@ -65,7 +65,7 @@ pub fn check() -> Result<()> {
     let usable = usable_cpus()?;
     ensure!(
         usable.len() > 1,
-        "pinning needs two usable CPUs, found {}",
+        "the part pinning needs two usable CPUs, but this machine has {}",
         usable.len()
     );
     programs::is_installed("cc", "--version")
@@ -87,7 +87,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let (kinds, missing) = available(&programs);
     ensure!(
         !kinds.is_empty(),
-        "no program that pins threads is installed"
+        "no program that pins its threads is installed"
     );
     let daemon = Daemon::start(binary, dir.path(), &["--policy", "equal"])?;
     let observer = Observer::start(binary, dir.path())?;
@@ -104,7 +104,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
         let outcome = runner.run(kind, turn, length)?;
         rows.entry(kind).or_default().add(outcome);
         if turn % 20 == 19 {
-            eprintln!("pinning: {} of {runs} runs", turn + 1);
+            eprintln!("pinning: finished {} of {runs} runs", turn + 1);
         }
     }
     let visits = visitors.stop();
@@ -113,7 +113,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let left = run::end_descendants();
     let mut part = part(runs, &rows, &missing, &visits, &inside);
     part.bars
-        .push(Bar::none("programs that did not end by themselves", left));
+        .push(Bar::none("programs that had to be killed", left));
     Ok(part)
 }
 
@@ -166,12 +166,12 @@ const HEAD: [&str; 10] = [
     "program",
     "runs",
     "failures",
-    "runs with a seat that excludes a pin, or no reason",
-    "readings with narrow masks",
+    "runs with a seat that excludes a pinned CPU, or without a reported reason",
+    "samples with a narrowed affinity mask",
     "within the seat",
-    "no seat, with the reason",
-    "noticed after (ms), worst",
-    "runs in which a pin that equalled the seat moved with it",
+    "runs without a seat, with the reason",
+    "pin detected after (ms), worst",
+    "runs in which a pin equal to the seat moved with the seat",
     "first failure",
 ];
 
@@ -188,18 +188,26 @@ fn part(
     let seated = (inside.seated_ns > 0).then(|| share(inside.inside_ns, inside.seated_ns));
     part.bars = vec![
         Bar::none(
-            format!("of {runs} runs: failures"),
+            format!("of {runs} runs: programs that failed"),
             sum(&|row| row.failures.len()),
         ),
         Bar::none(
-            format!("of {runs} runs: a seat that excludes a pin, or no reason"),
+            format!("of {runs} runs: a seat that excludes a pinned CPU, or no reported reason"),
             sum(&|row| row.wrong.len()),
         ),
         Bar::none(
-            format!("of {} programs that pin nothing: failures", visits.count),
+            format!(
+                "of {} programs that pin no threads: programs that failed",
+                visits.count
+            ),
             visits.failures.len(),
         ),
-        Bar::at_least("their CPU time inside their seats", seated, 95.0, "%"),
+        Bar::at_least(
+            "CPU time of programs without pins inside their seats",
+            seated,
+            95.0,
+            "%",
+        ),
     ];
     part.tables = vec![Table {
         head: HEAD.map(str::to_owned).to_vec(),
@@ -231,12 +239,17 @@ fn notes(
     let seats: Vec<&str> = inside.seats.iter().map(String::as_str).collect();
     let mut notes = vec![
         format!(
-            "Policy `equal`. OpenMP programs and `taskset` wait up to 1 s before they pin, the others pin at once; each works for {WORK_S} s. Meanwhile {} programs with one or two busy threads came and went, with the seats {}.",
+            "The policy is `equal`. OpenMP programs and `taskset` wait for up to 1 s before they \
+             pin threads; the other programs pin threads at their start. Each program works for \
+             {WORK_S} s. Meanwhile {} programs with one or two busy threads started and ended; \
+             the seats of all programs were {}.",
             visits.count,
             seats.join("; ")
         ),
         format!(
-            "Programs that pin nothing used {:.1} s in seats. Threads were read every 10 ms; these readings cover {:.1} s of the {:.1} s that the meter counted.",
+            "Programs that pin no threads used {:.1} s of CPU time in seats. Their threads were \
+             sampled every 10 ms; the samples cover {:.1} s of the {:.1} s of CPU time that the \
+             meter counted.",
             seconds(inside.seated_ns),
             seconds(inside.sampled_ns),
             seconds(inside.metered_ns)
@@ -244,7 +257,9 @@ fn notes(
     ];
     if moved > 0 {
         notes.push(format!(
-            "In {moved} runs a thread was pinned to exactly its seat, which cannot be distinguished from the seat, and moved with the seat (docs/seats.md, Known limits)."
+            "In {moved} runs a thread was pinned to exactly the CPUs of its seat. Usher cannot \
+             distinguish such a pin from the seat, so the thread moved with the seat \
+             (docs/seats.md, Known limits)."
         ));
     }
     let skipped = missing.iter();

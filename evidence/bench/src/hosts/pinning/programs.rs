@@ -47,8 +47,8 @@ impl Kind {
             Self::Llvm { spread: true } => "LLVM OpenMP, OMP_PROC_BIND=spread",
             Self::Mpi => "Open MPI, --bind-to core",
             Self::HwlocBind => "hwloc-bind",
-            Self::Taskset => "taskset in the program",
-            Self::Own => "sched_setaffinity by each thread",
+            Self::Taskset => "taskset called by the program",
+            Self::Own => "sched_setaffinity called by each thread",
         }
     }
 }
@@ -151,7 +151,7 @@ impl Programs {
             .args(["-O1", option, "-o", program, source])
             .current_dir(&self.dir)
             .output()
-            .with_context(|| format!("{compiler} is not installed"))?;
+            .with_context(|| format!("the compiler {compiler} is not installed"))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         let first = stderr.lines().next().unwrap_or_default();
         ensure!(output.status.success(), "{compiler} {option}: {first}");
@@ -171,6 +171,6 @@ pub fn is_installed(tool: &str, option: &str) -> Result<()> {
     command.arg(option).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status();
-    status.with_context(|| format!("{tool} is not installed"))?;
+    status.with_context(|| format!("the program {tool} is not installed"))?;
     Ok(())
 }

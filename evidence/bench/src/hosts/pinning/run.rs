@@ -111,7 +111,10 @@ fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
         .find(|line| COMPLAINTS.iter().any(|text| line.contains(text)));
     let line = complaint.or(stderr.lines().next()).unwrap_or_default();
     match status {
-        None => Some(format!("it did not end within {} s", RUN_MAX.as_secs())),
+        None => Some(format!(
+            "the program did not end within {} s",
+            RUN_MAX.as_secs()
+        )),
         Some(status) if !status.success() => Some(match status.signal() {
             Some(signal) => format!("signal {signal}: {line}"),
             None => format!("exit status {}: {line}", status.code().unwrap_or(-1)),
@@ -149,7 +152,7 @@ pub fn end_descendants() -> usize {
     }
     let left = descendants();
     for &pid in &left {
-        eprintln!("pinning: process {pid} did not end and is killed");
+        eprintln!("pinning: process {pid} did not end and was killed");
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
             // The process may end on its own meanwhile.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);

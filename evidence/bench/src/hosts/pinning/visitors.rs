@@ -112,13 +112,15 @@ fn has_ended(visitor: &mut Visitor, failures: &mut Vec<String>) -> bool {
         Ok(None) if visitor.since.elapsed() > LIFE_MAX => {
             let _ = visitor.child.kill();
             let _ = visitor.child.wait();
-            failures.push("a program that pins nothing did not end".to_owned());
+            failures.push("a program that pins no threads did not end".to_owned());
             true
         }
         Ok(None) => false,
         Ok(Some(status)) if status.success() => true,
         Ok(Some(status)) => {
-            failures.push(format!("a program that pins nothing: {status}"));
+            failures.push(format!(
+                "a program that pins no threads ended with {status}"
+            ));
             true
         }
         Err(error) => {

@@ -88,7 +88,8 @@ impl Watch {
         if since.elapsed() > NOTICE_MAX {
             let reason = seen.pinned_to.as_ref().map(CpuSet::to_string);
             self.failure = Some(format!(
-                "a thread is pinned to {wrong}, the seat is '{}', the reason {reason:?}",
+                "a thread is pinned to the CPUs {wrong}, but the seat is '{}' and the reported \
+                 reason {reason:?}",
                 seen.seat
             ));
         }

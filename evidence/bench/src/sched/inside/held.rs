@@ -71,7 +71,7 @@ impl Held {
         let state = kernel_state("state");
         ensure!(
             !is_ext || state == "enabled",
-            "the kernel ended it: {}",
+            "the kernel ended the scheduler: {}",
             last_kernel_message()
         );
         Ok(())
@@ -142,12 +142,18 @@ fn begin(peer: &Peer) -> Result<Child> {
         .with_context(|| format!("starting {}", peer.program.display()))?;
     let deadline = Instant::now() + BEGINS_WITHIN;
     while kernel_state("state") != "enabled" {
-        if let Some(status) = child.try_wait().context("waiting for a peer")? {
+        if let Some(status) = child
+            .try_wait()
+            .context("waiting for the start of a peer scheduler")?
+        {
             bail!("{} ended: {status}", peer.name);
         }
         if Instant::now() > deadline {
             end(&mut child);
-            bail!("{} did not begin within {BEGINS_WITHIN:?}", peer.name);
+            bail!(
+                "the scheduler {} did not start within {BEGINS_WITHIN:?}",
+                peer.name
+            );
         }
         thread::sleep(LOOK_EVERY);
     }
@@ -183,17 +189,20 @@ impl Meter {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("running {}", usher.display()))?;
-        let stderr = counts.stderr.take().context("the counter has no output")?;
+        let stderr = counts
+            .stderr
+            .take()
+            .context("'usher sched stats' was started without a pipe for its output")?;
         let mut stderr = BufReader::new(stderr);
         let mut line = String::new();
         stderr
             .read_line(&mut line)
-            .context("waiting for the counter")?;
+            .context("waiting for 'usher sched stats'")?;
         if line.trim() != COUNTING {
             let _ = counts.kill();
             let _ = counts.wait();
             let reason = match line.trim() {
-                "" => "it does not count",
+                "" => "it did not start to count",
                 reason => reason,
             };
             bail!("usher sched stats: {reason}");
@@ -214,8 +223,9 @@ impl Meter {
 
 fn counted(answer: &[u8]) -> Result<Counted> {
     let answer: serde_json::Value =
-        serde_json::from_slice(answer).context("reading what was counted")?;
-    serde_json::from_value(answer["counted"].clone()).context("reading what was counted")
+        serde_json::from_slice(answer).context("reading the counts of 'usher sched stats'")?;
+    serde_json::from_value(answer["counted"].clone())
+        .context("reading the counts of 'usher sched stats'")
 }
 
 #[cfg(test)]
@@ -240,7 +250,10 @@ mod tests {
         let why = Held::start(&Rival::Fifo, &stand_in()).unwrap_err();
         assert_eq!(why.to_string(), "usher sched start --fifo: usher: no BTF");
         let why = Meter::start(Path::new("false")).unwrap_err();
-        assert_eq!(why.to_string(), "usher sched stats: it does not count");
+        assert_eq!(
+            why.to_string(),
+            "usher sched stats: it did not start to count"
+        );
     }
 
     #[test]

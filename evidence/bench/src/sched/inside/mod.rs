@@ -26,7 +26,7 @@ pub const COMMAND: &str = "sched-inside";
 /// Arguments of the program in the guest.
 #[derive(Debug, Clone, clap::Args)]
 pub struct InsideArgs {
-    /// A `Plan`
+    /// Plan of the measurements as JSON
     plan: String,
 }
 
@@ -184,7 +184,9 @@ impl Workloads {
                 if self.vms.len() >= most {
                     return Ok(());
                 }
-                let (program, args) = command.split_first().context("no command for Erlang")?;
+                let (program, args) = command
+                    .split_first()
+                    .context("the command line of Erlang is missing")?;
                 while self.vms.len() < most {
                     let mut command = Command::new(program);
                     command.args(args).envs(environment);

@@ -27,7 +27,7 @@ pub const WORKER: &str = "sched-worker";
 /// Arguments of a computing program.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkerArgs {
-    /// Threads, each of which does all of the steps
+    /// Run this many threads, each of which executes all steps
     #[arg(long)]
     threads: usize,
 }
@@ -77,11 +77,18 @@ fn follow(workers: &WorkerThreads) -> Result<()> {
     let mut lines = std::io::stdin().lines();
     loop {
         print_line(READY)?;
-        let Some(line) = lines.next().transpose().context("reading what to do")? else {
+        let Some(line) = lines
+            .next()
+            .transpose()
+            .context("reading the work of the program")?
+        else {
             return Ok(());
         };
-        let steps: u64 = line.trim().parse().context("a number of steps is due")?;
-        ensure!(steps > 0, "there is nothing to do");
+        let steps: u64 = line
+            .trim()
+            .parse()
+            .context("the program expects a number of steps")?;
+        ensure!(steps > 0, "the program received no work");
         workers.steps.store(steps, Ordering::Relaxed);
         workers.works_once();
         print_line(DONE)?;
@@ -131,7 +138,7 @@ impl Program {
             .spawn()
             .with_context(|| format!("starting {name}"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let (input, output) = pipes.context("a program has no pipes")?;
+        let (input, output) = pipes.context("a program was started without pipes")?;
         let mut program = Self {
             child,
             input,
@@ -143,13 +150,13 @@ impl Program {
 
     /// A computing program of `threads` threads.
     pub fn worker(threads: usize) -> Result<Self> {
-        let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+        let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
         Self::start(Command::new(exe).args([WORKER, "--threads", &threads.to_string()]))
     }
 
     /// Starts the work of `line`, without waiting for its end.
     pub fn start_work(&mut self, line: &str) -> Result<()> {
-        writeln!(self.input, "{line}").context("writing a program's work")
+        writeln!(self.input, "{line}").context("sending the work to a program")
     }
 
     /// Runs the work of `line`.
@@ -168,12 +175,9 @@ impl Program {
         let mut line = String::new();
         self.output
             .read_line(&mut line)
-            .context("reading from a program")?;
+            .context("reading the output of a program")?;
         let line = line.trim();
-        ensure!(
-            line == word,
-            "a program wrote '{line}' in place of '{word}'"
-        );
+        ensure!(line == word, "a program wrote '{line}' instead of '{word}'");
         Ok(())
     }
 }
@@ -203,7 +207,7 @@ pub fn run(programs: &mut [Program], lines: &[String]) -> Result<Vec<f64>> {
         let joined = threads.into_iter().map(|thread| {
             let lost = |_| {
                 Err(anyhow::anyhow!(
-                    "the thread that listens to a program failed"
+                    "the thread that reads the output of a program failed"
                 ))
             };
             thread.join().unwrap_or_else(lost)
@@ -266,13 +270,10 @@ mod tests {
     #[test]
     fn an_unexpected_answer_of_a_program_is_an_error() {
         let dies = shell("exit 3").unwrap_err().to_string();
-        assert_eq!(dies, "a program wrote '' in place of 'ready'");
+        assert_eq!(dies, "a program wrote '' instead of 'ready'");
         let mut programs = vec![shell("echo ready; read line; echo oops").unwrap()];
         let lost = run(&mut programs, &["1".to_owned()]).unwrap_err();
-        assert_eq!(
-            lost.to_string(),
-            "a program wrote 'oops' in place of 'done'"
-        );
+        assert_eq!(lost.to_string(), "a program wrote 'oops' instead of 'done'");
     }
 
     #[test]

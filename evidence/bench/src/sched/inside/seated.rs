@@ -42,9 +42,10 @@ pub const AS_GUESTS: &str = "as_guests";
 /// affinity masks where it has no scheduler to give them to.
 pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
     // The scheduler's runtime folder, as the daemon finds the scheduler there.
-    let runtime = std::env::var_os("USHER_RUNTIME_DIR").context("there is no runtime folder")?;
+    let runtime =
+        std::env::var_os("USHER_RUNTIME_DIR").context("the runtime directory does not exist")?;
     let runtime = PathBuf::from(runtime);
-    std::fs::create_dir_all(&runtime).context("making the runtime folder")?;
+    std::fs::create_dir_all(&runtime).context("creating the runtime directory")?;
     let cpus = thread::available_parallelism()?.get();
     let fixture = SeatFixture::start(usher, &runtime, load, cpus)?;
     let own_cpus = fixture.own_cpus()?;
@@ -121,7 +122,7 @@ impl<'a> SeatFixture<'a> {
         for other in &mut others {
             other.start_work(&u64::MAX.to_string())?;
         }
-        wait_for("all programs to have seats", SEATED_WITHIN, || {
+        wait_for("seats of all programs", SEATED_WITHIN, || {
             thread::sleep(Duration::from_millis(100));
             managed(usher, runtime).is_ok_and(|all| all.iter().all(|one| one.cpus.is_some()))
         })?;
@@ -138,12 +139,17 @@ impl<'a> SeatFixture<'a> {
     fn owner(&self) -> Result<Managed> {
         let all = managed(self.usher, self.runtime)?;
         let owner = all.into_iter().find(|one| one.name == OWNER);
-        owner.context("the daemon does not know the owner")
+        owner.context("the daemon does not manage the owner program")
     }
 
     fn own_cpus(&self) -> Result<usize> {
-        let cpus = self.owner()?.cpus.context("the owner has no seat")?;
-        let cpus: usher_model::CpuSet = cpus.parse().context("reading the owner's seat")?;
+        let cpus = self
+            .owner()?
+            .cpus
+            .context("the owner program has no seat")?;
+        let cpus: usher_model::CpuSet = cpus
+            .parse()
+            .context("reading the seat of the owner program")?;
         Ok(cpus.iter().count())
     }
 
@@ -187,7 +193,7 @@ impl Drop for SeatFixture<'_> {
 }
 
 fn program(usher: &Path, runtime: &Path, name: &str, threads: usize) -> Result<Program> {
-    let exe = std::env::current_exe().context("finding this benchmark's executable")?;
+    let exe = std::env::current_exe().context("finding the executable of usher-bench")?;
     let mut command = Command::new(usher);
     command.env("USHER_RUNTIME_DIR", runtime);
     command.args(["run", "--name", name, "--"]).arg(exe);
@@ -215,7 +221,8 @@ fn query(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
 
 fn managed(usher: &Path, runtime: &Path) -> Result<Vec<Managed>> {
     let answer = query(usher, runtime, &["status"])?;
-    let status: Status = serde_json::from_slice(&answer).context("reading the daemon's state")?;
+    let status: Status =
+        serde_json::from_slice(&answer).context("reading the state of the daemon")?;
     Ok(status.programs)
 }
 

@@ -15,8 +15,7 @@ use super::spaces;
 use crate::bars::Part;
 
 pub const NAME: &str = "mix";
-const TITLE: &str =
-    "PostgreSQL, make and virtual machines of Java beside a thread that mostly sleeps";
+const TITLE: &str = "PostgreSQL, make and Java virtual machines beside a thread that mostly sleeps";
 
 /// The programs, in the order in which they start.
 const PROGRAMS: [&str; 5] = ["postgres", "make", "jvm", "jvm", "jvm"];
@@ -42,10 +41,10 @@ const SERVERS: &str = "/usr/lib/postgresql";
 pub fn load(folder: &Path) -> Result<Load> {
     let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
     if let Some((program, package)) = missing {
-        bail!("'{program}' is not there: install the package {package}");
+        bail!("the program '{program}' is missing: install the package {package}");
     }
     if !has_server(Path::new(SERVERS)) {
-        bail!("no server of PostgreSQL is in {SERVERS}: install the package postgresql");
+        bail!("{SERVERS} contains no PostgreSQL server: install the package postgresql");
     }
     let folder = folder.join(NAME);
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
@@ -61,10 +60,10 @@ pub fn load(folder: &Path) -> Result<Load> {
         .context("running javac")?;
     ensure!(
         compiled.status.success(),
-        "javac does not compile Crowd.java: {}",
+        "javac fails to compile Crowd.java: {}",
         String::from_utf8_lossy(&compiled.stderr).trim()
     );
-    let folder = fs::canonicalize(&folder).context("finding the folder of results")?;
+    let folder = fs::canonicalize(&folder).context("finding the directory of the results")?;
     let folder = folder.display().to_string();
     let command = |kind: &str| {
         let script = format!("{folder}/program.sh");
@@ -91,13 +90,14 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     let mut part = spaces::shown(NAME, TITLE, measured)?;
     part.notes = vec![
         note,
-        "One server of PostgreSQL with four clients that read, a make of six files with three \
-         compilers at once, three virtual machines of Java with two threads each, all on two \
-         CPUs; starting them is not counted. Beside them the sleeper of 'spaces'."
+        "The load runs on two CPUs: a PostgreSQL server with four reading clients, a make of six \
+         files with three compilers at a time, and three Java virtual machines with two threads \
+         each; their start-up is not counted. Beside them runs the sleeper of the part 'spaces', \
+         a thread that mostly sleeps."
             .to_owned(),
-        "Java compiles while it runs: a scheduler that has its turn later finds those programs \
-         faster, so ends and counts compare loosely. CPUs are idle at times, too, so a run \
-         is no longer than its figure."
+        "Java compiles while it runs, so the same programs are faster for a scheduler that is \
+         measured later, and end times and counts are comparable only roughly. CPUs are idle at \
+         times, so the figure of a run is an upper bound."
             .to_owned(),
     ];
     Ok(part)

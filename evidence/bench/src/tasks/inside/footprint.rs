@@ -11,7 +11,7 @@ use usher_tasks::{GraphBuilder, Groups, Runtime};
 fn number(words: &[String], at: usize) -> Result<u64> {
     let word = words.get(at).context("how many?")?;
     word.parse()
-        .with_context(|| format!("'{word}' is no number"))
+        .with_context(|| format!("'{word}' is not a number"))
 }
 
 /// Memory of this process that is there, in bytes.
@@ -20,7 +20,7 @@ fn resident_bytes() -> Result<u64> {
     let pages = text
         .split(' ')
         .nth(1)
-        .context("no second number in statm")?;
+        .context("/proc/self/statm has no second number")?;
     Ok(pages.parse::<u64>()? * rustix::param::page_size() as u64)
 }
 
@@ -61,7 +61,7 @@ pub fn footprint(words: &[String]) -> Result<()> {
     drop(graph);
     ensure!(
         runtime.cancel() as u64 == count && other.cancel() as u64 == count,
-        "not all tasks waited"
+        "some tasks ran although they had to wait"
     );
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::workload::Workload;
 pub enum Form {
     /// Our runtime without hints; for fib, its `join`
     Usher,
-    /// The same, with a trace of each task
+    /// Our runtime without hints, with a trace of each task
     UsherTraced,
     /// Our runtime: T is the row, S the macroblock
     UsherHints,
@@ -42,7 +42,7 @@ pub enum Form {
     OrderStages,
     /// Rows in turn by threads that watch each other's progress
     ByHand,
-    /// Registers tasks and prints what they take
+    /// Registers tasks and prints their memory
     Footprint,
     /// Registers tasks, resolves each, and counts those that ran
     Flight,
@@ -69,7 +69,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         return match args.form {
             Form::Usher => ours::fib(work, n),
             Form::Rayon => rayon::fib(work, n),
-            _ => bail!("it has no way to compute fib"),
+            _ => bail!("this form of the runtime cannot compute fib"),
         };
     }
     let block = |task: u32| task / work.stages();

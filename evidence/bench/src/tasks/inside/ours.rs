@@ -31,7 +31,10 @@ pub fn traced(work: Workload) -> Result<()> {
         let trace = runtime.trace();
         let written = trace.spans.len() as u64 + trace.lost;
         let ran = frames * u64::from(work.tasks());
-        ensure!(written == ran, "{written} of {ran} tasks were written down");
+        ensure!(
+            written == ran,
+            "{written} of {ran} tasks were recorded in the trace"
+        );
         Ok(())
     })
 }
@@ -141,5 +144,7 @@ fn on_worker(
         // The receiver exists until the outcome is sent, unless its thread has ended.
         let _ = sender.send(outcome);
     })?;
-    receiver.recv().context("the runtime dropped its task")?
+    receiver
+        .recv()
+        .context("the runtime dropped a task before it ran")?
 }
