@@ -50,6 +50,8 @@ fn compile_logic(out: &Path) {
     logic.file("src/logic.c").cargo_metadata(false);
     match logic.try_compile("usher_meter_logic") {
         Ok(()) => println!("cargo:rustc-link-search=native={}", out.display()),
-        Err(error) => println!("cargo:warning=the unit tests cannot be linked: {error}"),
+        Err(error) => {
+            println!("cargo:warning=the unit tests of the BPF code cannot be linked: {error}")
+        }
     }
 }

@@ -14,12 +14,12 @@ fn main() -> ExitCode {
     // Debian's plain `clang` may be older than what these programs need.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
     let Ok(out) = std::env::var("OUT_DIR").map(PathBuf::from) else {
-        eprintln!("OUT_DIR is not set: run this through cargo");
+        eprintln!("OUT_DIR is not set: the build script must be run by cargo");
         return ExitCode::FAILURE;
     };
     // Folder of the headers with the arithmetic.
     let Ok(rules) = std::env::var("DEP_USHER_RULES_INCLUDE") else {
-        eprintln!("the build script of usher-rules has not set the folder of its headers");
+        eprintln!("the build script of usher-rules has not set the directory of its headers");
         return ExitCode::FAILURE;
     };
     println!("cargo:rerun-if-changed={rules}");

@@ -30,9 +30,12 @@ impl Backlog {
         set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0);
         let object = open.and_then(|open| open.load());
-        object
-            .map(Self)
-            .map_err(|error| format!("BPF is not permitted or not available: {error}"))
+        object.map(Self).map_err(|error| {
+            format!(
+                "the BPF program that stops network traffic is not permitted or not available: \
+                 {error}"
+            )
+        })
     }
 
     /// Bounds the backlog of every connection that a process of this cgroup (v2) opens from now on,
@@ -44,7 +47,8 @@ impl Backlog {
         let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", cgroup.display());
         let dir = File::open(cgroup).map_err(|error| describe(&error))?;
         let program = self.0.progs_mut().next();
-        let program = program.ok_or_else(|| describe(&"the BPF object contains no program"))?;
+        let program =
+            program.ok_or_else(|| describe(&"the embedded BPF object contains no program"))?;
         let link = program.attach_cgroup(dir.as_raw_fd());
         link.map_err(|error| describe(&error))
     }

@@ -70,7 +70,10 @@ pub(crate) fn enter(dir: &Path, pid: i32) -> Result<bool, ActError> {
     match files::put(&path, &pid.to_string()) {
         Ok(()) => Ok(true),
         Err(error) if files::is(&error, Errno::SRCH) => Ok(false),
-        Err(error) => Err(file_error("moving a process by writing", path)(error)),
+        Err(error) => Err(file_error(
+            "moving a process into a cgroup by writing",
+            path,
+        )(error)),
     }
 }
 
@@ -88,9 +91,10 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
     }
     match first_error {
         Some(error) => Err(error),
-        None => Err(file_error("moving a process by writing", dir.join(PROCS))(
-            io::ErrorKind::NotFound.into(),
-        )),
+        None => Err(file_error(
+            "moving a process into a cgroup by writing",
+            dir.join(PROCS),
+        )(io::ErrorKind::NotFound.into())),
     }
 }
 

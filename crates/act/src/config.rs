@@ -74,9 +74,11 @@ pub enum CgroupPlacement {
 impl fmt::Display for CgroupPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ChildCgroup => "a cgroup below the launcher's",
-            Self::SystemdScope => "a systemd scope in the launcher's slice",
-            Self::Descent => "the launcher's cgroup, followed by descent",
+            Self::ChildCgroup => "in a cgroup below the launcher's cgroup",
+            Self::SystemdScope => "in a systemd scope in the launcher's slice",
+            Self::Descent => {
+                "in the launcher's cgroup, where Usher follows the program by its process tree"
+            }
         })
     }
 }
@@ -101,8 +103,8 @@ impl fmt::Display for YieldMethod {
         f.write_str(match self {
             Self::CpuV1 => "cpu.idle (cgroup v1)",
             Self::CpuV2 => "cpu.idle (cgroup v2)",
-            Self::CpuWeight => "CPUWeight=idle of its systemd scope",
-            Self::Autogroup => "nice 19 of its sessions' autogroups",
+            Self::CpuWeight => "CPUWeight=idle of the program's systemd scope",
+            Self::Autogroup => "nice 19 of the autogroups of the program's sessions",
         })
     }
 }

@@ -75,7 +75,10 @@ impl Environment {
 
     /// Records why a program has no cgroup of its own; each reason once.
     pub(crate) fn because(&mut self, reason: &str) {
-        let reason = format!("a launched program is followed by descent: {reason}");
+        let reason = format!(
+            "launched programs stay in the launcher's cgroup and are followed by their process \
+             tree: {reason}"
+        );
         let reasons = &mut self.description.reasons;
         if !reasons.contains(&reason) && reasons.len() < REASONS_MAX {
             reasons.push(reason);
@@ -106,12 +109,13 @@ impl Environment {
     /// stays in force.
     pub(crate) fn idle_dir(&self, program: ProgramId, from: &CgroupPaths) -> Result<Dir, String> {
         match &from.cpu {
-            _ if self.mounts.cpu.is_none() => {
-                Err("the cpu controller of cgroup v2 is not enabled for it".to_owned())
-            }
-            None => Err("its former cgroup is not visible here".to_owned()),
+            _ if self.mounts.cpu.is_none() => Err(
+                "the cpu controller of cgroup v2 is not enabled for the program's cgroup"
+                    .to_owned(),
+            ),
+            None => Err("the program's former cgroup is not visible to Usher".to_owned()),
             Some(own) if !own.join("cpu.idle").exists() => {
-                Err("this kernel's cgroup v1 has none".to_owned())
+                Err("this kernel's cgroup v1 has no cpu.idle".to_owned())
             }
             Some(own) => Ok(self.below(own, program, DirKind::CpuV1)),
         }
@@ -143,7 +147,7 @@ fn placement(
         return Err("cgroup v2 is not mounted".to_owned());
     };
     let Some(dir) = &own.v2 else {
-        return Err("this process's cgroup is not visible".to_owned());
+        return Err("the cgroup of Usher itself is not visible".to_owned());
     };
     match scopes {
         // The daemon's own unit does not determine the units of its users.
@@ -169,11 +173,13 @@ fn yielding(placement: CgroupPlacement, own: &CgroupPaths) -> Result<YieldMethod
             Err("launched programs get no cgroup of their own".to_owned())
         }
         (_, Some(cpu), _) if cpu.join("cpu.idle").exists() => Ok(YieldMethod::CpuV1),
-        (_, Some(_), _) => Err("this kernel's cgroup v1 has none".to_owned()),
+        (_, Some(_), _) => Err("this kernel's cgroup v1 has no cpu.idle".to_owned()),
         (_, None, Some(v2)) if controls_cpu(v2) => Ok(YieldMethod::CpuV2),
-        _ => {
-            Err("the cpu controller of cgroup v2 is not enabled, and Usher enables none".to_owned())
-        }
+        _ => Err(
+            "the cpu controller of cgroup v2 is not enabled, and Usher enables no \
+                 controllers"
+                .to_owned(),
+        ),
     }
 }
 

@@ -32,7 +32,7 @@ pub enum ActError {
         source: io::Error,
     },
     /// There is no such process, or the pid has been reused.
-    #[error("process {pid} is gone: give the number of a running process")]
+    #[error("process {pid} does not exist: give the pid of a running process")]
     Gone {
         /// Pid of the process.
         pid: i32,
@@ -47,7 +47,8 @@ pub enum ActError {
     },
     /// The program can use none of the requested CPUs.
     #[error(
-        "program {program} cannot be seated on CPUs {wanted}: it may run only on CPUs {allowed}, those that are online and allowed by its affinity masks and cgroups"
+        "program {program} cannot get a seat on CPUs {wanted}: its affinity masks and cgroups \
+         allow only the online CPUs {allowed}"
     )]
     NoCpus {
         /// The program.
@@ -58,16 +59,16 @@ pub enum ActError {
         allowed: CpuSet,
     },
     /// The program was not admitted, or was released.
-    #[error("program {0} is not managed here")]
+    #[error("program {0} is not managed by this actuator")]
     Unknown(ProgramId),
     /// The program is admitted already.
-    #[error("program {0} is managed already")]
+    #[error("program {0} is already managed by this actuator")]
     Taken(ProgramId),
     /// A program without a cgroup forks faster than its processes can be stopped.
-    #[error("program {0} forks faster than its processes can be stopped: it keeps running")]
+    #[error("program {0} keeps running, because it forks faster than Usher can stop its processes")]
     Storm(ProgramId),
     /// A process of the tree belongs to an admitted program.
-    #[error("process {pid} is managed already, in program {program}")]
+    #[error("process {pid} already belongs to the managed program {program}")]
     Managed {
         /// Pid of the process.
         pid: i32,
@@ -93,7 +94,7 @@ pub enum ActError {
         what: String,
     },
     /// systemd refused a request, or could not be reached.
-    #[error("requesting scope {unit} from systemd: {reason}")]
+    #[error("requesting the scope {unit} from systemd: {reason}")]
     Systemd {
         /// The scope.
         unit: String,
@@ -101,7 +102,7 @@ pub enum ActError {
         reason: String,
     },
     /// The keeper could not be started, or gave up.
-    #[error("starting the keeper {exe}: {reason}")]
+    #[error("starting the keeper process {exe}: {reason}")]
     Keeper {
         /// The executable.
         exe: PathBuf,

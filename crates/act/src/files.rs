@@ -35,10 +35,13 @@ pub(crate) fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = options.open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("the file is not a regular file"));
     }
     if meta.len() > bytes_max {
-        let text = format!("it has {} bytes; at most {bytes_max} are read", meta.len());
+        let text = format!(
+            "the file has {} bytes; Usher reads files of at most {bytes_max} bytes",
+            meta.len()
+        );
         return Err(io::Error::other(text));
     }
     let mut bytes = Vec::new();

@@ -106,8 +106,8 @@ impl Priority {
     pub(crate) fn rights_needed(&self) -> String {
         let limit = 20 - self.nice;
         match self.realtime == 0 && self.io_class() != IO_REALTIME {
-            true => format!("root, or `ulimit -e {limit}`"),
-            false => "root".to_owned(),
+            true => format!("root's rights, or `ulimit -e {limit}`"),
+            false => "root's rights".to_owned(),
         }
     }
 }
@@ -261,7 +261,7 @@ impl PriorityFields {
         let names = [
             (self.nice, "nice value"),
             (self.policy, "scheduling policy"),
-            (self.io, "class for disks"),
+            (self.io, "I/O priority class"),
         ];
         let names: Vec<&str> = names.iter().filter(|one| one.0).map(|one| one.1).collect();
         (!names.is_empty()).then(|| names.join(" and "))

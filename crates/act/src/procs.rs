@@ -366,7 +366,12 @@ fn read_stat(path: &Path) -> io::Result<ProcStat> {
     let mut bytes = [0; STAT_BYTES];
     let read = fs::File::open(path)?.read(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes[..read]);
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "it is no process's stat");
+    let malformed = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the content is not that of a process's stat file",
+        )
+    };
     ProcStat::parse(&text).ok_or_else(malformed)
 }
 

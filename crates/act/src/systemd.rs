@@ -87,9 +87,12 @@ impl Manager {
         ];
         match self.run(&args) {
             Ok(answer) if answer.trim() == "b false" => None,
-            Ok(_) => Some("logind ends the processes of a session with it".to_owned()),
+            Ok(_) => {
+                Some("logind kills all processes of a session when the session ends".to_owned())
+            }
             Err(reason) => Some(format!(
-                "whether logind ends the processes of a session with it is unknown: {reason}"
+                "it is unknown whether logind kills all processes of a session when the session \
+                 ends: {reason}"
             )),
         }
     }
@@ -102,11 +105,11 @@ impl Manager {
         let top = match self.user {
             false => mount.to_owned(),
             true => user_manager(launcher)
-                .ok_or("the session that launched it belongs to the system's systemd")?,
+                .ok_or("the launcher belongs to the system's systemd, not to the user's")?,
         };
         let below = launcher
             .strip_prefix(&top)
-            .map_err(|_| "it is in no unit")?;
+            .map_err(|_| "the launcher belongs to no systemd unit")?;
         let (mut dir, mut slice, mut unit) = (top, "-.slice".to_owned(), None);
         for part in below {
             let name = part.to_string_lossy();
@@ -117,17 +120,21 @@ impl Manager {
             dir.push(part);
             slice = name.into_owned();
         }
-        let (unit, name) = unit.ok_or("it is in no unit")?;
+        let (unit, name) = unit.ok_or("the launcher belongs to no systemd unit")?;
         if !name.ends_with(".scope") || name == "init.scope" {
             return Err(format!(
-                "{name}, which launched it, is a service, and `systemctl stop` must end the program"
+                "the launcher belongs to {name}, a service, and `systemctl stop` must end the \
+                 program with the service"
             ));
         }
         let mut levels = launcher
             .ancestors()
             .take_while(|dir| dir.starts_with(&unit));
         if let Some((dir, limit)) = levels.find_map(|dir| Some((dir, limits::of(dir)?))) {
-            return Err(format!("{} has a limit of its own: {limit}", dir.display()));
+            return Err(format!(
+                "the cgroup {} has a limit of its own: {limit}",
+                dir.display()
+            ));
         }
         match &self.keeps_sessions {
             Some(reason) => Err(reason.clone()),
@@ -185,7 +192,10 @@ impl Manager {
                 return Ok(scope);
             }
             if Instant::now() >= deadline {
-                return Err(failed(unit, "the process was not moved into it in time"));
+                return Err(failed(
+                    unit,
+                    "systemd did not move the process into the scope in time",
+                ));
             }
             std::thread::sleep(PAUSE);
         }

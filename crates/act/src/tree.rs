@@ -124,7 +124,8 @@ impl<'a> Tree<'a> {
         }
         Err(ActError::Refused {
             pid: self.root.pid,
-            reason: "it forks faster than its processes can be admitted; stop it first (kill -STOP)",
+            reason: "the program forks faster than Usher can admit its processes; stop it first \
+                     (kill -STOP)",
         })
     }
 

@@ -75,7 +75,7 @@ pub fn undo_stale(config: &ActConfig) -> Result<UndoReport, ActError> {
     if let Err(error) = fs::read_dir(&dir) {
         return match error.kind() {
             io::ErrorKind::NotFound => Ok(report),
-            _ => Err(file_error("listing journals in", dir)(error)),
+            _ => Err(file_error("listing the journals in", dir)(error)),
         };
     }
     let procs = Procs::new(config);
@@ -160,7 +160,7 @@ fn undo_state(
             ReleaseOutcome::Done => report.programs += 1,
             ReleaseOutcome::DirsLeft => report.errors.push(ActError::NotUndone {
                 program,
-                what: "the kernel does not remove its cgroups yet".to_owned(),
+                what: "the kernel does not yet remove the program's cgroups".to_owned(),
             }),
             ReleaseOutcome::ThreadsLeft => report.errors.push(threads_left(program)),
             ReleaseOutcome::Failed(errors) => report.errors.extend(errors),
@@ -177,7 +177,8 @@ fn undo_state(
 pub(crate) fn threads_left(program: ProgramId) -> ActError {
     ActError::NotUndone {
         program,
-        what: "new threads may still inherit its seat or priority".to_owned(),
+        what: "new threads of the program may still inherit its seat or its lowered priority"
+            .to_owned(),
     }
 }
 
@@ -311,7 +312,11 @@ pub fn undo_program(
     check_namespace(&procs, instance_dir, &state)?;
     if let Some(head) = &state.head {
         if procs.lives(head.owner) {
-            return Err(foreign(instance_dir, "its owner lives: use `usher detach`"));
+            return Err(foreign(
+                instance_dir,
+                "the Usher process that wrote it still runs: release the programs with `usher \
+                 detach`",
+            ));
         }
         if head.boot != procs.boot_id()? {
             return Ok(report);
@@ -418,17 +423,14 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
     if own && data.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(foreign(
-        dir,
-        "it is not a directory to which only this user may write",
-    ))
+    Err(foreign(dir, "other users may write to the directory"))
 }
 
 /// Checks the PID namespace: in another namespace, the pids mean other processes.
 fn check_namespace(procs: &Procs, dir: &Path, state: &JournalState) -> Result<(), ActError> {
     match &state.head {
         Some(head) if head.pid_namespace != procs.pid_namespace() => {
-            Err(foreign(dir, "it belongs to another pid namespace"))
+            Err(foreign(dir, "it was written in another PID namespace"))
         }
         _ => Ok(()),
     }

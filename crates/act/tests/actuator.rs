@@ -378,7 +378,10 @@ fn rejects_a_process_that_another_usher_manages() {
             .launch(ONE, program.id, WorkClass::Foreground)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("another Usher manages it"), "{error}");
+        assert!(
+            error.contains("another Usher process already manages"),
+            "{error}"
+        );
         close(&mut first);
         second
             .launch(ONE, program.id, WorkClass::Foreground)
@@ -412,18 +415,24 @@ fn rejects_processes_that_must_not_be_managed() {
     }
     let mut gone = Program::start(&["tree", "0", "0"]);
     gone.kill();
-    refused(act.launch(ONE, gone.id, WorkClass::Foreground), "gone");
+    refused(
+        act.launch(ONE, gone.id, WorkClass::Foreground),
+        "does not exist",
+    );
     let other = Program::start(&["tree", "0", "0"]);
     let reused = ProcessId {
         pid: other.pid(),
         start_ticks: other.id.start_ticks + 1,
     };
-    refused(act.launch(ONE, reused, WorkClass::Foreground), "gone");
+    refused(
+        act.launch(ONE, reused, WorkClass::Foreground),
+        "does not exist",
+    );
     assert!(matches!(act.act(&seat("0")), Err(ActError::Unknown(ONE))));
     act.launch(ONE, other.id, WorkClass::Foreground).unwrap();
     refused(
         act.launch(ONE, other.id, WorkClass::Foreground),
-        "managed already",
+        "already managed",
     );
     close(&mut act);
 }

@@ -137,7 +137,7 @@ fn ignores_a_journal_that_another_user_could_have_written() {
         panic!("{report:?}");
     };
     assert!(
-        error.to_string().contains("only this user may write"),
+        error.to_string().contains("other users may write"),
         "{error}"
     );
     assert!(dir.exists() && is_stopped(&program));

@@ -194,7 +194,7 @@ fn a_program_stays_in_a_unit_that_it_must_not_leave() {
     let cases = [
         ("session-1.scope", "5", "false", "cgroup.max.depth"),
         ("web.service", "max", "false", "web.service"),
-        ("session-1.scope", "max", "true", "logind ends"),
+        ("session-1.scope", "max", "true", "logind kills"),
     ];
     for (unit, depth, kills, reason) in cases {
         let Some(mut host) = FakeSystemdHost::new("stay") else {

@@ -25,8 +25,9 @@ pub struct Geometry {
 /// An impossible geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a cache of {bytes} bytes, {ways} ways, lines of {line_bytes}: the bytes of a line, two at \
-     least, and the number of sets must be powers of two, and fill it"
+    "a cache cannot have {bytes} bytes, {ways} ways and lines of {line_bytes} bytes: the bytes \
+     of a line (at least 2) and the number of sets must be powers of two, and sets x ways x line \
+     must equal the size"
 )]
 pub struct GeometryError {
     /// Total bytes.

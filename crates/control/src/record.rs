@@ -38,7 +38,7 @@ pub enum RecordError {
     #[error("reading or writing the record: {0}")]
     Io(#[from] io::Error),
     /// A line cannot be parsed.
-    #[error("line {line} of the record is not a {what}")]
+    #[error("line {line} of the record is not a valid {what}")]
     Malformed {
         /// Line number, from 1.
         line: usize,
@@ -51,14 +51,18 @@ pub enum RecordError {
     #[error("the record is empty")]
     Empty,
     /// The last line has no line end: the process that wrote it was killed meanwhile.
-    #[error("the last line of the record is cut short; the {steps} steps before it replay")]
+    #[error(
+        "the last line of the record is incomplete; the {steps} steps before it were replayed \
+         without a difference"
+    )]
     CutShort {
         /// Number of steps that replayed.
         steps: usize,
     },
     /// A line that contradicts the topology in the head or an earlier line.
     #[error(
-        "line {line} of the record contradicts the rest: {what}; was it recorded on another machine?"
+        "line {line} of the record contradicts earlier lines: {what}; was the line recorded on \
+         another machine?"
     )]
     Foreign {
         /// Line number, from 1.
@@ -67,7 +71,7 @@ pub enum RecordError {
         what: String,
     },
     /// The replayed policy decided otherwise.
-    #[error("step {step} of the record does not replay: the policy decided otherwise")]
+    #[error("step {step} of the record does not replay: the policy made another decision")]
     Differs {
         /// Step number, from 0.
         step: usize,

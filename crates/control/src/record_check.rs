@@ -41,7 +41,9 @@ impl RecordCheck {
         self.check_cpus(&seen.usable)
             .map_err(|what| format!("the usable CPUs include {what}"))?;
         if seen.at_ns < self.at_ns {
-            return Err("its time is earlier than that of the previous line".to_owned());
+            return Err(
+                "the time of the line is earlier than that of the previous line".to_owned(),
+            );
         }
         self.at_ns = seen.at_ns;
         for failed in &seen.failed {
@@ -54,14 +56,14 @@ impl RecordCheck {
         for sample in &seen.programs {
             // A program that departed in this step may have been sampled before it did.
             if !before.contains(&sample.id) {
-                self.check_present(sample.id, "there is a sample of")?;
+                self.check_present(sample.id, "it contains a sample of")?;
             }
         }
         for action in &step.decision.actions {
             self.check_present(action.program(), "an action was taken on")?;
             if let Action::Seat { program, cpus } = action {
                 self.check_cpus(cpus)
-                    .map_err(|what| format!("program {program} was seated on {what}"))?;
+                    .map_err(|what| format!("program {program} got a seat on {what}"))?;
             }
         }
         Ok(())
@@ -74,22 +76,24 @@ impl RecordCheck {
             }
             Event::Arrived(_) => Ok(()),
             Event::Departed(id) => {
-                self.check_present(*id, "it reports the end of")?;
+                self.check_present(*id, "it contains the end of")?;
                 self.present.remove(id);
                 Ok(())
             }
             Event::Seating { .. } => Ok(()),
             Event::Repeated { program, .. } => {
-                self.check_present(*program, "it reports a repetition of")
+                self.check_present(*program, "it contains a repetition of")
             }
-            Event::Limited { program, .. } => self.check_present(*program, "it reports limits of"),
+            Event::Limited { program, .. } => self.check_present(*program, "it contains limits of"),
         }
     }
 
     fn check_present(&self, id: ProgramId, what: &str) -> Result<(), String> {
         match self.present.contains(&id) {
             true => Ok(()),
-            false => Err(format!("{what} program {id}, which is not present")),
+            false => Err(format!(
+                "{what} program {id}, which has not arrived or has departed"
+            )),
         }
     }
 
@@ -98,7 +102,7 @@ impl RecordCheck {
         match missing.is_empty() {
             true => Ok(()),
             false => Err(format!(
-                "{missing}, but the head's machine has {}",
+                "CPUs {missing}, but the recorded machine has CPUs {}",
                 self.all
             )),
         }

@@ -248,7 +248,10 @@ fn the_error_names_the_broken_line() {
     let mut bytes = record("equal");
     bytes.extend_from_slice(b"{\"observation\":\n");
     let error = replay(bytes.as_slice(), same_policy).unwrap_err();
-    assert_eq!(error.to_string(), "line 6 of the record is not a step");
+    assert_eq!(
+        error.to_string(),
+        "line 6 of the record is not a valid step"
+    );
     assert_eq!(
         replay(b"".as_slice(), same_policy).unwrap_err().to_string(),
         "the record is empty"
@@ -257,7 +260,7 @@ fn the_error_names_the_broken_line() {
         replay(b"hello\n".as_slice(), same_policy)
             .unwrap_err()
             .to_string(),
-        "line 1 of the record is not a record head"
+        "line 1 of the record is not a valid record head"
     );
 }
 
@@ -275,14 +278,15 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
     };
     let message = |line, what| {
         format!(
-            "line {line} of the record contradicts the rest: {what}; was it recorded on another machine?"
+            "line {line} of the record contradicts earlier lines: {what}; was the line recorded \
+             on another machine?"
         )
     };
     assert_eq!(
         error_after(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
         message(
             3,
-            "the usable CPUs include 4-7, but the head's machine has 0-3"
+            "the usable CPUs include CPUs 4-7, but the recorded machine has CPUs 0-3"
         )
     );
     assert_eq!(
@@ -293,16 +297,22 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
         ),
         message(
             3,
-            "program 1 was seated on 8, but the head's machine has 0-3"
+            "program 1 got a seat on CPUs 8, but the recorded machine has CPUs 0-3"
         )
     );
     assert_eq!(
         error_after(4, "\"departed\":1", "\"departed\":9"),
-        message(4, "it reports the end of program 9, which is not present")
+        message(
+            4,
+            "it contains the end of program 9, which has not arrived or has departed"
+        )
     );
     assert_eq!(
         error_after(3, "\"at_ns\":2000", "\"at_ns\":20"),
-        message(3, "its time is earlier than that of the previous line")
+        message(
+            3,
+            "the time of the line is earlier than that of the previous line"
+        )
     );
     assert_eq!(
         error_after(3, "\"id\":2,", "\"id\":1,"),
@@ -311,7 +321,10 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
     let gone = "\"programs\":[{\"id\":5,\"cpu_ns\":1,\"wait_ns\":null,\"threads\":1,                \"spinners\":0,\"progress\":null}]";
     assert_eq!(
         error_after(3, "\"programs\":[]", gone),
-        message(3, "there is a sample of program 5, which is not present")
+        message(
+            3,
+            "it contains a sample of program 5, which has not arrived or has departed"
+        )
     );
     assert!(
         error_after(1, "\"core\":3", "\"core\":9").starts_with("line 1 of the record contradicts")

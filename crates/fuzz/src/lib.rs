@@ -62,7 +62,7 @@ pub fn fuzz(name: &str, samples: &[&[u8]], target: impl FnMut(&[u8]) + Send) {
     match outcome {
         Ok(Ok(())) => {}
         Ok(Err(panic)) => resume_unwind(panic),
-        Err(error) => panic!("{name}: no thread for it: {error}"),
+        Err(error) => panic!("{name}: starting the thread of the fuzz target: {error}"),
     }
 }
 
@@ -96,7 +96,10 @@ fn fuzz_here(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
         let passed = begun.elapsed();
         if time.is_none_or(|time| passed >= time) {
             let count = (round + 1) * u64::from(CASES);
-            eprintln!("{name}: {count} inputs in {:.1} s", passed.as_secs_f64());
+            eprintln!(
+                "{name}: tested {count} inputs in {:.1} s",
+                passed.as_secs_f64()
+            );
             return;
         }
     }
@@ -115,7 +118,7 @@ fn number(variable: &str) -> Option<u64> {
         .filter(|text| !text.is_empty())?;
     Some(
         text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+            .unwrap_or_else(|_| panic!("{variable} must be a number, not {text}")),
     )
 }
 

@@ -64,7 +64,7 @@ fn end_if_hung(name: &str, running: &RunningInput) {
     let path = std::env::temp_dir().join(format!("usher-fuzz-hang-{}", std::process::id()));
     let written = std::fs::write(&path, input);
     eprintln!(
-        "{name}: no answer within {HANG:?} to the input in {} ({written:?})",
+        "{name}: the fuzz target did not finish within {HANG:?} on the input in {} ({written:?})",
         path.display()
     );
     std::process::abort();

@@ -53,15 +53,16 @@ impl fmt::Display for PageError {
             PageFault::Io { doing, source } => {
                 write!(f, "{doing} the heartbeat page {path}: {source}")
             }
-            PageFault::NotAPage => write!(f, "{path} is not a heartbeat page"),
+            PageFault::NotAPage => write!(f, "the file {path} is not a heartbeat page"),
             PageFault::Version(version) => write!(
                 f,
-                "the heartbeat page {path} is of version {version}, this program knows {}",
+                "the heartbeat page {path} has version {version}, but this program supports \
+                 version {}",
                 crate::layout::VERSION
             ),
             PageFault::Size(bytes) => write!(
                 f,
-                "the heartbeat page {path} has {bytes} bytes instead of {}",
+                "the heartbeat page {path} has {bytes} bytes, but must have {}",
                 crate::layout::PAGE_BYTES
             ),
         }

@@ -47,10 +47,10 @@ pub enum RunError {
     },
     /// The program exceeded the time limit of a repetition.
     #[error(
-        "program '{name}' {condition}: a repetition did not end within {seconds:.0} s{}",
+        "a repetition of the program '{name}' {condition} did not end within {seconds:.0} s{}",
         match condition {
             RunCondition::Alone => "",
-            RunCondition::Policy(_) => "; set protocol.timeout_seconds if it needs longer",
+            RunCondition::Policy(_) => "; set protocol.timeout_seconds if the program needs longer",
         }
     )]
     TimedOut {
@@ -234,6 +234,6 @@ pub(crate) fn stderr_text(stderr: &str) -> String {
     let words: Vec<_> = stderr.split_whitespace().collect();
     match words.is_empty() {
         true => String::new(),
-        false => format!("; its standard error: {}", words.join(" ")),
+        false => format!("; standard error of the program: {}", words.join(" ")),
     }
 }

@@ -42,7 +42,7 @@ pub enum ProfileError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The curve is invalid.
-    #[error("the curve of '{name}': {source}")]
+    #[error("the measured curve of '{name}' is invalid: {source}")]
     Curve {
         /// The program.
         name: String,
@@ -50,7 +50,7 @@ pub enum ProfileError {
         source: usher_model::CurveError,
     },
     /// A core count is out of range.
-    #[error("core counts must be between 1 and {most}, not {given}")]
+    #[error("the number of cores must be from 1 to {most}, not {given}")]
     Cores {
         /// The given count.
         given: u32,

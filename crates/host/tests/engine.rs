@@ -283,7 +283,8 @@ fn a_program_refused_by_the_scheduler_gets_masks() {
     );
     assert_eq!(keeper.seated(), []);
     let warnings = engine.status().unwrap().warnings;
-    let expected = "'sleep' gets affinity masks, as the scheduler refuses: it has enough of them";
+    let expected = "the program 'sleep' gets its seat by affinity masks, because the scheduler \
+                    rejects the soft seat: it has enough of them";
     assert!(
         warnings.iter().any(|warning| warning == expected),
         "{warnings:?}"
@@ -338,9 +339,9 @@ fn unmanageable_processes_are_rejected_in_one_line() {
     let mut gone = Command::new("true").spawn().unwrap();
     let gone_pid = i32::try_from(gone.id()).unwrap();
     gone.wait().unwrap();
-    assert!(refused(gone_pid, ROOT).contains("no such process"));
-    assert!(refused(0, ROOT).contains("no such process"));
-    assert!(refused(-4, ROOT).contains("no such process"));
+    assert!(refused(gone_pid, ROOT).contains("does not exist"));
+    assert!(refused(0, ROOT).contains("does not exist"));
+    assert!(refused(-4, ROOT).contains("does not exist"));
     let owner = rustix::process::getuid().as_raw();
     let message = refused(idler.pid(), owner + 1);
     assert!(
@@ -372,7 +373,10 @@ fn unmanageable_processes_are_rejected_in_one_line() {
     );
     assert!(programs(&engine).is_empty());
     let id = engine.attach(idler.pid(), nothing(), ROOT).unwrap().id;
-    assert!(refused(idler.pid(), ROOT).contains(&format!("managed already, as program {id}")));
+    assert!(
+        refused(idler.pid(), ROOT)
+            .contains(&format!("already belongs to the managed program {id}"))
+    );
     assert!(matches!(
         engine.release(id, owner + 1),
         Err(EngineError::NotYours { .. })

@@ -90,7 +90,7 @@ fn an_error_in_the_child_is_reported() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "running '/bin/true': changing to its directory: No such file or directory (os error 2)"
+        "running '/bin/true' failed while changing to the program's working directory: No such file or directory (os error 2)"
     );
     assert_eq!(error.code(), 125);
 }
@@ -292,7 +292,7 @@ fn a_killed_repeater_is_reported() {
     assert!(
         error
             .to_string()
-            .starts_with("running 'true': communicating with the process"),
+            .starts_with("running 'true' failed while communicating with the process"),
         "{error}"
     );
 }

@@ -155,7 +155,10 @@ fn check_curves(bench: &Bench, result: &MixResult) {
             .map(|p| 1.0 / p.rate)
             .fold(f64::INFINITY, f64::min);
         assert_eq!(program.alone_best_seconds, Some(best));
-        assert_eq!(program.curve_source, "measured here, 1 run a point");
+        assert_eq!(
+            program.curve_source,
+            "curve measured by this command, 1 run per point"
+        );
     }
 }
 
@@ -198,7 +201,7 @@ fn curves_come_from_the_store_the_second_time() {
     let second = bench.run_with_events(QUICK, &options, &mut count).unwrap();
     assert_eq!(measured, 0);
     for (a, b) in first.programs.iter().zip(&second.programs) {
-        assert_eq!(b.curve_source, "from the profile store, 1 run");
+        assert_eq!(b.curve_source, "curve from the profile store, 1 run");
         let (a, b) = (a.alone_best_seconds.unwrap(), b.alone_best_seconds.unwrap());
         assert!((a / b - 1.0).abs() < 1e-9);
     }
@@ -227,7 +230,7 @@ run = ["no-such-program-anywhere"]
     let error = bench.run(text, &bench.options(&["linux"])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "program 'missing': running 'no-such-program-anywhere': No such file or directory; \
+        "the program 'missing' cannot be started: running 'no-such-program-anywhere': No such file or directory; \
          on Debian: apt install no-such-package another"
     );
     assert_eq!(error.code(), 127);
@@ -252,8 +255,7 @@ run = ["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass", "{
     };
     // Alone it runs once per core count; then it fails in the first round.
     let runs = default_counts(&bench.topology).len() as u32;
-    let message =
-        "program 'dies' ended with exit status 3 under 'usher'; its standard error: no more";
+    let message = "program 'dies' ended with exit status 3 under 'usher'; standard error of the program: no more";
     let error = bench
         .run(&text(runs + 2), &bench.options(&["usher"]))
         .unwrap_err();
@@ -308,13 +310,15 @@ fn setup_that_fails_or_creates_nothing_is_reported() {
     let error = bench
         .run(&text("echo bad >&2; exit 9", ""), &options)
         .unwrap_err();
-    let message =
-        "setup 'sh -c echo bad >&2; exit 9' ended with exit status 9; its standard error: bad";
+    let message = "the setup command 'sh -c echo bad >&2; exit 9' ended with exit status 9; standard error of the program: bad";
     assert_eq!(error.to_string(), message);
     let error = bench
         .run(&text("true", "unless_exists = \"x\""), &options)
         .unwrap_err();
-    assert_eq!(error.to_string(), "setup 'sh -c true' did not create x");
+    assert_eq!(
+        error.to_string(),
+        "the setup command 'sh -c true' did not create the file x"
+    );
 }
 
 #[test]
@@ -328,7 +332,7 @@ fn a_hung_program_times_out() {
     assert!(
         error
             .to_string()
-            .contains("program 'a' when run alone: a repetition did not end"),
+            .contains("a repetition of the program 'a' when run alone did not end"),
         "{error}"
     );
 }
@@ -345,7 +349,9 @@ fn a_time_limit_reduces_rounds_and_repetitions() {
     );
     assert_eq!(
         result.protocol.notes,
-        ["1 round of 1 repetition instead of 2 of 2: more would exceed the time limit"]
+        [
+            "the mix ran 1 round of 1 repetition instead of 2 of 2, because more would exceed the time limit"
+        ]
     );
 }
 
@@ -395,7 +401,7 @@ fn a_profile_seats_the_program_on_each_count() {
             ..options.clone()
         };
         let error = profile(bench.config(), &target, &options, &never, &mut |_| ()).unwrap_err();
-        let message = format!("core counts must be between 1 and {most}, not {given}");
+        let message = format!("the number of cores must be from 1 to {most}, not {given}");
         assert_eq!(error.to_string(), message);
     }
 }

@@ -153,13 +153,13 @@ fn unpack_all(archives: &Path, into: &Path) -> Result<(), LabError> {
 pub(crate) fn system_archive() -> Result<String, LabError> {
     // The command fetches nothing: the lists may not have been fetched on this machine yet.
     let lists = run(
-        "querying apt for this machine's archive",
+        "querying apt for the archive that this machine uses",
         Command::new("apt-get").args(["update", "--print-uris"]),
     )?;
     let found = archive(&lists, &debian_release()?).map(str::to_owned);
     found.ok_or_else(|| LabError::Missing {
-        what: "apt has no archive with a component main".to_owned(),
-        remedy: "add Debian sources to this machine (/etc/apt/sources.list.d)".to_owned(),
+        what: "no archive that apt uses has a component main".to_owned(),
+        remedy: "add Debian's archive to the sources of apt (/etc/apt/sources.list.d)".to_owned(),
     })
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn debian_release() -> Result<String, LabError> {
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     name.map(|name| name.trim_matches('"').to_owned())
         .ok_or_else(|| LabError::Missing {
-            what: format!("{} contains no Debian release", path.display()),
+            what: format!("the file {} names no Debian release", path.display()),
             remedy: "the lab fetches its kernels from Debian's archive; run it on Debian"
                 .to_owned(),
         })

@@ -27,7 +27,7 @@ pub struct LabCache {
 
 /// The lock held while an entry is fetched.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "it is held, not used")] File);
+pub(crate) struct Lock(#[expect(dead_code, reason = "the lock is only held")] File);
 
 impl LabCache {
     /// Opens or creates the folder: the given one, or the user's (`$XDG_CACHE_HOME/usher/lab`, else
@@ -39,11 +39,12 @@ impl LabCache {
         let root = match given {
             Some(path) => path.to_owned(),
             None => users().ok_or_else(|| LabError::Missing {
-                what: "no cache folder is known: neither XDG_CACHE_HOME nor HOME is set".to_owned(),
-                remedy: "give a folder with --cache".to_owned(),
+                what: "no cache directory is known, because neither XDG_CACHE_HOME nor HOME is set"
+                    .to_owned(),
+                remedy: "give a directory with --cache".to_owned(),
             })?,
         };
-        fs::create_dir_all(&root).map_err(LabError::file("making the folder", &root))?;
+        fs::create_dir_all(&root).map_err(LabError::file("creating the directory", &root))?;
         let root = fs::canonicalize(&root).map_err(LabError::file("finding", &root))?;
         Ok(Self { root })
     }
@@ -86,7 +87,7 @@ impl LabCache {
         let locked = match locking(FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {
                 eprintln!(
-                    "lab: waiting for another run that fetches into {}",
+                    "lab: waiting for another run of the lab that fetches files into {}",
                     self.root.display()
                 );
                 locking(FlockOperation::LockExclusive)

@@ -28,19 +28,20 @@ const CONSOLE_LINES: usize = 40;
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\
-The machine is emulated (QEMU, in software), the kernel is one of Debian's, fetched when
-it is first needed, and the files are the host's: read-only, but for the current folder and
-what --writable names; /tmp and /var/tmp can be written in and are forgotten. The command is
-root there, in a Linux system of its own with cgroup v2, BPF, tracing and CPUs that can be
-taken offline. It reads nothing (its standard input is empty); what it writes comes back.
+The command runs as root in a guest: a machine that QEMU emulates in software, with a kernel
+of Debian, which is fetched when it is first needed. The guest has cgroup v2, BPF, tracing and
+CPUs that can be taken offline. It sees the files of the host: the current directory and the
+directories of --writable can be written, /tmp and /var/tmp discard all writes, and all other
+files are read-only. The standard input of the command is empty; its output is forwarded.
 
-A guest is good for counts, placement and order, with --virtual-time also for fairness and
-latency, and never for throughput: its CPUs take turns on one of the host's, and its caches
-and hardware threads cost nothing. docs/lab.md has more.
+A guest shows counts of events, the placement of threads and the order of events; with
+--virtual-time also fairness and latency. It never shows throughput, because all CPUs of the
+guest take turns on one CPU of the host, and the guest has no caches and no contention between
+hardware threads. docs/lab.md describes the lab.
 
-Exit status: the command's (128+N where signal N ended it); 124 where time was up, 125
-where the guest died (its console's last lines are shown) or could not be started, 126 where
-the command cannot be run, 127 where it is not there.
+Exit status: the exit status of the command (128+N if signal N ended it); 124 if the command
+exceeded --timeout, 125 if the guest died or could not be started (the last lines of its
+console are printed), 126 if the command cannot be executed, 127 if the command does not exist.
 
 Examples:
   lab/vm -- uname -r
@@ -52,42 +53,44 @@ Examples:
   lab/vm --kernel list"
 )]
 struct Args {
-    /// The machine, as for `usher topo --from`; CPUs that share a cache become a die
+    /// Emulate the machine of this description, as for `usher topo --from`; CPUs that share a cache
+    /// become a die
     #[arg(
         long,
         value_name = "DESCRIPTION",
         default_value = "package:2 core:2 pu:2"
     )]
     topology: String,
-    /// A series (7.2), a release, or the newest or oldest available; or list
+    /// Run this kernel: a series (7.2), a release, newest or oldest; list prints the available kernels
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
-    /// Count time in instructions, of 1 ns each or NS, a power of two (needs QEMU 10, which is
-    /// fetched if it is not installed)
+    /// Advance the guest's clock by NS for each instruction, 1 by default; a power of two (requires
+    /// QEMU 10, which is fetched if it is not installed)
     #[arg(long, value_name = "NS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     virtual_time: Option<u32>,
-    /// With --virtual-time: idle time passes in real time instead of at once
+    /// With --virtual-time, let idle time of the guest pass in real time instead of instantly
     #[arg(long, requires = "virtual_time")]
     idle_waits: bool,
-    /// CPUs that are offline when the command starts
+    /// Take these CPUs offline before the command starts
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus_off: CpuSet,
-    /// Memory in MiB, allocated on the host as it is used
+    /// Give the guest this much memory in MiB; the host allocates it when the guest uses it
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: usize,
-    /// A host directory that the command may write in, besides the current one
+    /// Let the command write to this directory of the host, besides the current directory; may be
+    /// repeated
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
-    /// A directory with discarded writes, besides /tmp and /var/tmp
+    /// Discard all writes to this directory, as to /tmp and /var/tmp; may be repeated
     #[arg(long, value_name = "DIR")]
     scratch: Vec<PathBuf>,
-    /// A variable for the command, in addition to the environment
+    /// Set an environment variable of the command; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Time limit, from the guest's start
+    /// End the guest after this time, counted from its start
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Additional words for the kernel's command line
+    /// Append these words to the kernel's command line
     #[arg(
         long,
         value_name = "WORDS",
@@ -95,13 +98,13 @@ struct Args {
         allow_hyphen_values = true
     )]
     append: String,
-    /// Write the guest's console output to a file
+    /// Write the output of the guest's console to FILE
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
-    /// Write the result and the times as JSON
+    /// Write the result and the times to FILE as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// The cache of kernels [default: $XDG_CACHE_HOME/usher/lab]
+    /// Keep fetched kernels in DIR [default: $XDG_CACHE_HOME/usher/lab]
     #[arg(
         long,
         value_name = "DIR",
@@ -112,13 +115,13 @@ struct Args {
     /// Fetch everything that guests need, without running a command
     #[arg(long, conflicts_with = "command")]
     prepare: bool,
-    /// As --prepare, and check for newer kernels
+    /// Do the same as --prepare, and also fetch newer kernels
     #[arg(long, conflicts_with = "command")]
     update: bool,
-    /// Print --kernel list as JSON
+    /// Print the list of --kernel list as JSON
     #[arg(long)]
     json: bool,
-    /// The command and its arguments
+    /// Command to run in the guest, with its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
@@ -127,7 +130,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
     parts
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .ok_or_else(|| "NAME=VALUE is due".to_owned())
+        .ok_or_else(|| "the variable must have the form NAME=VALUE".to_owned())
 }
 
 /// Parses the command line and runs the command.
@@ -176,7 +179,10 @@ fn perform(args: &Args) -> anyhow::Result<u8> {
         }
         return list(&kernels::here(&cache)?, offered.ok(), args.json);
     }
-    anyhow::ensure!(!args.command.is_empty(), "no command; see lab/vm --help");
+    anyhow::ensure!(
+        !args.command.is_empty(),
+        "a command is missing; see lab/vm --help"
+    );
     run(args)
 }
 
@@ -246,7 +252,7 @@ fn run(args: &Args) -> anyhow::Result<u8> {
         },
     )?;
     if let Some(file) = report {
-        serde_json::to_writer_pretty(file, &outcome).context("writing the report")?;
+        serde_json::to_writer_pretty(file, &outcome).context("writing the report of the run")?;
     }
     report_end(&outcome, args.timeout);
     match outcome.end {
@@ -260,11 +266,16 @@ fn report_end(outcome: &GuestOutcome, timeout_s: u64) {
     let kernel = &outcome.kernel;
     match &outcome.end {
         GuestEnd::Exited { .. } | GuestEnd::Interrupted => return,
-        GuestEnd::Refused { reason, .. } => return eprintln!("lab: the guest: {reason}"),
-        GuestEnd::Died => eprintln!("lab: the guest with kernel {kernel} died; its console:"),
+        GuestEnd::Refused { reason, .. } => {
+            return eprintln!("lab: the guest could not run the command: {reason}");
+        }
+        GuestEnd::Died => {
+            eprintln!("lab: the guest with kernel {kernel} died; the last lines of its console:")
+        }
         GuestEnd::TimedOut => {
             eprintln!(
-                "lab: the guest with kernel {kernel} exceeded the time limit of {timeout_s} s; its console:"
+                "lab: the guest with kernel {kernel} exceeded the time limit of {timeout_s} s; \
+                 the last lines of its console:"
             );
         }
     }

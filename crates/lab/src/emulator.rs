@@ -45,7 +45,7 @@ impl Emulator {
     pub fn find(cache: &LabCache, virtual_time: bool) -> Result<Self, LabError> {
         let system = Self::of(PathBuf::from(PROGRAM), None).map_err(|_| LabError::Missing {
             what: format!("{PROGRAM} cannot be run"),
-            remedy: "install what the lab needs: scripts/setup lab".to_owned(),
+            remedy: "install the programs that the lab needs: scripts/setup lab".to_owned(),
         })?;
         if !virtual_time || system.version >= VIRTUAL_TIME_LEAST {
             return Ok(system);
@@ -83,7 +83,8 @@ impl Emulator {
             let release = debian_release()?;
             let backports = format!("{release}-backports");
             eprintln!(
-                "lab: fetching QEMU of {backports}: virtual time needs version {VIRTUAL_TIME_LEAST}"
+                "lab: fetching QEMU from {backports}, because virtual time requires version \
+                 {VIRTUAL_TIME_LEAST}"
             );
             let apt = Apt::with_suites(&[&release, &backports], cache.scratch()?)?;
             apt.unpack_with_needs(PACKAGE, &backports, into)?;
@@ -91,10 +92,8 @@ impl Emulator {
             match fetched.version >= VIRTUAL_TIME_LEAST {
                 true => Ok(()),
                 false => Err(LabError::Missing {
-                    what: format!("{backports} has QEMU {} only", fetched.version),
-                    remedy: format!(
-                        "install QEMU {VIRTUAL_TIME_LEAST}, or do without --virtual-time"
-                    ),
+                    what: format!("{backports} has only QEMU {}", fetched.version),
+                    remedy: format!("install QEMU {VIRTUAL_TIME_LEAST}, or omit --virtual-time"),
                 }),
             }
         })
@@ -129,7 +128,7 @@ pub(crate) fn virtiofsd(socket: RawFd) -> Result<Command, LabError> {
     let found = VIRTIOFSD.iter().find(|(path, _)| Path::new(path).exists());
     let (path, kind) = found.ok_or_else(|| LabError::Missing {
         what: "virtiofsd is not installed".to_owned(),
-        remedy: "install what the lab needs: scripts/setup lab".to_owned(),
+        remedy: "install the programs that the lab needs: scripts/setup lab".to_owned(),
     })?;
     let mut command = Command::new(path);
     command.arg(format!("--fd={socket}"));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// The text describes no machine, or no machine that a guest can have.
-    #[error("the topology '{text}' cannot be a guest's: {reason}")]
+    #[error("a guest cannot have the topology '{text}': {reason}")]
     Shape {
         /// The topology as given.
         text: String,
@@ -31,7 +31,7 @@ pub enum LabError {
         remedy: String,
     },
     /// A kernel is not available.
-    #[error("no kernel {wanted}: {reason}")]
+    #[error("the kernel '{wanted}' is not available: {reason}")]
     Kernel {
         /// The requested kernel.
         wanted: String,
@@ -47,7 +47,7 @@ pub enum LabError {
         message: String,
     },
     /// The guest has started but could not run the command.
-    #[error("the guest: {0}")]
+    #[error("the guest could not run the command: {0}")]
     Guest(String),
     /// A system call failed.
     #[error("{doing}: {source}")]

@@ -32,7 +32,9 @@ impl Interrupts {
             }
             Ok(Self { wake, last })
         };
-        register().map_err(LabError::io("asking for signals"))
+        register().map_err(LabError::io(
+            "installing the handlers of SIGINT and SIGTERM",
+        ))
     }
 
     /// A descriptor that is readable after a signal.

@@ -93,7 +93,7 @@ impl FromStr for KernelChoice {
             "newest" => Ok(Self::Newest),
             "oldest" => Ok(Self::Oldest),
             _ if numbered && plain => Ok(Self::Named(text.to_owned())),
-            _ => Err("expected a series such as 7.2, a release, newest, oldest or list".to_owned()),
+            _ => Err("give a series such as 7.2, a release, newest, oldest or list".to_owned()),
         }
     }
 }
@@ -238,7 +238,7 @@ fn none(wanted: &KernelChoice, offers: &[ArchiveKernel]) -> LabError {
         true => {
             format!("Debian's {suites} currently contain no complete kernel for virtual machines")
         }
-        false => format!("{suites} hold {}", names.join(", ")),
+        false => format!("{suites} contain the kernels {}", names.join(", ")),
     };
     LabError::Kernel {
         wanted: wanted.to_string(),
@@ -362,7 +362,8 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     let take = |name: &str, places: &[String]| {
         let mut found = places.iter().map(|place| unpacked.join(place));
         let from = found.find(|path| path.exists());
-        let from = from.ok_or_else(|| refuse(format!("its packages contain no {name}")))?;
+        let from =
+            from.ok_or_else(|| refuse(format!("the packages of the kernel contain no {name}")))?;
         let to = into.join(name);
         fs::rename(&from, &to).map_err(LabError::file("moving", from))
     };
@@ -376,7 +377,7 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     let config = fs::read_to_string(&config).map_err(LabError::file("reading", config))?;
     for option in options {
         if !config.lines().any(|line| line == *option) {
-            return Err(refuse(format!("it was built without {option}")));
+            return Err(refuse(format!("the kernel was built without {option}")));
         }
     }
     take("modules", &trees)
@@ -560,9 +561,13 @@ mod tests {
         let message = arranged(&without).unwrap_err();
         assert_eq!(
             message,
-            "no kernel 7.2-x: it was built without CONFIG_SCHED_CLASS_EXT=y"
+            "the kernel '7.2-x' is not available: the kernel was built without \
+             CONFIG_SCHED_CLASS_EXT=y"
         );
         let message = arranged(&in_boot[..1]).unwrap_err();
-        assert_eq!(message, "no kernel 7.2-x: its packages contain no config");
+        assert_eq!(
+            message,
+            "the kernel '7.2-x' is not available: the packages of the kernel contain no config"
+        );
     }
 }

@@ -19,7 +19,7 @@ const KIND: &str = "packages";
 pub fn unpacked(cache: &LabCache, package: &str) -> Result<PathBuf, LabError> {
     cache.get_or_add(KIND, package, |into| {
         let release = debian_release()?;
-        eprintln!("lab: fetching {package} of {release}");
+        eprintln!("lab: fetching the package {package} of {release}");
         let apt = Apt::with_suites(&[&release], cache.scratch()?)?;
         apt.unpack_with_needs(package, &release, into)
     })

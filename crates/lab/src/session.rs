@@ -112,7 +112,7 @@ pub(crate) fn run(
 }
 
 fn pair() -> Result<(UnixStream, UnixStream), LabError> {
-    UnixStream::pair().map_err(LabError::io("making a socket"))
+    UnixStream::pair().map_err(LabError::io("creating a socket"))
 }
 
 fn ends() -> Result<(ConnectionEnds, ConnectionEnds), LabError> {
@@ -148,7 +148,7 @@ fn unique_name() -> String {
 fn share(name: &str, console: &UnixStream) -> Result<KilledChild, LabError> {
     let address = SocketAddr::from_abstract_name(name);
     let socket = address.and_then(|address| UnixListener::bind_addr(&address));
-    let socket = socket.map_err(LabError::io("making the socket of virtiofsd"))?;
+    let socket = socket.map_err(LabError::io("creating the socket of virtiofsd"))?;
     let mut command = virtiofsd(socket.as_raw_fd())?;
     spawn(&mut command, vec![socket.as_raw_fd()], console)
         .map_err(LabError::io("starting virtiofsd"))
@@ -218,14 +218,14 @@ impl Session<'_, '_> {
         // The buffer is enlarged to take the whole job, so that the write does not wait for the
         // guest.
         set(2 * length + CHUNK_BYTES)
-            .map_err(|why| LabError::io("growing a buffer")(why.into()))?;
+            .map_err(|why| LabError::io("enlarging a socket buffer")(why.into()))?;
         control
             .set_nonblocking(true)
             .map_err(LabError::io("setting up a socket"))?;
         control
             .write_all(format!("{line}\n").as_bytes())
             .map_err(LabError::io(format!(
-                "handing over {length} bytes of command and environment"
+                "sending the command and its environment ({length} bytes) to the guest"
             )))
     }
 
@@ -323,13 +323,14 @@ impl Session<'_, '_> {
             Ok(bytes) => bytes,
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
-            Err(why) => return Err(LabError::io("listening to the guest")(why)),
+            Err(why) => return Err(LabError::io("reading messages from the guest")(why)),
         };
         self.line.extend_from_slice(&chunk[..bytes]);
         while let Some(at) = self.line.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.line.drain(..=at).collect();
-            let report: Report = serde_json::from_slice(&line)
-                .map_err(|why| LabError::Guest(format!("it sent an invalid message: {why}")))?;
+            let report: Report = serde_json::from_slice(&line).map_err(|why| {
+                LabError::Guest(format!("the guest sent an invalid message: {why}"))
+            })?;
             self.note(report);
         }
         Ok(true)

@@ -43,7 +43,7 @@ impl Shape {
             _ => {
                 return Err(LabError::shape(
                     description,
-                    "it is a file, not a description",
+                    "the argument is a file, not a description",
                 ));
             }
         };
@@ -56,7 +56,7 @@ impl Shape {
         let cpus = machine.cpus.len();
         if cpus > CPUS_MAX {
             return Err(format!(
-                "it has {cpus} CPUs, a guest has at most {CPUS_MAX}"
+                "the description has {cpus} CPUs, but a guest has at most {CPUS_MAX}"
             ));
         }
         let dies = dies(machine)?;
@@ -90,14 +90,14 @@ fn dies(machine: &Topology) -> Result<usize, String> {
     let domains = machine.packages.iter().map(|p| p.domains.len());
     let dies = domains.clone().next().unwrap_or(1);
     if domains.clone().any(|others| others != dies) {
-        return Err("its packages are not equal".to_owned());
+        return Err("the packages have different numbers of domains".to_owned());
     }
     for package in &machine.packages {
         let described = package.dies.len();
         if described > 1 && described != dies {
             return Err(format!(
-                "a guest's dies have one L3 cache each: {described} dies with {dies} shared caches \
-                 cannot be built; ask for die:{dies} alone"
+                "each die of a guest has one L3 cache: {described} dies with {dies} shared \
+                 caches cannot be emulated; give only die:{dies}"
             ));
         }
     }
@@ -109,7 +109,7 @@ fn dies(machine: &Topology) -> Result<usize, String> {
 fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String> {
     let size = parts.first().map_or(0, |first| first.len());
     if parts.iter().any(|part| part.len() != size) || size * parts.len() != cpus {
-        return Err(format!("its {name} are not equal"));
+        return Err(format!("the {name} have different numbers of CPUs"));
     }
     let ordered = parts.iter().enumerate().all(|(at, part)| {
         let first = (at * size) as u32;
@@ -117,7 +117,7 @@ fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String>
     });
     match ordered {
         true => Ok(size),
-        false => Err(format!("the CPUs of its {name} are not numbered in order")),
+        false => Err(format!("the CPUs of the {name} are not numbered in order")),
     }
 }
 
@@ -158,13 +158,13 @@ mod tests {
     #[test]
     fn rejects_machines_that_cannot_be_built() {
         for (text, reason) in [
-            ("package:256", "256 CPUs, a guest has at most 255"),
+            ("package:256", "256 CPUs, but a guest has at most 255"),
             ("package:1 die:2 l3:2 core:2", "ask for die:4 alone"),
             (
                 "package:2 core:2 pu:2(indexes=0,4,1,5,2,6,3,7)",
                 "not numbered in order",
             ),
-            ("core:0", "the number of level 'core:0' is 0"),
+            ("core:0", "the count of the level 'core:0' is 0"),
             ("/", "not a description"),
             ("/nowhere", "no such file"),
             ("", "contains no level"),

@@ -215,7 +215,7 @@ impl Vm {
             } else {
                 "hung"
             };
-            eprintln!("lab: the guest {how} before it came up; starting it once more");
+            eprintln!("lab: the guest {how} before it had booted; starting it once more");
             boots = 2;
             ended = session::run(&emulator, &guest, &job, &limits, streams)?;
         }
@@ -243,37 +243,42 @@ impl Vm {
         let refuse = |reason: String| Err(LabError::Request(reason));
         if !no_such.is_empty() {
             return refuse(format!(
-                "CPUs {no_such} cannot be off: the guest has CPUs {all}"
+                "CPUs {no_such} cannot be offline: the guest has CPUs {all}"
             ));
         }
         if self.cpus_off.contains(0) {
-            return refuse("CPU 0 cannot be off: Linux on x86 keeps it".to_owned());
+            return refuse("CPU 0 cannot be offline: Linux on x86 keeps it online".to_owned());
         }
         if let Clock::Instructions { ns, .. } = self.clock
             && !(ns.is_power_of_two() && ns <= INSTRUCTION_NS_MAX)
         {
             return refuse(format!(
-                "an instruction cannot take {ns} ns: expected a power of two up to {INSTRUCTION_NS_MAX}"
+                "an instruction cannot take {ns} ns: give a power of two up to {INSTRUCTION_NS_MAX}"
             ));
         }
         let least = MEMORY_MIB_LEAST.max(64 * self.shape.nodes.len());
         if self.memory_mib < least {
             return refuse(format!(
-                "{} MiB are too little: the minimum is {least}",
+                "a guest cannot have {} MiB of memory: the minimum is {least} MiB",
                 self.memory_mib
             ));
         }
         for dir in self.writable.iter().chain(&self.scratch) {
             if !dir.is_dir() {
-                return refuse(format!("{} is no directory", dir.display()));
+                return refuse(format!("{} is not a directory", dir.display()));
             }
         }
         if !cfg!(target_arch = "x86_64") {
-            return refuse("guests run the host's programs, and are x86-64 machines".to_owned());
+            return refuse(
+                "a guest requires an x86-64 host, because it is an x86-64 machine and runs \
+                 programs of the host"
+                    .to_owned(),
+            );
         }
         if !rustix::process::geteuid().is_root() {
             return refuse(
-                "sharing the host's files with a guest (virtiofsd) needs root; use sudo".to_owned(),
+                "sharing the files of the host with a guest (virtiofsd) requires root; use sudo"
+                    .to_owned(),
             );
         }
         Ok(())
@@ -312,7 +317,8 @@ fn absolute(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, LabError> {
 
 /// The path of this program for the guest's kernel.
 fn own_program() -> Result<PathBuf, LabError> {
-    let path = std::env::current_exe().map_err(LabError::io("finding this program"))?;
+    let path =
+        std::env::current_exe().map_err(LabError::io("finding the executable of the lab"))?;
     match path
         .to_str()
         .is_some_and(|path| !path.contains(char::is_whitespace))

@@ -28,12 +28,15 @@ fn rejects_invalid_requests_with_name() {
         (&["--topology", "package:1 die:2 l3:2 core:2"], "die:4"),
         (&["--kernel", "seven"], "--kernel seven"),
         (&["--virtual-time=3"], "cannot take 3 ns"),
-        (&["--memory", "64"], "64 MiB are too little"),
+        (&["--memory", "64"], "64 MiB of memory"),
         (&["--cpus-off", "8-9"], "CPUs 8-9 cannot be off"),
         (&["--cpus-off", "0"], "CPU 0"),
         (&["--cpus-off", "x"], "'x'"),
         (&["--writable", "/no/such/dir"], "/no/such/dir"),
-        (&["--scratch", "/etc/passwd"], "/etc/passwd is no directory"),
+        (
+            &["--scratch", "/etc/passwd"],
+            "/etc/passwd is not a directory",
+        ),
         (&["--env", "=x"], "NAME=VALUE"),
     ] {
         let output = lab(&[options, &["--", "true"]].concat());
@@ -45,7 +48,7 @@ fn rejects_invalid_requests_with_name() {
     assert_eq!(
         lab(&["--cpus-off", "1"]).status.code(),
         Some(125),
-        "no command"
+        "a command is missing"
     );
 }
 

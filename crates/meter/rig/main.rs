@@ -35,7 +35,7 @@ fn run(args: &[&str]) -> std::io::Result<()> {
         ["send", count, bytes] => net::send(number(count), number(bytes)),
         ["datagrams", count] => net::datagrams(number(count)),
         ["flock", file] => held::hold_lock(file),
-        _ => Err(std::io::Error::other("no such program")),
+        _ => Err(std::io::Error::other("the test rig has no such program")),
     }
 }
 

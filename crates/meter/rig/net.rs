@@ -74,7 +74,7 @@ pub fn send(count: u64, bytes: u64) -> io::Result<()> {
     drop(stream);
     let received = far
         .join()
-        .map_err(|_| io::Error::other("the far end died"))??;
+        .map_err(|_| io::Error::other("the process at the far end of the link died"))??;
     let index = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     assert!(index.contains("near"));
     // SAFETY: the name is a C string.

@@ -17,7 +17,7 @@ pub enum MeterError {
         source: io::Error,
     },
     /// The file was read, but has another format.
-    #[error("{}: expected {expected}", path.display())]
+    #[error("the file {} has an unexpected format; expected {expected}", path.display())]
     Malformed {
         /// Path of the file.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum MeterError {
         expected: &'static str,
     },
     /// The kernel refused a BPF operation.
-    #[error("{doing}: {source}; metering by BPF needs root or CAP_BPF and CAP_PERFMON")]
+    #[error("{doing}: {source}; metering by BPF requires root, or CAP_BPF and CAP_PERFMON")]
     Bpf {
         /// The BPF operation.
         doing: String,
@@ -34,7 +34,8 @@ pub enum MeterError {
     },
     /// The cgroup is deeper than the BPF programs search.
     #[error(
-        "{} is {level} levels below the root, more than {most}: use a cgroup nearer to the root",
+        "the cgroup {} is {level} levels below the root, but at most {most} are supported: use a \
+         cgroup nearer to the root",
         path.display()
     )]
     TooDeep {

@@ -111,12 +111,13 @@ impl Fallback {
         [
             self.why.as_str(),
             "processes that start and end between two samples count as foreground, unless they \
-             are in a background program's cgroup",
-            "wait time is that of each process's first thread only",
-            "the disk that a background program uses is guessed from how busy disks are, and \
-             its interface is unknown: all network use counts as foreground",
-            "contention between foreground and background is only detected by sampling, \
-             without notification",
+             are in the cgroup of a background program",
+            "the time that threads wait for CPUs is measured for the first thread of each \
+             process only",
+            "the disk that a background program uses is guessed by the load of the disks; its \
+             network interface is unknown, so all network use counts as foreground",
+            "contention between foreground and background is detected only at the next sample, \
+             not at once",
         ]
         .map(str::to_owned)
         .to_vec()
@@ -460,7 +461,7 @@ fn add(total: &mut u64, more: u64) {
 
 fn cgroup_run_ns(cgroup: &Path) -> Result<u64, MeterError> {
     let usage = |text: &str| text::keyed(text, "usage_usec")?.checked_mul(1000);
-    text::parse(&cgroup.join("cpu.stat"), "a cgroup's CPU time", usage)
+    text::parse(&cgroup.join("cpu.stat"), "the CPU time of a cgroup", usage)
 }
 
 fn sectors_of(io: &str) -> Option<u64> {

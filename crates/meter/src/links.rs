@@ -74,7 +74,10 @@ impl KnownLinks {
             let name = format!("{} of network {}", interface.index, interface.netns);
             names.insert(*id, name);
         }
-        names.insert(UNKNOWN, "an unknown route".to_owned());
+        names.insert(
+            UNKNOWN,
+            "a network interface of an unknown route".to_owned(),
+        );
         names
     }
 }

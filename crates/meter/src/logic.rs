@@ -219,7 +219,7 @@ fn recent_use_tolerates_clock_differences_between_cpus() {
     // SAFETY: takes numbers only.
     let is_recent = |before, now| unsafe { logic_is_recent(before, now, 100) };
     assert!(is_recent(1000, 1099) && !is_recent(1000, 1100));
-    assert!(is_recent(1000, 990), "the other CPU's clock is ahead");
+    assert!(is_recent(1000, 990), "the clock of the other CPU is ahead");
 }
 
 proptest! {

@@ -477,9 +477,11 @@ impl Observer {
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons: Vec<String> = self.errors.iter().cloned().collect();
         let kinds = [
-            "threads were not counted: the kernel had no memory for their counters",
-            "uses of disks or interfaces were not counted: there are too many devices",
-            "processes were counted as foreground: a program has more processes than can be listed",
+            "threads were not counted, because the kernel had no memory for their counters",
+            "uses of disks or network interfaces were not counted, because the machine has too \
+             many devices",
+            "background processes were counted as foreground, because a program has more \
+             processes than the meter can list",
         ];
         let lost = self.kernel.losses().into_iter().zip(kinds);
         reasons.extend(
@@ -488,28 +490,34 @@ impl Observer {
         );
         let missing = &self.kernel.loaded.missing;
         reasons.extend(missing.iter().map(|point| {
-            format!("use of the network is counted in part: this kernel has no trace point {point}")
+            format!(
+                "use of the network is counted only in part, because this kernel has no trace \
+                 point {point}"
+            )
         }));
         if !self.scans_all_queues() {
             let why = match &self.kernel.loaded.scan_refused {
                 Some(refused) => {
-                    format!("this kernel refuses the scan, as kernels before 5.17 do ({refused})")
+                    format!(
+                        "this kernel rejects the scan of run queues, as kernels before 5.17 do \
+                         ({refused})"
+                    )
                 }
                 None => format!(
-                    "only the run queues of {} of {} CPUs are known",
+                    "the run queues of only {} of {} CPUs are known",
                     self.rq_scan.queues, self.cpus
                 ),
             };
             reasons.push(format!(
-                "foreground threads that share one CPU while background work has another are \
-                 detected late: {why}"
+                "Usher detects late that foreground threads share one CPU while background work \
+                 uses another: {why}"
             ));
         }
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));
         if pids.is_ok_and(|pids| pids.ino() != INITIAL_PIDS) {
             reasons.push(
-                "processes are numbered by a container: a program without a cgroup of its own \
-                 cannot be distinguished from foreground work"
+                "in this PID namespace, a background program without a cgroup of its own cannot \
+                 be distinguished from foreground work"
                     .to_owned(),
             );
         }

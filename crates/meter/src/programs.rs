@@ -100,11 +100,11 @@ impl LoadedPrograms {
     fn start_rq_scan(&mut self) -> Result<(), String> {
         let mut programs = self.object.progs_mut();
         let Some(start) = programs.find(|program| program.name() == START_SCAN) else {
-            return Err(format!("there is no program {START_SCAN}"));
+            return Err(format!("the BPF object has no program {START_SCAN}"));
         };
         match start.test_run(ProgramInput::default()) {
             Ok(run) if run.return_value == 0 => Ok(()),
-            Ok(_) => Err("its timer cannot be started".to_owned()),
+            Ok(_) => Err("the timer of the scan cannot be started".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -131,9 +131,11 @@ impl LoadedPrograms {
         let found = self.object.maps().find(|map| map.name() == name);
         let Some(map) = found else {
             let error = libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
-            return Err(MeterError::bpf(format!("finding the map {name}"))(error));
+            return Err(MeterError::bpf(format!("finding the BPF map {name}"))(
+                error,
+            ));
         };
-        MapHandle::try_from(&map).map_err(MeterError::bpf(format!("opening the map {name}")))
+        MapHandle::try_from(&map).map_err(MeterError::bpf(format!("opening the BPF map {name}")))
     }
 
     /// The cost of each program.
@@ -280,7 +282,7 @@ impl KernelMeter {
         kernel.count_threads()?;
         // The iterator has stored the pid of this process in the configuration.
         let known = kernel.config_map.lookup(&ONLY, MapFlags::ANY);
-        let known = known.map_err(MeterError::bpf("reading the map config_map"))?;
+        let known = known.map_err(MeterError::bpf("reading the BPF map config_map"))?;
         kernel.config.own_tgid = BpfConfig::read(&known.unwrap_or_default()).own_tgid;
         Ok(kernel)
     }
@@ -351,7 +353,7 @@ impl KernelMeter {
     /// The state of the run-queue scan.
     pub fn rq_scan(&self) -> Result<RqScan, MeterError> {
         let scan = self.rq_scan.lookup(&ONLY, MapFlags::ANY);
-        let scan = scan.map_err(MeterError::bpf("reading the map rq_scans"))?;
+        let scan = scan.map_err(MeterError::bpf("reading the BPF map rq_scans"))?;
         Ok(scan.map_or(RqScan::default(), |bytes| RqScan::read(&bytes)))
     }
 
@@ -365,7 +367,7 @@ impl KernelMeter {
 }
 
 fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), MeterError> {
-    let doing = || format!("writing the map {}", map.name().to_string_lossy());
+    let doing = || format!("writing the BPF map {}", map.name().to_string_lossy());
     map.update(key, value, MapFlags::ANY)
         .map_err(|error| MeterError::bpf(doing())(error))
 }

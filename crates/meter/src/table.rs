@@ -36,7 +36,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
         let value_bytes = map.value_size() as usize;
         if (map.key_size() as usize, value_bytes) != (K::BYTES, V::BYTES) {
             let name = map.name().to_string_lossy();
-            let doing = format!("comparing the sizes of the map {name} with the meter's");
+            let doing = format!("comparing the entry sizes of the BPF map {name} with the meter's");
             let error = libbpf_rs::Error::from_raw_os_error(libc::EINVAL);
             return Err(MeterError::bpf(doing)(error));
         }
@@ -142,7 +142,7 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
             error if error == -libc::ENOENT => Ok((count as usize, None)),
             error => {
                 let error = libbpf_rs::Error::from_raw_os_error(-error);
-                let doing = format!("reading the map {}", self.map.name().to_string_lossy());
+                let doing = format!("reading the BPF map {}", self.map.name().to_string_lossy());
                 Err(MeterError::bpf(doing)(error))
             }
         }

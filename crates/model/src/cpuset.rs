@@ -234,7 +234,7 @@ impl FromStr for CpuSet {
                 parse_cpu(last).map_err(error)?,
             );
             if last < first {
-                return Err(error(format!("the range {part} runs backwards")));
+                return Err(error(format!("the range {part} ends below its start")));
             }
             set.extend(first..=last);
         }
@@ -249,7 +249,9 @@ fn parse_cpu(text: &str) -> Result<CpuId, String> {
         .map_err(|_| format!("'{text}' is not a CPU number"))?;
     match cpu <= CPU_ID_MAX {
         true => Ok(cpu),
-        false => Err(format!("CPU {cpu} is beyond {CPU_ID_MAX}")),
+        false => Err(format!(
+            "the CPU number {cpu} exceeds the maximum of {CPU_ID_MAX}"
+        )),
     }
 }
 
@@ -276,11 +278,14 @@ mod tests {
     #[test]
     fn the_error_names_the_fault_in_a_list() {
         for (list, reason) in [
-            ("4-2", "the range 4-2 runs backwards"),
+            ("4-2", "the range 4-2 ends below its start"),
             ("a", "'a' is not a CPU number"),
             ("0,,2", "'' is not a CPU number"),
             ("1-", "'' is not a CPU number"),
-            ("99999999", "CPU 99999999 is beyond 65535"),
+            (
+                "99999999",
+                "the CPU number 99999999 exceeds the maximum of 65535",
+            ),
         ] {
             assert_eq!(list.parse::<CpuSet>().unwrap_err().reason, reason);
         }

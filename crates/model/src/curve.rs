@@ -45,7 +45,7 @@ pub enum CurveError {
     #[error("a curve needs at least one point")]
     Empty,
     /// A core count that is not a positive number.
-    #[error("a curve's core count must be a positive number, not {0}")]
+    #[error("the number of cores of a point must be positive, not {0}")]
     Cores(f64),
     /// A rate that is not a positive number.
     #[error("progress at {cores} cores must be a positive number, not {rate}")]
@@ -56,10 +56,10 @@ pub enum CurveError {
         rate: f64,
     },
     /// Two points at one core count.
-    #[error("two points at {0} cores")]
+    #[error("the curve has two points at {0} cores")]
     Twice(f64),
     /// An error or a CPU count that is negative or not a number.
-    #[error("the error and the busy CPUs at {0} cores must be zero or more")]
+    #[error("the relative error and the number of busy CPUs at {0} cores must not be negative")]
     Attribute(f64),
 }
 

@@ -44,7 +44,7 @@ impl TryFrom<String> for DiskId {
                 minor: minor.parse().ok()?,
             })
         });
-        numbers.ok_or_else(|| format!("'{text}' is not a disk number: expected MAJOR:MINOR"))
+        numbers.ok_or_else(|| format!("'{text}' is not a disk number of the form MAJOR:MINOR"))
     }
 }
 

@@ -27,7 +27,9 @@ pub fn nesting_error(toml: &str) -> Option<&'static str> {
             _ => {}
         }
         if open.len() > DEPTH_MAX {
-            return Some("more than 64 brackets are open: close arrays and inline tables");
+            return Some(
+                "the text nests more than 64 brackets: close the arrays and inline tables",
+            );
         }
     }
     None

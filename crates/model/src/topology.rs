@@ -108,7 +108,7 @@ pub struct Topology {
 
 /// An inconsistency in a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("topology '{name}': {reason}")]
+#[error("the topology '{name}' is invalid: {reason}")]
 pub struct InconsistentTopology {
     /// [`Topology::name`].
     pub name: String,
@@ -167,7 +167,7 @@ impl Topology {
         let kept = self.all_cpus().and(allowed);
         if kept.is_empty() {
             let reason = format!(
-                "none of its CPUs {} may be used (allowed: {allowed})",
+                "none of the machine's CPUs {} may be used (allowed: {allowed})",
                 self.all_cpus()
             );
             return Err(InconsistentTopology {
@@ -196,10 +196,12 @@ impl Topology {
     fn inconsistency(&self) -> Option<String> {
         let all = self.all_cpus();
         if all.is_empty() {
-            return Some("it has no CPU".to_owned());
+            return Some("the machine has no CPU".to_owned());
         }
         if all.len() != self.cpus.len() || !self.cpus.is_sorted_by_key(|cpu| cpu.os) {
-            return Some("its CPUs are not in rising order, each once".to_owned());
+            return Some(
+                "the CPUs of the machine are not listed in rising order, each once".to_owned(),
+            );
         }
         let levels = [
             (
@@ -211,7 +213,9 @@ impl Topology {
         ];
         for (level, parts) in levels {
             if !partitions(&all, &parts) {
-                return Some(format!("its {level} do not hold every CPU exactly once"));
+                return Some(format!(
+                    "the {level} of the machine do not contain every CPU exactly once"
+                ));
             }
         }
         if let Some(core) = self
@@ -220,7 +224,8 @@ impl Topology {
             .find(|c| !(c.capacity > 0.0 && c.capacity <= 1.0))
         {
             return Some(format!(
-                "the core with CPUs {} has capacity {}",
+                "the core with CPUs {} has capacity {}, but capacities are greater than 0 and at \
+                 most 1",
                 core.cpus, core.capacity
             ));
         }
@@ -235,7 +240,10 @@ impl Topology {
                 .is_none_or(|core| !core.cpus.contains(c.os))
         });
         if let Some(cpu) = cpu {
-            return Some(format!("CPU {} is not in its core", cpu.os));
+            return Some(format!(
+                "CPU {} names a core that does not contain it",
+                cpu.os
+            ));
         }
         for (id, core) in self.cores.iter().enumerate() {
             if self
@@ -243,7 +251,7 @@ impl Topology {
                 .get(core.domain)
                 .is_none_or(|domain| !domain.cores.contains(&id))
             {
-                return Some(format!("core {id} is not in its domain"));
+                return Some(format!("core {id} names a domain that does not contain it"));
             }
         }
         for (id, domain) in self.domains.iter().enumerate() {
@@ -252,7 +260,9 @@ impl Topology {
                 .get(domain.package)
                 .is_none_or(|package| !package.domains.contains(&id))
             {
-                return Some(format!("domain {id} is not in its package"));
+                return Some(format!(
+                    "domain {id} names a package that does not contain it"
+                ));
             }
             if domain.nodes.iter().any(|&node| node >= self.nodes.len()) {
                 return Some(format!(

@@ -27,12 +27,24 @@ struct Case {
 
 const CASES: [Case; 7] = [
     case("fast disk", DISK, 200_000, 1, 0.0),
-    case("fast disk, depth 8", DISK, 200_000, 8, 0.0),
+    case("fast disk with queue depth 8", DISK, 200_000, 8, 0.0),
     case("slow disk", DISK, 8 * MS, 1, 0.0),
-    case("slow disk, depth 8", DISK, 8 * MS, 8, 0.0),
-    case("link, 5 ms queue", LINK, 100_000, 50, 0.0),
-    case("CPU, leak 0.5 %", Resource::Cpu, 0, 2, 0.005),
-    case("CPU, leak 50 %", Resource::Cpu, 0, 2, 0.5),
+    case("slow disk with queue depth 8", DISK, 8 * MS, 8, 0.0),
+    case("link with a queue of 5 ms", LINK, 100_000, 50, 0.0),
+    case(
+        "CPU, 0.5 % of foreground time leaks",
+        Resource::Cpu,
+        0,
+        2,
+        0.005,
+    ),
+    case(
+        "CPU, 50 % of foreground time leaks",
+        Resource::Cpu,
+        0,
+        2,
+        0.5,
+    ),
 ];
 
 const fn case(
@@ -84,7 +96,8 @@ fn main() {
     let mut all = Regulation::ALL.into_iter();
     let regulation = all.find(|r| r.name() == named).unwrap_or_default();
     println!(
-        "{}: FG delay % / BG % of idle / stops per second / samples per second",
+        "{}: delay of the foreground in % / share of the idle time that background work uses in \
+         % / stops per second / samples per second",
         regulation.name()
     );
     let periods = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];

@@ -132,7 +132,11 @@ impl Casas {
                 let (program, points) = (trial.program, std::mem::take(&mut trial.points));
                 self.trial = None;
                 let curve = Curve::new(points).ok();
-                self.learn(program, curve, "its trial gave no progress figure");
+                self.learn(
+                    program,
+                    curve,
+                    "the trial of the program measured no progress",
+                );
                 learnt = true;
             }
         }
@@ -158,7 +162,8 @@ impl Casas {
                 self.learn(
                     program,
                     profile,
-                    "its progress cannot be measured and the store has no profile",
+                    "the program's progress cannot be measured, and the profile store has no \
+                     profile of it",
                 );
                 learnt = true;
             }
@@ -168,7 +173,7 @@ impl Casas {
 
     fn learn(&mut self, program: ProgramId, curve: Option<Curve>, reason: &str) {
         let curve = curve.unwrap_or_else(|| {
-            let text = format!("taken to scale perfectly: {reason}");
+            let text = format!("Usher assumes that the program scales perfectly: {reason}");
             self.notes.push(Note {
                 program: Some(program),
                 text,
@@ -210,7 +215,7 @@ impl Casas {
             Err(error) => {
                 self.notes.push(Note {
                     program: None,
-                    text: format!("left to the kernel: {error}"),
+                    text: format!("no seats, all programs share all CPUs: {error}"),
                 });
                 shared_plan(&self.topology, self.programs.keys())
             }

@@ -55,10 +55,10 @@ pub struct ProgramOutput {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanFileError {
     /// The input is not JSON.
-    #[error("reading the programs: {0}")]
+    #[error("invalid description of the programs: {0}")]
     Syntax(String),
     /// The input has the wrong structure.
-    #[error("reading the programs: {0}")]
+    #[error("invalid description of the programs: {0}")]
     Top(String),
     /// A field of one program is unknown, missing or invalid.
     #[error("program '{program}', \"{field}\": {reason}")]

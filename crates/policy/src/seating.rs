@@ -76,7 +76,7 @@ pub enum SeatingError {
         weight: f64,
     },
     /// Two requests have the same id.
-    #[error("'{first}' and '{second}' have the same number {id}")]
+    #[error("the programs '{first}' and '{second}' have the same number {id}")]
     Twice {
         /// The id.
         id: ProgramId,
@@ -86,7 +86,7 @@ pub enum SeatingError {
         second: String,
     },
     /// The machine has no cores.
-    #[error("topology '{machine}' has no core to seat '{name}' on")]
+    #[error("the topology '{machine}' has no core that the program '{name}' may use")]
     NoCore {
         /// The machine's name.
         machine: String,

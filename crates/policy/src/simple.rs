@@ -119,7 +119,7 @@ impl Policy for Equal {
             Err(error) => {
                 let note = Note {
                     program: None,
-                    text: format!("left to the kernel: {error}"),
+                    text: format!("no seats, all programs share all CPUs: {error}"),
                 };
                 Decision {
                     plan: Some(shared_plan(&topology, self.programs.keys())),
@@ -211,7 +211,7 @@ pub(crate) fn linear(topology: &Topology) -> Curve {
         busy_cpus: None,
     };
     // The curve has one point at one or more cores with the same positive rate.
-    Curve::new(vec![point]).expect("a positive point is a curve")
+    Curve::new(vec![point]).expect("a curve of one positive point is valid")
 }
 
 /// Desired CPUs of each program of a plan. A seat of all CPUs is no restriction.

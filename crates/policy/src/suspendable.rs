@@ -74,7 +74,7 @@ impl SuspendablePolicy {
             decision.actions = undone.collect();
             decision.notes.push(Note {
                 program: None,
-                text: format!("no seats are given: {reason}"),
+                text: format!("Usher assigns no CPUs to programs: {reason}"),
             });
         }
         decision

@@ -78,13 +78,13 @@ fn pmu(_roots: &Roots) -> Capability {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let opened = PerfCounters::on_exec(CounterKind::Instructions, own);
     let found = match &opened {
-        Ok(_) => "instructions can be counted".to_owned(),
+        Ok(_) => "hardware counters can count instructions".to_owned(),
         Err(gap) => gap.to_string(),
     };
     let uses = [
-        "programs that report no progress are planned by instructions per second",
-        "programs that report no progress are planned by completed repetitions only, \
-         or by CPU time, which never takes seats away",
+        "Usher measures programs that report no progress by their instructions per second",
+        "Usher measures programs that report no progress only by completed repetitions, or by \
+         CPU time, which never makes a seat smaller",
     ];
     capability("pmu", opened.is_ok(), found, uses)
 }
@@ -117,18 +117,20 @@ fn bpf(roots: &Roots) -> Capability {
     let able = may_load_bpf(roots);
     let found = match (btf, able) {
         (true, true) if is_numbered_by_container(roots) => {
-            "BTF exists, and BPF programs may be loaded; processes are numbered by a container here: \
-             a program without its own cgroup is treated as foreground"
+            "BTF exists, and BPF programs may be loaded; in this PID namespace, background \
+             programs without their own cgroup count as foreground"
         }
-        (true, true) => "BTF exists, and BPF programs may be loaded",
+        (true, true) => "the kernel has BTF, and BPF programs may be loaded",
         (true, false) => {
-            "BTF exists, but loading BPF programs needs root (CAP_BPF and CAP_PERFMON)"
+            "the kernel has BTF, but loading BPF programs requires root (CAP_BPF and CAP_PERFMON)"
         }
         (false, _) => "no /sys/kernel/btf/vmlinux",
     };
     let uses = [
-        "background and foreground work are distinguished for every request and process, within milliseconds",
-        "background and foreground work are distinguished by /proc, ten times a second; the owner of disk requests is guessed",
+        "Usher distinguishes background from foreground work for every request and process, \
+         within milliseconds",
+        "Usher distinguishes background from foreground work by /proc, ten times per second, and \
+         guesses the owner of disk requests",
     ];
     capability("bpf", btf && able, found, uses)
 }
@@ -141,11 +143,11 @@ fn sched_ext(roots: &Roots) -> Capability {
         (Ok(state), _) if !btf => format!("state: {state}, but no /sys/kernel/btf/vmlinux"),
         (Ok(state), Ok(name)) => format!("state: {state}, by the scheduler '{name}'"),
         (Ok(state), Err(_)) => format!("state: {state}"),
-        (Err(_), _) => "not in this kernel".to_owned(),
+        (Err(_), _) => "this kernel lacks sched_ext".to_owned(),
     };
     let uses = [
-        "seats can be kept softly by Usher's own scheduler",
-        "seats are kept by affinity masks",
+        "Usher's own scheduler can give soft seats, whose idle CPUs are lent at once",
+        "Usher gives seats by affinity masks",
     ];
     capability("sched_ext", dir.exists() && btf, found, uses)
 }
@@ -180,12 +182,13 @@ fn cgroup_v2(roots: &Roots) -> Capability {
         Some(dir) if writable(dir) => (true, format!("{dir}, writable")),
         Some(dir) => (
             false,
-            format!("{dir}, not writable: a delegated scope is needed"),
+            format!("{dir}, not writable; give Usher a delegated systemd scope"),
         ),
     };
     let uses = [
-        "programs are tracked, frozen and accounted as a whole",
-        "programs are tracked by process numbers: CPU time of orphans is lost in part",
+        "Usher tracks, freezes and accounts the processes of a program together",
+        "Usher tracks programs by their pids, and misses part of the CPU time of orphaned \
+         processes",
     ];
     capability("cgroup-v2", available, found, uses)
 }
@@ -195,12 +198,12 @@ fn resctrl(roots: &Roots) -> Capability {
     let mounted = dir.join("schemata").exists();
     let found = match (mounted, dir.exists()) {
         (true, _) => "mounted",
-        (false, true) => "in the kernel, not mounted",
-        (false, false) => "not in this kernel or processor",
+        (false, true) => "supported by the kernel, but not mounted",
+        (false, false) => "not supported by this kernel or processor",
     };
     let uses = [
-        "the share of a cache that a program fills can be limited",
-        "programs that compete for a cache are seated apart",
+        "Usher can limit the share of a cache that a program fills",
+        "Usher gives programs that compete for a cache seats in different caches",
     ];
     capability("resctrl", mounted, found, uses)
 }
@@ -208,12 +211,15 @@ fn resctrl(roots: &Roots) -> Capability {
 fn psi(roots: &Roots) -> Capability {
     let read = pressure(&roots.proc, "cpu");
     let found = match &read {
-        Some(p) => format!("CPU pressure {:.1} % over ten seconds", 100.0 * p.some_10s),
+        Some(p) => format!(
+            "CPU pressure {:.1} % in the last ten seconds",
+            100.0 * p.some_10s
+        ),
         None => "no /proc/pressure".to_owned(),
     };
     let uses = [
-        "programs that wait for CPUs are detected at once",
-        "programs that wait for CPUs are detected by their runnable threads",
+        "Usher detects immediately that a program waits for CPUs",
+        "Usher detects that a program waits for CPUs by its runnable threads",
     ];
     capability("psi", read.is_some(), found, uses)
 }
@@ -233,13 +239,14 @@ fn cpu_idle(roots: &Roots) -> Capability {
         file::read(&control).is_ok_and(|list| list.split_whitespace().any(|name| name == "cpu"))
     });
     let (there, found) = match (&v1, &v2) {
-        (_, Some(dir)) => (true, format!("by cgroup v2 at {dir}")),
-        (Some(dir), None) => (true, format!("by cgroup v1 at {dir}")),
+        (_, Some(dir)) => (true, format!("cpu controller of cgroup v2 at {dir}")),
+        (Some(dir), None) => (true, format!("cpu controller of cgroup v1 at {dir}")),
         (None, None) => (false, "no cpu controller".to_owned()),
     };
     let uses = [
-        "background work in its own cgroup yields a CPU at once to any other work",
-        "background work is demoted per thread, and by its autogroup if it has its own session",
+        "background work in its own cgroup yields a CPU immediately to any other work",
+        "Usher lowers the priority of each thread of background work, and of its autogroup if \
+         the program has its own session",
     ];
     capability("cpu.idle", there, found, uses)
 }
@@ -249,8 +256,8 @@ fn autogroup(roots: &Roots) -> Capability {
     let on = file::read(&path).is_ok_and(|text| text.trim() == "1");
     let found = if on { "on" } else { "off" };
     let uses = [
-        "nice and SCHED_IDLE have no effect across sessions: cgroups are used instead",
-        "nice and SCHED_IDLE work across sessions",
+        "nice and SCHED_IDLE have no effect between sessions, so Usher uses cgroups",
+        "nice and SCHED_IDLE have effect between sessions",
     ];
     capability("autogroup", on, found, uses)
 }
@@ -260,10 +267,10 @@ fn steal(roots: &Roots) -> Capability {
     let all = file::parse(&path, "the machine's stat", text::machine_stat);
     let ticks = all.map(|(all, _)| all).unwrap_or_default();
     let percent = 100.0 * ticks.steal as f64 / (ticks.steal + ticks.busy).max(1) as f64;
-    let found = format!("{percent:.2} % of the CPU time wanted since boot");
+    let found = format!("{percent:.2} % of the demanded CPU time since boot");
     let uses = [
-        "this is a virtual machine with neighbours: measured rates are noisier",
-        "no correction is needed",
+        "other virtual machines use the same CPUs, so measured rates are noisier",
+        "measured rates need no correction",
     ];
     capability("steal", ticks.steal > 0, found, uses)
 }
@@ -272,13 +279,13 @@ fn cores(roots: &Roots) -> Capability {
     let capacities = cpu_capacities(roots);
     let unequal = capacities.iter().any(|c| Some(c) != capacities.first());
     let found = match (capacities.is_empty(), unequal) {
-        (true, _) => "the kernel reports no capacities: all cores are equal".to_owned(),
-        (false, true) => "cores of different kinds".to_owned(),
+        (true, _) => "the kernel reports no capacities, so all cores count as equal".to_owned(),
+        (false, true) => "cores of different capacities".to_owned(),
         (false, false) => "all cores are equal".to_owned(),
     };
     let uses = [
-        "cores are counted by their capacity",
-        "each core counts as one",
+        "Usher counts each core by its capacity",
+        "Usher counts each core as one",
     ];
     capability("hybrid-cores", unequal, found, uses)
 }
@@ -310,8 +317,8 @@ fn allowed(roots: &Roots) -> Capability {
         Err(error) => (error.to_string(), false),
     };
     let uses = [
-        "every online CPU is usable",
-        "only the CPUs that this container or session may use are planned",
+        "Usher may use every online CPU",
+        "Usher uses only the CPUs that this container or session may use",
     ];
     capability("all-cpus", all, found, uses)
 }
@@ -409,8 +416,11 @@ mod tests {
             assert!(all.get(name).unwrap().available, "{:?}", all.get(name));
         }
         let found = |name: &str| all.get(name).unwrap().found.clone();
-        assert_eq!(found("steal"), "25.00 % of the CPU time wanted since boot");
-        assert_eq!(found("psi"), "CPU pressure 5.0 % over ten seconds");
+        assert_eq!(
+            found("steal"),
+            "25.00 % of the demanded CPU time since boot"
+        );
+        assert_eq!(found("psi"), "CPU pressure 5.0 % in the last ten seconds");
         assert_eq!(found("sched_ext"), "state: disabled");
     }
 
@@ -428,7 +438,10 @@ mod tests {
         assert_eq!(described(&[state, ops]), (false, without.to_owned()));
         let named = "state: enabled, by the scheduler 'bpfland_1.1.4'";
         assert_eq!(described(&[state, ops, btf]), (true, named.to_owned()));
-        assert_eq!(described(&[btf]), (false, "not in this kernel".to_owned()));
+        assert_eq!(
+            described(&[btf]),
+            (false, "this kernel lacks sched_ext".to_owned())
+        );
     }
 
     #[test]

@@ -61,8 +61,8 @@ impl CounterKind {
 pub enum CounterGap {
     /// The machine has no PMU that counts the event, like most virtual machines.
     #[error(
-        "this machine has no '{event}' counter (no PMU): progress comes from \
-         heartbeats, OMPT or repetitions, otherwise from CPU time"
+        "this machine has no hardware counter '{event}' (no PMU): Usher measures progress by \
+         heartbeats, OMPT or repetitions, or else by CPU time"
     )]
     NoPmu {
         /// The event.
@@ -70,8 +70,8 @@ pub enum CounterGap {
     },
     /// The kernel does not permit this user to count the event.
     #[error(
-        "counting '{event}' on process {pid} is not permitted: lower \
-         /proc/sys/kernel/perf_event_paranoid to 2 or give CAP_PERFMON"
+        "counting '{event}' of process {pid} is not permitted: lower \
+         /proc/sys/kernel/perf_event_paranoid to 2, or give Usher CAP_PERFMON"
     )]
     NotPermitted {
         /// The event.
@@ -80,7 +80,9 @@ pub enum CounterGap {
         pid: i32,
     },
     /// The kernel was built without perf events, or a sandbox hides them.
-    #[error("this kernel has no perf events: progress comes from other sources")]
+    #[error(
+        "this kernel has no perf events: Usher measures progress by other sources than instructions"
+    )]
     NoPerfEvents,
     /// The process ended before the event could be opened.
     #[error("process {pid} has ended")]
@@ -89,7 +91,7 @@ pub enum CounterGap {
         pid: i32,
     },
     /// Another error when the event was opened, such as too many open files.
-    #[error("opening the perf event '{event}' on process {pid}: {source}")]
+    #[error("opening the perf event '{event}' of process {pid}: {source}")]
     Refused {
         /// The event.
         event: &'static str,
@@ -239,6 +241,6 @@ mod tests {
         assert!(gap(libc::ENOENT).contains("no PMU"));
         assert!(gap(libc::EACCES).contains("perf_event_paranoid"));
         assert!(gap(libc::ESRCH).contains("process 7 has ended"));
-        assert!(gap(libc::EMFILE).contains("opening the perf event 'instructions' on process 7"));
+        assert!(gap(libc::EMFILE).contains("opening the perf event 'instructions' of process 7"));
     }
 }

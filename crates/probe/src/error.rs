@@ -17,7 +17,7 @@ pub enum ProbeError {
         source: io::Error,
     },
     /// The file was read, but has another format.
-    #[error("{}: expected {expected}", path.display())]
+    #[error("the file {} has an unexpected format; expected {expected}", path.display())]
     Malformed {
         /// Path of the file.
         path: PathBuf,

@@ -164,7 +164,9 @@ fn executable(path: &Path) -> Result<String, ProbeError> {
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = open.open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(std::io::Error::other("it is not a regular file")));
+        return Err(failed(std::io::Error::other(
+            "the executable is not a regular file",
+        )));
     }
     Ok(match build_id(&file) {
         Some(id) => format!("build-id:{}", hex(&id)),

@@ -205,7 +205,10 @@ mod tests {
         let (dir, roots) = machine(&[("proc/stat", "garbage")]);
         let error = MachineProbe::new(&roots).sample().unwrap_err().to_string();
         let path = dir.path().join("proc/stat");
-        let expected = format!("{}: expected the machine's stat", path.display());
+        let expected = format!(
+            "the file {} has an unexpected format; expected the machine's stat",
+            path.display()
+        );
         assert_eq!(error, expected);
     }
 }

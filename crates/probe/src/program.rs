@@ -334,8 +334,9 @@ impl ProgramProbe {
             Ok((work, _)) => Some((work as f64, ProgressSource::Heartbeat)),
             Err(error) => {
                 self.heartbeat = None;
-                self.warnings
-                    .push(format!("{error}; the page is ignored from now on"));
+                self.warnings.push(format!(
+                    "{error}; Usher ignores the heartbeat page of this program from now on"
+                ));
                 None
             }
         }

@@ -192,7 +192,7 @@ impl SpinDetector {
         match WaitSampler::start(busy) {
             Ok(sampler) => self.sampler = Some(sampler),
             Err(gap) => {
-                let text = format!("threads that spin in MPI or OpenMP cannot be detected: {gap}");
+                let text = format!("Usher cannot detect threads that spin in MPI or OpenMP: {gap}");
                 self.warning = Some(text);
                 self.cannot_sample = true;
             }

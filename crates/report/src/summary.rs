@@ -141,11 +141,11 @@ fn best(mix: &MixResult) -> Option<(&PolicyResult, Estimate)> {
 
 fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
     let Some((best, ratio)) = best(mix) else {
-        return format!("Nothing could be compared with {}.", baseline.label);
+        return format!("No policy could be compared with {}.", baseline.label);
     };
     let antt_of = |policy| text::number(antt(mix, policy).map(|e| e.value), 2);
     let figures = format!(
-        "ANTT {} against {}, {}{}",
+        "an ANTT of {} against {}, {}{}",
         antt_of(best),
         antt_of(baseline),
         text::change(ratio.value),
@@ -158,22 +158,22 @@ fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
         } else {
             "is ahead of"
         };
-        format!("{name} {verb} {base}: {figures}.")
+        format!("{name} {verb} {base}, with {figures}.")
     } else if ratio.is_above(1.0) {
         let verb = if ratio.reaches_level() { "is" } else { "seems" };
-        format!("{base} {verb} best: the next, {name}, has {figures}.")
+        format!("{base} {verb} the best policy; the next best, {name}, has {figures}.")
     } else if ratio.high.is_some() {
-        format!("No policy is measurably better than {base}; {name} is closest: {figures}.")
+        format!("No policy is measurably better than {base}; the closest, {name}, has {figures}.")
     } else if !mix.simulated {
-        format!("Too few rounds for a conclusion; {name} has {figures}.")
+        format!("There are too few rounds for a conclusion; {name} has {figures}.")
     } else if best.abstentions() == best.rounds.len() || is_alike(ratio.value) {
-        format!("{name} and {base} come out alike: {figures}.")
+        format!("{name} and {base} are equally good; {name} has {figures}.")
     } else if ratio.value < 1.0 {
         // A simulation with one seed has no interval, so the sentence states the figures without a
         // level.
-        format!("{name} comes out ahead of {base}: {figures}.")
+        format!("{name} is better than {base}, with {figures}.")
     } else {
-        format!("{base} comes out best: the next, {name}, has {figures}.")
+        format!("{base} is the best policy; the next best, {name}, has {figures}.")
     }
 }
 
@@ -201,11 +201,11 @@ fn without_baseline(mix: &MixResult) -> String {
         .filter_map(|p| Some((p, antt(mix, p)?.value)));
     match known.min_by(|a, b| a.1.total_cmp(&b.1)) {
         Some((best, antt)) => format!(
-            "{} has the lowest ANTT, {}; there was no baseline to compare with.",
+            "{} has the lowest ANTT, {}; the mix has no baseline to compare it with.",
             best.label,
             text::number(antt, 2)
         ),
-        None => "No policy has an ANTT: no round in which every program finished.".to_owned(),
+        None => "No policy has an ANTT, because in no round every program finished.".to_owned(),
     }
 }
 
@@ -227,7 +227,7 @@ fn too_short(mix: &MixResult) -> Option<String> {
         _ => ("take", "they are"),
     };
     Some(format!(
-        "{} {take} less than {}\u{a0}s alone: {they} too short to compare.",
+        "{} {take} less than {}\u{a0}s alone; {they} too short to compare.",
         text::list(&short),
         text::short(COMPARABLE_SECONDS_MIN, 2)
     ))
@@ -238,7 +238,8 @@ pub fn too_short_note(curve: &Curve) -> Option<String> {
     let best = curve.points().iter().map(|p| p.rate).fold(0.0, f64::max);
     (best * COMPARABLE_SECONDS_MIN > 1.0).then(|| {
         format!(
-            "it takes less than {}\u{a0}s, which is too short to determine how it scales: give it more work",
+            "the program takes less than {}\u{a0}s, which is too short to determine how it \
+             scales: give it more work",
             text::short(COMPARABLE_SECONDS_MIN, 2)
         )
     })
@@ -251,7 +252,8 @@ fn few_rounds(mix: &MixResult) -> Option<String> {
         .contains(&least)
         .then(|| {
             format!(
-                "With {} an interval is about the observed range and contains the true value less often than 95 %; {} are needed for that.",
+                "With only {}, an interval is about the observed range and contains the true \
+                 value with less than 95 % probability; 95 % require {} rounds.",
                 text::count(least, "round"),
                 stats::LEVEL_PAIRS
             )
@@ -261,7 +263,7 @@ fn few_rounds(mix: &MixResult) -> Option<String> {
 fn noise(mix: &MixResult) -> Option<String> {
     let band = aa_band(mix)?;
     Some(format!(
-        "Noise: two equal rounds of {} differ by up to {} (A/A, {}).",
+        "Noise: two rounds of the same policy, {}, differ by up to {} (A/A comparison, {}).",
         mix.baseline()?.label,
         text::change(band.high).trim_start_matches('+'),
         text::count(band.pairs, "pair")
@@ -272,7 +274,7 @@ fn noise(mix: &MixResult) -> Option<String> {
 fn abstentions(mix: &MixResult) -> Vec<String> {
     let remarks: Vec<String> = mix.policies.iter().filter_map(abstention).collect();
     match remarks.is_empty() && mix.policies.iter().any(|p| p.role == PolicyRole::Candidate) {
-        true => vec!["No policy abstained: each acted in every round.".to_owned()],
+        true => vec!["Every policy gave seats in every round.".to_owned()],
         false => remarks,
     }
 }
@@ -291,15 +293,18 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
         false => format!("{times} of {}", text::count(policy.rounds.len(), "round")),
     };
     Some(format!(
-        "{} left the programs to the kernel in {rounds}: {}.",
+        "{} gave no seats in {rounds}: {}.",
         policy.label,
-        because.map_or("it gave no reason", reason_alone)
+        because.map_or("it reported no reason", reason_alone)
     ))
 }
 
 /// Returns a policy's reason without the prefix that repeats the surrounding sentence.
 fn reason_alone(reason: &str) -> &str {
-    let prefixes = ["left to the kernel: ", "everything is left to the kernel: "];
+    let prefixes = [
+        "all programs share all CPUs: ",
+        "no seats, all programs share all CPUs: ",
+    ];
     let mut reasons = prefixes
         .iter()
         .filter_map(|prefix| reason.strip_prefix(prefix));
@@ -318,7 +323,13 @@ fn failures(policy: &PolicyResult) -> Option<String> {
         .into_iter()
         .map(|(name, (times, why))| format!("{name} in {} ({why})", text::count(times, "round")))
         .collect();
-    (!each.is_empty()).then(|| format!("Under {} failed {}.", policy.label, text::list(&each)))
+    (!each.is_empty()).then(|| {
+        format!(
+            "Programs that failed under {}: {}.",
+            policy.label,
+            text::list(&each)
+        )
+    })
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn slice(pid: usize, cpu: u32, span: &SeatSpan) -> Value {
         (SpanMode::InTurn, _) => ("in turn".to_owned(), "turn"),
         (SpanMode::Seated, None) => ("seated".to_owned(), "seat"),
         (SpanMode::Seated, Some(Lender::Program(owner))) => {
-            (format!("borrowed from {owner}"), "loan")
+            (format!("CPUs borrowed from {owner}"), "loan")
         }
         (SpanMode::Seated, Some(Lender::Unowned)) => ("borrowed, unowned".to_owned(), "loan"),
     };

@@ -149,7 +149,7 @@ fn draws_the_seats_of_a_round() {
     none.timeline.clear();
     assert_eq!(
         table::seats(&mix, &none, TerminalStyle::PLAIN),
-        "No seats were recorded.\n"
+        "No seats were recorded for this round.\n"
     );
 }
 
@@ -172,7 +172,7 @@ fn table_of_mixes_ends_with_geometric_mean() {
 fn empty_status_is_stated() {
     assert_eq!(
         table::status(&[], TerminalStyle::PLAIN),
-        "No program is managed."
+        "The daemon manages no program."
     );
     eprintln!("{}", table::status(&status_rows(), TerminalStyle::PLAIN));
 }

@@ -268,7 +268,7 @@ impl HostSched {
         // SAFETY: as above; `places` has `cpus` elements.
         let host = unsafe { host_new(places.as_ptr(), cpus, settings, &variant, seed) };
         let Some(host) = NonNull::new(host) else {
-            unreachable!("host_new gives up where there is no memory");
+            unreachable!("host_new fails if memory is exhausted");
         };
         Self { host, cpus }
     }

@@ -53,13 +53,13 @@ fn hold(mode: &str, command: Vec<String>) -> Result<(), Box<dyn std::error::Erro
         .transpose()?;
     let counter = Counter::start(&machine)?;
     let before = counter.read()?;
-    let (program, rest) = command.split_first().ok_or("a command is required")?;
+    let (program, rest) = command.split_first().ok_or("give a command to run")?;
     let status = Command::new(program).args(rest).status()?;
     let counted = counter.read()?.since(&before);
     println!("{status}; {:?}", kernel.state()?);
     println!("{counted:?}");
     println!(
-        "below ns: half {:?}, 99 % {:?}",
+        "wake-up latency in ns: median below {:?}, 99th percentile below {:?}",
         counted.latency_below_ns(0.5),
         counted.latency_below_ns(0.99)
     );

@@ -84,7 +84,7 @@ fn load(
     }
     ends.sort();
     println!(
-        "programs ended after {:?} to {:?}",
+        "the programs ended after {:?} to {:?}",
         ends.first(),
         ends.last()
     );
@@ -105,7 +105,8 @@ fn nap(naps: usize, units: usize) {
     work.sort();
     let at = |of: &[Duration], percent: usize| of.get(of.len() * percent / 100).copied();
     println!(
-        "the thread that sleeps was late: half {:?}, 99 % {:?}, most {:?}; computed {:?}",
+        "wake-up latency of the sleeping thread: median {:?}, 99th percentile {:?}, maximum \
+         {:?}; its CPU time {:?}",
         at(&late, 50),
         at(&late, 99),
         late.last(),

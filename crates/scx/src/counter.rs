@@ -115,7 +115,10 @@ impl Counter {
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine)?;
         let open = object::open(&OBJECT.0)?;
-        let object = object::load(open, "loading the counter, which requires root")?;
+        let object = object::load(
+            open,
+            "loading the BPF programs that count scheduler events, which requires root",
+        )?;
         object::set_places(&object, &tables)?;
         let sharing = object::map(&object, "sharing", SHARING_BYTES)?;
         let mut all_idle = [0; SHARING_BYTES];
@@ -123,7 +126,9 @@ impl Counter {
         object::set(&sharing, 0, &all_idle)?;
         let links: Result<Vec<Link>, _> = object.progs_mut().map(|p| p.attach()).collect();
         let counter = Self {
-            _links: links.map_err(ScxError::bpf("attaching the counter"))?,
+            _links: links.map_err(ScxError::bpf(
+                "attaching the BPF programs that count scheduler events",
+            ))?,
             counts: object::map(&object, "counts", COUNTS_BYTES)?,
             sharing,
             _object: object,

@@ -29,21 +29,25 @@ pub enum ScxError {
     NotRoot,
     /// The kernel refuses BPF to this process.
     #[error(
-        "the kernel lets this process load no BPF programs ({source}): the scheduler needs CAP_BPF, \
-         CAP_PERFMON and CAP_SYS_ADMIN of the host; start it as root outside of the container"
+        "the kernel does not let this process load BPF programs ({source}): loading a scheduler \
+         requires CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN of the host; run this as root outside \
+         of the container"
     )]
     Forbidden {
         /// The error of `bpf(2)`.
         source: io::Error,
     },
     /// Another scheduler is loaded.
-    #[error("the scheduler '{name}' is loaded: the kernel runs one at a time; stop it first")]
+    #[error(
+        "the scheduler '{name}' is already loaded, and the kernel runs only one at a time: stop \
+         it first"
+    )]
     AlreadyLoaded {
         /// Its name.
         name: String,
     },
     /// The machine exceeds the programs' tables.
-    #[error("CPU {cpu} exceeds the scheduler's tables, which hold {most} CPUs")]
+    #[error("CPU {cpu} is beyond the {most} CPUs that the scheduler supports")]
     TooManyCpus {
         /// First CPU beyond the tables.
         cpu: u32,
@@ -51,7 +55,7 @@ pub enum ScxError {
         most: usize,
     },
     /// A seat cannot be given.
-    #[error("a seat for '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {reason}")]
+    #[error("invalid seat of '{name}' (cgroup {cgroup}) on CPUs '{cpus}': {reason}")]
     InvalidSeat {
         /// Name of the program.
         name: String,
@@ -89,7 +93,10 @@ pub enum ScxError {
         log: String,
     },
     /// A map is missing or has another layout.
-    #[error("the map '{name}' is missing or has another size: another version of usher created it")]
+    #[error(
+        "the BPF map '{name}' is missing or has another size, because another version of usher \
+         created it"
+    )]
     Layout {
         /// Its name.
         name: String,

@@ -96,7 +96,7 @@ pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle
     let mut maps = object.maps();
     let map = maps.find(|map| map.name() == name && map.value_size() as usize == bytes);
     let map = map.ok_or_else(|| ScxError::layout(name))?;
-    MapHandle::try_from(&map).map_err(ScxError::bpf(format!("opening the map '{name}'")))
+    MapHandle::try_from(&map).map_err(ScxError::bpf(format!("opening the BPF map '{name}'")))
 }
 
 /// Returns the map with this name, to be attached.
@@ -113,7 +113,7 @@ pub(crate) fn map_mut<'a>(object: &'a mut Object, name: &str) -> Result<MapMut<'
 /// # Errors
 /// The kernel returned an error.
 pub(crate) fn set(map: &MapHandle, key: u32, value: &[u8]) -> Result<(), ScxError> {
-    let doing = || format!("writing the map '{}'", map.name().to_string_lossy());
+    let doing = || format!("writing the BPF map '{}'", map.name().to_string_lossy());
     let written = map.update(&key.to_ne_bytes(), value, MapFlags::ANY);
     written.map_err(|error| ScxError::bpf(doing())(error))
 }
@@ -125,7 +125,7 @@ pub(crate) fn set(map: &MapHandle, key: u32, value: &[u8]) -> Result<(), ScxErro
 pub(crate) fn get(map: &MapHandle) -> Result<Vec<u8>, ScxError> {
     let name = map.name().to_string_lossy().into_owned();
     let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
-    let value = value.map_err(ScxError::bpf(format!("reading the map '{name}'")))?;
+    let value = value.map_err(ScxError::bpf(format!("reading the BPF map '{name}'")))?;
     value.ok_or_else(|| ScxError::layout(&name))
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn get(map: &MapHandle) -> Result<Vec<u8>, ScxError> {
 pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
     let name = map.name().to_string_lossy().into_owned();
     let values = map.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
-    let values = values.map_err(ScxError::bpf(format!("reading the map '{name}'")))?;
+    let values = values.map_err(ScxError::bpf(format!("reading the BPF map '{name}'")))?;
     values.ok_or_else(|| ScxError::layout(&name))
 }
 

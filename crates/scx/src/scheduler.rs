@@ -145,7 +145,7 @@ impl Scheduler {
             let found = self.object.maps().find(|map| map.name() == name);
             let map = found.ok_or_else(|| ScxError::layout(name))?;
             let info = MapInfo::new(map.as_fd());
-            let info = info.map_err(ScxError::bpf("reading the id of a map"))?;
+            let info = info.map_err(ScxError::bpf("reading the id of a BPF map"))?;
             Ok(info.info.id)
         };
         Ok(MapIds {

@@ -227,28 +227,26 @@ fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, Scx
     let beyond = cpus.minus(&CpuSet::range(0, CPUS_MAX as u32 - 1));
     if !beyond.is_empty() {
         let why =
-            format!("CPUs {beyond} exceed the scheduler's tables, which hold {CPUS_MAX} CPUs");
+            format!("CPUs {beyond} are beyond the {CPUS_MAX} CPUs that the scheduler supports");
         return Ok(Err(why));
     }
     let possible = kernel.possible()?;
     let unknown = cpus.minus(&possible);
     if !unknown.is_empty() {
-        let why = format!("CPUs {unknown} do not exist on this machine, which has {possible}");
+        let why = format!("CPUs {unknown} do not exist on this machine, which has CPUs {possible}");
         return Ok(Err(why));
     }
     let online = kernel.online()?;
     let seat = cpus.and(&online);
     Ok(match seat.is_empty() {
-        true => Err(format!(
-            "none of these CPUs is on line; CPUs on line: {online}"
-        )),
+        true => Err(format!("none of the CPUs is online; online CPUs: {online}")),
         false => Ok(seat),
     })
 }
 
 fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     let map = MapHandle::from_map_id(id);
-    let map = map.map_err(ScxError::bpf(format!("opening the map '{name}'")))?;
+    let map = map.map_err(ScxError::bpf(format!("opening the BPF map '{name}'")))?;
     match map.name() == name && map.value_size() as usize == bytes {
         true => Ok(map),
         false => Err(ScxError::layout(name)),
@@ -413,7 +411,7 @@ mod tests {
         }
         for (seat, word) in [
             ("", "at least one CPU"),
-            ("3,5-7", "none of these CPUs is on line"),
+            ("3,5-7", "none of the CPUs is online"),
             ("0,8-9", "CPUs 8-9 do not exist"),
             ("511", "CPUs 511 do not exist"),
             ("0,512", "CPUs 512 exceed"),
@@ -442,7 +440,8 @@ mod tests {
         };
         assert_eq!(
             refused.to_string(),
-            "a seat for 'make' (cgroup 42) on CPUs '3,5-7': none of these CPUs is on line; CPUs on line: 0-2,4"
+            "invalid seat of 'make' (cgroup 42) on CPUs '3,5-7': none of the CPUs is online; \
+             online CPUs: 0-2,4"
         );
     }
 

@@ -39,7 +39,7 @@ fn read(object: &[u8], of: &str) -> Fields {
     let found = btf.type_by_name::<Struct<'_>>(of).unwrap();
     let begins = found.iter().map(|field| {
         let MemberAttr::Normal { offset } = field.attr else {
-            panic!("struct {of} has fields of bits");
+            panic!("struct {of} has bit fields, which are not supported");
         };
         let name = field.name.unwrap().to_str().unwrap();
         (name.to_owned(), offset as usize / 8)
@@ -227,7 +227,7 @@ fn ending_fields_match_by_name() {
         "code" => 1 << 48,
         "reason" => letter('r'),
         "message" => letter('m'),
-        other => panic!("{other} is not read"),
+        other => panic!("the declaration {other} is not supported"),
     });
     let ending = Ending::read(&value, b"dump");
     assert_eq!((ending.kind, ending.code), (64, 1 << 48));

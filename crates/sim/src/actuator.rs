@@ -204,7 +204,9 @@ impl SimActuator {
             }
             Some((_, InjectedFault::Fails(more))) if *more > 0 => {
                 *more -= 1;
-                Err(SimActError::Failed("it failed half-way".to_owned()))
+                Err(SimActError::Failed(
+                    "the simulated action failed halfway".to_owned(),
+                ))
             }
             Some((_, InjectedFault::Fails(_))) => {
                 self.fault = None;
@@ -309,7 +311,7 @@ impl SimActuator {
         }
         if !seated {
             return Err(SimActError::Failed(format!(
-                "no thread may use any of {cpus}"
+                "no thread of the program may use any of the CPUs {cpus}"
             )));
         }
         for (name, wanted) in to_set {

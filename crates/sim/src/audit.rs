@@ -101,9 +101,9 @@ impl SimKernel {
         let mut threads = living.iter().map(|&thread| &self.tasks.threads[thread]);
         match () {
             () if job.frozen => Some("is still frozen"),
-            () if job.seat.is_some() => Some("is still narrowed"),
+            () if job.seat.is_some() => Some("still has a seat"),
             () if threads.clone().any(|thread| thread.signal_stopped) => {
-                Some("has a thread still stopped")
+                Some("has a thread that is still stopped")
             }
             () if threads.any(|thread| thread.affinity != own) => {
                 Some("has a thread without its original affinity")
@@ -130,16 +130,18 @@ impl SimKernel {
                     format!("thread {thread} of job {program} {verb} on CPU {cpu} {what}")
                 };
                 if self.tasks.threads[thread].run_state != expected {
-                    return Err(report("although its state names another place"));
+                    return Err(report(
+                        "although the thread's state names another CPU or queue",
+                    ));
                 }
                 if self.tasks.is_stopped(thread) {
-                    return Err(report("although it is stopped"));
+                    return Err(report("although the thread is stopped"));
                 }
                 if running && !self.tasks.may_run(thread, at) {
-                    return Err(report("outside its allowed CPUs"));
+                    return Err(report("outside the CPUs that the thread may use"));
                 }
                 if running && !state.online {
-                    return Err(report("which is offline"));
+                    return Err(report("although the CPU is offline"));
                 }
             }
         }

@@ -25,7 +25,8 @@ pub(crate) const DEADLOCK_CHECK_NS: u64 = 1_000_000_000;
 pub enum Fault {
     /// All threads of a program wait, and none of them can be woken.
     #[error(
-        "program '{program}': deadlock: all its threads wait for one another since {at_s:.3} s or earlier: {waiter}"
+        "program '{program}': deadlock: all threads wait for one another since {at_s:.3} s or \
+         earlier; {waiter}"
     )]
     Deadlock {
         /// Name of the program.
@@ -37,7 +38,8 @@ pub enum Fault {
     },
     /// Too many steps without virtual time passing.
     #[error(
-        "program '{program}': role {role}, step {step}: more than {INSTANT_MAX} steps at {at_s:.6} s without time passing; give the repeated steps some work"
+        "program '{program}': role {role}, step {step}: a thread executed more than \
+         {INSTANT_MAX} steps at {at_s:.6} s in zero time; give the repeated steps some work"
     )]
     ZeroTimeLoop {
         /// Name of the program.
@@ -50,14 +52,15 @@ pub enum Fault {
         at_s: f64,
     },
     /// A program makes no progress while others run.
-    #[error("program '{program}' makes no progress during the simulated period")]
+    #[error("program '{program}' made no progress during the simulated time")]
     Starved {
         /// Name of the program.
         program: String,
     },
     /// Threads wake one another without end.
     #[error(
-        "program '{program}': more than {CHAIN_MAX} threads wake one another at {at_s:.6} s, and none of them has work"
+        "program '{program}': more than {CHAIN_MAX} threads without work wake one another at \
+         {at_s:.6} s"
     )]
     WakeupChain {
         /// Name of the program.
@@ -66,13 +69,15 @@ pub enum Fault {
         at_s: f64,
     },
     /// A repeating program has no work.
-    #[error("program '{program}': a repetition takes no time")]
+    #[error("program '{program}': a repetition takes zero time")]
     NoWork {
         /// Name of the program.
         program: String,
     },
     /// The number of events exceeds the limit.
-    #[error("more than {events} events by {at_s:.3} s of virtual time")]
+    #[error(
+        "the run exceeded its limit of {events} simulated events at {at_s:.3} s of virtual time"
+    )]
     Events {
         /// The limit.
         events: u64,
@@ -234,5 +239,8 @@ fn waits_for(tasks: &TaskTable, id: ThreadId) -> String {
         Some(Op::Barrier(barrier)) => format!("at barrier {barrier}"),
         _ => "without end".to_owned(),
     };
-    format!("role {}, step {step} waits {what}", thread.role)
+    format!(
+        "a thread of role {} waits in step {step} {what}",
+        thread.role
+    )
 }

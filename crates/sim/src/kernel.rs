@@ -124,10 +124,10 @@ impl Kernel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
     /// Too many CPUs.
-    #[error("it has {0} CPUs; Usher's scheduler supports {CPUS_MAX}")]
+    #[error("the machine has {0} CPUs; Usher's scheduler supports at most {CPUS_MAX}")]
     Cpus(usize),
     /// Too many last-level caches; some would have to share queues.
-    #[error("it has {0} last-level caches; Usher's scheduler supports {LLCS_MAX}")]
+    #[error("the machine has {0} last-level caches; Usher's scheduler supports at most {LLCS_MAX}")]
     Llcs(usize),
 }
 

@@ -18,13 +18,13 @@ pub enum PlaybackError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The named policy does not exist.
-    #[error("the record names the unknown policy '{0}'")]
+    #[error("the record was made by the policy '{0}', which is unknown")]
     Policy(String),
     /// The record contains no step.
-    #[error("the record contains no step")]
+    #[error("the record contains no step of the control loop")]
     Empty,
     /// The loop behaves differently.
-    #[error("line {line} of the record: the playback differs: {what}")]
+    #[error("the playback differs from line {line} of the record: {what}")]
     Differs {
         /// The line, from 1.
         line: usize,
@@ -56,7 +56,9 @@ impl<R: BufRead> World for PlaybackWorld<R> {
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation {
         if failed != self.now.observation.failed {
             let then = &self.now.observation.failed;
-            self.differs(format!("failed now: {failed:?}; recorded: {then:?}"));
+            self.differs(format!(
+                "failed actions of the playback: {failed:?}; recorded: {then:?}"
+            ));
         }
         self.acted = 0;
         self.now.observation.clone()
@@ -65,7 +67,7 @@ impl<R: BufRead> World for PlaybackWorld<R> {
     fn act(&mut self, action: &Action) -> Result<(), String> {
         let then = self.now.decision.actions.get(self.acted);
         if then != Some(action) {
-            let what = format!("action now: {action:?}; recorded: {then:?}");
+            let what = format!("action of the playback: {action:?}; recorded: {then:?}");
             self.differs(what);
         }
         self.acted += 1;
@@ -79,7 +81,9 @@ impl<R: BufRead> World for PlaybackWorld<R> {
     fn decided(&mut self, _: &Observation, decision: &Decision) {
         if !decision.is_recorded_as(&self.now.decision) {
             let then = &self.now.decision;
-            self.differs(format!("decision now: {decision:?}; recorded: {then:?}"));
+            self.differs(format!(
+                "decision of the playback: {decision:?}; recorded: {then:?}"
+            ));
         }
     }
 

@@ -83,8 +83,12 @@ pub fn run(
         move || -> Box<dyn Policy> { Box::new(FixedSeats::new(topology.clone(), seats.clone())) }
     };
     let mut samples = vec![
-        mix.simulate("space sharing, dies shared", &fixed(TOGETHER), 2.0)?,
-        mix.simulate("space sharing, dies apart", &fixed(APART), 2.0)?,
+        mix.simulate("space sharing, programs share dies", &fixed(TOGETHER), 2.0)?,
+        mix.simulate(
+            "space sharing, each program on its own dies",
+            &fixed(APART),
+            2.0,
+        )?,
     ];
     for &scheduler in schedulers {
         for entry in &mut mix.entries {

@@ -221,11 +221,11 @@ impl Script {
     fn fault(&self) -> Option<String> {
         let threads: u64 = self.roles.iter().map(|role| u64::from(role.threads)).sum();
         if threads == 0 {
-            return Some("it has no threads".to_owned());
+            return Some("the program has no threads".to_owned());
         }
         if threads > u64::from(THREADS_MAX) {
             return Some(format!(
-                "it has {threads} threads; the maximum is {THREADS_MAX}"
+                "the program has {threads} threads; the maximum is {THREADS_MAX}"
             ));
         }
         if let Some(reason) = self.memory.fault() {
@@ -244,7 +244,7 @@ impl Script {
                 works |= matches!(op, Op::Work { ns, .. } | Op::Items { ns, .. } | Op::Serial { ns } if *ns > 0.0);
             }
         }
-        (!works).then(|| "it has no work".to_owned())
+        (!works).then(|| "the program has no work".to_owned())
     }
 
     fn op_fault(&self, role: &ThreadKind, at: usize, op: &Op) -> Option<String> {
@@ -253,32 +253,35 @@ impl Script {
                 if !((0.0..=WORK_NS_MAX).contains(ns) && (0.0..=1.0).contains(spread)) =>
             {
                 Some(format!(
-                    "work must be from 0 to {WORK_NS_MAX:e} ns with a spread of 0 to 1, not {ns} with {spread}"
+                    "work must be from 0 to {WORK_NS_MAX:e} ns with a spread of 0 to 1, not {ns} \
+                     ns with a spread of {spread}"
                 ))
             }
             Op::Serial { ns } if !(0.0..=WORK_NS_MAX).contains(ns) => Some(format!(
-                "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns}"
+                "work must be from 0 to {WORK_NS_MAX:e} ns, not {ns} ns"
             )),
             Op::CacheBounce { per_cpu, power }
                 if !((0.0..=CACHE_BOUNCE_NS_MAX).contains(per_cpu)
                     && (0.0..=CACHE_BOUNCE_POWER_MAX).contains(power)) =>
             {
                 Some(format!(
-                    "cache_bounce_ns: per_cpu must be from 0 to {CACHE_BOUNCE_NS_MAX:e} ns with a power of 0 to {CACHE_BOUNCE_POWER_MAX}, not {per_cpu} with {power}"
+                    "cache_bounce_ns: per_cpu must be from 0 to {CACHE_BOUNCE_NS_MAX:e} ns with \
+                     a power of 0 to {CACHE_BOUNCE_POWER_MAX}, not {per_cpu} ns with a power of \
+                     {power}"
                 ))
             }
             Op::Barrier(id) | Op::Lock(id) | Op::Unlock(id) if *id > ID_MAX => Some(format!(
-                "barriers and locks are numbered from 0 to {ID_MAX}, not {id}"
+                "the number of a barrier or lock must be from 0 to {ID_MAX}, not {id}"
             )),
             Op::Memory(memory) => memory.fault(),
             Op::Items { pool, .. } if *pool >= self.pools.len() => {
-                Some(format!("there is no pool {pool}"))
+                Some(format!("the program has no pool {pool}"))
             }
             Op::Loop { to, times } if *to >= at || *times == 0 => {
-                Some("a loop must go back to an earlier step, and run at least once".to_owned())
+                Some("a loop must repeat from an earlier step, at least once".to_owned())
             }
             Op::Loop { to, .. } if !role.steps[*to..at].iter().any(Op::takes_time) => {
-                Some("the repeated steps take no time".to_owned())
+                Some("the repeated steps take zero time".to_owned())
             }
             _ => None,
         }
@@ -296,9 +299,13 @@ impl Script {
             .flat_map(|role| &role.steps)
             .any(|op| *op == other_end);
         match self.queues.get(queue) {
-            None => Some(format!("there is no queue {queue}")),
-            Some(0) => Some(format!("queue {queue} has a capacity of 0")),
-            Some(_) if !has_two_ends => Some(format!("no thread {missing} queue {queue}")),
+            None => Some(format!("the program has no queue {queue}")),
+            Some(0) => Some(format!(
+                "the capacity of queue {queue} is 0; it must be at least 1"
+            )),
+            Some(_) if !has_two_ends => {
+                Some(format!("no thread of the program {missing} queue {queue}"))
+            }
             Some(_) => None,
         }
     }
@@ -320,7 +327,7 @@ impl Memory {
             }
         }
         if self.stall >= 1.0 {
-            return Some(format!("stall must be below 1, not {}", self.stall));
+            return Some(format!("stall must be less than 1, not {}", self.stall));
         }
         if !(0.5..=2.0).contains(&self.smt) {
             return Some(format!("smt must be from 0.5 to 2, not {}", self.smt));

@@ -65,25 +65,28 @@ impl FreeParameter {
 pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "node bandwidth",
-        what: "GB/s of a die's memory controller; 12 gives the sample mix's figures, 21 is the channels' peak",
+        what: "bandwidth of a die's memory controller in GB/s; 12 reproduces the figures of the \
+               sample mix, 21 is the peak of the memory channels",
         range: (9.0, 16.0),
         set: |setup, value| setup.costs.node_gbps = value,
     },
     FreeParameter {
         name: "traffic",
-        what: "memory traffic of all programs, relative to what was fitted or assumed",
+        what: "memory traffic of all programs, relative to the fitted or assumed value",
         range: (0.7, 1.4),
         set: |setup, value| setup.each(|model| model.traits.memory.gbps *= value),
     },
     FreeParameter {
         name: "LLC sensitivity",
-        what: "increase of traffic and stall time with a full cache, relative to the assumption",
+        what: "increase of memory traffic and stall time when the last-level cache is full, \
+               relative to the assumption",
         range: (0.0, 2.0),
         set: |setup, value| setup.each(|model| model.traits.memory.sensitivity *= value),
     },
     FreeParameter {
         name: "working sets",
-        what: "shared and private bytes of the programs, relative to the assumption",
+        what: "bytes that all threads of a program share and bytes of each thread, relative to \
+               the assumption",
         range: (0.5, 2.0),
         set: |setup, value| {
             setup.each(|model| {
@@ -94,7 +97,8 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     },
     FreeParameter {
         name: "first touch",
-        what: "0: each program's memory lies on the nodes that its description gives; 1: on all nodes where its threads run",
+        what: "0: each program's memory is on the NUMA nodes that its description gives; 1: it \
+               is on all nodes where its threads run",
         range: (0.0, 1.0),
         set: |setup, value| {
             if value > 0.5 {
@@ -104,19 +108,21 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     },
     FreeParameter {
         name: "far memory",
-        what: "latency of another package's memory relative to the local node",
+        what: "latency of the memory of another package relative to that of the local NUMA node",
         range: (1.2, 2.0),
         set: |setup, value| setup.costs.far_factor = value,
     },
     FreeParameter {
         name: "latency",
-        what: "milliseconds in which every thread of a queue runs once; 24 in the kernel's source",
+        what: "time in ms in which every thread of a run queue runs once; 24 in the kernel's \
+               source",
         range: (8.0, 48.0),
         set: |setup, value| setup.kernel.latency_ns = (value * 1e6) as u64,
     },
     FreeParameter {
         name: "migration",
-        what: "refill costs of a core's and a die's caches, relative to the assumption",
+        what: "costs to refill the caches of a core and of a die after a migration, relative to \
+               the assumption",
         range: (0.3, 3.0),
         set: |setup, value| {
             setup.costs.private_refill_ns *= value;
@@ -125,7 +131,8 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     },
     FreeParameter {
         name: "x264's lag",
-        what: "part of a frame by which the next frame trails; no curve of x264 is published",
+        what: "part of a frame after which x264 starts the next frame; no scalability curve of \
+               x264 is published",
         range: (0.03, 0.12),
         set: |setup, value| {
             let x264 = |model: &&mut ParsecModel| model.name == "x264";
@@ -138,7 +145,8 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     },
     FreeParameter {
         name: "length",
-        what: "seconds of a program on one core: native inputs take minutes",
+        what: "duration of a program on one core in seconds; the native inputs of PARSEC take \
+               minutes",
         range: (100.0, 400.0),
         set: |setup, value| setup.native_s = value,
     },

@@ -72,7 +72,7 @@ fn once(topology: &Topology, kernel: &Kernel, seed: u64) -> f64 {
             spread: 0.0,
         }];
         let script = Script {
-            name: format!("loop of {seconds} s"),
+            name: format!("loop with {seconds} s of work"),
             roles: vec![ThreadKind { threads: 1, steps }],
             pools: vec![],
             queues: vec![],

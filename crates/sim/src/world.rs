@@ -21,7 +21,7 @@ use crate::script::{BarrierWait, Script};
 use crate::sim_kernel::SimKernel;
 
 /// Reason for rejecting priority changes of background work.
-pub(crate) const NO_PRIORITIES: &str = "simulated programs have no priorities";
+pub(crate) const NO_PRIORITIES: &str = "the simulator does not model priorities of programs";
 
 /// A program with the time of its arrival.
 #[derive(Debug, Clone)]
@@ -252,7 +252,7 @@ impl SimWorld {
 
     fn program(&self, id: ProgramId) -> Result<usize, String> {
         let program = self.present.get(&id).copied();
-        program.ok_or_else(|| format!("program {id} has gone"))
+        program.ok_or_else(|| format!("program {id} has departed"))
     }
 }
 

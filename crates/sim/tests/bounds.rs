@@ -96,20 +96,23 @@ fn detects_deadlocks_at_locks_barriers_and_queues() {
         BarrierWait::Block,
     );
     for (script, what) in [
-        (locks, "role 0, step 2 waits for lock 1"),
+        (locks, "a thread of role 0 waits in step 2 for lock 1"),
         (
             leaves(BarrierWait::Block),
-            "role 0, step 2 waits at barrier 0",
+            "a thread of role 0 waits in step 2 at barrier 0",
         ),
         (
             leaves(BarrierWait::Spin),
-            "role 0, step 2 waits at barrier 0",
+            "a thread of role 0 waits in step 2 at barrier 0",
         ),
         (
             leaves(BarrierWait::SpinThenBlock(5)),
-            "role 0, step 2 waits at barrier 0",
+            "a thread of role 0 waits in step 2 at barrier 0",
         ),
-        (full, "role 0, step 1 waits for room in queue 0"),
+        (
+            full,
+            "a thread of role 0 waits in step 1 for room in queue 0",
+        ),
     ] {
         match outcome(script, false) {
             Err(Fault::Deadlock {
@@ -250,24 +253,24 @@ fn rejects_invalid_scripts_with_name_and_reason() {
         (
             vec![work(1.0), memory(1.5)],
             vec![],
-            "role 0, step 1: stall must be below 1, not 1.5",
+            "role 0, step 1: stall must be less than 1, not 1.5",
         ),
         (
             vec![work(1.0), Op::Put(1)],
             vec![1],
-            "role 0, step 1: there is no queue 1",
+            "role 0, step 1: the program has no queue 1",
         ),
         (
             vec![work(1.0), Op::Put(0)],
             vec![1],
-            "no thread takes from queue 0",
+            "no thread of the program takes from queue 0",
         ),
         (
             vec![Op::Take(0), work(1.0)],
             vec![1],
-            "no thread puts into queue 0",
+            "no thread of the program puts into queue 0",
         ),
-        (vec![memory(0.5)], vec![], "it has no work"),
+        (vec![memory(0.5)], vec![], "the program has no work"),
     ];
     for (steps, queues, want) in cases {
         let error = script(vec![(1, steps)], queues, BarrierWait::Block)

@@ -117,7 +117,7 @@ fn rejects_invalid_machine_and_protocol_with_line_and_key() {
         ),
         (
             "[kernel]\nslice = 1",
-            "4: kernel.slice: unknown key; known keys: preset, ",
+            "4: kernel.slice: the key is unknown; known keys: preset, ",
         ),
         (
             "[kernel]\ngroup_by = \"threads\"\nbalance_ns = 0",
@@ -125,11 +125,11 @@ fn rejects_invalid_machine_and_protocol_with_line_and_key() {
         ),
         (
             "[kernel]\nslice_ns = 1_000_000\nturn_ns = 24_000_000",
-            "5: kernel.turn_ns: has no effect with order = \"eevdf\"",
+            "5: kernel.turn_ns: the key has no effect with order = \"eevdf\"",
         ),
         (
             "[kernel]\npreset = \"usher-sched\"\ngroup_by = \"programs\"",
-            "5: kernel.group_by: has no effect with order = \"usher-sched\"",
+            "5: kernel.group_by: the key has no effect with order = \"usher-sched\"",
         ),
         (
             "[protocol]\npolicies = [\"linus\"]",
@@ -162,7 +162,7 @@ fn rejects_invalid_program_with_line_and_key() {
         ),
         (
             "at = -0.5",
-            "5: program 'ferret': at: must be 0 or more seconds, not -0.5",
+            "5: program 'ferret': at: must be zero or more seconds, not -0.5",
         ),
         (
             "threads = 0",
@@ -179,7 +179,7 @@ fn rejects_invalid_program_with_line_and_key() {
         ),
         (
             "[[program]]\nparsec = \"ferret\"",
-            "5: two programs have the name 'ferret'; use `name`",
+            "5: two programs have the name 'ferret'; give each program its own `name`",
         ),
         (
             "[[program]]\nname = \"x\"",
@@ -211,12 +211,12 @@ fn rejects_invalid_script_with_step() {
             "{ work = { ns = -1 } }",
             "role 0, step 0: work must be from 0",
         ),
-        ("{ sleep = { ns = 5 } }", "it has no work"),
+        ("{ sleep = { ns = 5 } }", "the program has no work"),
         (
             "{ items = { pool = 3, ns = 1 } }",
-            "role 0, step 0: there is no pool 3",
+            "role 0, step 0: the program has no pool 3",
         ),
-        ("{ take = 0 }", "role 0, step 0: there is no queue 0"),
+        ("{ take = 0 }", "role 0, step 0: the program has no queue 0"),
         ("{ sleep = { ns = -1 } }", "6: invalid value: integer `-1`"),
         (
             "{ wrok = { ns = 5 } }",
@@ -246,15 +246,15 @@ fn rejects_invalid_arrivals_with_line_and_key() {
         ),
         (
             "rate_per_s = 1\nseconds = 1e9",
-            "6: arrivals.rate_per_s: 1000000000 programs; the maximum",
+            "6: arrivals.rate_per_s: 1000000000 programs are expected to arrive; the maximum",
         ),
         (
             "rate_per_s = 1\ncount = 1\nprograms = [\"x\"]",
-            "8: arrivals.programs: unknown program 'x'; programs of the file: ferret",
+            "8: arrivals.programs: the file has no program 'x'; its programs are ferret",
         ),
         (
             "rate_per_s = 1\ncount = 1\nprograms = []",
-            "8: arrivals.programs: empty list of programs",
+            "8: arrivals.programs: the list of programs is empty",
         ),
     ] {
         rejects(&format!("{MACHINE}{PROGRAM}[arrivals]\n{text}"), want);
@@ -270,15 +270,15 @@ fn rejects_old_keys_as_unknown_and_suggests_similar_ones() {
         ),
         (
             "[kernel]\nlike = \"linux-eevdf\"",
-            "4: kernel.like: unknown key",
+            "4: kernel.like: the key is unknown",
         ),
         (
             "[kernel]\nfair = \"threads\"",
-            "4: kernel.fair: unknown key",
+            "4: kernel.fair: the key is unknown",
         ),
         (
             "[kernel]\nlead_ns = 1_000_000",
-            "4: kernel.lead_ns: unknown key",
+            "4: kernel.lead_ns: the key is unknown",
         ),
         (
             "[kernel]\nslice = 1_000_000",

@@ -125,7 +125,7 @@ fn reports_line_of_different_decision() {
         *line <= first,
         "line {line}, but the first action is in {first}"
     );
-    let start = format!("line {line} of the record: the playback differs: ");
+    let start = format!("the playback differs from line {line} of the record: ");
     assert!(error.to_string().starts_with(&start), "{error}");
 }
 
@@ -134,17 +134,20 @@ fn rejects_invalid_records() {
     let said = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
     assert_eq!(said(b""), "the record is empty");
     let head = REAL.split_inclusive(|&byte| byte == b'\n').next().unwrap();
-    assert_eq!(said(head), "the record contains no step");
+    assert_eq!(
+        said(head),
+        "the record contains no step of the control loop"
+    );
     let text = std::str::from_utf8(REAL).unwrap();
     let unknown = text.replacen("\"policy\":\"usher\"", "\"policy\":\"oracle\"", 1);
     assert_eq!(
         said(unknown.as_bytes()),
-        "the record names the unknown policy 'oracle'"
+        "the record was made by the policy 'oracle', which is unknown"
     );
     let elsewhere = text.replacen("\"usable\":\"0-1\"", "\"usable\":\"0-95\"", 1);
     assert_eq!(
         said(elsewhere.as_bytes()),
-        "line 2 of the record contradicts the rest: the usable CPUs include 2-95, but \
-         the head's machine has 0-1; was it recorded on another machine?"
+        "line 2 of the record contradicts earlier lines: the usable CPUs include CPUs 2-95, \
+         but the recorded machine has CPUs 0-1; was the line recorded on another machine?"
     );
 }

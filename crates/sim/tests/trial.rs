@@ -210,7 +210,7 @@ fn rejects_too_many_programs_and_too_many_distributions() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.ends_with("3 programs exceed the machine's 2 domains"),
+        error.ends_with("the 3 programs outnumber the machine's 2 domains"),
         "{error}"
     );
 }
@@ -231,10 +231,12 @@ fn stuck_script_is_reported_with_program_and_run() {
     let mix = mix(text);
     let error = ProgramModel::measure(&mix.programs[0], &mix, &machine(&mix), 1).unwrap_err();
     let said = error.to_string();
-    let want =
-        "'stuck' alone on 1 core: program 'stuck': deadlock: all its threads wait for one another";
+    let want = "simulating 'stuck' alone on 1 core: program 'stuck': deadlock: all threads wait for one another";
     assert!(said.starts_with(want), "{said}");
-    assert!(said.ends_with("role 1, step 1 waits for lock 0"), "{said}");
+    assert!(
+        said.ends_with("a thread of role 1 waits in step 1 for lock 0"),
+        "{said}"
+    );
 }
 
 proptest! {

@@ -190,13 +190,16 @@ fn rejects_machines_beyond_the_schedulers_limits() {
     let large = load("package:513 core:1");
     Kernel::default().check(&large).unwrap();
     let error = Kernel::usher().check(&large).unwrap_err().to_string();
-    assert_eq!(error, "it has 513 CPUs; Usher's scheduler supports 512");
+    assert_eq!(
+        error,
+        "the machine has 513 CPUs; Usher's scheduler supports at most 512"
+    );
     let error = Kernel::usher()
         .check(&load("package:65 core:1"))
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "it has 65 last-level caches; Usher's scheduler supports 64"
+        "the machine has 65 last-level caches; Usher's scheduler supports at most 64"
     );
     Kernel::usher().check(&load("package:64 core:8")).unwrap();
 }

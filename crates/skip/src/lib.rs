@@ -41,7 +41,10 @@ pub fn report(file: &str, reason: fmt::Arguments<'_>) {
         .open(&list)
         .and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = appended {
-        panic!("{}: writing a skip: {error}", list.display());
+        panic!(
+            "{}: writing the record of a skipped test: {error}",
+            list.display()
+        );
     }
 }
 

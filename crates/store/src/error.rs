@@ -11,7 +11,7 @@ use rusqlite::ErrorCode;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory cannot be created.
-    #[error("making the directory of the profile store {}: {source}", path.display())]
+    #[error("creating the directory of the profile store {}: {source}", path.display())]
     Directory {
         /// The store.
         path: PathBuf,
@@ -27,14 +27,15 @@ pub enum StoreError {
         reason: String,
     },
     /// The file is the database of another program.
-    #[error("{} is another program's database, not a profile store", path.display())]
+    #[error("the file {} is the database of another program, not a profile store", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
     /// The file was written by a later version of Usher.
     #[error(
-        "the profile store {} has format {found}, this Usher knows {known}: use a newer one",
+        "the profile store {} has format {found}, but this version of Usher reads only formats \
+         up to {known}: use a newer version",
         path.display()
     )]
     Newer {
@@ -64,10 +65,10 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The values to be stored are invalid.
-    #[error("a profile needs {0}")]
+    #[error("invalid profile: it needs {0}")]
     Invalid(String),
     /// Any other error.
-    #[error("the profile store {}: {source}", path.display())]
+    #[error("reading or writing the profile store {}: {source}", path.display())]
     Other {
         /// The store.
         path: PathBuf,
@@ -107,11 +108,11 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
         if let Some(kept) = &self.kept_at {
-            write!(f, "; it was renamed to {}", kept.display())?;
+            write!(f, "; the file was renamed to {}", kept.display())?;
         }
         f.write_str(match self.in_memory {
-            true => "; measurements of this run will be lost",
-            false => "; a new store was created",
+            true => "; the measurements of this run will be lost",
+            false => "; Usher created a new profile store",
         })
     }
 }

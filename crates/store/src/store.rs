@@ -399,7 +399,9 @@ fn check(point: &CurvePoint) -> Result<(), StoreError> {
     let curve = usher_model::Curve::new(vec![*point]);
     match curve {
         Ok(_) => Ok(()),
-        Err(error) => Err(StoreError::Invalid(format!("valid points: {error}"))),
+        Err(error) => Err(StoreError::Invalid(format!(
+            "valid points of the curve: {error}"
+        ))),
     }
 }
 

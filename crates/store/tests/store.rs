@@ -151,7 +151,7 @@ fn rejects_a_measurement_with_an_invalid_point_completely() {
             let error = store.merge(&key("a"), &machine(), &measurement(&[good, bad]));
             let error = error.unwrap_err().to_string();
             assert!(
-                error.starts_with("a profile needs valid points: "),
+                error.starts_with("invalid profile: it needs valid points of the curve: "),
                 "{error}"
             );
         }
@@ -288,10 +288,13 @@ fn concurrent_writers_lose_no_measurement() {
 #[test]
 fn rejects_foreign_and_newer_databases_unchanged() {
     for (sql, expected) in [
-        ("CREATE TABLE theirs (x)", "is another program's database"),
+        (
+            "CREATE TABLE theirs (x)",
+            "is the database of another program",
+        ),
         (
             "PRAGMA user_version = 99",
-            "has format 99, this Usher knows 2",
+            "has format 99, but this version of Usher reads only formats up to 2",
         ),
     ] {
         let dir = tempfile::tempdir().unwrap();

@@ -82,8 +82,8 @@ impl Drop for AbortOnException {
         // A panic belongs to the task, and the caller of the task catches it.
         if !thread::panicking() {
             eprintln!(
-                "libusher_tasks: an exception has left a task, which must catch it and call \
-                 usher_tasks_fail(): aborting"
+                "libusher_tasks: aborting, because an exception left a task; a task must catch \
+                 its exceptions and call usher_tasks_fail()"
             );
             process::abort();
         }
@@ -123,7 +123,7 @@ pub unsafe fn run(runtime: *mut RuntimeHandle, call: TaskCall) {
 
 fn fail(message: String) -> Result<(), Failure> {
     if runtime().is_null() {
-        let text = "usher_tasks_fail: the caller is no task";
+        let text = "usher_tasks_fail() was called by a thread that runs no task";
         return Err(Failure::new(ErrorCode::Outside, text));
     }
     if !CURRENT_TASK.with(|current| current.has_failed.replace(true)) {

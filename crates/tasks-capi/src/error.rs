@@ -91,26 +91,28 @@ impl ErrorCode {
     pub fn meaning(self) -> &'static CStr {
         match self {
             Self::Null => c"a handle, a function or an out-pointer is NULL",
-            Self::Options => c"the options are invalid, or unknown to this version",
+            Self::Options => {
+                c"the options are invalid, or this version of the library does not know them"
+            }
             Self::Workers => c"the number of workers is out of range",
             Self::Thread => c"the system could not start a thread for a worker",
             Self::Memory => c"no memory",
-            Self::Groups => c"the groups are outside the limits of the policy",
-            Self::Registered => c"the token is registered already",
-            Self::ResolvedTooOften => c"resolved more often than the task waits for",
+            Self::Groups => c"the groups of the task are outside the limits of the policy",
+            Self::Registered => c"a task with this token is already registered",
+            Self::ResolvedTooOften => c"the task was resolved more often than it waits for",
             Self::Unfinished => c"tasks are unfinished or have failed",
             Self::Inside => c"a task cannot wait for itself",
-            Self::Deadlock => c"the runtimes would wait for one another",
+            Self::Deadlock => c"the tasks of two runtimes would wait for one another",
             Self::Ended => c"the runtime is being destroyed",
-            Self::Cycle => c"the tasks have a dependency cycle",
+            Self::Cycle => c"the dependencies of the tasks form a cycle",
             Self::Range => c"the number of a task, line, worker or format is out of range",
-            Self::TooLarge => c"too many tasks or dependencies",
+            Self::TooLarge => c"the graph has too many tasks or dependencies",
             Self::Failed => c"tasks have failed",
-            Self::Busy => c"the graph is being run",
+            Self::Busy => c"the graph is running",
             Self::Outside => c"the caller must be a task",
             Self::Coloring => c"the sizes of blocks or headers are invalid",
             Self::Internal => c"an internal error of the library",
-            Self::File => c"the file cannot be written",
+            Self::File => c"the trace file cannot be written",
         }
     }
 }
@@ -145,13 +147,16 @@ enum StaticErrorText {
 impl fmt::Display for StaticErrorText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Task(token) => write!(f, "task {token}: no memory"),
+            Self::Task(token) => write!(f, "out of memory: task {token} cannot be stored"),
             Self::Unfinished([failed, unresolved, unregistered]) => write!(
                 f,
-                "no memory for a report: {failed} failed, {unresolved} never \
-                 resolved, {unregistered} never registered"
+                "tasks are unfinished, and no memory is left for a report: {failed} failed, \
+                 {unresolved} were never resolved, {unregistered} were never registered"
             ),
-            Self::Failed(count) => write!(f, "{count} tasks failed, no memory to name them"),
+            Self::Failed(count) => write!(
+                f,
+                "{count} tasks failed, and no memory is left to list them"
+            ),
         }
     }
 }
@@ -331,7 +336,7 @@ pub fn boundary(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
             failure.code as c_int
         }
         Err(_) => {
-            let text = "internal error of libusher_tasks: the message is on standard error";
+            let text = "internal error of libusher_tasks; standard error has the message";
             store_last(ErrorText::Dynamic(text.to_owned()));
             ErrorCode::Internal as c_int
         }
@@ -354,7 +359,7 @@ pub(crate) fn probe(bytes: usize, what: &str) -> Result<(), Failure> {
 
 /// Returns the error that there is no memory for `what`.
 pub(crate) fn no_memory(what: &str) -> Failure {
-    Failure::new(ErrorCode::Memory, format!("{what}: no memory"))
+    Failure::new(ErrorCode::Memory, format!("out of memory for {what}"))
 }
 
 /// Returns the description of an error code.

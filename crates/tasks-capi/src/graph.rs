@@ -123,7 +123,7 @@ impl GraphHandle {
             false => Ok(()),
             true => Err(Failure::new(
                 ErrorCode::Busy,
-                format!("the graph (tasks: {}) is being run", self.count),
+                format!("the graph with {} tasks is running", self.count),
             )),
         }
     }
@@ -180,7 +180,8 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
         let builder = unsafe { builder_of(builder) }?;
         let number = builder.calls.len();
         let what = || format!("task {number}");
-        let entry = entry.ok_or_else(|| Failure::null(&format!("the entry of {}", what())))?;
+        let entry =
+            entry.ok_or_else(|| Failure::null(&format!("the function pointer of {}", what())))?;
         let reserved = (builder.calls.try_reserve(1)).and_then(|()| builder.groups.try_reserve(1));
         reserved.map_err(|_| no_memory(&what()))?;
         builder.calls.push(TaskCall { entry, arg });
@@ -204,7 +205,8 @@ pub unsafe extern "C" fn usher_tasks_builder_after(
         // SAFETY: guaranteed by the caller.
         let builder = unsafe { builder_of(builder) }?;
         let reserved = builder.dependencies.try_reserve(1);
-        reserved.map_err(|_| no_memory(&format!("task {task} after {before}")))?;
+        reserved
+            .map_err(|_| no_memory(&format!("the dependency of task {task} on task {before}")))?;
         builder.dependencies.push((task, before));
         Ok(())
     })
@@ -227,7 +229,7 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
         let (tasks, dependencies) = (builder.calls.len(), builder.dependencies.len());
         let bytes = (tasks.saturating_mul(TASK_BYTES))
             .saturating_add(dependencies.saturating_mul(DEPENDENCY_BYTES));
-        let what = format!("a graph (tasks: {tasks}, dependencies: {dependencies})");
+        let what = format!("a graph with {tasks} tasks and {dependencies} dependencies");
         probe(bytes, &what)?;
         match builder.build() {
             Ok(graph) => {

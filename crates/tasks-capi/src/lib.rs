@@ -15,7 +15,7 @@
 
 #![allow(
     clippy::missing_safety_doc,
-    reason = "the header specifies what a caller must guarantee"
+    reason = "the C header states the guarantees that a caller must give"
 )]
 
 pub mod color;

@@ -155,7 +155,10 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
         let path = unsafe { CStr::from_ptr(path) };
         let mut formats = Format::ALL.into_iter();
         let Some(format) = formats.find(|&known| known as c_int == format) else {
-            let text = format!("format {format}: must be 0 to {}", Format::ALL.len() - 1);
+            let text = format!(
+                "the format of the trace must be from 0 to {}, not {format}",
+                Format::ALL.len() - 1
+            );
             return Err(Failure::new(ErrorCode::Range, text));
         };
         // SAFETY: the caller guarantees a valid runtime, or null.
@@ -203,7 +206,7 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         let all = unsafe { enter(runtime, |this| Ok(this.counters())) }?;
         let Some(&of_worker) = all.0.get(worker as usize) else {
             let text = format!(
-                "no worker {worker}: the runtime has {} workers",
+                "the runtime has no worker {worker}: it has {} workers",
                 all.0.len()
             );
             return Err(Failure::new(ErrorCode::Range, text));

@@ -78,7 +78,7 @@ impl Options {
         let beyond = unsafe { slice::from_raw_parts(from.cast::<u8>().add(known), size - known) };
         if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
             let text = format!(
-                "byte {} of the options is set: version {} knows {} bytes",
+                "byte {} of the options is set, but version {} of the library knows only {} bytes",
                 known + at,
                 env!("CARGO_PKG_VERSION"),
                 size_of::<Self>()
@@ -97,7 +97,7 @@ impl Options {
             0 => Ok(options),
             _ => Err(Failure::new(
                 ErrorCode::Options,
-                "reserved is set in the options".to_owned(),
+                "the field reserved of the options must be 0".to_owned(),
             )),
         }
     }
@@ -116,7 +116,7 @@ impl Options {
             1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
             1 => RuntimeBuilder::on(WorkerPlaces::anywhere(workers)),
             other => {
-                let text = format!("binding {other}: must be 0 or 1");
+                let text = format!("the option binding must be 0 or 1, not {other}");
                 return Err(Failure::new(ErrorCode::Options, text));
             }
         };
@@ -136,7 +136,7 @@ impl Options {
             2 => Policy::Fcfs,
             3 => Policy::Lcfs,
             other => {
-                let text = format!("policy {other}: must be 0 to 3");
+                let text = format!("the option policy must be from 0 to 3, not {other}");
                 return Err(Failure::new(ErrorCode::Options, text));
             }
         };

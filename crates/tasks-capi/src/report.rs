@@ -162,20 +162,25 @@ impl Report {
             let message = first.message.trim_end_matches('\0');
             write!(text, "task {} failed: {message}", first.task)?;
             if !rest.is_empty() {
-                write!(text, " (and {} more)", rest.len())?;
+                write!(text, " (and {} more tasks failed)", rest.len())?;
             }
         }
-        text.list("never resolved", unresolved, |text, (token, missing)| {
-            write!(text, "{token} ({missing} more)")
-        })?;
-        let what = "resolved and never registered";
+        text.list(
+            "tasks that were never resolved",
+            unresolved,
+            |text, (token, missing)| write!(text, "{token} (missing resolutions: {missing})"),
+        )?;
+        let what = "tasks that were resolved but never registered";
         text.list(what, unregistered, |text, token| write!(text, "{token}"))?;
-        let what = "dependency cycle of tasks";
+        let what = "tasks of a dependency cycle";
         text.list(what, &self.cycle, |text, task| write!(text, "{task}"))?;
         match self.skipped {
             0 => Ok(()),
-            1 => write!(text.separate(), "1 task was not run after that"),
-            skipped => write!(text.separate(), "{skipped} tasks were not run after that"),
+            1 => write!(text.separate(), "1 task was not run because of the failure"),
+            skipped => write!(
+                text.separate(),
+                "{skipped} tasks were not run because of the failure"
+            ),
         }
     }
 
@@ -282,7 +287,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
         let line = report.line(line).ok_or_else(|| {
             Failure::new(
                 ErrorCode::Range,
-                format!("no line {line}: the report has {count} lines"),
+                format!("the report has no line {line}: it has {count} lines"),
             )
         })?;
         // SAFETY: the pointer is not null, so the caller guarantees that it is writable.

@@ -71,7 +71,8 @@ impl RuntimeHandle {
         let mut entries = (0..RUNTIMES_MAX).map(|step| (*next + step) % RUNTIMES_MAX);
         let free = entries.find(|&at| !HANDLES[at].is_reserved.load(Ordering::Acquire));
         let at = free.ok_or_else(|| {
-            let text = format!("{RUNTIMES_MAX} runtimes at a time: no more can be created");
+            let text =
+                format!("no more runtimes can be created: at most {RUNTIMES_MAX} exist at a time");
             Failure::new(ErrorCode::Memory, text)
         })?;
         *next = (at + 1) % RUNTIMES_MAX;
@@ -292,7 +293,8 @@ pub unsafe extern "C" fn usher_tasks_register(
 }
 
 fn call_of(token: u64, entry: Option<Entry>, arg: *mut c_void) -> Result<TaskCall, Failure> {
-    let entry = entry.ok_or_else(|| Failure::null(&format!("the entry of task {token}")))?;
+    let entry =
+        entry.ok_or_else(|| Failure::null(&format!("the function pointer of task {token}")))?;
     Ok(TaskCall { entry, arg })
 }
 
@@ -310,8 +312,8 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
 ) -> c_int {
     boundary(|| {
         let call = call_of(token, entry, arg)?;
-        let discard =
-            discard.ok_or_else(|| Failure::null(&format!("the discard of task {token}")))?;
+        let discard = discard
+            .ok_or_else(|| Failure::null(&format!("the discard function of task {token}")))?;
         let groups = Groups::new(t, s);
         let register = |this: &Runtime| {
             let owned = OwnedTask {

@@ -12,7 +12,7 @@ const PATCH: u32 = number(env!("CARGO_PKG_VERSION_PATCH"));
 pub const VERSION_TEXT: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
         Ok(text) => text,
-        Err(_) => panic!("cargo knows no such version"),
+        Err(_) => panic!("cargo permits no such version number"),
     };
 
 const fn number(digits: &str) -> u32 {

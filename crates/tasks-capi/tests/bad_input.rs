@@ -27,14 +27,18 @@ fn invalid_runtimes_are_rejected() {
         (code, last_error())
     };
     let expected = |code: ErrorCode, text: &str| (code as c_int, text.to_owned());
-    let most = "must be 1 to 1024";
-    let workers = |count| expected(ErrorCode::Workers, &format!("{count} workers: {most}"));
+    let most = "the number of workers must be from 1 to 1024";
+    let workers = |count| expected(ErrorCode::Workers, &format!("{most}, not {count}"));
     assert_eq!(refused(0, 0, (0, 0)), workers(0));
     assert_eq!(refused(10_000, 0, (0, 0)), workers(10_000));
     assert_eq!(refused(u32::MAX, 0, (0, 0)), workers(u32::MAX));
-    let policy = expected(ErrorCode::Options, "policy 4: must be 0 to 3");
+    let policy = expected(
+        ErrorCode::Options,
+        "the option policy must be from 0 to 3, not 4",
+    );
     assert_eq!(refused(1, 4, (0, 0)), policy);
-    let groups = "65536 x 65 groups need too many queues: the limit is 4194304";
+    let groups =
+        "65536 temporal groups x 65 spatial groups need too many queues: the maximum is 4194304";
     let groups = expected(ErrorCode::Groups, groups);
     assert_eq!(refused(1, 1, (65536, 65)), groups);
     assert_eq!(
@@ -80,7 +84,7 @@ fn options_of_other_versions_are_read() {
     fails(
         new(whole, [0, 0, 1 << 8]),
         ErrorCode::Options,
-        "byte 57 of the options is set: version 0.1.0 knows 40 bytes",
+        "byte 57 of the options is set, but version 0.1.0 of the library knows only 40 bytes",
     );
     for size in [0, 8, 23, 4097, usize::MAX] {
         let text = format!("options.size is {size}, but usher_tasks_options has 40 bytes");
@@ -93,8 +97,8 @@ fn bindings_are_read() {
     for (binding, reserved, text) in [
         (0, 0, None),
         (1, 0, None),
-        (2, 0, Some("binding 2: must be 0 or 1")),
-        (0, 1, Some("reserved is set in the options")),
+        (2, 0, Some("the option binding must be 0 or 1, not 2")),
+        (0, 1, Some("the field reserved of the options must be 0")),
     ] {
         let bound = Options {
             binding,
@@ -143,7 +147,11 @@ fn stacks_have_the_requested_size() {
             stack_bytes,
             ..options(1, 0, (0, 0))
         });
-        fails(code, ErrorCode::Thread, "starting worker 0: out of memory");
+        fails(
+            code,
+            ErrorCode::Thread,
+            "starting the thread of worker 0: out of memory",
+        );
         assert!(runtime.is_null());
     }
     // A program of the second version does not know the stack size.
@@ -177,7 +185,7 @@ fn null_runtimes_and_entries_are_errors() {
             0,
         ));
         null(usher_tasks_register(owner.0, 1, 0, None, none, 0, 0));
-        assert_eq!(last_error(), "the entry of task 1 is NULL");
+        assert_eq!(last_error(), "the function pointer of task 1 is NULL");
         let owned = usher_tasks_register_owned;
         null(owned(
             nobody,
@@ -191,7 +199,7 @@ fn null_runtimes_and_entries_are_errors() {
         ));
         null(owned(owner.0, 1, 0, None, none, Some(nothing), 0, 0));
         null(owned(owner.0, 1, 0, Some(nothing), none, None, 0, 0));
-        assert_eq!(last_error(), "the discard of task 1 is NULL");
+        assert_eq!(last_error(), "the discard function of task 1 is NULL");
         null(usher_tasks_resolve(nobody, 1));
         null(usher_tasks_wait(nobody, ptr::null_mut()));
         null(usher_tasks_cancel(nobody, ptr::null_mut()));
@@ -241,7 +249,7 @@ fn null_graphs_and_reports_are_errors() {
             0,
             ptr::null_mut(),
         ));
-        assert_eq!(last_error(), "the entry of task 0 is NULL");
+        assert_eq!(last_error(), "the function pointer of task 0 is NULL");
         usher_tasks_builder_destroy(builder);
         usher_tasks_builder_destroy(ptr::null_mut());
         null(usher_tasks_run(owner.0, ptr::null_mut(), unwanted));
@@ -286,7 +294,7 @@ fn fail_outside(message: *const std::ffi::c_char) {
     fails(
         code,
         ErrorCode::Outside,
-        "usher_tasks_fail: the caller is no task",
+        "usher_tasks_fail() was called by a thread that runs no task",
     );
 }
 
@@ -299,11 +307,11 @@ fn errors_name_wrongly_used_tokens() {
     fails(
         code,
         ErrorCode::Registered,
-        "task 5 is registered already and has not run",
+        "task 5 is already registered and has not run yet",
     );
     assert_eq!((resolve(&owner, 6), resolve(&owner, 6)), (OK, OK));
     let code = register(&owner, 6, 1, nothing, none);
-    let text = "task 6 was resolved 2 times and waits for 1";
+    let text = "task 6 was resolved 2 times, but waits for only 1";
     fails(code, ErrorCode::ResolvedTooOften, text);
     assert_eq!(register(&owner, u64::MAX, u32::MAX, nothing, none), OK);
     assert_eq!(resolve(&owner, u64::MAX), OK);
@@ -313,8 +321,8 @@ fn errors_name_wrongly_used_tokens() {
         unregistered(6),
     ];
     assert_eq!(owner.wait(), (ErrorCode::Unfinished as c_int, left));
-    let text = "never resolved: 5 (2 more), 18446744073709551615 (4294967294 more); \
-                 resolved and never registered: 6";
+    let text = "tasks that were never resolved: 5 (missing resolutions: 2), 18446744073709551615 \
+                 (missing resolutions: 4294967294); tasks that were resolved but never registered: 6";
     assert_eq!(last_error(), text);
     // SAFETY: the runtime is valid; null is passed for the report and the count.
     unsafe {
@@ -335,7 +343,8 @@ fn groups_outside_the_policy_are_rejected() {
         // SAFETY: the runtime is valid, and the entry uses no argument.
         unsafe { usher_tasks_register(owner.0, 9, 0, Some(nothing), ptr::null_mut(), t, s) }
     };
-    let text = "task 9 in groups T 1 and S 3: T must be below 2 and S below 3";
+    let text =
+        "task 9 has invalid groups: T is 1 and S is 3, but T must be less than 2 and S less than 3";
     fails(try_in(&paper, 1, 3), ErrorCode::Groups, text);
     assert_eq!(try_in(&paper, 2, 0), ErrorCode::Groups as c_int);
     assert_eq!(try_in(&usher, u32::MAX, 0), ErrorCode::Groups as c_int);
@@ -346,7 +355,7 @@ fn groups_outside_the_policy_are_rejected() {
     assert_eq!(paper.run(graph).0, ErrorCode::Groups as c_int);
     assert_eq!(
         last_error(),
-        "task 1 in groups T 1 and S 3: T must be below 2 and S below 3"
+        "task 1 has invalid groups: T is 1 and S is 3, but T must be less than 2 and S less than 3"
     );
     assert_eq!(usher.run(graph).0, OK);
     free(graph);
@@ -368,7 +377,11 @@ fn invalid_graphs_are_rejected() {
             .all(|line| line.0 == UnfinishedKind::Cycle as u32)
     );
     let (code, _, lines) = graph(&[task; 2], &[(1, 7)]);
-    fails(code, ErrorCode::Range, "no task 7: the graph has 2 tasks");
+    fails(
+        code,
+        ErrorCode::Range,
+        "the graph has no task 7: it has 2 tasks",
+    );
     assert_eq!(lines, []);
 }
 
@@ -385,7 +398,11 @@ fn lines_beyond_a_report_are_an_error() {
         );
         let mut line = std::mem::zeroed::<UnfinishedTask>();
         let code = usher_tasks_report_at(report, 1, &raw mut line);
-        fails(code, ErrorCode::Range, "no line 1: the report has 1 lines");
+        fails(
+            code,
+            ErrorCode::Range,
+            "the report has no line 1: it has 1 lines",
+        );
         let code = usher_tasks_report_at(report, 0, ptr::null_mut());
         fails(code, ErrorCode::Null, "the pointer to the line is NULL");
         usher_tasks_report_destroy(report);
@@ -431,7 +448,7 @@ fn failed_tasks_are_reported() {
     for run in 1..4 {
         let lines = vec![failed(1, "without a message")];
         assert_eq!(owner.run(graph), (ErrorCode::Failed as c_int, lines, 2));
-        let text = "task 1 failed: without a message; 2 tasks were not run after that";
+        let text = "task 1 failed: without a message; 2 tasks were not run because of the failure";
         assert_eq!(last_error(), text);
         assert_eq!(ran.load(Ordering::Relaxed), run);
     }
@@ -455,13 +472,13 @@ fn invalid_colourings_are_rejected() {
         of(4096, 0, 2),
     ];
     let text = [
-        "blocks cannot have a size of 0: it must be a power of two, 64 at least",
-        "blocks cannot have a size of 8000: it must be a power of two, 64 at least",
-        "blocks cannot have a size of 32: it must be a power of two, 64 at least",
-        "0 colours: there must be 1 at least, which is no colouring",
-        "blocks of size 8192 have no room for headers of size 64 in 129 colours",
-        "headers cannot have a size of 0: it must be 1 at least",
-        "headers cannot have a size of 0: it must be 1 at least",
+        "a block cannot have 0 bytes: the size must be a power of two and at least 64 bytes",
+        "a block cannot have 8000 bytes: the size must be a power of two and at least 64 bytes",
+        "a block cannot have 32 bytes: the size must be a power of two and at least 64 bytes",
+        "the number of colours cannot be 0: it must be at least 1, which means no colouring",
+        "blocks of 8192 bytes have no room for headers of 64 bytes in 129 colours",
+        "a header cannot have 0 bytes: the size must be at least 1 byte",
+        "a header cannot have 0 bytes: the size must be at least 1 byte",
     ];
     for (coloring, text) in bad.into_iter().zip(text) {
         let mut blocks = ptr::dangling_mut();

@@ -237,7 +237,7 @@ fn a_running_task_keeps_its_token() {
     assert_eq!(register(&owner, 3, 1, call, arg_of(&task)), OK);
     assert_eq!(resolve(&owner, 3), OK);
     begun.recv().unwrap();
-    let text = "task 3 was resolved 2 times and waits for 1";
+    let text = "task 3 was resolved 2 times, but waits for only 1";
     fails(resolve(&owner, 3), ErrorCode::ResolvedTooOften, text);
     let code = register(&owner, 3, 0, nothing, ptr::null_mut());
     assert_eq!(code, ErrorCode::Registered as c_int);

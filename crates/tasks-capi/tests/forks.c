@@ -18,7 +18,7 @@ static void print_result(const char *what, int error)
 {
 	char text[64];
 
-	snprintf(text, sizeof(text), "created by process %d, from which",
+	snprintf(text, sizeof(text), "process %d created the runtime",
 		 (int)getppid());
 	printf("%s: %d, %s\n", what, error == USHER_TASKS_ERROR_ENDED,
 	       strstr(usher_tasks_last_error(), text) ? "named" : "not");

@@ -72,7 +72,7 @@ static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 	char text[96];
 	int error = usher_tasks_wait(runtime, &report);
 
-	snprintf(text, sizeof(text), "1 failed, %llu never resolved",
+	snprintf(text, sizeof(text), "1 failed, %llu were never resolved",
 		 (unsigned long long)tasks);
 	if (error == USHER_TASKS_ERROR_MEMORY)
 		puts(!report && strstr(usher_tasks_last_error(), text)
@@ -119,7 +119,8 @@ int main(void)
 	    limit_memory(1 << 24) != 0)
 		return 2;
 	error = register_until_full(runtime, &token);
-	snprintf(expected, sizeof(expected), "task %llu: no memory",
+	snprintf(expected, sizeof(expected),
+		 "out of memory: task %llu cannot be stored",
 		 (unsigned long long)token);
 	puts(usher_tasks_strerror(error));
 	puts(strcmp(usher_tasks_last_error(), expected) == 0 ? "named" : "not");

@@ -85,7 +85,7 @@ fn traces_are_written_in_each_format() {
         common::fails(
             usher_tasks_trace_write(runtime, 3, nowhere),
             ErrorCode::Range,
-            "format 3: must be 0 to 2",
+            "the format of the trace must be from 0 to 2, not 3",
         );
         common::fails(
             usher_tasks_trace_write(runtime, 0, ptr::null()),
@@ -93,7 +93,10 @@ fn traces_are_written_in_each_format() {
             "the path of the trace is NULL",
         );
         let all = usher_tasks_trace_start(runtime, usize::MAX);
-        let text = format!("a trace of {} tasks of 2 workers: no memory", usize::MAX);
+        let text = format!(
+            "out of memory: a trace of {} tasks of each of 2 workers cannot be stored",
+            usize::MAX
+        );
         common::fails(all, ErrorCode::Memory, &text);
     }
     end((runtime, graph));
@@ -137,7 +140,7 @@ fn counters_add_up() {
         common::fails(
             usher_tasks_counters_of(runtime, 2, &raw mut counted),
             ErrorCode::Range,
-            "no worker 2: the runtime has 2 workers",
+            "the runtime has no worker 2: it has 2 workers",
         );
     }
     end((runtime, graph));
@@ -215,7 +218,7 @@ fn explanations_are_truncated_to_the_buffer() {
         // SAFETY: the graph is valid, and the buffer has the stated size.
         unsafe { usher_tasks_graph_explain(graph, text.as_mut_ptr(), text.len()) }
     };
-    assert_eq!(explain(&mut []), "not run yet\n".len());
+    assert_eq!(explain(&mut []), "the graph has not run yet\n".len());
     for _ in 0..20 {
         // SAFETY: the handles are valid.
         let ran = unsafe { usher_tasks_run(runtime, graph, ptr::null_mut()) };

@@ -67,7 +67,7 @@ fn uncaught_exceptions_end_the_process() {
     let thrown = program.run(&["thrown"]);
     let text = String::from_utf8(thrown.stderr).unwrap();
     assert!(!thrown.status.success());
-    let expected = "libusher_tasks: an exception has left a task, which must catch it";
+    let expected = "libusher_tasks: aborting, because an exception left a task";
     assert!(text.starts_with(expected), "{text}");
 }
 
@@ -100,9 +100,9 @@ fn lack_of_memory_is_an_error_that_names_the_task() {
 #[test]
 fn lack_of_memory_for_queues_is_an_error_at_every_level() {
     let expected = [
-        "no memory\nno memory for 4194304 queues of ready tasks",
+        "no memory\nout of memory: the runtime cannot allocate 4194304 queues of ready tasks",
         "success",
-        "no memory, 0 ran\nno memory for the queues of a graph that a task runs",
+        "no memory, 0 ran\nout of memory: the queues of a graph that a task runs cannot be allocated",
         "success, 1 ran\n",
     ];
     check_output("queues.c", &expected.join("\n"));
@@ -146,6 +146,7 @@ fn the_first_program_of_the_guide_works() {
     let looks = of_the_guide("if (usher_tasks_wait");
     let wait = "\tusher_tasks_wait(runtime, NULL);\n";
     assert!(source.contains(wait));
-    let expected = "hello from the first\nnever resolved: 2 (1 more)\n";
+    let expected =
+        "hello from the first\ntasks that were never resolved: 2 (missing resolutions: 1)\n";
     assert_eq!(run_source(&source.replace(wait, &looks)).unwrap(), expected);
 }

@@ -21,7 +21,9 @@ const ROWS: usize = 22;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let workers = words.next().map_or(Ok(2), |word| {
-        let usage = |error| format!("usage: picture [WORKERS] [DIR]: WORKERS is {word}: {error}");
+        let usage = |error| {
+            format!("usage: picture [WORKERS] [DIR]; WORKERS must be a number, not {word}: {error}")
+        };
         word.parse().map_err(|error: ParseIntError| usage(error))
     })?;
     let dir = PathBuf::from(words.next().unwrap_or_else(|| "pictures".to_owned()));

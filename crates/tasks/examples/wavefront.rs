@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: wavefront [WORKERS] [COLUMNS ROWS BYTES FRAMES], all numbers: not {}",
+                "usage: wavefront [WORKERS] [COLUMNS ROWS BYTES FRAMES]; all arguments must be \
+                 numbers, not {}",
                 words.join(" ")
             );
             ExitCode::from(2)
@@ -78,7 +79,7 @@ fn measure(numbers: &[usize]) {
             }
             let ns = run(&runtime, frame, frames, graph);
             runtime.stop_trace();
-            println!("{policy:?}, hints {hinted}, traced {traced}: {ns:.1} ns a task");
+            println!("policy {policy:?}, hints {hinted}, traced {traced}: {ns:.1} ns per task");
         }
     }
 }

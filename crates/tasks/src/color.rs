@@ -41,22 +41,23 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub enum ColorError {
     /// Masking would not give the base of a block.
     #[error(
-        "blocks cannot have a size of {bytes}: it must be a power of two, {LINE_BYTES} at least"
+        "a block cannot have {bytes} bytes: the size must be a power of two and at least \
+         {LINE_BYTES} bytes"
     )]
     Block {
         /// Bytes of a block.
         bytes: usize,
     },
     /// There are no positions for headers.
-    #[error("0 colours: there must be 1 at least, which is no colouring")]
+    #[error("the number of colours cannot be 0: it must be at least 1, which means no colouring")]
     Colors,
     /// An empty header at the end of a block would be in the next block.
-    #[error("headers cannot have a size of 0: it must be 1 at least")]
+    #[error("a header cannot have 0 bytes: the size must be at least 1 byte")]
     NoHeader,
     /// Headers would extend beyond their blocks.
     #[error(
-        "blocks of size {block_bytes} have no room for headers of size {header_bytes} in {colors} \
-         colours"
+        "blocks of {block_bytes} bytes have no room for headers of {header_bytes} bytes in \
+         {colors} colours"
     )]
     Header {
         /// Bytes of a header.
@@ -67,7 +68,7 @@ pub enum ColorError {
         block_bytes: usize,
     },
     /// The system has no memory left.
-    #[error("no memory for {bytes} bytes of blocks")]
+    #[error("out of memory: the system cannot allocate {bytes} bytes for blocks")]
     Memory {
         /// Bytes requested.
         bytes: usize,

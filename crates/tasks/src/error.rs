@@ -12,7 +12,7 @@ use crate::dispatch::Groups;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The number of workers is 0 or too large.
-    #[error("{count} workers: must be 1 to {max}")]
+    #[error("the number of workers must be from 1 to {max}, not {count}")]
     Workers {
         /// The requested number.
         count: usize,
@@ -20,7 +20,10 @@ pub enum RuntimeError {
         max: usize,
     },
     /// The policy `paper` would keep too many queues.
-    #[error("{t_groups} x {s_groups} groups need too many queues: the limit is {max}")]
+    #[error(
+        "{t_groups} temporal groups x {s_groups} spatial groups need too many queues: the \
+         maximum is {max}"
+    )]
     Groups {
         /// The requested number of temporal groups.
         t_groups: u32,
@@ -30,13 +33,13 @@ pub enum RuntimeError {
         max: u64,
     },
     /// There is no memory for the policy's queues.
-    #[error("no memory for {queues} queues of ready tasks")]
+    #[error("out of memory: the runtime cannot allocate {queues} queues of ready tasks")]
     Memory {
         /// The number of queues.
         queues: u64,
     },
     /// The system could not start a thread.
-    #[error("starting worker {worker}: {source}")]
+    #[error("starting the thread of worker {worker}: {source}")]
     Thread {
         /// The worker, from 0.
         worker: usize,
@@ -55,7 +58,7 @@ pub enum GraphError {
         tasks: Vec<usize>,
     },
     /// The graph has no task of the given number.
-    #[error("no task {task}: the graph has {count} tasks")]
+    #[error("the graph has no task {task}: it has {count} tasks")]
     NoSuchTask {
         /// The number that was given.
         task: usize,
@@ -63,7 +66,7 @@ pub enum GraphError {
         count: usize,
     },
     /// The graph has more tasks or dependencies than can be numbered.
-    #[error("the graph has {count} {what}: the limit is {}", u32::MAX)]
+    #[error("the graph has {count} {what}: the maximum is {}", u32::MAX)]
     TooLarge {
         /// Number of tasks or dependencies.
         count: usize,
@@ -76,13 +79,13 @@ pub enum GraphError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// A task with this token is registered and has not run yet.
-    #[error("task {token} is registered already and has not run")]
+    #[error("task {token} is already registered and has not run yet")]
     Registered {
         /// The token.
         token: u64,
     },
     /// The token was resolved more often than the task waits for.
-    #[error("task {token} was resolved {} and waits for {count}", self::times(*.times))]
+    #[error("task {token} was resolved {}, but waits for only {count}", self::times(*.times))]
     ResolvedTooOften {
         /// The token.
         token: u64,
@@ -92,7 +95,7 @@ pub enum TaskError {
         count: u32,
     },
     /// The groups are outside the tables of the policy.
-    #[error("task {token} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
+    #[error("task {token} has invalid groups: {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The token.
         token: u64,
@@ -104,7 +107,7 @@ pub enum TaskError {
         s_groups: u32,
     },
     /// There is no memory for the task.
-    #[error("task {token}: no memory")]
+    #[error("out of memory: task {token} cannot be stored")]
     Memory {
         /// The token.
         token: u64,
@@ -140,8 +143,8 @@ pub enum WaitError {
     /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports the
     /// tasks that panicked.
     #[error(
-        "no memory to name what is left: {panicked} panicked, {unresolved} never resolved, \
-         {unregistered} resolved and never registered"
+        "tasks are unfinished, and no memory is left to list them: {panicked} panicked, \
+         {unresolved} were never resolved, {unregistered} were resolved but never registered"
     )]
     Memory {
         /// Tasks that panicked.
@@ -183,7 +186,7 @@ pub struct Panicked {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The groups of a task are outside the tables of the policy. Nothing was run.
-    #[error("task {task} in groups {}", outside(.groups, *.t_groups, *.s_groups))]
+    #[error("task {task} has invalid groups: {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// Number of the task.
         task: usize,
@@ -208,10 +211,10 @@ pub enum RunError {
     },
     /// A task runs the graph, and there is no memory for queues of the graph's tasks. Nothing was
     /// run.
-    #[error("no memory for the queues of a graph that a task runs")]
+    #[error("out of memory: the queues of a graph that a task runs cannot be allocated")]
     Memory,
     /// Tasks panicked.
-    #[error("{}; {} not run after that", panics(.panicked), tasks_were(*.skipped))]
+    #[error("{}; {} not run because of the panic", panics(.panicked), tasks_were(*.skipped))]
     Panicked {
         /// The tasks that panicked, in order of time.
         panicked: Vec<Panicked>,
@@ -223,7 +226,7 @@ pub enum RunError {
 /// Formats groups and the limits that they exceed.
 fn outside(groups: &Groups, t_groups: u32, s_groups: u32) -> String {
     let Groups { t, s } = groups;
-    format!("T {t} and S {s}: T must be below {t_groups} and S below {s_groups}")
+    format!("T is {t} and S is {s}, but T must be less than {t_groups} and S less than {s_groups}")
 }
 
 fn times(count: u32) -> String {
@@ -242,8 +245,8 @@ fn tasks_were(tasks: u64) -> String {
 
 fn forked(creator_pid: u32) -> String {
     format!(
-        "the runtime was created by process {creator_pid}, from which this process was forked: it has no \
-         workers here"
+        "the runtime has no workers in this process: process {creator_pid} created the runtime, \
+         and this process was forked from it"
     )
 }
 
@@ -262,13 +265,15 @@ fn unfinished(error: &UnfinishedTasks) -> String {
         parts.push(panics(&error.panicked));
     }
     if !error.unresolved.is_empty() {
-        let text = |(token, left): &(u64, u32)| format!("{token} ({left} more)");
+        let text = |(token, left): &(u64, u32)| format!("{token} (missing resolutions: {left})");
         let tokens: Vec<String> = error.unresolved.iter().map(text).collect();
-        parts.push(format!("never resolved: {}", list(&tokens)));
+        parts.push(format!("tasks that were never resolved: {}", list(&tokens)));
     }
     if !error.unregistered.is_empty() {
         let tokens = list(&error.unregistered);
-        parts.push(format!("resolved and never registered: {tokens}"));
+        parts.push(format!(
+            "tasks that were resolved but never registered: {tokens}"
+        ));
     }
     parts.join("; ")
 }
@@ -278,7 +283,7 @@ fn panics(panicked: &[Panicked]) -> String {
         [] => "no task panicked".to_owned(),
         [only] => format!("task {} panicked: {}", only.task, only.message),
         [first, rest @ ..] => format!(
-            "task {} panicked: {} (and {} more)",
+            "task {} panicked: {} (and {} more tasks panicked)",
             first.task,
             first.message,
             rest.len()

@@ -20,7 +20,7 @@ use crate::worker::{JobVtable, Worker};
 /// Creates a job that is never run, and is freed by [`number`].
 fn job(number: u32) -> JobRef {
     unsafe fn never(_: JobRef, _: &Worker<'_>) {
-        unreachable!("jobs of these tests are not run")
+        unreachable!("these tests never run a job")
     }
     static NEVER: JobVtable = JobVtable { run: never };
     let vtable = NonNull::from(&NEVER).cast();

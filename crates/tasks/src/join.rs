@@ -89,7 +89,7 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
     fn into_outcome(self) -> Outcome<R> {
         match self.outcome.into_inner() {
             Some(outcome) => outcome,
-            None => unreachable!("a task is done when its outcome is there"),
+            None => unreachable!("a task is done only when it has stored its outcome"),
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) use lock::Mutex as StaticMutex;
 #[cfg(not(feature = "tsan"))]
 #[cfg_attr(
     feature = "loom",
-    expect(dead_code, reason = "only what is static is used")
+    expect(dead_code, reason = "the tests use only static data")
 )]
 mod lock {
     use std::sync::{self, PoisonError};

@@ -182,7 +182,10 @@ pub(crate) struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        eprintln!("usher-tasks: a panic passed the code that catches panics of tasks: aborting");
+        eprintln!(
+            "usher-tasks: aborting, because a panic was not caught by the code that catches \
+             panics of tasks"
+        );
         process::abort();
     }
 }

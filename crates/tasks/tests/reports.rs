@@ -453,7 +453,7 @@ fn hints_work_on_small_graphs_and_need_a_task() {
     let mut builder = GraphBuilder::new();
     builder.on(3, 0x1000);
     let error = builder.build(|_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "no task 3: the graph has 0 tasks");
+    assert_eq!(error.to_string(), "the graph has no task 3: it has 0 tasks");
     let mut builder = GraphBuilder::new();
     builder.runs(usize::MAX, 0);
     assert!(builder.build(|_| ()).is_err());

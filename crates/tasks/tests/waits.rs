@@ -283,15 +283,15 @@ fn too_many_groups_are_rejected() {
     for (policy, message) in [
         (
             of(100_000, 100_000),
-            "100000 x 100000 groups need too many queues: the limit is 4194304",
+            "100000 temporal groups x 100000 spatial groups need too many queues: the maximum is 4194304",
         ),
         (
             of(u32::MAX, u32::MAX),
-            "4294967295 x 4294967295 groups need too many queues: the limit is 4194304",
+            "4294967295 temporal groups x 4294967295 spatial groups need too many queues: the maximum is 4194304",
         ),
         (
             of(1, (1 << 22) + 1),
-            "1 x 4194305 groups need too many queues: the limit is 4194304",
+            "1 temporal groups x 4194305 spatial groups need too many queues: the maximum is 4194304",
         ),
     ] {
         assert_eq!(

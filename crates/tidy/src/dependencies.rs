@@ -53,7 +53,7 @@ impl Policy {
         let list = |section: &str, key: &str| {
             let found = table.get(section).and_then(|section| section.get(key));
             let found = found.and_then(Value::as_array);
-            found.ok_or_else(|| format!("{POLICY}: [{section}] has no list '{key}'"))
+            found.ok_or_else(|| format!("{POLICY}: the section [{section}] has no list '{key}'"))
         };
         let name = |entry: &Value| Some(entry.get("crate")?.as_str()?.to_owned());
         let exceptions = list("licenses", "exceptions")?.iter();
@@ -75,7 +75,10 @@ impl Policy {
     }
 
     fn allows_licence(&self, of: &Dependency) -> Result<bool, String> {
-        let stated = of.licence.as_deref().ok_or("it states no licence")?;
+        let stated = of
+            .licence
+            .as_deref()
+            .ok_or("the package states no licence")?;
         let expression = Expression::parse_mode(stated, ParseMode::LAX)
             .map_err(|error| format!("'{stated}': {}", error.reason))?;
         let more = self.exceptions.get(&of.name);
@@ -130,7 +133,10 @@ pub fn check(policy: &Policy, dependencies: &[Dependency]) -> Vec<Breach> {
             let known = versions.entry(&one.name).or_default();
             known.insert(&one.version);
             if known.len() > 1 {
-                breach(one, format!("is built in the versions {known:?}"));
+                breach(
+                    one,
+                    format!("the package is built in several versions: {known:?}"),
+                );
             }
         }
     }
@@ -253,7 +259,10 @@ mod tests {
     fn a_crate_without_a_licence_or_from_elsewhere_is_refused() {
         let mut one = dependency("a", "1.0.0", "MIT");
         one.licence = None;
-        assert_eq!(breaches(&[one.clone()]), ["a 1.0.0: it states no licence"]);
+        assert_eq!(
+            breaches(&[one.clone()]),
+            ["a 1.0.0: the package states no licence"]
+        );
         one = dependency("a", "1.0.0", "MIT");
         one.source = Some("git+https://index".to_owned());
         assert_eq!(breaches(&[one.clone()]).len(), 1);

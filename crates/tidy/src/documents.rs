@@ -33,7 +33,7 @@ pub fn check_code_map(tree: &Tree) -> Vec<Breach> {
     let invented = named
         .difference(&crates)
         .filter(|name| has_evidence || !name.starts_with("evidence/"))
-        .map(|name| format!("there is no {name}"));
+        .map(|name| format!("the directory {name} does not exist"));
     forgotten
         .chain(invented)
         .map(|what| Breach::new(MAP, 0, what))
@@ -162,7 +162,7 @@ fn broken(tree: &Tree, from: &File, link: &str) -> Option<String> {
         _ => resolve(&from.path, path),
     };
     if !tree.holds(&path) {
-        return Some(format!("the link {link} leads nowhere"));
+        return Some(format!("the target of the link {link} does not exist"));
     }
     let page = tree.get(&path).filter(|file| file.has_extension("md"))?;
     let known = fragment.is_empty() || Page::read(page).anchors.contains(fragment);
@@ -206,8 +206,8 @@ mod tests {
             with("`crates/a`, evidence/d and crates/c."),
             [
                 "ARCHITECTURE.md: the code map lacks evidence/b",
-                "ARCHITECTURE.md: there is no crates/c",
-                "ARCHITECTURE.md: there is no evidence/d"
+                "ARCHITECTURE.md: the directory crates/c does not exist",
+                "ARCHITECTURE.md: the directory evidence/d does not exist"
             ]
         );
         let product_alone = [(MAP, "crates/a and evidence/b"), crates[0]];
@@ -232,10 +232,10 @@ mod tests {
         assert_eq!(
             breaches_of(check_links, &files),
             [
-                "docs/a.md:5: the link gone.md leads nowhere",
-                "docs/a.md:6: the link x.png leads nowhere",
+                "docs/a.md:5: the target of the link gone.md does not exist",
+                "docs/a.md:6: the target of the link x.png does not exist",
                 "docs/a.md:7: docs/b.md has no heading #no",
-                "docs/a.md:8: the link lost.md leads nowhere",
+                "docs/a.md:8: the target of the link lost.md does not exist",
             ]
         );
     }

@@ -63,7 +63,11 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
         let manifest: toml::Table = match manifest.parse() {
             Ok(table) => table,
             Err(error) => {
-                breaches.push(Breach::new(&path, 0, format!("is not TOML: {error}")));
+                breaches.push(Breach::new(
+                    &path,
+                    0,
+                    format!("the file is not TOML: {error}"),
+                ));
                 continue;
             }
         };
@@ -78,7 +82,9 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
                     let impure = name == "policy"
                         && section == "dependencies"
                         && !POLICY_MAY_USE.contains(&used.as_str());
-                    impure.then(|| format!("policy decides and does nothing else: drop {used}"))
+                    impure.then(|| {
+                        format!("the crate policy only decides: remove its dependency on {used}")
+                    })
                 });
                 breaches.extend(wrong.map(|what| Breach::new(&path, 0, what)));
             }
@@ -94,8 +100,10 @@ fn upward(layers: &BTreeMap<&str, u32>, used: &str, at_most: Option<u32>) -> Opt
     };
     match layers.get(of_ours) {
         Some(&layer) if at_most.is_some_and(|most| layer <= most) => None,
-        Some(_) => Some(format!("{used} is not in a lower layer")),
-        None => Some(format!("{used} has no layer in crates/tidy/src/layers.rs")),
+        Some(_) => Some(format!("the dependency {used} is not in a lower layer")),
+        None => Some(format!(
+            "the dependency {used} has no layer in crates/tidy/src/layers.rs"
+        )),
     }
 }
 
@@ -117,7 +125,10 @@ mod tests {
         let beside = "[dev-dependencies]\nusher-topology.workspace = true\n";
         assert_eq!(found("probe", beside), none);
         let up = "[dependencies]\nusher-host = { path = \"x\" }\n";
-        assert_eq!(found("probe", up), ["usher-host is not in a lower layer"]);
+        assert_eq!(
+            found("probe", up),
+            ["the dependency usher-host is not in a lower layer"]
+        );
         let level = "[build-dependencies]\nusher-act.workspace = true\n";
         assert_eq!(found("probe", level), ["usher-act is not in a lower layer"]);
         let evidence = "[dev-dependencies]\nusher-chip.workspace = true\n";
@@ -136,7 +147,7 @@ mod tests {
     fn policy_knows_the_values_alone() {
         let impure = "[dependencies]\nusher-model.workspace = true\nlibc = \"0.2\"\n\
                       [dev-dependencies]\nproptest = \"1\"\n";
-        let drop = "policy decides and does nothing else: drop libc";
+        let drop = "the crate policy only decides: remove its dependency on libc";
         assert_eq!(found("policy", impure), [drop]);
     }
 
@@ -144,7 +155,7 @@ mod tests {
     fn every_crate_has_a_layer() {
         let layer = "give new a layer in crates/tidy/src/layers.rs";
         assert_eq!(found("new", ""), [layer]);
-        let unknown = "usher-new has no layer in crates/tidy/src/layers.rs";
+        let unknown = "the dependency usher-new has no layer in crates/tidy/src/layers.rs";
         assert_eq!(
             found("host", "[dependencies]\nusher-new = \"1\""),
             [unknown]

@@ -42,7 +42,7 @@ pub const RULES: [(&str, Rule); 15] = [
     ("layers", layers::check),
     ("workspaces", workspaces::check),
     ("circles of files", circles::check),
-    ("purity of policy", purity::check),
+    ("purity of the crate policy", purity::check),
     ("words", words::check_words),
     ("paths of one machine", words::check_paths),
     ("sleeping tests", words::check_sleeps),

@@ -63,7 +63,13 @@ fn check_source(file: &File) -> Option<Breach> {
         .trim_start_matches(['/', '#', '*', ' '])
         .trim_end_matches("*/")
         .trim_end();
-    (stated != wanted).then(|| Breach::new(&file.path, number, format!("start with `{wanted}`")))
+    (stated != wanted).then(|| {
+        Breach::new(
+            &file.path,
+            number,
+            format!("start the file with `{wanted}`"),
+        )
+    })
 }
 
 fn check_manifest(file: &File) -> Option<Breach> {

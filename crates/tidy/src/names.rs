@@ -157,7 +157,7 @@ pub fn check_old(tree: &Tree) -> Vec<Breach> {
 fn old_identifiers(file: &File) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let mut add = |word: &str, line: usize| {
-        let what = format!("{word} was given up: name what it is in the field's terms");
+        let what = format!("the word {word} is not used any more: use the term of the field");
         breaches.push(Breach::new(&file.path, line, what));
     };
     if file.has_extension("rs") {
@@ -255,7 +255,10 @@ pub fn check_homonyms(tree: &Tree) -> Vec<Breach> {
                     .is_some_and(|all| all.contains(**other))
             });
             breaches.extend(used.map(|other| {
-                let what = format!("{other}, on which {user} depends, has a public {name}, too");
+                let what = format!(
+                    "{name} is public here and in {other}, on which {user} depends: rename one \
+                     of the two types"
+                );
                 Breach::new(path, *line, what)
             }));
         }

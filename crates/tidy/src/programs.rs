@@ -14,7 +14,10 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     mains
         .filter_map(|file| {
             let lines = code_lines(file);
-            let what = format!("has {lines} lines of code, over {MAIN_LINES}: main only wires");
+            let what = format!(
+                "the file has {lines} lines of code, more than {MAIN_LINES}: main only connects \
+                 modules"
+            );
             (lines > MAIN_LINES).then(|| Breach::new(&file.path, 0, what))
         })
         .collect()

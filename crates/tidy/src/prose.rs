@@ -340,7 +340,9 @@ fn words_for_people(line: &Line<'_>) -> Vec<Breach> {
         .iter()
         .filter(|word| PEOPLE.contains(&word.as_str()))
         .map(|word| {
-            let what = format!("\"{word}\" is for people: name the thread, program or queue");
+            let what = format!(
+                "the word \"{word}\" is for people only: name the thread, program or queue"
+            );
             Breach::new(line.path, line.number, what)
         })
         .collect()
@@ -361,7 +363,8 @@ fn too_frequent(group: &Group, area: &str, lines: &[Line<'_>], words_all: usize)
     }
     let breach = |(line, word): (&Line<'_>, String)| {
         let what = format!(
-            "\"{word}\" ({}): {rate:.1} uses per 1,000 words of {area}, {} at most",
+            "the word \"{word}\" ({}) is too frequent: {rate:.1} uses per 1,000 words of {area}, \
+             at most {} are allowed",
             group.name, group.limit
         );
         Breach::new(line.path, line.number, what)
@@ -397,7 +400,8 @@ fn long_sentences(lines: &[Line<'_>]) -> Vec<Breach> {
     long.into_iter()
         .map(|((path, line), words)| {
             let what = format!(
-                "a sentence of {words} words; {share:.0} % of the sentences are that long, {:.0} % at most",
+                "a sentence has {words} words; {share:.0} % of the sentences are that long, at \
+                 most {:.0} % may be",
                 100.0 * LONG_SENTENCES_MAX
             );
             Breach::new(path, line, what)

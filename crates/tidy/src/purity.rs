@@ -29,7 +29,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for file in tree.rust().filter(|file| file.path.starts_with(PURE)) {
         let mut found = |word: &str, line| {
-            let what = format!("policy only decides: it must not name {word}");
+            let what = format!("the crate policy only decides: it must not use {word}");
             breaches.push(Breach::new(&file.path, line, what));
         };
         match tokens(file) {

@@ -29,14 +29,17 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
             Some((line, limit)) if size.lines < limit => breaches.push(Breach::new(
                 EXCEPTIONS,
                 line,
-                format!("{thing} has {} lines now: lower its {limit}", size.lines),
+                format!(
+                    "{thing} now has only {} lines: lower its {limit} in the list of exceptions",
+                    size.lines
+                ),
             )),
             None if size.lines <= size.limit => {}
             _ => breaches.push(Breach::new(
                 &size.path,
                 size.line,
                 format!(
-                    "{thing} has {} lines, more than {}: cut it into ideas",
+                    "{thing} has {} lines, more than {}: split it",
                     size.lines, size.limit
                 ),
             )),
@@ -46,7 +49,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
         Breach::new(
             EXCEPTIONS,
             line,
-            format!("{thing} is gone: delete its line"),
+            format!("{thing} does not exist any more: delete its line in the list of exceptions"),
         )
     };
     breaches.extend(allowed.into_iter().map(gone));
@@ -118,7 +121,7 @@ fn exceptions(tree: &Tree) -> (BTreeMap<String, (usize, usize)>, Vec<Breach>) {
             .split_once(' ')
             .and_then(|(thing, lines)| Some((thing, lines.parse::<usize>().ok()?)));
         let Some((thing, lines)) = parsed else {
-            let what = "is not `PATH LINES` or `PATH::FUNCTION LINES`";
+            let what = "the line is not `PATH LINES` or `PATH::FUNCTION LINES`";
             breaches.push(Breach::new(EXCEPTIONS, number, what));
             continue;
         };
@@ -127,7 +130,9 @@ fn exceptions(tree: &Tree) -> (BTreeMap<String, (usize, usize)>, Vec<Breach>) {
             false => FILE_LINES,
         };
         if lines <= limit {
-            let what = format!("{thing} needs no exception: delete its line");
+            let what = format!(
+                "{thing} needs no exception any more: delete its line in the list of exceptions"
+            );
             breaches.push(Breach::new(EXCEPTIONS, number, what));
         }
         allowed.insert(thing.to_owned(), (number, lines));
@@ -158,8 +163,8 @@ mod tests {
 
     #[test]
     fn says_what_is_too_long() {
-        let long = "a.rs:1: a.rs::long has 71 lines, more than 70: cut it into ideas";
-        let huge = "b.h: b.h has 801 lines, more than 800: cut it into ideas";
+        let long = "a.rs:1: a.rs::long has 71 lines, more than 70: split it";
+        let huge = "b.h: b.h has 801 lines, more than 800: split it";
         assert_eq!(found("# none\n"), [long, huge]);
         assert_eq!(found("a.rs::long 71\n"), [huge]);
     }
@@ -168,12 +173,21 @@ mod tests {
     fn the_exceptions_only_shrink() {
         let breaches = |exceptions: &str| found(&format!("{exceptions}\nb.h 801\na.rs::long 71"));
         assert_eq!(breaches(""), [""; 0]);
-        let gone = format!("{EXCEPTIONS}:1: x.rs 900 is gone: delete its line");
+        let gone = format!(
+            "{EXCEPTIONS}:1: x.rs 900 does not exist any more: delete its line in the list of \
+             exceptions"
+        );
         assert_eq!(breaches("x.rs 900"), [gone.replace("x.rs 900", "x.rs")]);
-        let lower = format!("{EXCEPTIONS}:1: a.rs::long has 71 lines now: lower its 80");
+        let lower = format!(
+            "{EXCEPTIONS}:1: a.rs::long now has only 71 lines: lower its 80 in the list of \
+             exceptions"
+        );
         assert_eq!(found("a.rs::long 80\nb.h 801"), [lower]);
-        let grown = "b.h: b.h has 801 lines, more than 800: cut it into ideas";
-        let needless = format!("{EXCEPTIONS}:1: a.rs::fits needs no exception: delete its line");
+        let grown = "b.h: b.h has 801 lines, more than 800: split it";
+        let needless = format!(
+            "{EXCEPTIONS}:1: a.rs::fits needs no exception any more: delete its line in the list \
+             of exceptions"
+        );
         assert_eq!(
             found("a.rs::fits 70\na.rs::long 71"),
             [needless.as_str(), grown]

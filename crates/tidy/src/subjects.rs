@@ -62,8 +62,12 @@ fn over_limit(log: &str) -> Vec<String> {
         .filter_map(|line| {
             let (_, subject) = line.split_once(' ')?;
             let chars = subject.chars().count();
-            (chars > SUBJECT_CHARS)
-                .then(|| format!("{line}: {chars} characters, {SUBJECT_CHARS} at most"))
+            (chars > SUBJECT_CHARS).then(|| {
+                format!(
+                    "{line}: the subject has {chars} characters, at most {SUBJECT_CHARS} are \
+                     allowed"
+                )
+            })
         })
         .collect()
 }
@@ -78,7 +82,9 @@ mod tests {
         let log = format!("1234567 {longest}\n89abcde {longest}x\n");
         assert_eq!(
             over_limit(&log),
-            [format!("89abcde {longest}x: 73 characters, 72 at most")]
+            [format!(
+                "89abcde {longest}x: the subject has 73 characters, at most 72 are allowed"
+            )]
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::File;
 pub fn tokens(file: &File) -> Result<TokenStream, String> {
     file.text
         .parse()
-        .map_err(|error: proc_macro2::LexError| format!("is not Rust: {error}"))
+        .map_err(|error: proc_macro2::LexError| format!("the file is not Rust: {error}"))
 }
 
 /// A function with a body.

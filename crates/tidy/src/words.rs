@@ -38,7 +38,7 @@ pub fn check_words(tree: &Tree) -> Vec<Breach> {
                 .chain([&IGNORE])
                 .filter(|text| code && line.contains(*text));
             breaches.extend(unfinished.chain(switched).map(|word| {
-                let what = format!("finish it or drop it: no {word} here");
+                let what = format!("the comment contains {word}: finish the work, or remove it");
                 Breach::new(&file.path, number, what)
             }));
         }
@@ -53,7 +53,7 @@ pub fn check_paths(tree: &Tree) -> Vec<Breach> {
         for (number, line) in file.lines() {
             let found = MACHINE_PATHS.iter().filter(|path| holds_path(line, path));
             breaches.extend(found.map(|path| {
-                let what = format!("{path} is a path of one machine");
+                let what = format!("the path {path} exists only on one machine");
                 Breach::new(&file.path, number, what)
             }));
         }
@@ -80,7 +80,7 @@ pub fn check_sleeps(tree: &Tree) -> Vec<Breach> {
         for stream in code {
             each_word(stream, &mut |word, line, _| {
                 if word == "sleep" && !polls(&functions, line) {
-                    let what = "a test sleeps: wait for the state, with a deadline";
+                    let what = "the test sleeps: wait for the state instead, with a deadline";
                     breaches.push(Breach::new(&file.path, line, what));
                 }
             });

@@ -32,12 +32,12 @@ pub(crate) fn load(
     let flags = BuildFlags::INCLUDE_DISALLOWED | BuildFlags::DONT_CHANGE_BINDING;
     let hwloc = builder
         .with_flags(flags)
-        .map_err(|why| format!("hwloc rejects its flags: {why}"))?
+        .map_err(|why| format!("hwloc rejects the flags that Usher sets: {why}"))?
         .build()
         .map_err(|why| {
             let reason = why.errno.map(|errno| errno.to_string());
             let reason = reason.unwrap_or_else(|| why.to_string());
-            format!("hwloc cannot load it: {reason}")
+            format!("hwloc cannot load the topology: {reason}")
         })?;
     let mut parts = parts(&hwloc, name)?;
     if let Some(root) = root {
@@ -143,11 +143,11 @@ fn text(of: &std::ffi::CStr) -> String {
 fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
     let number = object
         .os_index()
-        .ok_or_else(|| format!("a {} has no number", object.object_type()))?;
+        .ok_or_else(|| format!("an object of type {} has no number", object.object_type()))?;
     match CpuId::try_from(number) {
         Ok(number) if number <= CPU_ID_MAX => Ok(number),
         _ => Err(format!(
-            "{} {number} is beyond {CPU_ID_MAX}",
+            "the number of {} {number} exceeds the maximum of {CPU_ID_MAX}",
             object.object_type()
         )),
     }

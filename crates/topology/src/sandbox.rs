@@ -56,15 +56,16 @@ where
         .iter()
         .map(|(name, value)| CString::new(format!("{name}={value}")))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|_| "the name holds a NUL character".to_owned())?;
+        .map_err(|_| "the name contains a NUL character".to_owned())?;
     let mut pointers: Vec<*const c_char> = variables.iter().map(|v| v.as_ptr()).collect();
     pointers.push(ptr::null());
-    let (receiver, sender) = pipe().map_err(|why| format!("cannot make a pipe: {why}"))?;
+    let (receiver, sender) = pipe()
+        .map_err(|why| format!("cannot create a pipe to the process that runs hwloc: {why}"))?;
     // SAFETY: fork has no preconditions; the module documentation states the restrictions of the
     // child, which never returns from `child`.
     match unsafe { libc::fork() } {
         -1 => Err(format!(
-            "cannot start a process: {}",
+            "cannot start a process that runs hwloc: {}",
             io::Error::last_os_error()
         )),
         0 => {
@@ -76,8 +77,13 @@ where
             let answer = receive(File::from(receiver));
             let end = reap(pid);
             match answer {
-                Some(json) => serde_json::from_slice::<Result<T, String>>(&json)
-                    .unwrap_or_else(|why| Err(format!("the reader's answer is invalid: {why}"))),
+                Some(json) => {
+                    serde_json::from_slice::<Result<T, String>>(&json).unwrap_or_else(|why| {
+                        Err(format!(
+                            "the process that ran hwloc returned an invalid reply: {why}"
+                        ))
+                    })
+                }
                 None => Err(end),
             }
         }
@@ -106,7 +112,7 @@ fn child<T: Serialize>(
     // ends.
     unsafe { environ = environment.as_ptr() };
     let result = catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err("hwloc violated its own invariants".to_owned()));
+        .unwrap_or_else(|_| Err("the topology that hwloc returned is inconsistent".to_owned()));
     if let Ok(json) = serde_json::to_vec(&result) {
         let length = (json.len() as u64).to_le_bytes();
         let _ = sender
@@ -188,17 +194,19 @@ fn reap(pid: libc::pid_t) -> String {
             break;
         }
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return "hwloc could not parse it".to_owned();
+            return "hwloc could not parse the file or description".to_owned();
         }
     }
     if !libc::WIFSIGNALED(status) {
-        return "hwloc could not parse it".to_owned();
+        return "hwloc could not parse the file or description".to_owned();
     }
     match libc::WTERMSIG(status) {
         libc::SIGALRM | libc::SIGXCPU | libc::SIGKILL => {
-            format!("hwloc did not finish within {CPU_TIME_MAX_S} seconds of CPU time")
+            format!("hwloc did not load the topology within {CPU_TIME_MAX_S} seconds of CPU time")
         }
-        signal => format!("hwloc crashed on it (signal {signal}): it is malformed or too large"),
+        signal => format!(
+            "hwloc crashed (signal {signal}): the file or description is malformed or too large"
+        ),
     }
 }
 
@@ -231,7 +239,11 @@ mod tests {
         let crash: Result<(), String> = run(&[], || unsafe { libc::abort() });
         assert!(crash.unwrap_err().contains("signal 6"));
         let panic: Result<(), String> = run(&[], || panic!("as asked"));
-        assert!(panic.unwrap_err().contains("violated its own invariants"));
+        assert!(
+            panic
+                .unwrap_err()
+                .contains("hwloc returned is inconsistent")
+        );
         let wild: Result<usize, String> = run(&[], || {
             // SAFETY: malloc has no preconditions, and the block is not used.
             let block = unsafe { libc::malloc(2 << 30) };

@@ -48,7 +48,7 @@ impl Source {
         if looks_like_a_path(text) {
             return Err(TopologyReadError::File {
                 path: PathBuf::from(excerpt(text)),
-                reason: "there is no such file or directory".to_owned(),
+                reason: "the file or directory does not exist".to_owned(),
             });
         }
         match synthetic::check(text) {
@@ -59,7 +59,9 @@ impl Source {
             }),
             Err(reason) => Err(TopologyReadError::UnknownSource {
                 text: excerpt(text),
-                reason: format!("there is no such file, and as a description {reason}"),
+                reason: format!(
+                    "no such file exists, and the text is no description of a machine: {reason}"
+                ),
             }),
         }
     }
@@ -130,9 +132,9 @@ fn this_machine() -> Result<Topology, String> {
         .map_or_else(|_| "this machine".to_owned(), |name| name.trim().to_owned());
     let (hwloc, parts) = discover::load(TopologyBuilder::new(), name, Some(Path::new("/")))?;
     if !hwloc.is_this_system() {
-        let reason = "a variable of hwloc's in the environment (HWLOC_XMLFILE, \
-            HWLOC_SYNTHETIC, HWLOC_FSROOT or HWLOC_THISSYSTEM) makes hwloc describe another \
-            machine; unset it, or name that machine with --from";
+        let reason = "an environment variable (HWLOC_XMLFILE, HWLOC_SYNTHETIC, HWLOC_FSROOT or \
+                      HWLOC_THISSYSTEM) makes hwloc describe another machine; unset the \
+                      variable, or name that machine with --from";
         return Err(reason.to_owned());
     }
     Ok(assemble::topology(parts))
@@ -141,16 +143,16 @@ fn this_machine() -> Result<Topology, String> {
 fn xml(path: &Path) -> Result<Topology, String> {
     let about = fs::metadata(path).map_err(|why| why.to_string())?;
     if !about.is_file() {
-        return Err("it is not a file".to_owned());
+        return Err("the path is not a regular file".to_owned());
     }
     if about.len() > XML_MAX_BYTES {
         return Err(format!(
-            "it is {} bytes long, the most is {XML_MAX_BYTES}",
+            "the file has {} bytes; the maximum is {XML_MAX_BYTES}",
             about.len()
         ));
     }
     let bytes = fs::read(path).map_err(|why| why.to_string())?;
-    let not_xml = "it is not an XML file written by hwloc (make one with: lstopo machine.xml)";
+    let not_xml = "the file is not an XML file written by hwloc (to write one: lstopo machine.xml)";
     let text = String::from_utf8(bytes).map_err(|_| not_xml.to_owned())?;
     if !text.contains("<topology") || text.contains('\0') {
         return Err(not_xml.to_owned());
@@ -168,8 +170,8 @@ fn described(text: &str) -> Result<Topology, String> {
         TopologyBuilder::new()
             .from_synthetic(&complete)
             .map_err(|_| {
-                "hwloc does not accept it; levels go from large to small, of package, die, numa, \
-             group, l3, l2, core and pu, each at most once, with pu last"
+                "hwloc rejects the description; give the levels package, die, numa, group, l3, \
+                 l2, core and pu, each at most once, from large to small, with pu last"
                     .to_owned()
             })
     })
@@ -179,14 +181,14 @@ fn capture(path: &Path) -> Result<Topology, String> {
     let root = fs::canonicalize(path).map_err(|why| why.to_string())?;
     if !root.join("sys/devices/system/cpu").is_dir() {
         return Err(
-            "it holds no sys/devices/system/cpu, so it is no copy of a machine's /sys \
-                    (make one with: hwloc-gather-topology)"
+            "the directory is no copy of a machine's /sys, because it has no \
+             sys/devices/system/cpu (to make a copy: hwloc-gather-topology)"
                 .to_owned(),
         );
     }
     let root = root
         .to_str()
-        .ok_or("its name is not valid UTF-8")?
+        .ok_or("the name of the file is not valid UTF-8")?
         .to_owned();
     // Restricts hwloc to reading files: otherwise it would add results of this machine's cpuid.
     let environment = [

@@ -22,7 +22,7 @@ const LENGTH_MAX: usize = 4_096;
 pub(crate) fn check(description: &str) -> Result<String, String> {
     if description.len() > LENGTH_MAX {
         return Err(format!(
-            "it is {} bytes long, the most is {LENGTH_MAX}",
+            "the description has {} bytes; the maximum is {LENGTH_MAX}",
             description.len()
         ));
     }
@@ -31,13 +31,13 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
         .find(|c| !c.is_ascii() || (c.is_ascii_control() && !c.is_ascii_whitespace()))
     {
         return Err(format!(
-            "it contains the character '{}'",
+            "the description contains the invalid character '{}'",
             odd.escape_debug()
         ));
     }
     let levels = levels(description)?;
     if levels.is_empty() {
-        return Err("it contains no level such as core:4".to_owned());
+        return Err("the description contains no level such as core:4".to_owned());
     }
     ordered(&levels)?;
     let mut cpus: u64 = 1;
@@ -48,7 +48,7 @@ pub(crate) fn check(description: &str) -> Result<String, String> {
         }
         if cpus > CPUS_MAX || count > CPUS_MAX {
             return Err(format!(
-                "it describes more than {CPUS_MAX} CPUs at '{level}'"
+                "the description has more than {CPUS_MAX} CPUs at the level '{level}'"
             ));
         }
     }
@@ -91,7 +91,9 @@ fn ordered(levels: &[(String, bool)]) -> Result<(), String> {
     for (level, rank) in ranked {
         match above {
             Some((larger, of)) if of >= rank => {
-                return Err(format!("'{level}' cannot be within '{larger}'"));
+                return Err(format!(
+                    "the level '{level}' cannot be inside the level '{larger}'"
+                ));
             }
             _ => above = Some((level, rank)),
         }
@@ -109,7 +111,9 @@ fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
             ')' if attributes => attributes = false,
             '[' if !attributes && !memory => memory = true,
             ']' if !attributes && memory => memory = false,
-            '(' | ')' | '[' | ']' => return Err(format!("its '{c}' has no partner")),
+            '(' | ')' | '[' | ']' => {
+                return Err(format!("the bracket '{c}' has no matching bracket"));
+            }
             _ if attributes => continue,
             c if c.is_ascii_whitespace() => {}
             c => {
@@ -123,7 +127,7 @@ fn levels(description: &str) -> Result<Vec<(String, bool)>, String> {
         levels.push((String::new(), false));
     }
     if attributes || memory {
-        return Err("a parenthesis or bracket is not closed".to_owned());
+        return Err("a parenthesis or bracket in the description is not closed".to_owned());
     }
     levels.retain(|(level, _)| !level.is_empty());
     Ok(levels)
@@ -137,9 +141,13 @@ fn count(level: &str) -> Result<u64, String> {
         None => return Err(format!("the level '{level}' has no count, as in {level}:2")),
     };
     match digits.parse::<u64>() {
-        Ok(0) => Err(format!("the number of level '{level}' is 0")),
+        Ok(0) => Err(format!(
+            "the count of the level '{level}' is 0; it must be at least 1"
+        )),
         Ok(count) => Ok(count),
-        Err(_) => Err(format!("'{digits}' in '{level}' is not a count")),
+        Err(_) => Err(format!(
+            "'{digits}' is not a valid count of the level '{level}'"
+        )),
     }
 }
 
@@ -169,22 +177,31 @@ mod tests {
     #[test]
     fn rejects_invalid_descriptions_with_reason() {
         for (description, reason) in [
-            ("", "it contains no level"),
-            ("  ", "it contains no level"),
-            ("package:0", "the number of level 'package:0' is 0"),
+            ("", "contains no level"),
+            ("  ", "contains no level"),
+            ("package:0", "the count of the level 'package:0' is 0"),
             ("core:99999999", "more than 8192 CPUs at 'core:99999999'"),
-            ("core:99999999999999999999", "is not a count"),
+            ("core:99999999999999999999", "is not a valid count"),
             ("package:64 core:128 pu:2", "more than 8192 CPUs at 'pu:2'"),
             ("package", "the level 'package' has no count"),
-            ("package: core:2", "'' in 'package:' is not a count"),
-            ("core:-1", "'-1' in 'core:-1' is not a count"),
+            (
+                "package: core:2",
+                "'' is not a valid count of the level 'package:'",
+            ),
+            (
+                "core:-1",
+                "'-1' is not a valid count of the level 'core:-1'",
+            ),
             (
                 "core:4 package:2 pu:1",
-                "'package:2' cannot be within 'core:4'",
+                "the level 'package:2' cannot be inside the level 'core:4'",
             ),
-            ("core:4 core:2", "'core:2' cannot be within 'core:4'"),
+            (
+                "core:4 core:2",
+                "the level 'core:2' cannot be inside the level 'core:4'",
+            ),
             ("core:2(size=3", "is not closed"),
-            ("core:2)", "its ')' has no partner"),
+            ("core:2)", "the bracket ')' has no matching bracket"),
             ("[numa:2 core:2", "is not closed"),
             ("core:2\0", "the character '\\0'"),
             ("corée:2", "the character 'é'"),
@@ -195,7 +212,7 @@ mod tests {
         assert!(
             check(&"core:1 ".repeat(1000))
                 .unwrap_err()
-                .contains("bytes long")
+                .contains("the maximum is")
         );
     }
 }

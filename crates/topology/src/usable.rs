@@ -35,7 +35,11 @@ pub fn allowed_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     match list {
         Some(list) => parse(root, STATUS, list),
-        None => Err(error(root, STATUS, "it has no line Cpus_allowed_list")),
+        None => Err(error(
+            root,
+            STATUS,
+            "the file has no line Cpus_allowed_list",
+        )),
     }
 }
 
@@ -55,7 +59,9 @@ pub fn usable_cpus(root: &Path) -> Result<CpuSet, TopologyReadError> {
     match usable.is_empty() {
         false => Ok(usable),
         true => {
-            let reason = format!("CPUs {allowed} are allowed, but only {online} are online");
+            let reason = format!(
+                "no allowed CPU is online: CPUs {allowed} are allowed, CPUs {online} are online"
+            );
             Err(error(root, STATUS, &reason))
         }
     }
@@ -71,7 +77,7 @@ fn parse(root: &Path, file: &str, list: &str) -> Result<CpuSet, TopologyReadErro
         .map_err(|why: usher_model::ParseCpuSetError| error(root, file, &why.to_string()))?;
     match set.is_empty() {
         false => Ok(set),
-        true => Err(error(root, file, "the list is empty")),
+        true => Err(error(root, file, "the list of CPUs is empty")),
     }
 }
 
@@ -128,8 +134,8 @@ mod tests {
     fn errors_name_the_file_and_the_reason() {
         for (status, online, said) in [
             ("Name:\tsh\n", "0-3", "proc/self/status: it has no line"),
-            ("Cpus_allowed_list:\t\n", "0-3", "the list is empty"),
-            (STATUS_2_9, "0-1", "CPUs 2-9 are allowed, but only 0-1"),
+            ("Cpus_allowed_list:\t\n", "0-3", "the list of CPUs is empty"),
+            (STATUS_2_9, "0-1", "CPUs 2-9 are allowed, CPUs 0-1"),
             (STATUS_2_9, "3-x", "cpu/online: '3-x"),
         ] {
             let root = tree(status, Some(online));

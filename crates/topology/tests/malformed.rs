@@ -27,14 +27,20 @@ fn refusal(text: &str) -> String {
 #[test]
 fn rejects_invalid_descriptions() {
     for (text, reason) in [
-        ("", "'': there is no such file"),
-        ("nonsense", "'nonsense': there is no such file"),
+        ("", "'': no such file exists"),
+        ("nonsense", "'nonsense': no such file exists"),
         ("package:0", "level 'package:0' is 0"),
-        ("core:99999999", "more than 8192 CPUs at 'core:99999999'"),
+        (
+            "core:99999999",
+            "more than 8192 CPUs at the level 'core:99999999'",
+        ),
         ("package:2 core:4 pu:0", "level 'pu:0' is 0"),
         ("core:4(", "is not closed"),
-        ("kernel:4 pu:2", "hwloc does not accept it"),
-        ("core:2 pu:2 core:2", "'core:2' cannot be within 'pu:2'"),
+        ("kernel:4 pu:2", "hwloc rejects the description"),
+        (
+            "core:2 pu:2 core:2",
+            "the level 'core:2' cannot be inside the level 'pu:2'",
+        ),
         (
             "pu:2(indexes=0,4294967295)",
             "description 'pu:2(indexes=0,4294967295)'",
@@ -45,7 +51,10 @@ fn rejects_invalid_descriptions() {
         assert!(said.contains(reason), "{text:?}: {said}");
     }
     let said = refusal(&"package:".repeat(5_000));
-    assert!(said.len() < 300 && said.contains("bytes long"), "{said}");
+    assert!(
+        said.len() < 300 && said.contains("the maximum is"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -83,19 +92,19 @@ fn rejects_files_that_are_no_machine() {
     fs::create_dir(at("tree")).unwrap();
     fs::create_dir_all(at("hollow/sys/devices/system/cpu")).unwrap();
     for (name, reason) in [
-        ("empty.xml", "it is not an XML file written by hwloc"),
-        ("page.xml", "it is not an XML file written by hwloc"),
-        ("binary.xml", "it is not an XML file written by hwloc"),
+        ("empty.xml", "the file is not an XML file written by hwloc"),
+        ("page.xml", "the file is not an XML file written by hwloc"),
+        ("binary.xml", "the file is not an XML file written by hwloc"),
         ("bare.xml", "hwloc"),
-        ("missing.xml", "there is no such file or directory"),
-        ("tree", "it holds no sys/devices/system/cpu"),
+        ("missing.xml", "the file or directory does not exist"),
+        ("tree", "because it has no sys/devices/system/cpu"),
     ] {
         let said = refusal(at(name).to_str().unwrap());
         assert!(said.contains(reason) && said.contains(name), "{said}");
     }
     let hollow = load(Source::Capture(at("hollow")));
     assert!(hollow.is_err() || hollow.unwrap().check().is_ok());
-    assert!(refusal("/dev/null").contains("/dev/null: it is not a file"));
+    assert!(refusal("/dev/null").contains("/dev/null: the path is not a regular file"));
 }
 
 #[test]

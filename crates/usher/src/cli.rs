@@ -34,17 +34,17 @@ use crate::runtime;
 Start here:
   usher topo                               draw the machine
   usher doctor                             list the features that Usher can use here
-  usher daemon &                           start the service that seats programs
-  usher run -- x264 -o out.264 in.y4m      run a program in seats of its own
+  usher daemon &                           start the service that assigns CPUs to programs
+  usher run -- x264 -o out.264 in.y4m      run a program on CPUs of its own (its seat)
   usher status                             show the seat of each program
-  usher explain                            show the reasons, and the cost of alternatives
+  usher explain                            show the reasons for the seats, and alternatives
 
 `usher COMMAND --help` shows examples for each command. Usher runs an unknown
 COMMAND as the program `usher-COMMAND` from PATH, as git does.
 
-Exit status: the status of the program that was run (128+N if signal N ended it);
-125 if Usher itself failed, 126 if the program cannot be executed, 127 if it does
-not exist."
+Exit status: the status of the program that Usher started (128+N if signal N ended it);
+125 if Usher itself failed, 126 if the program cannot be executed, 127 if the program
+does not exist."
 )]
 pub struct Cli {
     /// The options of every command.
@@ -66,7 +66,7 @@ pub fn program_name(text: &str) -> Result<String, String> {
     let odd = text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control);
     match odd {
         true => Err(format!(
-            "a name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
+            "a program name must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )),
         false => Ok(text.to_owned()),
     }
@@ -76,13 +76,13 @@ pub fn program_name(text: &str) -> Result<String, String> {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Print JSON, for programs
+    /// Print the result as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to colour the output
+    /// Choose when to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub color: Color,
-    /// Directory of the daemon's socket, its journal, and the record of `usher sched`'s scheduler
+    /// Use DIR for the daemon's socket, its journal and the record of the sched_ext scheduler
     #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
     pub runtime_dir: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ pub struct Global {
 /// The profile store, for the commands that use it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct StoreArg {
-    /// File of the profile store, which holds the measurements of earlier runs
+    /// Use FILE as the profile store, which holds the measurements of earlier runs
     #[arg(
         long = "store",
         value_name = "FILE",
@@ -102,7 +102,10 @@ pub struct StoreArg {
 
 /// The commands, in the order in which help lists them.
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "one value per process")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "each process has only one value of this type"
+)]
 pub enum Command {
     Run(commands::run::Args),
     Bg(commands::bg::Args),

@@ -30,8 +30,9 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns why a daemon of another PID namespace cannot be used, and what to do.
 fn foreign_daemon(socket: &Path) -> String {
     format!(
-        "a daemon of another PID namespace listens at {}; it cannot manage programs of this \
-         namespace: run usher outside the container, or set {} to a directory inside the container",
+        "the daemon at {} belongs to another PID namespace and cannot manage programs of this \
+         namespace: run usher outside the container, or set {} to a directory inside the \
+         container",
         socket.display(),
         runtime::RUNTIME_DIR
     )
@@ -151,7 +152,7 @@ impl Daemon {
                 format!("version {} (process {})", reply.version, reply.pid)
             });
             converted.words = format!(
-                "the daemon has {other}, which is incompatible with version {own} of this \
+                "the daemon is {other}, which is incompatible with version {own} of this \
                  command; restart the daemon"
             );
         }
@@ -237,7 +238,7 @@ impl Daemon {
         let reply = self.client.repeated(id, seconds).call();
         reply
             .map_err(|error| self.convert_error(error))
-            .context("reporting to the daemon")?;
+            .context("reporting the program's end to the daemon")?;
         Ok(())
     }
 
@@ -350,14 +351,20 @@ impl From<api::Error> for DaemonError {
                 e.pid, e.owner
             ),
             E::KernelThread(Some(e)) => {
-                format!("{} is a kernel thread; only programs can be managed", e.pid)
+                format!(
+                    "process {} is a kernel thread; Usher can manage only programs",
+                    e.pid
+                )
             }
             E::NoSuchProgram(Some(e)) => format!(
                 "no managed program has the name or number '{}'; 'usher status' lists them",
                 e.program
             ),
             E::AlreadyManaged(Some(e)) => {
-                format!("process {} is managed already, in program {}", e.pid, e.id)
+                format!(
+                    "process {} already belongs to the managed program {}",
+                    e.pid, e.id
+                )
             }
             E::QuotaExceeded(Some(e)) => format!(
                 "the quota '{}' of {} is exceeded: {}",
@@ -428,6 +435,7 @@ fn transport(error: &api::Error) -> String {
             )
         }
         Some(kind) => format!("the connection to the daemon failed: {kind}"),
-        None => "the daemon gave an answer that this version cannot interpret".to_owned(),
+        None => "this version of usher cannot interpret the daemon's reply; restart the daemon"
+            .to_owned(),
     }
 }

@@ -113,7 +113,8 @@ pub fn warn_of_neighbours(global: &Global, progress: &Progress) {
     let managed = state.map_or(0, |state| state.programs.len());
     if managed > 0 {
         progress.say(&format!(
-            "usher: a daemon manages {} meanwhile, which disturbs the measurement",
+            "usher: the measurement may be inaccurate, because a daemon manages {} at the same \
+             time",
             text::count(managed, "program")
         ));
     }

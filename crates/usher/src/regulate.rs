@@ -78,7 +78,7 @@ impl LocalRegulator {
         let store = runtime::store_path(store);
         let thresholds = runtime::thresholds(args.thresholds.as_deref(), &store)?;
         let policy = usher_policy::by_name_with("linux", &topology, thresholds)
-            .context("there is no policy 'linux'")?;
+            .context("this build has no policy named 'linux'")?;
         let exe = std::env::current_exe().context("finding Usher's own executable")?;
         let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
         let act = ActConfig::new(runtime::own_dir(runtime_dir));
@@ -96,7 +96,8 @@ impl LocalRegulator {
             subcommand: vec![OsString::from("keeper")],
             respawn: Vec::new(),
         });
-        let engine = Engine::start(config, policy).context("starting to regulate")?;
+        let engine =
+            Engine::start(config, policy).context("starting the regulation of background work")?;
         Ok(Self { engine, ended })
     }
 
@@ -144,7 +145,8 @@ impl LocalRegulator {
             {
                 Ok(adopted) => {
                     failure::print_error(&format!(
-                        "process {pid} is background work until it ends, or until Ctrl-C"
+                        "process {pid} is regulated as background work until it ends or Ctrl-C \
+                         is pressed"
                     ));
                     print_warnings(&adopted.warnings);
                 }
@@ -168,8 +170,8 @@ impl LocalRegulator {
             seen += u32::from(alive);
             if alive && seen == LEFT_BEHIND_CHECKS {
                 failure::print_error(
-                    "the command has ended and left processes behind; they stay background work \
-                     until they end, or until Ctrl-C",
+                    "the command has ended, but processes that it started still run; they are \
+                     regulated as background work until they end or Ctrl-C is pressed",
                 );
             }
             self.wait_readable(&[self.ended.as_fd(), signals.as_fd()])?;
@@ -192,13 +194,15 @@ impl LocalRegulator {
         }
         let advice = match rustix::process::geteuid().is_root() {
             true => "",
-            false => " (root has the most means)",
+            false => " (with root's rights, more is possible)",
         };
-        let what = format!("regulated with limited means{advice}");
+        let what = format!("some features for regulating background work are unavailable{advice}");
         // The mails of a nightly job should not repeat these lines.
         if !std::io::stderr().is_terminal() {
             let count = usher_report::text::count(all.len(), "reason");
-            failure::print_error(&format!("{what}: {count}, listed only on a terminal"));
+            failure::print_error(&format!(
+                "{what}: {count} (the list appears only on a terminal)"
+            ));
             return Ok(());
         }
         failure::print_error(&format!("{what}:"));

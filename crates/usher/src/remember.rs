@@ -49,7 +49,10 @@ impl MeasuredRun {
         }
         let path = runtime::store_path(store.map(PathBuf::as_path));
         if let Err(error) = self.remember(exit, took, spec, name, path) {
-            failure::print_error(&format!("not stored: {}", failure::line(&error)));
+            failure::print_error(&format!(
+                "the duration of the program was not stored in the profile store: {}",
+                failure::line(&error)
+            ));
         }
     }
 

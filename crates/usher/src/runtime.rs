@@ -61,8 +61,8 @@ pub fn problem(dir: &Path) -> Option<String> {
     let is_there = fs::symlink_metadata(dir).is_ok();
     (is_there && !is_safe(dir)).then(|| {
         format!(
-            "'{}' is not used, because it belongs to another user or others may write to it; \
-             remove it, or set {RUNTIME_DIR} to another directory",
+            "Usher does not use the directory '{}', because another user owns it or may write to \
+             it; remove the directory, or set {RUNTIME_DIR} to another directory",
             dir.display()
         )
     })
@@ -93,8 +93,8 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("examining the runtime directory '{}'", dir.display()))?;
     if !meta.is_dir() || meta.uid() != euid.as_raw() {
         bail!(
-            "the runtime directory '{}' is not a directory of user {}; remove it, or name another \
-             directory with --runtime-dir",
+            "the runtime directory '{}' is not a directory owned by user {}; remove it, or name \
+             another directory with --runtime-dir",
             dir.display(),
             euid.as_raw()
         );
@@ -162,19 +162,32 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
         Err(error) if given.is_none() && error.kind() == ErrorKind::PermissionDenied => {
             let path = path.display();
             failure::print_error(&format!(
-                "{path} is not readable: using the thresholds of paper 2"
+                "the thresholds file {path} is not readable: using the thresholds published in \
+                 paper 2"
             ));
             return Ok(Thresholds::default());
         }
         Err(error) => {
-            return Err(error)
-                .with_context(|| format!("reading thresholds from {}", path.display()));
+            return Err(error).with_context(|| {
+                format!(
+                    "reading the thresholds of background work from {}",
+                    path.display()
+                )
+            });
         }
     };
     if let Some(reason) = usher_model::nesting_error(&text) {
-        bail!("thresholds in {}: {reason}", path.display());
+        bail!(
+            "invalid thresholds of background work in {}: {reason}",
+            path.display()
+        );
     }
-    toml::from_str(&text).with_context(|| format!("thresholds in {}", path.display()))
+    toml::from_str(&text).with_context(|| {
+        format!(
+            "invalid thresholds of background work in {}",
+            path.display()
+        )
+    })
 }
 
 #[cfg(test)]

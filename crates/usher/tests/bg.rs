@@ -316,7 +316,7 @@ fn leave_behind(world: &World) -> (Child, PathBuf, PathBuf) {
     let mut usher = world.usher(&["bg", "--", "sh", "-c", &script]);
     let mut launcher = usher.stderr(Stdio::piped()).spawn().unwrap();
     let actual = BufReader::new(launcher.stderr.take().unwrap()).lines();
-    let is_it = |line: &String| line.contains("left processes behind");
+    let is_it = |line: &String| line.contains("processes that it started still run");
     assert!(actual.map_while(Result::ok).any(|line| is_it(&line)));
     (launcher, fifo, mark)
 }
@@ -409,7 +409,7 @@ fn rejects_the_caller_itself() {
     let output = world.run(&["bg", "--attach", &own]);
     assert_eq!(output.status.code(), Some(125));
     let text = stderr(&output);
-    assert!(text.contains("itself runs below it"), "{text}");
+    assert!(text.contains("is an ancestor of this command"), "{text}");
 }
 
 #[test]

@@ -74,23 +74,23 @@ fn reports_typing_errors_in_one_line_with_a_tip_and_status_125() {
         ),
         (
             &["run", "--weight", "-1", "true"],
-            "usher: invalid value '-1' for '--weight <WEIGHT>': a weight is a number from 0.001 to 1000; see 'usher run --help'",
+            "usher: invalid value '-1' for '--weight <WEIGHT>': the weight of a program must be a number from 0.001 to 1000; see 'usher run --help'",
         ),
         (
             &["run", "--weight", "NaN", "true"],
-            "usher: invalid value 'NaN' for '--weight <WEIGHT>': a weight is a number from 0.001 to 1000; see 'usher run --help'",
+            "usher: invalid value 'NaN' for '--weight <WEIGHT>': the weight of a program must be a number from 0.001 to 1000; see 'usher run --help'",
         ),
         (
             &["mix", "--max-seconds", "nan", "x.toml"],
-            "usher: invalid value 'nan' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher mix --help'",
+            "usher: invalid value 'nan' for '--max-seconds <SECONDS>': the number of seconds must be positive; see 'usher mix --help'",
         ),
         (
             &["mix", "--max-seconds", "-1", "x.toml"],
-            "usher: invalid value '-1' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher mix --help'",
+            "usher: invalid value '-1' for '--max-seconds <SECONDS>': the number of seconds must be positive; see 'usher mix --help'",
         ),
         (
             &["profile", "--max-seconds", "0", "true"],
-            "usher: invalid value '0' for '--max-seconds <SECONDS>': seconds must be a positive number; see 'usher profile --help'",
+            "usher: invalid value '0' for '--max-seconds <SECONDS>': the number of seconds must be positive; see 'usher profile --help'",
         ),
         (
             &["profile", "--svg", "/nowhere/x.svg", "true"],
@@ -574,7 +574,7 @@ fn rejects_a_record_that_does_not_replay() {
         stderr(&output)
     };
     assert!(replay("").contains("the record is empty"));
-    assert!(replay("{}\n").contains("line 1 of the record is not a record head"));
+    assert!(replay("{}\n").contains("line 1 of the record is not a valid record head"));
 }
 
 #[test]
@@ -673,7 +673,7 @@ fn a_mix_that_cannot_run_leaves_nothing() {
         missing,
         (
             127,
-            "usher: program 'p': running 'no-such-program': No such file or directory\n".to_owned()
+            "usher: the program 'p' cannot be started: running 'no-such-program': No such file or directory\n".to_owned()
         )
     );
     let denied = mix("title = \"x\"\n[[program]]\nname = \"p\"\nrun = [\"/etc/passwd\"]\n");
@@ -691,7 +691,7 @@ fn a_mix_that_cannot_run_leaves_nothing() {
     assert!(failing.1.ends_with(alone), "{}", failing.1);
     let program = "[[program]]\nname = \"p\"\nrun = [\"true\"]\n";
     let output = mix(&format!("{program}output = \"/nowhere/file\"\n"));
-    let message = "usher: program 'p': opening /nowhere/file for the program's standard output: No such file or directory\n";
+    let message = "usher: the program 'p' cannot be started: opening /nowhere/file for the program's standard output: No such file or directory\n";
     assert_eq!(output, (125, message.to_owned()));
     assert_eq!(mix(&format!("{program}output = \".\"\n")).0, 125);
 }
@@ -733,7 +733,7 @@ fn profile_measures_draws_and_stores_a_curve() {
     assert_eq!(
         refused(&["profile", "--cores", "0", "--", "true"]).1,
         format!(
-            "usher: core counts must be between 1 and {}, not 0",
+            "usher: the number of cores must be from 1 to {}, not 0",
             std::thread::available_parallelism().unwrap()
         )
     );

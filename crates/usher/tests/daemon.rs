@@ -84,7 +84,7 @@ fn seats_programs_and_releases_them() {
     let detached = world.run(&["detach", &a.to_string()]);
     assert!(detached.status.success());
     let actual = stdout(&detached);
-    let line = format!(", process {a}) is released\n");
+    let line = format!(", process {a}) is no longer managed\n");
     assert!(
         actual.starts_with("sh (program ") && actual.ends_with(&line),
         "{actual}"
@@ -118,7 +118,7 @@ fn a_program_with_the_whole_machine_has_a_seat() {
     });
     assert!(world.run(&["detach", &pid.to_string()]).status.success());
     let attached = stdout(&world.run(&["attach", &pid.to_string()]));
-    let seat = format!("is seated on CPUs {}\n", everywhere());
+    let seat = format!("has a seat on CPUs {}\n", everywhere());
     assert!(attached.ends_with(&seat), "{attached}");
     end(launcher, pid);
 }
@@ -157,7 +157,10 @@ fn doctor_explains_how_a_stale_journal_is_undone() {
     };
     let alone = message();
     assert!(
-        alone.contains("stale journals 1: the next 'usher run' or 'usher daemon' undoes them"),
+        alone.contains(
+            "stale journals 1; the next 'usher run' or 'usher daemon' undoes the changes of \
+             these dead daemons"
+        ),
         "{alone}"
     );
     fs::remove_dir_all(world.runtime_dir()).unwrap();
@@ -167,7 +170,9 @@ fn doctor_explains_how_a_stale_journal_is_undone() {
     let text = stdout(&world.run(&["doctor"]));
     let served = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        served.contains("stale journals 1: the next 'usher daemon' undoes them"),
+        served.contains(
+            "stale journals 1; the next 'usher daemon' undoes the changes of these dead daemons"
+        ),
         "{served}"
     );
 }
@@ -320,7 +325,7 @@ fn an_expired_reason_is_not_shown() {
     };
     let mut alpha = sleeper(&["run", "--name", "alpha"]);
     let shown = || stdout(&world.run(&["status"]));
-    let reason = "left to the kernel because of 'alpha'";
+    let reason = "no seats, all programs share all CPUs, because Usher cannot plan for 'alpha'";
     wait_for("the reason", || shown().contains(reason).then_some(()));
     // The arrival and the end of background work do not change a seat.
     let mut beta = sleeper(&["bg", "--name", "beta"]);
@@ -360,7 +365,7 @@ fn a_program_is_found_by_the_pid_of_any_of_its_processes() {
             stderr(&explained)
         );
         let attached = stderr(&world.run(&["attach", &pid.to_string()]));
-        let part = format!("is managed already, in program {}", program["id"]);
+        let part = format!("already belongs to the managed program {}", program["id"]);
         assert!(attached.contains(&part), "{attached}");
     }
     let own = std::process::id().to_string();
@@ -407,7 +412,7 @@ fn of_two_daemons_on_one_machine_one_seats() {
     let text = second.run(&["status"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(
-        text.starts_with(&format!("no seats are given: {reason}")),
+        text.starts_with(&format!("the daemon assigns no CPUs to programs: {reason}")),
         "{text}"
     );
     first.end(daemon);
@@ -641,7 +646,7 @@ fn a_record_replays_to_the_same_decisions() {
     let output = replay();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("decisions, all the same"),
+        stdout(&output).contains("decisions; all replayed decisions equal the recorded decisions"),
         "{}",
         stdout(&output)
     );
@@ -655,13 +660,15 @@ fn a_record_replays_to_the_same_decisions() {
         record.display()
     );
     assert_eq!(stderr(&cut), message);
-    assert!(stdout(&cut).contains("all the same") && stdout(&cut) != stdout(&output));
+    assert!(
+        stdout(&cut).contains("all replayed decisions equal") && stdout(&cut) != stdout(&output)
+    );
     // A record with half a line in the middle is damaged.
     let (first, rest) = text.split_once('\n').unwrap();
     fs::write(&record, format!("{first}\n{{\"obs\n{rest}")).unwrap();
     let damaged = replay();
     assert_eq!(damaged.status.code(), Some(125));
-    assert!(stderr(&damaged).contains("line 2 of the record is not a step"));
+    assert!(stderr(&damaged).contains("line 2 of the record is not a valid step"));
 }
 
 /// Small limits of a user must not prevent a program from starting.
@@ -696,7 +703,7 @@ fn undo_restores_programs_of_a_daemon_that_was_killed_with_its_keeper() {
     let out = world.run(&["undo"]);
     assert!(out.status.success(), "{}", stderr(&out));
     assert!(
-        stdout(&out).contains("no dead daemon has left anything"),
+        stdout(&out).contains("no changes of dead daemons to undo"),
         "{}",
         stdout(&out)
     );

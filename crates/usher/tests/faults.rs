@@ -167,7 +167,7 @@ fn a_daemon_of_another_version_is_named_in_one_line() {
     fs::create_dir(world.runtime_dir()).unwrap();
     fs::set_permissions(world.runtime_dir(), fs::Permissions::from_mode(0o755)).unwrap();
     serve_another_version(UnixListener::bind(world.socket()).unwrap());
-    let cause = "the daemon has version 9.9.9 (process 4711), which is incompatible with version";
+    let cause = "the daemon is version 9.9.9 (process 4711), which is incompatible with version";
     for args in [
         &["status"][..],
         &["attach", "1"],
@@ -291,7 +291,7 @@ fn programs_are_seated_with_read_only_cgroups() {
     let explained = stdout(&world.run(&["explain", "sleep"]));
     let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        words.contains("it stays in the cgroup that it was launched in"),
+        words.contains("the program stays in the cgroup that it was launched in"),
         "{explained}"
     );
     signal(program["pid"].as_i64().unwrap() as i32, libc::SIGKILL);

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::{World, stderr, stdout};
 
-const REASON: &str = "a daemon of another PID namespace listens at";
+const REASON: &str = "belongs to another PID namespace";
 
 /// Runs `usher` in a PID namespace of its own; `None` if no namespace can be made.
 fn run_inside(world: &World, args: &[&str]) -> Option<Output> {

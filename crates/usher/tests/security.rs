@@ -323,7 +323,7 @@ fn ignores_a_runtime_directory_that_another_user_prepared() {
     );
     let system = Path::new("/run/usher/usher.varlink").exists();
     assert!(
-        system || error.contains("belongs to another user"),
+        system || error.contains("because another user owns it"),
         "{error}"
     );
 }

@@ -53,7 +53,7 @@ fn a_mix_is_simulated_and_reported() {
         assert!(text.contains(word), "{word}:\n{text}");
     }
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(page.contains("SIMULATED: machine and programs are models"));
+    assert!(page.contains("SIMULATED: the machine and the programs are models"));
     assert!(page.contains("<svg") && !page.contains("src=\"http"));
     let result: Value =
         serde_json::from_slice(&fs::read(out.join("result.json")).unwrap()).unwrap();
@@ -157,7 +157,7 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
     refuses(
         &file,
         &[],
-        "/nowhere.xml: there is no such file or directory",
+        "/nowhere.xml: the file or directory does not exist",
     );
     let unknown = "FILE:8: program 'fire': parsec: unknown program 'fire'; programs: blackscholes,";
     refuses(&SMALL.replace("\"ferret\"", "\"fire\""), &[], unknown);
@@ -168,10 +168,13 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
             ["--against", "linus"],
             "invalid value 'linus' for '--against <LIST>'",
         ),
-        (["--max-seconds", "-1"], "seconds must be a positive number"),
+        (
+            ["--max-seconds", "-1"],
+            "the number of seconds must be positive",
+        ),
         (
             ["--max-seconds", "0.01"],
-            "alone on 1 core it takes more than 0.1 s; reduce its work",
+            "the program alone on 1 core takes more than 0.1 s; reduce its work",
         ),
         (
             ["--events-max", "0"],
@@ -180,7 +183,7 @@ fn files_and_options_that_make_no_sense_are_one_line_and_status_125() {
     ] {
         refuses(SMALL, &args, want);
     }
-    let ways = "10 programs exceed the machine's 2 domains";
+    let ways = "the 10 programs outnumber the machine's 2 domains";
     refuses(
         &format!("{SMALL}copies = 9"),
         &["--against", "linux,oracle"],
@@ -209,7 +212,7 @@ fn scripts_that_never_end_are_one_line_and_status_125() {
     refuses(
         &crosswise,
         &[],
-        "program 'p': deadlock: all its threads wait for one another since",
+        "program 'p': deadlock: all threads wait for one another since",
     );
     let loop_back = "{ loop = { to = 1, times = 4000000000 } }";
     let own = format!("{{ work = {{ ns = 1e6 }} }}, {{ put = 0 }}, {{ take = 0 }}, {loop_back}");
@@ -217,7 +220,7 @@ fn scripts_that_never_end_are_one_line_and_status_125() {
     refuses(&endless, &[], "more than 4000000 steps at 0.001");
     let tiny = format!("{{ work = {{ ns = 1 }} }}, {{ work = {{ ns = 1 }} }}, {loop_back}");
     let slow = script(&format!("{{ threads = 1, steps = [{tiny}] }}"));
-    let events = "'p' alone on 1 core: more than 100000 events by 0.000 s of virtual time";
+    let events = "simulating 'p' alone on 1 core: the run exceeded its limit of 100000 simulated events at 0.000 s of virtual time";
     refuses(&slow, &["--events-max", "100000"], events);
 }
 

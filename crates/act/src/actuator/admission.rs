@@ -35,19 +35,19 @@ impl Actuator {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let refused = |reason| Err(ActError::Refused { pid, reason });
         if process.kernel_thread {
-            return refused("it is a kernel thread");
+            return refused("the process is a kernel thread");
         }
         if pid == 1 {
-            return refused("it is the init process");
+            return refused("the process is the init process (pid 1)");
         }
         if self.procs.ancestors(own).contains(&pid) {
-            return refused("Usher itself runs below it");
+            return refused("the process is an ancestor of Usher itself");
         }
         if self.journal.state().programs.contains_key(&program) {
             return Ok(()); // it is to be born in its own home
         }
         if undo::serves_an_instance(&self.config, root) {
-            return refused("it is Usher itself, or its keeper");
+            return refused("the process is Usher itself, or its keeper");
         }
         let childless = self.procs.children(pid).is_some_and(|c| c.is_empty());
         let below = match childless {
@@ -80,7 +80,7 @@ impl Actuator {
             .as_ref()
             .is_some_and(|place| is_foreign(place, &own.v2))
         {
-            let reason = "another Usher manages it";
+            let reason = "another Usher process already manages the process";
             return Err(ActError::Refused { pid, reason });
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Actuator {
             }
             Err(error) => Err(error),
             Ok(()) if own.is_none() => {
-                let reason = "its cgroup is not visible here";
+                let reason = "the cgroup of the program is not visible to Usher";
                 let has_reason = self.managed(program)?.no_cgroup.is_some();
                 if !has_reason {
                     self.note_no_cgroup(program, reason.to_owned(), false)?;
@@ -252,7 +252,7 @@ impl Actuator {
     ) -> Result<Option<PathBuf>, ActError> {
         let target = match (&self.state(program)?.from.v2, &self.environment.mounts.v2) {
             (Some(from), Some(mount)) => manager.target(from, &mount.point),
-            _ => Err("its cgroup is not visible here".to_owned()),
+            _ => Err("the cgroup of the program is not visible to Usher".to_owned()),
         };
         let target = match target {
             Ok(target) => target,
@@ -328,7 +328,7 @@ impl Actuator {
             Ok(()) => Err(error),
             Err(left) => Err(ActError::NotUndone {
                 program,
-                what: format!("{left}, after it could not be admitted: {error}"),
+                what: format!("{left} (the program could not be admitted: {error})"),
             }),
         }
     }

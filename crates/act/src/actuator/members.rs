@@ -32,7 +32,8 @@ impl Actuator {
         }
         match self.check(program, root) {
             Err(ActError::Managed { pid, program }) if !self.programs.contains_key(&program) => {
-                let reason = "it is still being released from another program; try again";
+                let reason = "the process is still being released from another managed program; \
+                              try again";
                 Err(ActError::Refused { pid, reason })
             }
             checked => checked,

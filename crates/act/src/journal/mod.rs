@@ -147,7 +147,9 @@ fn check_version(bytes: &[u8]) -> io::Result<()> {
     };
     match head.as_ref().and_then(|head| head.get("version")) {
         Some(found) if !is_known(found) => Err(io::Error::other(format!(
-            "it has format {found}, this Usher knows formats up to {VERSION}: run the version of Usher that wrote it once, or restart the machine and remove the file"
+            "the journal has format {found}, but this version of Usher reads only formats up to \
+             {VERSION}: run the version of Usher that wrote the journal once, or restart the \
+             machine and remove the file"
         ))),
         _ => Ok(()),
     }

@@ -138,7 +138,10 @@ pub struct Priority {
 }
 
 /// A line of the journal.
-#[allow(missing_docs, reason = "each says what its fields are for")]
+#[allow(
+    missing_docs,
+    reason = "the comment of each variant documents its fields"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Record {

@@ -42,7 +42,7 @@ pub(crate) fn validate(
             errors.push(ActError::Corrupt {
                 path: instance.join(super::FILE),
                 line: 0,
-                reason: format!("'{}' is ignored: {reason}", path.display()),
+                reason: format!("the path '{}' is ignored: {reason}", path.display()),
             });
             false
         }
@@ -71,12 +71,12 @@ pub(crate) fn validate(
 fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     if !path.is_absolute() || !path.components().all(plain) || !path.starts_with(root) {
-        return Some(format!("it is not a path below {}", root.display()));
+        return Some(format!("the path is not below {}", root.display()));
     }
     let below = path.strip_prefix(root).unwrap_or(path);
     let ours = |part: Component<'_>| part.as_os_str().to_string_lossy().starts_with(PREFIX);
     if removed && !below.components().any(ours) {
-        return Some(format!("it is not named {PREFIX}…"));
+        return Some(format!("no part of the path begins with {PREFIX}"));
     }
     // The configured root itself may be reached through links.
     let real = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
@@ -87,7 +87,7 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     };
     match rustix::fs::fstatfs(&handle) {
         Ok(found) if CGROUP_MAGICS.contains(&(found.f_type as u32)) => None,
-        Ok(_) => Some("it is not a cgroup".to_owned()),
+        Ok(_) => Some("the directory is not a cgroup".to_owned()),
         Err(error) => Some(std::io::Error::from(error).to_string()),
     }
 }

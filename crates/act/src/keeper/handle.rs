@@ -99,12 +99,12 @@ fn start(
     let status = first.wait()?;
     let line = line?;
     let id = parse_id(&line).ok_or_else(|| {
-        io::Error::other(format!("it did not report that it is ready ({status})"))
+        io::Error::other(format!("the keeper ended before it was ready ({status})"))
     })?;
     let pidfd = Procs::new(&task.config).open(id);
     pidfd
         .map(|pidfd| (id, pidfd))
-        .ok_or_else(|| io::Error::other("it died at once"))
+        .ok_or_else(|| io::Error::other("the keeper died immediately after its start"))
 }
 
 /// Returns the first line that a child writes, within [`START`].
@@ -119,7 +119,7 @@ fn first_line(out: ChildStdout) -> io::Result<String> {
     if ready == 0 {
         return Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "it did not get ready in time",
+            "the keeper was not ready in time",
         ));
     }
     let mut line = String::new();

@@ -155,7 +155,9 @@ impl KeeperTask {
 fn malformed(what: &str) -> ActError {
     ActError::Keeper {
         exe: std::env::current_exe().unwrap_or_default(),
-        reason: format!("its command line lacks {what}; usher itself starts it"),
+        reason: format!(
+            "the keeper's command line lacks {what}; only usher itself starts a keeper"
+        ),
     }
 }
 
@@ -177,7 +179,7 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
     ignore_signals();
     let oom_score = fs::read(OOM_SCORE).ok();
-    detach().map_err(failed("detaching the keeper of"))?;
+    detach().map_err(failed("detaching the keeper from the terminal of"))?;
     let procs = Procs::new(&task.config);
     let owner = procs.open(task.owner);
     let own = procs.own()?;
@@ -190,7 +192,7 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
         // The owner lives, timed out, and starts another keeper.
         return Ok(());
     }
-    leave_stdio().map_err(failed("reporting to the owner of"))?;
+    leave_stdio().map_err(failed("reporting the keeper's start to the owner of"))?;
     let begun = Instant::now();
     if let Some(owner) = owner {
         wait_for(&owner);
@@ -265,7 +267,7 @@ fn respawn(command: &[OsString], short_lives: u32) -> Result<(), ActError> {
         .exec();
     Err(ActError::Keeper {
         exe: program.into(),
-        reason: format!("executing it in the keeper's place: {error}"),
+        reason: format!("replacing the keeper by a new daemon failed: {error}"),
     })
 }
 

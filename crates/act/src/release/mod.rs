@@ -237,7 +237,10 @@ fn attempt(
     {
         Some(dir) => ReleaseOutcome::Failed(vec![ActError::NotUndone {
             program,
-            what: format!("processes keep appearing in {}", dir.dir.display()),
+            what: format!(
+                "new processes keep appearing in the cgroup {}",
+                dir.dir.display()
+            ),
         }]),
         None => ReleaseOutcome::DirsLeft,
     }

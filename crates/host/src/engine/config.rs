@@ -217,14 +217,15 @@ pub enum EngineError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// There is no such process.
-    #[error("process {pid}: there is no such process; give the number of a running one")]
+    #[error("process {pid} does not exist: give the pid of a running process")]
     Gone {
         /// Pid of the process.
         pid: i32,
     },
     /// The process belongs to another user.
     #[error(
-        "process {pid} belongs to user {owner}, not to user {asking}: only root manages other users' programs"
+        "process {pid} belongs to user {owner}, not to user {asking}: only root may manage the \
+         programs of other users"
     )]
     NotYours {
         /// Pid of the process.
@@ -235,13 +236,13 @@ pub enum EngineError {
         asking: u32,
     },
     /// The process is a kernel thread.
-    #[error("process {pid} is a kernel thread: only programs are managed")]
+    #[error("process {pid} is a kernel thread: Usher can manage only programs")]
     KernelThread {
         /// Pid of the kernel thread.
         pid: i32,
     },
     /// The process or an ancestor of it is managed.
-    #[error("process {pid} is managed already, as program {id}")]
+    #[error("process {pid} already belongs to the managed program {id}")]
     Managed {
         /// Pid of the process.
         pid: i32,
@@ -257,7 +258,7 @@ pub enum EngineError {
         what: &'static str,
     },
     /// No managed program has this number.
-    #[error("program {0} is not managed here: 'usher status' lists the managed programs")]
+    #[error("the daemon manages no program {0}: 'usher status' lists the managed programs")]
     Unknown(ProgramId),
     /// The weight is out of range.
     #[error("the weight of '{name}' must be a number from 0.001 to 1000, not {weight}")]
@@ -277,7 +278,8 @@ pub enum EngineError {
     },
     /// The user has reached the limit of managed programs.
     #[error(
-        "user {uid} has {limit} programs managed, which is the quota 'programs per user'; detach one ('usher detach') or wait until one has ended"
+        "user {uid} has {limit} managed programs, which is the quota 'programs per user'; detach \
+         one of them ('usher detach') or wait until one has ended"
     )]
     TooMany {
         /// The user.
@@ -294,7 +296,7 @@ pub enum EngineError {
         source: std::io::Error,
     },
     /// The record could not be started.
-    #[error("recording to {}: {source}", path.display())]
+    #[error("recording observations and decisions to {}: {source}", path.display())]
     Record {
         /// The file.
         path: PathBuf,
@@ -305,7 +307,7 @@ pub enum EngineError {
     #[error("starting the control loop: {0}")]
     Start(std::io::Error),
     /// The engine has been stopped.
-    #[error("the engine has been stopped")]
+    #[error("the control loop has been stopped")]
     Stopped,
 }
 

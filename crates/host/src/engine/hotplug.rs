@@ -32,18 +32,21 @@ impl RealWorld {
         policy_factory: Option<&PolicyFactory>,
     ) -> Option<Box<dyn Policy + Send>> {
         self.state.needs_replan = false;
-        let none = || Err("this engine plans one machine only".to_owned());
+        let none = || Err("this control loop plans only for the machine at its start".to_owned());
         let (topology, policy) = match policy_factory.map_or_else(none, PolicyFactory::make) {
             Ok(made) => made,
             Err(reason) => {
                 let cpus = &self.state.unknown_cpus;
-                let text = format!("CPUs {cpus} came online but are not used: {reason}");
+                let text = format!(
+                    "CPUs {cpus} came online, but Usher does not use them: \
+                                    {reason}"
+                );
                 self.warn_about(WarningTopic::Cpus, text);
                 return None;
             }
         };
         if self.recorder.take().is_some() {
-            let text = "the record ends here: CPUs came online that the recorded machine lacks";
+            let text = "the record ends, because CPUs came online that the recorded machine lacks";
             self.warn(text.to_owned());
         }
         self.topology = topology;

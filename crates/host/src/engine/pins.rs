@@ -68,8 +68,8 @@ impl RealWorld {
             .interval
             .moved(at_ns, self.topology.capacity_of(&reach));
         let text = match &pinned_to {
-            Some(cpus) => format!("the program pinned threads to CPUs {cpus}"),
-            None => "the program no longer pins threads".to_owned(),
+            Some(cpus) => format!("the program pinned threads to CPUs {cpus}, and gets no seat"),
+            None => "the program no longer pins threads, and may get a seat".to_owned(),
         };
         let event = member.limits();
         let program = Some(id);

@@ -156,7 +156,8 @@ impl StoreHandle {
             match self.write(&mut kept) {
                 Ok(()) if std::mem::take(&mut is_busy) => {
                     self.warn(
-                        "the profile store can be written again; nothing was lost".to_owned(),
+                        "the profile store can be written again; no measurement was lost"
+                            .to_owned(),
                     );
                 }
                 Ok(()) => {}
@@ -167,7 +168,7 @@ impl StoreHandle {
                 Err(error) if !is_busy => {
                     is_busy = true;
                     self.warn(format!(
-                        "{error}; new measurements are kept and written later"
+                        "{error}; Usher keeps new measurements in memory and writes them later"
                     ));
                 }
                 Err(_) => {}

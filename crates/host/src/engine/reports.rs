@@ -56,8 +56,8 @@ impl RealWorld {
     pub fn warn_of_delays(&mut self, errno: rustix::io::Errno) {
         if rustix::process::geteuid().is_root() {
             self.warn(format!(
-                "the control loop runs without its real-time class, so seats may be late under \
-                 full load: {errno}"
+                "the control loop runs without a real-time scheduling class, so seats may change \
+                 late under full load: {errno}"
             ));
         }
     }

@@ -164,7 +164,7 @@ impl RealWorld {
             return;
         };
         let text = format!(
-            "it stays in the cgroup that it was launched in: {}",
+            "the program stays in the cgroup that it was launched in: {}",
             in_place.reason
         );
         if in_place.failed {

@@ -65,8 +65,10 @@ impl RealWorld {
             Ok(()) => true,
             Err(error) => {
                 let name = &member.program.name;
-                let text =
-                    format!("'{name}' gets affinity masks, as the scheduler refuses: {error}");
+                let text = format!(
+                    "the program '{name}' gets its seat by affinity masks, because the scheduler \
+                     rejects the soft seat: {error}"
+                );
                 self.warn(text);
                 false
             }

@@ -199,7 +199,7 @@ impl World for RealWorld {
             && let Err(error) = recorder.step(observation, decision)
         {
             self.recorder = None;
-            self.warn(format!("the record was abandoned: {error}"));
+            self.warn(format!("recording stopped because of an error: {error}"));
         }
         let at_ns = now_ns();
         self.state.background.decided(decision);
@@ -288,7 +288,7 @@ impl RealWorld {
         let usable = match usable_cpus(&self.roots) {
             Ok(usable) => usable,
             Err(error) => {
-                let text = format!("the usable CPUs are unknown: {error}");
+                let text = format!("the usable CPUs cannot be determined: {error}");
                 self.warn_about(WarningTopic::Cpus, text);
                 return false;
             }
@@ -423,7 +423,7 @@ impl RealWorld {
             let pause_ns = state.keeper_pause_ns.clamp(KEEPER_NS_MIN, KEEPER_NS_MAX);
             state.keeper_due_ns = now_ns() + pause_ns;
             state.keeper_pause_ns = pause_ns * 2;
-            let text = format!("the keeper died and cannot be replaced now: {error}");
+            let text = format!("the keeper died, and a new keeper cannot be started now: {error}");
             self.warn_about(WarningTopic::Keeper, text);
         } else {
             state.keeper_pause_ns = KEEPER_NS_MIN;

@@ -55,7 +55,7 @@ impl ChildError {
         match self.step {
             STEP_SESSION => "starting a new session",
             STEP_STREAM => "redirecting a standard stream",
-            STEP_DIRECTORY => "changing to its directory",
+            STEP_DIRECTORY => "changing to the program's working directory",
             STEP_FORK => "forking",
             _ => "executing it",
         }

@@ -56,7 +56,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// Another step failed.
-    #[error("running '{}': {doing}: {source}", program.display())]
+    #[error("running '{}' failed while {doing}: {source}", program.display())]
     System {
         /// The program as given.
         program: OsString,
@@ -134,7 +134,7 @@ impl std::fmt::Display for Exit {
         match (self.status, self.signal) {
             (Some(status), _) => write!(f, "exit status {status}"),
             (None, Some(signal)) => write!(f, "signal {signal}"),
-            (None, None) => f.write_str("an unknown end"),
+            (None, None) => f.write_str("an unknown exit status"),
         }
     }
 }

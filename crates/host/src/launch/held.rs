@@ -85,7 +85,8 @@ pub fn hold_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<HeldChi
             })
         };
         let pid = pid.map_err(|e| failed("forking", e))?;
-        let running = ChildProcess::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?;
+        let running = ChildProcess::new(pid)
+            .map_err(|e| failed("opening the pidfd of the child", e.into()))?;
         Ok(HeldChild {
             program: program.clone(),
             running: Some(running),

@@ -123,7 +123,8 @@ pub fn repeat_in(spec: &LaunchSpec, home: Option<&PreparedHome>) -> Result<Repea
         let pid = pid.map_err(|e| failed("forking", e))?;
         Ok(Repeater {
             program: program.clone(),
-            process: ChildProcess::new(pid).map_err(|e| failed("opening its pidfd", e.into()))?,
+            process: ChildProcess::new(pid)
+                .map_err(|e| failed("opening the pidfd of the repeater", e.into()))?,
             group: spec.new_session,
             requested_ns: 0,
             requests: Some(requests.into()),
@@ -183,7 +184,7 @@ impl Repeater {
     fn gone(&self, source: io::Error) -> LaunchError {
         LaunchError::System {
             program: self.program.clone(),
-            doing: "communicating with the process that repeats it",
+            doing: "communicating with the process that repeats the program",
             source,
         }
     }

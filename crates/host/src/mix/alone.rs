@@ -93,7 +93,7 @@ fn stored(
     let complete = counts.iter().all(|&n| has(capacity(&config.topology, n)));
     (complete && source == ProgressSource::Repetition).then(|| AloneCurve {
         source: format!(
-            "from the profile store, {}",
+            "curve from the profile store, {}",
             text::count(profile.runs as usize, "run")
         ),
         curve,
@@ -151,7 +151,7 @@ fn measure(
     let least = measured.points.iter().map(|p| p.seconds.len()).min();
     Ok(AloneCurve {
         source: format!(
-            "measured here, {} a point",
+            "curve measured by this command, {} per point",
             text::count(least.unwrap_or(0), "run")
         ),
         curve: measured.curve,

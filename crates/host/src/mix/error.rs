@@ -12,19 +12,19 @@ use crate::profile::ProfileError;
 #[derive(Debug, thiserror::Error)]
 pub enum MixError {
     /// The policy does not exist.
-    #[error("there is no policy '{name}': choose from {}", usher_policy::NAMES.join(", "))]
+    #[error("the policy '{name}' does not exist: choose from {}", usher_policy::NAMES.join(", "))]
     Policy {
         /// The given name.
         name: String,
     },
     /// A policy is given twice by one name.
-    #[error("policy '{name}' is given twice: write '{name}#2' for another arm of it")]
+    #[error("the policy '{name}' is given twice: write '{name}#2' to run it a second time")]
     DuplicatePolicy {
         /// The name.
         name: String,
     },
     /// A program of the mix cannot be run.
-    #[error("program '{name}': {source}{}", hint(package.as_deref()))]
+    #[error("the program '{name}' cannot be started: {source}{}", hint(package.as_deref()))]
     Program {
         /// Name of the program in the mix.
         name: String,
@@ -34,7 +34,7 @@ pub enum MixError {
         source: LaunchError,
     },
     /// A file that a program needs does not exist.
-    #[error("program '{name}': its {what} {} cannot be read: {source}", path.display())]
+    #[error("the {what} {} of the program '{name}' cannot be read: {source}", path.display())]
     Input {
         /// Name of the program in the mix.
         name: String,
@@ -46,7 +46,10 @@ pub enum MixError {
         source: std::io::Error,
     },
     /// A command that makes inputs failed.
-    #[error("setup '{command}' ended with {exit}{}", stderr_text(stderr))]
+    #[error(
+        "the setup command '{command}' ended with {exit}{}",
+        stderr_text(stderr)
+    )]
     Setup {
         /// The command.
         command: String,
@@ -56,7 +59,7 @@ pub enum MixError {
         stderr: String,
     },
     /// A command that makes inputs did not create its output.
-    #[error("setup '{command}' did not create {}", path.display())]
+    #[error("the setup command '{command}' did not create the file {}", path.display())]
     MissingOutput {
         /// The command.
         command: String,

@@ -362,7 +362,7 @@ impl MixSource<'_> {
                 }
                 Some(s) if s <= 0.0 => return wrong(key, "must be positive"),
                 Some(s) if Duration::try_from_secs_f64(s).is_err() => {
-                    return wrong(key, "is longer than can be counted");
+                    return wrong(key, "is longer than the longest supported duration");
                 }
                 _ => {}
             }
@@ -376,7 +376,7 @@ impl MixSource<'_> {
         match twice.map(|program| &program.name) {
             Some(name) => {
                 let position = MixPosition::of(name.get_ref(), "name");
-                Err(self.invalid(name.span(), position, "another program has this name"))
+                Err(self.invalid(name.span(), position, "another program has the same name"))
             }
             None => Ok(()),
         }
@@ -416,7 +416,7 @@ impl MixSource<'_> {
         };
         if let Some(name) = raw.keys().find(is_wrong) {
             let reason = format!(
-                "'{}' cannot be a variable's name",
+                "'{}' is not a valid name of an environment variable",
                 name.get_ref().escape_debug()
             );
             return Err(self.invalid(name.span(), position, reason));
@@ -446,7 +446,7 @@ impl MixSource<'_> {
         ];
         let ok_exit_codes = match raw.ok_exit_codes {
             Some(list) if list.get_ref().is_empty() => {
-                let reason = "must name at least one exit status";
+                let reason = "must contain at least one exit status";
                 return Err(self.invalid(list.span(), position("ok_exit_codes"), reason));
             }
             list => list.map_or_else(|| vec![0], Spanned::into_inner),
@@ -575,7 +575,7 @@ run = "cat in | wc"
             (
                 "name = \"b\"",
                 "name = \"a\"",
-                "dir/two.toml:19: program 'a': name: another program has this name",
+                "dir/two.toml:19: program 'a': name: another program has the same name",
             ),
             (
                 "run = \"cat in | wc\"",
@@ -666,12 +666,12 @@ run = "cat in | wc"
             (
                 "LC_ALL =",
                 "\"A=B\" =",
-                "dir/two.toml:12: program 'a': env: 'A=B' cannot be a variable's name",
+                "dir/two.toml:12: program 'a': env: 'A=B' is not a valid name of an environment variable",
             ),
             (
                 "LC_ALL =",
                 "\"\" =",
-                "dir/two.toml:12: program 'a': env: '' cannot be a variable's name",
+                "dir/two.toml:12: program 'a': env: '' is not a valid name of an environment variable",
             ),
             (
                 "max_seconds = 280",
@@ -681,7 +681,7 @@ run = "cat in | wc"
             (
                 "max_seconds = 280",
                 "timeout_seconds = 1e300",
-                "dir/two.toml:3: protocol.timeout_seconds: is longer than can be counted",
+                "dir/two.toml:3: protocol.timeout_seconds: is longer than the longest supported duration",
             ),
             (
                 "max_seconds = 280",

@@ -192,7 +192,8 @@ impl MixRunner<'_> {
         let mut notes = Vec::new();
         if self.plan != wanted {
             notes.push(format!(
-                "{} of {} instead of {} of {}: more would exceed the time limit",
+                "the mix ran {} of {} instead of {} of {}, because more would exceed the time \
+                 limit",
                 text::count(self.plan.rounds as usize, "round"),
                 text::count(self.plan.repeats as usize, "repetition"),
                 wanted.rounds,
@@ -200,11 +201,11 @@ impl MixRunner<'_> {
             ));
         }
         if self.options.cold {
-            notes.push("'usher' started without the programs' curves".to_owned());
+            notes.push("the policy 'usher' started without the curves of the programs".to_owned());
         }
         let sessions = match self.mix.protocol.one_session {
-            true => "all in one session",
-            false => "each in its own session",
+            true => "all programs in one session",
+            false => "each program in its own session",
         };
         MixResult {
             title: self.mix.title.clone(),
@@ -232,7 +233,7 @@ fn empty_result(arm: &PolicyArm) -> PolicyResult {
         name: arm.name.clone(),
         label: match (&arm.policy, arm.role) {
             (Some(policy), PolicyRole::BaselineAgain) => format!("{policy} again"),
-            (None, _) => "linux without an engine".to_owned(),
+            (None, _) => "linux without measurements".to_owned(),
             _ => arm.name.clone(),
         },
         role: arm.role,
@@ -247,9 +248,9 @@ pub fn machine_facts(topology: &Topology, roots: &Roots) -> MachineFacts {
     let text = |word: &std::ffi::CStr| word.to_string_lossy().into_owned();
     let autogroup = std::fs::read_to_string(roots.proc.join("sys/kernel/sched_autogroup_enabled"));
     let autogroup = match autogroup.as_deref().map(str::trim) {
-        Ok("1") => "autogroup is on: sessions share CPU time equally",
-        Ok(_) => "autogroup is off: threads share CPU time equally",
-        Err(_) => "no autogroup: threads share CPU time equally",
+        Ok("1") => "autogroup is on, so sessions share CPU time equally",
+        Ok(_) => "autogroup is off, so threads share CPU time equally",
+        Err(_) => "the kernel has no autogroup, so threads share CPU time equally",
     };
     let model = topology.packages.first().and_then(|p| p.model.clone());
     let pmu = Capabilities::read(roots);

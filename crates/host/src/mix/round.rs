@@ -109,7 +109,7 @@ impl RoundContext<'_> {
         if engine.is_some() {
             let page = self.scratch.join(format!("{file_stem}.heartbeat"));
             Page::create(&page).map_err(|error| RunError::System {
-                doing: "making a heartbeat page",
+                doing: "creating a heartbeat page",
                 source: std::io::Error::other(error.to_string()),
             })?;
             spec = spec.heartbeat(&page);

@@ -124,7 +124,7 @@ mod tests {
         let message = named(&["linux", "nice"]).unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no policy 'nice': choose from linux, equal, casas, usher"
+            "the policy 'nice' does not exist: choose from linux, equal, casas, usher"
         );
         assert!(matches!(
             named(&["usher", "usher"]),

@@ -81,7 +81,7 @@ fn load(module: Option<&Path>) -> Result<(), Refusal> {
 
 /// Mounts memory over a directory.
 fn lay_over(dir: &Path, layer: &Path) -> Result<(), Refusal> {
-    let doing = || format!("laying memory over {}", dir.display());
+    let doing = || format!("mounting an overlay in memory over {}", dir.display());
     let prepare = || {
         let [upper, work] = ["upper", "work"].map(|part| layer.join(part));
         fs::create_dir_all(&upper)?;

@@ -47,7 +47,7 @@ pub(crate) fn run_init() -> ! {
     match ports {
         Ok(ports) => serve(ports),
         // The console is the only destination for messages at this point.
-        Err(Refusal(_, reason)) => eprintln!("lab: guest: {reason}"),
+        Err(Refusal(_, reason)) => eprintln!("lab, in the guest: {reason}"),
     }
     rustix::fs::sync();
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
@@ -69,7 +69,7 @@ fn serve(mut ports: GuestPorts) {
 
 fn work(ports: &mut GuestPorts) -> Result<u8, Refusal> {
     let mut line = String::new();
-    let reading = "reading the job";
+    let reading = "reading the command from the host";
     let mut control = BufReader::new(&ports.control);
     control
         .read_line(&mut line)
@@ -87,7 +87,7 @@ fn send_report(control: &mut File, report: &Report) {
     if let Ok(line) = serde_json::to_string(report)
         && let Err(why) = control.write_all(format!("{line}\n").as_bytes())
     {
-        eprintln!("lab: guest: telling the host {line}: {why}");
+        eprintln!("lab, in the guest: sending the message {line} to the host: {why}");
     }
 }
 
@@ -126,7 +126,7 @@ fn port(name: &str) -> Result<PathBuf, Refusal> {
             None => {
                 return Err(Refusal(
                     crate::OWN_FAILURE,
-                    format!("there is no port {name}"),
+                    format!("the guest has no virtio port {name}"),
                 ));
             }
         }

@@ -34,9 +34,9 @@ struct CommandPipe<'a> {
 /// Runs the command to its end and returns its exit status.
 pub(super) fn run(job: &GuestJob, out: &mut File, err: &mut File) -> Result<u8, Refusal> {
     let io = |doing: &'static str| move |why: io::Error| Refusal::because(doing, why);
-    let (mut death, deaths) = UnixStream::pair().map_err(io("making a socket"))?;
+    let (mut death, deaths) = UnixStream::pair().map_err(io("creating a socket"))?;
     signal_hook::low_level::pipe::register(libc::SIGCHLD, deaths)
-        .map_err(io("asking for SIGCHLD"))?;
+        .map_err(io("installing the handler of SIGCHLD"))?;
     death
         .set_nonblocking(true)
         .map_err(io("setting up a socket"))?;
@@ -73,7 +73,7 @@ fn start(job: &GuestJob) -> Result<(Pid, File, File), Refusal> {
     let [program, arguments @ ..] = job.argv.as_slice() else {
         return Err(Refusal(
             crate::OWN_FAILURE,
-            "there is no command".to_owned(),
+            "the host sent no command".to_owned(),
         ));
     };
     let mut command = Command::new(program);
@@ -111,7 +111,7 @@ fn start(job: &GuestJob) -> Result<(Pid, File, File), Refusal> {
     let (Some(out), Some(err)) = pipes else {
         return Err(Refusal(
             crate::OWN_FAILURE,
-            "the command has no pipes".to_owned(),
+            "the command was started without pipes for its output".to_owned(),
         ));
     };
     for pipe in [&out, &err] {

@@ -52,10 +52,10 @@ impl fmt::Display for Suite {
 /// Returns the reason why guests with systemd cannot run on this host; `None` if they can.
 pub fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
-        return Some("the host is no x86-64 machine".to_owned());
+        return Some("the host is not an x86-64 machine".to_owned());
     }
     if !rustix::process::geteuid().is_root() {
-        return Some("building the guest's disk needs root".to_owned());
+        return Some("building the disk of the guest requires root".to_owned());
     }
     let lacks = |(tool, option): &&(&str, &str)| Command::new(tool).arg(option).output().is_err();
     let (tool, _) = TOOLS.iter().find(lacks)?;
@@ -68,13 +68,13 @@ pub fn missing() -> Option<String> {
 /// A tool or package is missing, or the archive is not reachable.
 pub fn prepare(cache: &LabCache, suite: Suite, packages: &[String]) -> Result<PathBuf, LabError> {
     if let Some(what) = missing() {
-        let remedy = "no guest with systemd can run here".to_owned();
+        let remedy = "guests with systemd cannot run on this host".to_owned();
         return Err(LabError::Missing { what, remedy });
     }
     let dir = cache.get_or_add(KIND, &name(suite, packages), |into| {
-        eprintln!("lab: building a disk with {suite} and systemd");
+        eprintln!("lab: building a guest disk with {suite} and systemd");
         let archive = system_archive()?;
-        let doing = format!("building a disk with {suite}");
+        let doing = format!("building a guest disk with {suite}");
         let mut bash = Command::new("bash");
         bash.args(["-c", SCRIPT, "make-image.sh", suite.name(), &archive]);
         run(&doing, bash.arg(into).args(packages)).map(drop)

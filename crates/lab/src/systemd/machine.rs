@@ -135,7 +135,7 @@ impl Guest {
 }
 
 fn pair() -> Result<(UnixStream, UnixStream), LabError> {
-    UnixStream::pair().map_err(LabError::io("making a socket"))
+    UnixStream::pair().map_err(LabError::io("creating a socket"))
 }
 
 /// Connects the serial console and the serial line of the job.
@@ -214,7 +214,7 @@ impl RunningGuest<'_> {
                 .output
                 .write_all(&line)
                 .and_then(|()| self.output.flush());
-            passed.map_err(LabError::io("passing on what the guest writes"))?;
+            passed.map_err(LabError::io("forwarding the output of the guest"))?;
         }
         Ok(None)
     }

@@ -30,7 +30,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Builds the disk from an installed tree and the command of the job.
     pub(super) fn build(tree: &Path, kernel: &Kernel, job: &[String]) -> Result<Self, LabError> {
-        let dir = TempDir::new().map_err(LabError::io("making a temporary folder"))?;
+        let dir = TempDir::new().map_err(LabError::io("creating a temporary directory"))?;
         let disk = Self { dir };
         let root = disk.dir.path().join("root");
         let own = root.join(OWN);
@@ -49,7 +49,7 @@ impl Disk {
         let mut make = Command::new("mke2fs");
         let make = make.args(["-q", "-t", "ext4", "-d"]).arg(&root);
         run(
-            "building the product disk",
+            "building the disk with the product",
             make.arg(disk.path()).arg("512M"),
         )?;
         fs::remove_dir_all(&root).map_err(LabError::file("removing", &root))?;

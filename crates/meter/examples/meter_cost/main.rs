@@ -29,7 +29,12 @@ use usher_model::{MeterSource, ProcessId, ProgramId};
 
 const PASSES: u32 = 10_000;
 const SAMPLES: usize = 300;
-const VARIANTS: [&str; 4] = ["nothing", "meter", "switch hook", "empty switch hook"];
+const VARIANTS: [&str; 4] = [
+    "nothing",
+    "meter",
+    "switch hook",
+    "empty hook of sched_switch",
+];
 
 type BoxedError = Box<dyn std::error::Error>;
 
@@ -65,7 +70,10 @@ fn run(pairs: usize) -> Result<Value, BoxedError> {
 
 /// The BPF programs that are attached while a context switch is timed. They are detached on drop.
 #[derive(Debug)]
-#[expect(dead_code, reason = "only held to keep the programs attached")]
+#[expect(
+    dead_code,
+    reason = "kept alive so that the BPF programs stay attached"
+)]
 enum Attached {
     Nothing,
     Meter(Box<Meter>),
@@ -76,7 +84,7 @@ fn attach(variant: &str) -> Result<Attached, BoxedError> {
     Ok(match variant {
         "meter" => Attached::Meter(Box::new(by_bpf()?)),
         "switch hook" => Attached::Hook(SwitchHook::attach(SwitchKind::Counting)?),
-        "empty switch hook" => Attached::Hook(SwitchHook::attach(SwitchKind::Empty)?),
+        "empty hook of sched_switch" => Attached::Hook(SwitchHook::attach(SwitchKind::Empty)?),
         _ => Attached::Nothing,
     })
 }
@@ -112,7 +120,7 @@ fn switches(pairs: usize) -> Result<Value, BoxedError> {
         let differences: Vec<f64> = both().map(|(with, without)| with - without).collect();
         let ratios: Vec<f64> = both().map(|(with, without)| with / without).collect();
         eprintln!(
-            "{:18} {:7.0} ns a switch, {:+6.1} ns {:?}, ratio {:.4} {:?}",
+            "{:18} {:7.0} ns per switch, {:+6.1} ns {:?}, ratio {:.4} {:?}",
             VARIANTS[variant],
             median(&times[variant]),
             median(&differences),
@@ -157,7 +165,7 @@ fn switch_ns() -> Result<f64, BoxedError> {
     let used_ns = used_ns() - began_ns;
     drop(to_there);
     rustix::thread::sched_setaffinity(None, &own)?;
-    partner.join().map_err(|_| "the partner died")??;
+    partner.join().map_err(|_| "the partner process died")??;
     Ok(used_ns as f64 / f64::from(PASSES) / 2.0)
 }
 
@@ -198,7 +206,10 @@ fn programs() -> Result<Value, BoxedError> {
     drop(account);
     let report = |cost: ProgramCost| {
         let ns = cost.run_ns as f64 / cost.runs.max(1) as f64;
-        eprintln!("{:18} {ns:7.0} ns a run, {} runs", cost.name, cost.runs);
+        eprintln!(
+            "{:18} {ns:7.0} ns per run of the BPF program, {} runs",
+            cost.name, cost.runs
+        );
         json!({ "program": cost.name, "run_ns": ns, "runs": cost.runs })
     };
     Ok(costs.into_iter().map(report).collect())
@@ -266,7 +277,7 @@ fn samples(threads: usize) -> Result<Value, BoxedError> {
         drop(thread.join());
     }
     eprintln!(
-        "{threads} more threads: a cheap sample {:.1} us, a thorough sample {:.1} us",
+        "with {threads} more threads: {:.1} us for a cheap sample, {:.1} us for a thorough sample",
         median(&cheap),
         median(&thorough)
     );

@@ -51,7 +51,7 @@ impl SwitchHook {
         let program = object
             .progs_mut()
             .find(|program| program.name() == kind.program())
-            .ok_or("the object lacks the program")?;
+            .ok_or("the BPF object lacks the program")?;
         let link = program.attach()?;
         Ok(Self {
             id: ProgramImpl::<()>::id_from_fd(program.as_fd())?,

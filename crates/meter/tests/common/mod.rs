@@ -36,7 +36,7 @@ pub fn meter(what: &str) -> Option<Meter> {
 }
 
 /// Part of the meter's reason in a container that numbers processes itself.
-pub const BY_A_CONTAINER: &str = "numbered by a container";
+pub const BY_A_CONTAINER: &str = "in this PID namespace";
 
 /// A meter that can distinguish programs without a cgroup.
 pub fn meter_by_processes(what: &str) -> Option<Meter> {

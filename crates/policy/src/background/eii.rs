@@ -69,7 +69,7 @@ impl Eii {
                 self.phase = Phase::Trial(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 let seconds = self.stop_ns / 1_000_000_000;
                 Some(RegulationChange::Continue(format!(
-                    "trial after {seconds} s"
+                    "the program runs for a trial after a stop of {seconds} s"
                 )))
             }
             stopped @ Phase::Stopped { .. } => {
@@ -129,7 +129,10 @@ impl Eii {
             until_ns: ctx.at_ns + stop_ns,
         };
         let seconds = stop_ns / 1_000_000_000;
-        let why = format!("{}; the stop lasts {seconds} s", describe(&found));
+        let why = format!(
+            "{}; the program is stopped for {seconds} s",
+            describe(&found)
+        );
         Some(RegulationChange::Stop(found, why))
     }
 

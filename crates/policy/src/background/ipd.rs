@@ -93,7 +93,10 @@ impl Ipd {
         if idle > ctx.thresholds.ipd_idle && window.devices_quiet(ctx.metering) {
             self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
             let percent = idle * 100.0;
-            let why = format!("CPUs idle for {percent:.0} %, no disk request, nothing sent");
+            let why = format!(
+                "the CPUs were idle for {percent:.0} % of the time, without a disk \
+                               request or a sent packet"
+            );
             return Some(RegulationChange::Continue(why));
         }
         self.phase = Phase::Stopped(window.next(ctx.at_ns, ctx.metering));

@@ -119,16 +119,19 @@ impl BackgroundProgram {
             RegulationChange::Continue(reason_text) => {
                 (1, true, format!("continues: {reason_text}"))
             }
-            RegulationChange::GraceRun(reason_text) => {
-                (2, true, format!("runs despite contention: {reason_text}"))
-            }
+            RegulationChange::GraceRun(reason_text) => (
+                2,
+                true,
+                format!("the program may run despite contention: {reason_text}"),
+            ),
         };
         self.running = runs;
         self.since_ns = at_ns;
         self.history.record(at_ns, runs);
         let percent = self.history.share(at_ns) * 100.0;
         let seconds = self.history.span_ns(at_ns) as f64 * 1e-9;
-        let message = format!("{message}; it ran for {percent:.0} % of the last {seconds:.1} s");
+        let message =
+            format!("{message}; the program ran for {percent:.0} % of the last {seconds:.1} s");
         self.logs[log].log(at_ns, message)
     }
 
@@ -224,8 +227,13 @@ impl Regulator {
                 continue;
             };
             let (log, what) = match failure.action {
-                Action::Freeze { .. } => (4, "could not be stopped and will be retried"),
-                Action::Thaw { .. } => (4, "could not be continued and will be retried"),
+                Action::Freeze { .. } => {
+                    (4, "the program could not be stopped; Usher will try again")
+                }
+                Action::Thaw { .. } => (
+                    4,
+                    "the program could not be continued; Usher will try again",
+                ),
                 Action::Demote { .. } if member.failed_demotions < DEMOTION_RETRIES => {
                     member.failed_demotions += 1;
                     self.demotions.push(failure.action.clone());
@@ -233,7 +241,7 @@ impl Regulator {
                 }
                 Action::Demote { .. } => (
                     3,
-                    "keeps its priorities, but is still stopped and continued",
+                    "the program keeps its priorities, but Usher still stops and continues it",
                 ),
                 Action::Seat { .. } | Action::Release { .. } => continue,
             };

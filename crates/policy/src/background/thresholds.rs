@@ -39,7 +39,7 @@ impl Default for Thresholds {
 
 /// A threshold outside of 0..=1.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the threshold {name} is {value}, but must be from 0 to 1")]
+#[error("the threshold {name} must be from 0 to 1, not {value}")]
 pub struct ThresholdError {
     /// Name of the threshold.
     pub name: &'static str,

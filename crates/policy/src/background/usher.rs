@@ -330,7 +330,9 @@ impl Controller {
                 _ => (self.throttles.get(&resource)?.budget_ns(), "is quiet"),
             };
             let ms = budget_ns / 1e6;
-            Some(format!("{resource} {clear} ({ms:.1} ms of delay left)"))
+            Some(format!(
+                "{resource} {clear} ({ms:.1} ms left of the delay budget)"
+            ))
         };
         let each: Vec<_> = member.uses(at_ns).filter_map(clear).collect();
         each.join(", ")
@@ -394,14 +396,15 @@ fn has_notify(metering: &Metering) -> bool {
 fn long_enough() -> String {
     let (long, run) = (STOPPED_NS_MAX / 1_000_000_000, GRACE_NS / 1_000_000);
     format!(
-        "for {run} ms, since it was stopped for {long} s and may hold a lock that others wait for"
+        "for {run} ms, because the program was stopped for {long} s and may hold a lock that \
+         foreground threads wait for"
     )
 }
 
 fn for_cpus(window: CpuWindow) -> (Contention, String) {
     let why = format!(
-        "foreground threads wait for CPUs: {:.1} on average in the last {} ms, with {:.1} CPUs \
-         idle; the delay budget is spent",
+        "foreground threads waited for CPUs ({:.1} threads on average in the last {} ms, while \
+         {:.1} CPUs were idle), and the delay budget is spent",
         window.waits,
         window.window_ns / 1_000_000,
         window.idle
@@ -410,8 +413,8 @@ fn for_cpus(window: CpuWindow) -> (Contention, String) {
 }
 
 fn for_imbalance(window: CpuWindow) -> (Contention, String) {
-    let why = "foreground threads queue on one CPU while background work runs on another; \
-               continues when a CPU is idle";
+    let why = "foreground threads waited for a CPU while background work ran on another CPU; \
+               background work continues when a CPU is idle";
     (waits(window), why.to_owned())
 }
 
@@ -439,14 +442,16 @@ fn for_device(resource: Resource, throttle: &DeviceThrottle) -> (Contention, Str
         Resource::Cpu | Resource::Disk(_) => "requests",
     };
     let used = match foreground {
-        0 => format!("foreground has just used {resource}"),
+        0 => format!("the foreground has just used {resource}"),
         _ => format!(
-            "foreground uses {resource} ({foreground} {unit} in the last {} ms)",
+            "the foreground uses {resource} ({foreground} {unit} in the last {} ms)",
             window_ns.div_ceil(1_000_000)
         ),
     };
     let quiet_ms = throttle.required_quiet_ns() / 1_000_000;
-    let why = format!("{used}; continues after {quiet_ms} ms without a request");
+    let why = format!(
+        "{used}; background work continues after {quiet_ms} ms without a foreground request"
+    );
     let contention = Contention {
         resource,
         background,

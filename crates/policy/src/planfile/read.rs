@@ -31,12 +31,14 @@ pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
             return Err(unknown(&key));
         }
         if programs.replace(value).is_some() {
-            return Err(top_error("\"programs\" is given twice"));
+            return Err(top_error("the field \"programs\" is given twice"));
         }
     }
     let programs = programs.ok_or_else(|| top_error("the field \"programs\" is missing"))?;
     if programs.is_empty() {
-        return Err(top_error("\"programs\" is empty; at least one is needed"));
+        return Err(top_error(
+            "the field \"programs\" is empty; give at least one program",
+        ));
     }
     let mut names = BTreeSet::new();
     let mut requests = Vec::new();
@@ -46,7 +48,7 @@ pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
             return Err(PlanFileError::Field {
                 program: request.name,
                 field: "name".to_owned(),
-                reason: "two programs have this name".to_owned(),
+                reason: "another program has the same name".to_owned(),
             });
         }
         requests.push(request);
@@ -59,7 +61,9 @@ fn top_error(reason: &str) -> PlanFileError {
 }
 
 fn unknown(key: &str) -> PlanFileError {
-    PlanFileError::Top(format!("unknown field \"{key}\"; expected \"programs\""))
+    PlanFileError::Top(format!(
+        "the field \"{key}\" is unknown; expected \"programs\""
+    ))
 }
 
 /// Describes the wrong structure of valid JSON, since the parser's message would mention internal
@@ -67,14 +71,14 @@ fn unknown(key: &str) -> PlanFileError {
 fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
     let top = match serde_json::from_str::<Value>(input) {
         Ok(Value::Object(top)) => top,
-        Ok(_) => return top_error("expected an object with the field \"programs\""),
+        Ok(_) => return top_error("the input must be a JSON object with the field \"programs\""),
         Err(_) => return PlanFileError::Syntax(error.to_string()),
     };
     if let Some(key) = top.keys().find(|key| *key != "programs") {
         return unknown(key);
     }
     let Some(Value::Array(entries)) = top.get("programs") else {
-        return top_error("\"programs\" must be an array");
+        return top_error("the field \"programs\" must be an array");
     };
     let odd = entries.iter().position(|entry| !entry.is_object());
     match odd {
@@ -100,14 +104,14 @@ impl<'a> Reader<'a> {
         match names.next() {
             Some((_, FieldValue::Text(name))) if !name.is_empty() => reader.name.clone_from(name),
             Some((_, other)) => {
-                let reason = format!("must be a text that is not empty, not {other}");
+                let reason = format!("must be a text of at least one character, not {other}");
                 return Err(reader.error("name", reason));
             }
             None => return Err(reader.error("name", "is missing")),
         }
         for (key, value) in &entries.0 {
             if !FIELDS.split(", ").any(|field| field == key) {
-                return Err(reader.error(key, format!("unknown field; expected {FIELDS}")));
+                return Err(reader.error(key, format!("the field is unknown; expected {FIELDS}")));
             }
             if reader.fields.insert(key, value).is_some() {
                 return Err(reader.error(key, "is given twice"));
@@ -158,7 +162,7 @@ impl<'a> Reader<'a> {
 
     fn whole(&self, field: &str, most: f64) -> Result<Option<f64>, PlanFileError> {
         let sane = |x: f64| (0.0..=most).contains(&x) && x.fract() == 0.0;
-        self.number(field, sane, "a whole number, zero or more")
+        self.number(field, sane, "a whole number of zero or more")
     }
 
     fn curve(&self) -> Result<Curve, PlanFileError> {
@@ -167,14 +171,17 @@ impl<'a> Reader<'a> {
             None => return Err(error("is missing".to_owned())),
             Some(FieldValue::Table(points)) => &points.0,
             Some(other) => {
-                let reason = format!("must map core counts to progress a second, not be {other}");
+                let reason = format!(
+                    "must be an object that maps numbers of cores to progress per second, not \
+                     {other}"
+                );
                 return Err(error(reason));
             }
         };
         let mut rates = BTreeMap::new();
         for (key, value) in points {
             let cores = core_count(key)
-                .ok_or_else(|| error(format!("\"{key}\" is not a core count (1, 2, …)")))?;
+                .ok_or_else(|| error(format!("\"{key}\" is not a number of cores (1, 2, …)")))?;
             let rate = value
                 .as_f64()
                 .filter(|rate| rate.is_finite() && *rate > 0.0);
@@ -184,12 +191,14 @@ impl<'a> Reader<'a> {
                 ))
             })?;
             if rates.insert(cores, rate).is_some() {
-                return Err(error(format!("two points at {cores} cores")));
+                return Err(error(format!("the curve has two points at {cores} cores")));
             }
         }
         if rates.len() < 2 {
             let given = rates.len();
-            return Err(error(format!("needs two core counts or more, has {given}")));
+            return Err(error(format!(
+                "the curve needs points at two or more numbers of cores, but has {given}"
+            )));
         }
         Curve::from_rates(&rates).map_err(|wrong| error(wrong.to_string()))
     }

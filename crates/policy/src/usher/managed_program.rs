@@ -259,7 +259,8 @@ impl ManagedProgram {
                     busy_cpus: None,
                 };
                 // The curve has one point with a positive count and rate.
-                let curve = Curve::new(vec![point]).expect("a positive point is a curve");
+                let curve =
+                    Curve::new(vec![point]).expect("a curve of one positive point is valid");
                 CurveEstimate {
                     curve,
                     confidence: 0.0,

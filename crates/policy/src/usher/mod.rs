@@ -333,7 +333,7 @@ impl Usher {
         for id in new_phases {
             self.log(
                 Some(id),
-                "its rate has permanently changed: new phase, measured again",
+                "the program's rate of progress has changed for good: Usher measures the new phase",
             );
         }
     }

@@ -84,7 +84,12 @@ impl Usher {
         if let Some(note) = self.cannot_plan() {
             let program = note.program.and_then(|id| self.members.get(&id));
             let name = program.map_or_else(String::new, |member| member.program.name.clone());
-            self.log(None, format!("left to the kernel because of '{name}'"));
+            self.log(
+                None,
+                format!(
+                    "no seats, all programs share all CPUs, because Usher cannot plan for '{name}'"
+                ),
+            );
             self.notes.push(note);
             return shared;
         }
@@ -101,7 +106,10 @@ impl Usher {
         let narrow = match seat(&self.topology, &requests) {
             Ok(seating) => partitions(&self.topology, &requests).unwrap_or(seating.plan),
             Err(error) => {
-                self.log(None, format!("left to the kernel: {error}"));
+                self.log(
+                    None,
+                    format!("no seats, all programs share all CPUs: {error}"),
+                );
                 return shared;
             }
         };
@@ -157,9 +165,9 @@ impl Usher {
                     ..plan
                 };
             }
-            Err(reason) => {
-                reason.map_or_else(String::new, |reason| format!("; no turns, as {reason}"))
-            }
+            Err(reason) => reason.map_or_else(String::new, |reason| {
+                format!("; the programs do not take turns, because {reason}")
+            }),
         };
         let sentence = decision.sentence(narrows, explores);
         self.log(None, format!("{sentence}{no_turns}"));
@@ -190,7 +198,10 @@ impl Usher {
             if let Some(plan) = self.pair.clone() {
                 self.log(
                     None,
-                    format!("{} for a moment, to measure it", self.pair_text(&plan)),
+                    format!(
+                        "{} for a moment, so that Usher can measure them there",
+                        self.pair_text(&plan)
+                    ),
                 );
                 return Some(plan);
             }
@@ -199,7 +210,10 @@ impl Usher {
         if !self.comparison.tries(CompareStep::Sharing) {
             return None;
         }
-        self.log(None, "shared for a moment, to measure time sharing");
+        self.log(
+            None,
+            "all programs share all CPUs for a moment, so that Usher can measure this",
+        );
         Some(Plan {
             antt: narrow.antt,
             ..with_ntt(shared.clone(), ntt)
@@ -214,7 +228,10 @@ impl Usher {
             .filter(|seat| seat.mode == SeatMode::Shared);
         let names = shares.filter_map(|seat| self.members.get(&seat.program));
         let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
-        format!("'{}' share both their seats", names.join("' and '"))
+        format!(
+            "'{}' share the CPUs of both their seats",
+            names.join("' and '")
+        )
     }
 
     /// Whether the present plan has two programs on the union of their seats.
@@ -295,10 +312,14 @@ impl Usher {
             return Err(None);
         }
         if self.members.values().any(|m| m.program.ran_before) {
-            return Err(Some("some were already running when attached"));
+            return Err(Some(
+                "some programs were already running when they were attached",
+            ));
         }
         if self.members.values().any(|m| !m.program.stops_unseen) {
-            return Err(Some("without cgroup v2 their parents would see them stop"));
+            return Err(Some(
+                "without cgroup v2 the parents of the programs would notice the stops",
+            ));
         }
         let (plan, turns) = plan_turns(&self.topology, requests).map_err(Some)?;
         let antt = plan.antt.ok_or(None)?;
@@ -307,13 +328,14 @@ impl Usher {
             false => antt * (1.0 + GAIN) < rival,
         };
         if !worth_it {
-            return Err(Some("they would gain too little"));
+            return Err(Some("the programs would gain too little"));
         }
         self.planned_turns = turns;
         self.log(
             None,
             format!(
-                "turns, each on all cores, as some busy-wait: predicted ANTT {antt:.2} against {rival:.2} otherwise"
+                "the programs take turns on all cores, because some of them busy-wait: predicted \
+                 ANTT {antt:.2}, against {rival:.2} without turns"
             ),
         );
         Ok(plan)
@@ -371,17 +393,20 @@ impl Usher {
             if member.failures >= FAILURES_MAX {
                 return note(
                     id,
-                    "left to the kernel: seating it has failed too often".to_owned(),
+                    "no seats, all programs share all CPUs: assigning a seat to this program has \
+                     failed too often"
+                        .to_owned(),
                 );
             }
             if !member.can_be_planned(self.cores_max()) {
-                let source = member.source.map_or("no progress figure".to_owned(), |s| {
-                    format!("only {s}, on which no plan may be based")
+                let source = member.source.map_or("no progress".to_owned(), |s| {
+                    format!("only {s}, which is too imprecise for a plan")
                 });
                 return note(
                     id,
                     format!(
-                        "everything is left to the kernel: '{}' has no profile and reports {source}",
+                        "no seats, all programs share all CPUs: '{}' has no profile and reports \
+                         {source}",
                         member.program.name
                     ),
                 );

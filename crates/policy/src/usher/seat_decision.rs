@@ -102,19 +102,30 @@ impl SeatDecision {
         let gain = 100.0 * (1.0 - antt_seats / antt_sharing);
         let required = 100.0 * margin;
         match (narrows, explores, favours_seats) {
-            (false, ..) => format!("left to the kernel: no seats to give (ANTT {antt_sharing:.2})"),
-            (_, true, _) => "seats for now, to measure the programs on them".to_owned(),
+            (false, ..) => format!(
+                "all programs share all CPUs, because the plan gives no program fewer (ANTT \
+                 {antt_sharing:.2})"
+            ),
+            (_, true, _) => {
+                "the programs have seats for now, so that Usher can measure them there".to_owned()
+            }
             (.., true) if *by_comparison => {
-                "seats, as they were better when both were tried".to_owned()
+                "the programs have seats, which were better than sharing all CPUs when Usher \
+                 tried both"
+                    .to_owned()
             }
             (.., false) if *by_comparison => {
-                "left to the kernel, as seats were no better when both were tried".to_owned()
+                "all programs share all CPUs, because seats were no better when Usher tried both"
+                    .to_owned()
             }
             (.., true) => format!(
-                "seats: predicted ANTT {antt_seats:.2} against {antt_sharing:.2} under time sharing ({gain:+.0} %)"
+                "the programs have seats: predicted ANTT {antt_seats:.2}, against \
+                 {antt_sharing:.2} if all share all CPUs ({gain:+.0} %)"
             ),
             (.., false) => format!(
-                "left to the kernel: seats would give ANTT {antt_seats:.2}, time sharing {antt_sharing:.2} ({gain:+.0} %, less than the required {required:.0} %)"
+                "all programs share all CPUs: predicted ANTT {antt_sharing:.2}, against \
+                 {antt_seats:.2} with seats ({gain:+.0} %, less than the required {required:.0} \
+                 %)"
             ),
         }
     }

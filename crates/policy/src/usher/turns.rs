@@ -78,13 +78,13 @@ pub fn plan_turns(
         busy.filter(|&busy| busy >= fills)
     };
     if !(2..=PROGRAMS_MAX).contains(&requests.len()) {
-        return Err("they are taken by two to four programs");
+        return Err("only two to four programs can take turns");
     }
     if requests.iter().any(|request| request.bound_to.is_some()) {
-        return Err("some are bound to CPUs");
+        return Err("some programs are bound to CPUs");
     }
     let alone: Option<Vec<f64>> = requests.iter().map(alone_cpus).collect();
-    let alone = alone.ok_or("some would leave cores idle in theirs")?;
+    let alone = alone.ok_or("some programs would leave cores idle in their turns")?;
     let roots: Vec<f64> = requests
         .iter()
         .map(|request| request.weight.sqrt())

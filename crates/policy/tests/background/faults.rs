@@ -260,9 +260,9 @@ fn reasons_are_logged_at_a_limited_rate() {
     assert!(world.bg(1).stops > 60, "{}", world.bg(1).stops);
     assert!((20..=45).contains(&messages.len()), "{}", messages.len());
     for (text, start) in messages.iter().zip([
-        "stopped: foreground has just used disk 8:0;",
+        "stopped: the foreground has just used disk 8:0;",
         "continues: disk 8:0 is quiet ",
-        "stopped: foreground uses disk 8:0 (",
+        "stopped: the foreground uses disk 8:0 (",
     ]) {
         assert!(text.starts_with(start), "{text}");
     }

@@ -323,7 +323,7 @@ fn seats_and_sharing_are_compared_once_and_the_better_is_kept() {
         let notes = world.log.iter().flat_map(|(_, d)| &d.notes);
         notes.filter(|note| note.text.contains(fragment)).count()
     };
-    assert_eq!(notes("shared for a moment"), 1);
+    assert_eq!(notes("all CPUs for a moment"), 1);
     let mut plans = world.log.iter().filter_map(|(_, d)| d.plan.as_ref());
     let last = plans.next_back().unwrap();
     let (seats, sharing) = (last.antt.unwrap(), last.antt_time_sharing.unwrap());

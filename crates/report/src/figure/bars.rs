@@ -36,13 +36,14 @@ pub fn ntt(mix: &MixResult) -> Markup {
         })
         .collect();
     if groups.iter().flatten().all(|bar| bar.value.is_none()) {
-        return html! { p.empty { "No program finished a repetition whose time alone is known: there is no NTT to draw." } };
+        return html! { p.empty { "There is no NTT to draw, because no program with a known time \
+        alone finished a repetition." } };
     }
     let group_height = BAR * mix.policies.len() as f64 + GROUP_GAP;
     let base = TOP + group_height * groups.len() as f64;
     let x = axis(groups.iter().flatten());
     html! {
-        svg.figure role="img" aria-label="NTT of every program under every policy"
+        svg.figure role="img" aria-label="NTT of each program under each policy"
             viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
             (grid(&x, base, "NTT: time in the mix / best time alone (lower is better, 1 is as fast as alone)"))
             @for (i, (program, bars)) in mix.programs.iter().zip(&groups).enumerate() {
@@ -61,9 +62,9 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
         label: &policy.label,
         value,
         what: format!(
-            "{program} under {}: NTT {}",
+            "{program} under the policy {}: NTT {}",
             policy.label,
-            describe(value, "lowest and highest round")
+            describe(value, "lowest and highest value of a round")
         ),
     }
 }
@@ -73,13 +74,14 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
 pub fn antt(mix: &MixResult) -> Markup {
     let bars: Vec<Bar> = mix.policies.iter().map(|p| antt_bar(mix, p)).collect();
     if bars.iter().all(|bar| bar.value.is_none()) {
-        return html! { p.empty { "No round has an ANTT: in none did every program finish with its time alone known." } };
+        return html! { p.empty { "There is no ANTT to draw: in no round all programs finished \
+        and had a known time alone." } };
     }
     let step = 26.0;
     let base = TOP + step * bars.len() as f64;
     let x = axis(bars.iter());
     html! {
-        svg.figure role="img" aria-label="ANTT under every policy" viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
+        svg.figure role="img" aria-label="ANTT under each policy" viewBox={ "0 0 " (c(WIDTH)) " " (c(base + BOTTOM)) } {
             (grid(&x, base, "ANTT: mean NTT of the programs (lower is better)"))
             @for (i, bar) in bars.iter().enumerate() {
                 @let top = TOP + step * i as f64 + 4.0;

@@ -81,7 +81,7 @@ fn body(curve: &Curve, figure: &CurveFigure, width: f64, height: f64) -> Markup 
         text.title x="0" y="13" { (figure.title) }
         (axes(&x, &y, (width, height)))
         line.ideal x1=(c(x.at(0.0))) y1=(c(y.at(0.0))) x2=(c(x.at(ideal))) y2=(c(y.at(ideal))) {
-            title { "ideal: n cores are n times as fast" }
+            title { "ideal scaling: n cores are n times as fast as one core" }
         }
         (seats(curve, figure, &x, &y))
         g class=(figure.class) {
@@ -141,7 +141,7 @@ fn dot(cores: f64, speed: f64, error: f64, x: &Scale, y: &Scale) -> Markup {
     html! {
         g {
             title {
-                (text::short(cores, 2)) " cores: " (text::number(speed, 2)) " times one core"
+                (text::short(cores, 2)) " cores: " (text::number(speed, 2)) " times as fast as one core"
                 @if error > 0.0 { ", standard error " (text::percent(error)) }
             }
             @if low - high >= 1.0 { line.whisker x1=(c(cx)) x2=(c(cx)) y1=(c(low)) y2=(c(high)) {} }

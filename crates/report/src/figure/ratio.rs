@@ -18,7 +18,8 @@ const BOTTOM: f64 = 40.0;
 /// ANTT of every policy relative to the baseline.
 pub fn ratio(mix: &MixResult) -> Markup {
     let Some(baseline) = mix.baseline() else {
-        return html! { p.empty { "No policy is the baseline: there is nothing to compare with." } };
+        return html! { p.empty { "There is no comparison to draw, because no policy is the \
+        baseline." } };
     };
     let judged = mix
         .policies
@@ -28,7 +29,9 @@ pub fn ratio(mix: &MixResult) -> Markup {
         .filter_map(|p| Some((p, p.comparison.as_ref()?.antt?)))
         .collect();
     if rows.is_empty() {
-        return html! { p.empty { "No policy has a round to compare with " (baseline.label) "'s." } };
+        return html! { p.empty {
+            "There is no comparison to draw, because no other policy finished a round to compare with " (baseline.label) "."
+        } };
     }
     let band = summary::aa_band(mix);
     let x = axis(rows.iter().map(|(_, e)| e), band.as_ref());
@@ -64,7 +67,7 @@ fn noise(x: &Scale, band: &NoiseBand, base: f64) -> Markup {
     let (left, right) = (x.at(band.low), x.at(band.high));
     html! {
         rect.band x=(c(left)) y=(c(TOP)) width=(c(right - left)) height=(c(base - TOP)) {
-            title { "A/A band: 95 % of equal rounds differ by less" }
+            title { "A/A band: 95 % of the pairs of equal rounds differ by less" }
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn timeline(
 ) -> Markup {
     let layout = layout(mix, round);
     if layout.blocks.is_empty() {
-        return html! { p.empty { "No seats were recorded for " (policy.label) "." } };
+        return html! { p.empty { "No seats were recorded under the policy " (policy.label) "." } };
     }
     let axes = TimelineAxes::new(&layout.rows, seconds_max, !round.notes.is_empty());
     let what = format!("Seats over time under {}", policy.label);
@@ -217,7 +217,7 @@ fn shared_area(layout: &Layout, block: &TimelineBlock, area: &Rectangle, cpus: &
 /// The common label of bands that are too thin for their own labels.
 fn shared_label(block: &TimelineBlock, band: f64, height: f64, width: f64) -> Option<String> {
     let text = format!(
-        "{} share these CPUs",
+        "{} programs share these CPUs",
         text::count(block.occupants.len(), "program")
     );
     let fits = height >= 16.0 && width >= text_width(&text, 11.0) + 12.0;
@@ -290,10 +290,15 @@ fn tooltip(layout: &Layout, block: &TimelineBlock, occupant: &Occupant, cpus: &s
         (SpanMode::InTurn, _) => "in turn".to_owned(),
         (SpanMode::Shared, _) => match block.occupants.len() {
             1 => "unmanaged".to_owned(),
-            n => format!("unmanaged, sharing with {}", text::count(n - 1, "other")),
+            n => format!(
+                "unmanaged, shares CPUs with {}",
+                text::count(n - 1, "other")
+            ),
         },
         (SpanMode::Seated, None) => "seated".to_owned(),
-        (SpanMode::Seated, Some(Lender::Program(owner))) => format!("borrowed from {owner}"),
+        (SpanMode::Seated, Some(Lender::Program(owner))) => {
+            format!("on CPUs borrowed from {owner}")
+        }
         (SpanMode::Seated, Some(Lender::Unowned)) => "borrowed, unowned".to_owned(),
     };
     format!(

@@ -24,7 +24,8 @@ pub(crate) fn frame(title: &str, banner: Option<&str>, content: &Markup) -> Stri
                 (style::patterns())
                 @if let Some(banner) = banner { div.banner role="note" { (banner) } }
                 (content)
-                footer { "Written by usher " (env!("CARGO_PKG_VERSION")) ". This file loads no external resources." }
+                footer { "Report written by usher " (env!("CARGO_PKG_VERSION")) ". The page loads no external \
+                                                                                 resources." }
             }
         }
     }

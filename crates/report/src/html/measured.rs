@@ -13,16 +13,19 @@ use crate::text;
 /// The section "How it was measured".
 pub(crate) fn section(mix: &MixResult) -> Markup {
     html! {
-        h2 { @if mix.simulated { "How it was simulated" } @else { "How it was measured" } }
+        h2 { @if mix.simulated { "How the mix was simulated" } @else { "How the mix was measured" } }
         (machine(&mix.machine))
         (protocol(&mix.protocol))
         (programs(mix))
         h3 { "Estimators" }
         p.soft {
-            "Ratios are paired by round. Point estimates are geometric means; intervals are expanded percentile bootstraps over rounds (Hesterberg 2015), "
+            "Ratios compare the same round of two policies. Point estimates are geometric means \
+             of the ratios; intervals are expanded percentile bootstraps over the rounds \
+             (Hesterberg 2015), "
             (stats::RESAMPLES) " resamples, PCG generator, seed " (mix.protocol.seed) ". Below "
-            (stats::LEVEL_PAIRS) " rounds an interval is about the observed range and does not reach 95 %; below "
-            (stats::INTERVAL_PAIRS) " there is none."
+            (stats::LEVEL_PAIRS) " rounds an interval is about the observed range and contains \
+                                  the true value with less than 95 % probability; below "
+            (stats::INTERVAL_PAIRS) " rounds there is no interval."
         }
     }
 }
@@ -33,7 +36,8 @@ fn machine(machine: &MachineFacts) -> Markup {
             dt { "Machine" } dd { (machine.host) ": " (machine.cpu_model) }
             dt { "Topology" } dd { (topology(&machine.topology)) }
             dt { "Kernel" } dd { (machine.kernel) }
-            dt { "Hardware counters" } dd { @if machine.pmu { "yes" } @else { "none: no source of progress uses them" } }
+            dt { "Hardware counters" } dd { @if machine.pmu { "yes" } @else { "none, so no progress is measured by \
+                                                                               instructions" } }
             @for note in &machine.notes { dt { "Note" } dd { (note) } }
         }
     }
@@ -62,9 +66,11 @@ fn protocol(protocol: &Protocol) -> Markup {
             dt { "Rounds" }
             dd {
                 (protocol.rounds) ", policies "
-                @if protocol.interleaved { "interleaved round by round" } @else { "one after the other, not interleaved" }
+                @if protocol.interleaved { "interleaved: each round runs all policies" } @else { "not interleaved: all rounds of one \
+                                                                                                  policy before the next policy" }
             }
-            dt { "Repetitions" } dd { "every program repeats until each has run at least " (text::count(protocol.repeats_min as usize, "time")) }
+            dt { "Repetitions" } dd { "every program is repeated until all programs have run at \
+                                       least " (text::count(protocol.repeats_min as usize, "time")) }
             dt { "Sessions" } dd { (protocol.sessions) }
             @if !protocol.command.is_empty() { dt { "Command" } dd { code { (protocol.command) } } }
             @if !protocol.date.is_empty() { dt { "Date" } dd { (protocol.date) } }

@@ -28,7 +28,8 @@ pub fn page_with(mix: &MixResult, sections: &[Section]) -> String {
         mix.compare();
     }
     let banner = mix.simulated.then_some(
-        "SIMULATED: machine and programs are models; nothing here was measured on hardware",
+        "SIMULATED: the machine and the programs are models; no figure of this report was \
+         measured on hardware",
     );
     let content = html! {
         (head(&mix))
@@ -71,8 +72,10 @@ fn turnaround(mix: &MixResult) -> Markup {
     html! {
         h2 { "Turnaround" }
         p.soft {
-            "A program's normalised turnaround time (NTT) is the mean time of its repetitions in the mix over its best time alone; "
-            "ANTT is the mean over the programs, by weight. Bars are geometric means over the rounds."
+            "A program's normalised turnaround time (NTT) is the mean time of its repetitions in \
+             the mix divided by its best time alone; "
+            "ANTT is the weighted mean of the NTTs of all programs. Bars are geometric means \
+             over the rounds."
         }
         h3 { "ANTT" }
         (framed(&figure::antt(mix)))
@@ -80,12 +83,13 @@ fn turnaround(mix: &MixResult) -> Markup {
         (framed(&figure::ratio(mix)))
         @if let Some(band) = summary::aa_band(mix) {
             p.soft {
-                "Grey: the A/A band, " (text::number(band.low, 3)) " to " (text::number(band.high, 3))
-                ", within which equal rounds differ (" (text::count(band.pairs, "pair")) ")."
+                "Grey: the A/A band, from " (text::number(band.low, 3)) " to " (text::number(band.high, 3))
+                "; two rounds of the same policy differ by ratios within this band (" (text::count(band.pairs, "pair")) ")."
             }
         }
         h3 { "NTT of each program" }
-        p.soft { "Whiskers reach from the lowest to the highest round; the dashed line is the program alone." }
+        p.soft { "Whiskers reach from the lowest to the highest round; the dashed line marks NTT \
+                  1, as fast as alone." }
         (framed(&figure::ntt(mix)))
     }
 }
@@ -99,8 +103,11 @@ fn curves(mix: &MixResult) -> Markup {
     html! {
         h2 { "Scalability alone" }
         p.soft {
-            "Speed-up over one core. Dots are " @if mix.simulated { "simulated" } @else { "measured" } ", lines between them assumed; dotted: ideal. "
-            "Flags on the axis mark the cores on which a policy seated the program longest."
+            "Speed-up of each program, alone, over one core. Dots are " @if mix.simulated { "simulated" } @else { "measured" } ", the lines between them are \
+                                                                                                                                interpolated; the dotted line is ideal \
+                                                                                                                                scaling. "
+            "Flags on the axis mark the number of cores that a policy gave the program for the \
+             longest time."
         }
         (policy_legend(mix, PolicyRole::Candidate))
         div class=(class) {
@@ -151,7 +158,9 @@ fn timelines(mix: &MixResult) -> Markup {
     let seconds_max = shown.iter().map(|(_, r)| r.length_s()).fold(0.0, f64::max);
     html! {
         h2 { "Seats over time" }
-        p.soft { "For each policy the round with the median ANTT. CPUs from top to bottom by last-level cache; all rounds on the same time scale." }
+        p.soft { "Each picture shows the round with the median ANTT of one policy. CPUs are \
+                  ordered from top to bottom by last-level cache; all rounds have the same time \
+                  scale." }
         (timeline_legend(mix, &shown))
         @for (policy, round) in &shown {
             h3 { i class={ "bar " (figure::policy_class(mix, &policy.name)) } {} (policy.label)
@@ -187,10 +196,13 @@ fn timeline_legend(mix: &MixResult, shown: &[(&PolicyResult, &RoundResult)]) -> 
         }
         div.legend {
             @if spans().any(|s| s.mode == SpanMode::Seated) { span { (sample("solid", false)) "seated" } }
-            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "in turn, while other programs are stopped" } }
-            @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", true)) "on borrowed CPUs" } }
+            @if spans().any(|s| s.mode == SpanMode::InTurn) { span { (sample("solid", false)) "in turn: one program runs, the others \
+                                                                                               are stopped" } }
+            @if spans().any(|s| s.borrowed_from.is_some()) { span { (sample("solid", true)) "on CPUs borrowed from another program" } }
             @if spans().any(|s| s.mode == SpanMode::Shared) {
-                span { (sample("pale", false)) "unmanaged; programs that share CPUs are drawn as bands, or as one grey area if there are many" }
+                span { (sample("pale", false)) "without a seat; programs that share CPUs are \
+                                                drawn as bands, or as one grey area if there are \
+                                                many" }
             }
             @if spans().any(|s| s.mode == SpanMode::Frozen) { span { (sample("frozen", false)) "stopped" } }
         }
@@ -207,7 +219,7 @@ fn notes(round: &RoundResult) -> Markup {
                     li { b { (text::seconds(*at)) } " " (note) }
                 }
             }
-            @if rest > 0 { p.soft { "… and " (text::count(rest, "more note")) " in the trace." } }
+            @if rest > 0 { p.soft { "… and " (text::count(rest, "more note")) " in the file trace.json." } }
         }
     }
 }

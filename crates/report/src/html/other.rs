@@ -110,7 +110,7 @@ fn table(head: &[String], rows: &[Vec<Cell>]) -> Markup {
             thead { tr { @for (i, heading) in head.iter().enumerate() { th.n[numeric(i)] { (heading) } } } }
             tbody { @for row in rows { tr { @for cell in row { (draw_cell(cell)) } } } }
         } }
-        @if rows.is_empty() { p.empty { "Nothing was measured." } }
+        @if rows.is_empty() { p.empty { "This part of the report has no measurements." } }
     }
 }
 
@@ -151,7 +151,7 @@ pub fn profile_page(profile: &Profile) -> String {
         .map(|c| c.capacity)
         .sum();
     let curve = CurveFigure {
-        title: "Speed-up over one core",
+        title: "Speed-up of the program over one core",
         class: "p0",
         cores_max,
         seats: Vec::new(),

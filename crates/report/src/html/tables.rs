@@ -96,7 +96,7 @@ fn programs(mix: &MixResult) -> Markup {
                 }
             }
         } }
-        p.soft { "runs: completed repetitions over all rounds; cores: those on which the program was seated longest in the round drawn above; bold: the whole 95 % interval lies below 1." }
+        p.soft { "runs: completed repetitions over all rounds; cores: the cores that the program had for the longest time in the round drawn above; bold: the whole 95 % interval lies below 1." }
     }
 }
 

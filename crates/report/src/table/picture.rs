@@ -144,7 +144,7 @@ fn escape(color: Color) -> &'static str {
 pub fn seats(mix: &MixResult, round: &RoundResult, style: TerminalStyle) -> String {
     let length = round.length_s();
     if length <= 0.0 {
-        return "No seats were recorded.\n".to_owned();
+        return "No seats were recorded for this round.\n".to_owned();
     }
     let names = mix.programs.iter().map(|p| text::cut(&p.name, 16));
     let margin = names.clone().map(|n| n.chars().count()).max().unwrap_or(0);

@@ -39,7 +39,7 @@ pub struct StatusRow {
 /// One line per program.
 pub fn status(rows: &[StatusRow], style: TerminalStyle) -> String {
     if rows.is_empty() {
-        return "No program is managed.".to_owned();
+        return "The daemon manages no program.".to_owned();
     }
     let head = [
         "id",

@@ -181,7 +181,8 @@ pub fn programs(count: usize, cores: usize) -> Vec<ProgramFacts> {
                 alone_best_seconds: Some(1.0 / best),
                 alone_best_cores: Some(point.cores),
                 curve: Some(curve),
-                curve_source: "measured here, median of 3 runs a point".to_owned(),
+                curve_source: "curve measured by this command, median of 3 runs per point"
+                    .to_owned(),
             }
         })
         .collect()
@@ -401,7 +402,7 @@ pub fn small() -> MixResult {
         round.abstained = true;
         round.abstained_because =
             Some("the best seating is predicted to win 0.4 %, less than a move costs".to_owned());
-        round.notes = vec![(0.2, "left to the kernel".to_owned())];
+        round.notes = vec![(0.2, "all programs share all CPUs".to_owned())];
         for program in &mut round.programs {
             for s in &mut program.seconds {
                 *s *= 1.004;

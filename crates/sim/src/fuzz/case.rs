@@ -343,7 +343,7 @@ impl fmt::Display for FuzzCase {
         let topology = &self.topology;
         writeln!(
             f,
-            "seed {}: policy {}, actuated by {}, kernel scheduler {}",
+            "seed {}: policy {}, seats set by {}, kernel scheduler {}",
             self.seed,
             self.policy,
             by(self.backend),
@@ -398,7 +398,7 @@ fn waiting(wait: BarrierWait) -> String {
 fn one_line(planned: &PlannedArrival) -> String {
     let (arrival, script) = (&planned.arrival, &planned.script);
     let mut text = format!(
-        "program {:<2} from {:.3} s, {} threads that {}",
+        "program {:<2} arrives at {:.3} s, {} threads that {}",
         arrival.id.0,
         planned.at_ns as f64 / 1e9,
         script.threads(),
@@ -407,16 +407,19 @@ fn one_line(planned: &PlannedArrival) -> String {
     let traits = [
         (planned.repeats, "repeats".to_owned()),
         (arrival.weight != 1.0, format!("weight {}", arrival.weight)),
-        (arrival.profile.is_some(), "has a profile".to_owned()),
+        (
+            arrival.profile.is_some(),
+            "its profile is stored".to_owned(),
+        ),
         (script.adaptive_spin, "adaptive spin".to_owned()),
         (arrival.ran_before, "ran before".to_owned()),
-        (!arrival.stops_unseen, "observes its stops".to_owned()),
+        (!arrival.stops_unseen, "its parent notices stops".to_owned()),
     ];
     for (_, what) in traits.iter().filter(|(is, _)| *is) {
         text = format!("{text}, {what}");
     }
     match &arrival.bound_to {
-        Some(cpus) => format!("{text}, bound to {cpus}"),
+        Some(cpus) => format!("{text}, bound to the CPUs {cpus}"),
         None => text,
     }
 }

@@ -116,13 +116,13 @@ impl CheckerState {
         let id = action.program();
         if self.reported_departed.contains(&id) {
             self.fail(format!(
-                "acts on program {id} after its departure was reported"
+                "the policy acts on program {id} after its departure was reported"
             ));
         }
         if let Action::Seat { cpus, .. } = action
             && cpus.is_empty()
         {
-            self.fail(format!("seats program {id} on no CPU"));
+            self.fail(format!("the policy gives program {id} a seat without CPUs"));
         }
         if done.is_err() {
             self.disturbed(at_ns);
@@ -158,12 +158,15 @@ impl CheckerState {
         let mut taken = CpuSet::new();
         for seat in &plan.seats {
             if seat.cpus.is_empty() {
-                self.fail(format!("program {} has an empty seat", seat.program));
+                self.fail(format!(
+                    "the plan gives program {} a seat without CPUs",
+                    seat.program
+                ));
             }
             if seat.mode == SeatMode::Seated {
                 if seat.cpus.intersects(&taken) {
                     let both = seat.cpus.and(&taken);
-                    self.fail(format!("the plan has {both} in two seats"));
+                    self.fail(format!("the plan has the CPUs {both} in two seats"));
                 }
                 taken = taken.or(&seat.cpus);
             }
@@ -173,13 +176,22 @@ impl CheckerState {
             let owner = plan.seats.iter().find(is_owner);
             let lender = owner.map_or_else(|| usable.minus(&taken), |seat| seat.cpus.clone());
             if loan.owner.is_some() && owner.is_none() {
-                let what = format!("{} is lent by a program that is not present", loan.cpus);
+                let what = format!(
+                    "the CPUs {} are lent by a program that has departed",
+                    loan.cpus
+                );
                 self.fail(what);
             } else if !loan.cpus.and(usable).is_subset(&lender) {
-                self.fail(format!("{} is lent out of {lender}", loan.cpus));
+                self.fail(format!(
+                    "the lent CPUs {} are not all among the lender's CPUs {lender}",
+                    loan.cpus
+                ));
             }
             if loan.owner == Some(loan.borrower) {
-                self.fail(format!("program {} borrows from itself", loan.borrower));
+                self.fail(format!(
+                    "program {} borrows CPUs from itself",
+                    loan.borrower
+                ));
             }
         }
     }
@@ -218,13 +230,13 @@ impl CheckerState {
         let busy_ns: u64 = engine.cpu_totals().iter().map(|cpu| cpu.busy_ns).sum();
         if used_ns != busy_ns {
             self.fail(format!(
-                "programs used {used_ns} ns, but CPUs were busy for {busy_ns} ns"
+                "programs used {used_ns} ns of CPU time, but CPUs were busy for {busy_ns} ns"
             ));
         }
         if used_ns > self.cpu_time_ns {
             let there = self.cpu_time_ns;
             self.fail(format!(
-                "programs used {used_ns} ns of {there} ns of available CPU time"
+                "programs used {used_ns} ns of CPU time, but only {there} ns were available"
             ));
         }
     }
@@ -244,7 +256,9 @@ impl CheckerState {
             let since_ns = *check.stopped_since_ns.get_or_insert(now_ns);
             if now_ns - since_ns > bound_ns {
                 let seconds = (now_ns - since_ns) as f64 / 1e9;
-                self.fail(format!("program {id} has been stopped for {seconds:.3} s"));
+                self.fail(format!(
+                    "program {id} has been stopped for {seconds:.3} s, which exceeds the limit"
+                ));
             }
         }
     }
@@ -265,7 +279,7 @@ impl CheckerState {
             } else if waited_ns > STARVED_NS {
                 let (waited, got) = (waited_ns as f64 / 1e9, got_ns as f64 / 1e6);
                 self.fail(format!(
-                    "program {id} received {got:.1} ms of CPU time in {waited:.3} s"
+                    "program {id} starves: it received {got:.1} ms of CPU time in {waited:.3} s"
                 ));
             }
         }
@@ -331,7 +345,7 @@ impl CheckerState {
                 let both = lent.fold(both, |both, loan| both.minus(&loan.cpus));
                 if !both.is_empty() {
                     wrong.get_or_insert(format!(
-                        "programs {one} and {other} are both seated on {both}"
+                        "the seats of the programs {one} and {other} both contain the CPUs {both}"
                     ));
                 }
             }
@@ -367,7 +381,8 @@ impl CheckerState {
             if done < count * least - slack || done > count * most + slack {
                 let id = planned.arrival.id;
                 self.violation.get_or_insert(format!(
-                    "program {id} did {done} ns of work in {count} repetitions of {least} to {most} ns"
+                    "program {id} did {done} ns of work in {count} repetitions, each of which \
+                     has {least} to {most} ns"
                 ));
             }
         }

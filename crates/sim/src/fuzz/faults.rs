@@ -238,11 +238,11 @@ impl<'a> FaultyWorld<'a> {
         self.collect_events();
         match done {
             Ok(()) if self.draw(self.case.faults.false_failure) => {
-                Err("failure reported for a completed action".to_owned())
+                Err("injected fault: a completed action is reported as failed".to_owned())
             }
             Ok(()) => Ok(()),
             Err(SimActError::Failed(why)) => Err(why),
-            Err(SimActError::Dead) => Err("the daemon is dead".to_owned()),
+            Err(SimActError::Dead) => Err("the simulated daemon is dead".to_owned()),
         }
     }
 
@@ -265,7 +265,7 @@ impl<'a> FaultyWorld<'a> {
         self.stats.daemons_killed += 1;
         self.killed = false;
         self.recorder = None;
-        self.note("the daemon is killed");
+        self.note("the simulated daemon is killed");
         self.checks.daemon_died();
         let actuator = std::mem::replace(&mut self.actuator, SimActuator::new(self.case.backend));
         let mut journal = actuator.into_journal();
@@ -274,7 +274,7 @@ impl<'a> FaultyWorld<'a> {
         } else {
             self.undo_by_keeper(&journal);
         }
-        self.all_is_undone("after the daemon's death");
+        self.all_is_undone("after the death of the daemon was undone");
         let to_the_start_ns = u64::from(self.random_up_to(200)) * MS;
         self.advance(to_the_start_ns);
         self.inner.announce_running();
@@ -294,12 +294,12 @@ impl<'a> FaultyWorld<'a> {
             let later_ns = u64::from(self.random_up_to(1_000)) * MS;
             self.advance(later_ns);
         }
-        self.note("the journal is undone");
+        self.note("the keeper undoes the journal");
         self.undo(journal, None, None);
     }
 
     fn undo_without_keeper(&mut self, journal: &mut Vec<u8>) {
-        self.note("the keeper is dead too");
+        self.note("the keeper is killed together with the daemon");
         // Attached programs, here those with even numbers, have no launcher.
         let launched: Vec<ProgramId> = self
             .jobs
@@ -316,7 +316,7 @@ impl<'a> FaultyWorld<'a> {
         }
         let ns = u64::from(self.random_up_to(1_500)) * MS;
         self.advance(ns);
-        self.note("the next start undoes the rest");
+        self.note("the next daemon undoes the remaining changes");
         self.undo(journal, None, None);
     }
 
@@ -369,8 +369,9 @@ impl<'a> FaultyWorld<'a> {
             self.checks.disturbed(now_ns);
             let left = self.actuator.open_programs().count();
             if left > 0 {
-                let what =
-                    format!("{left} programs remain in the journal after the daemon's clean exit");
+                let what = format!(
+                    "{left} programs remain in the journal although the daemon exited cleanly"
+                );
                 self.checks.fail(what);
             }
         } else {
@@ -379,7 +380,7 @@ impl<'a> FaultyWorld<'a> {
             let journal = actuator.into_journal();
             self.undo(&journal, None, None);
         }
-        self.all_is_undone("at the end");
+        self.all_is_undone("at the end of the run");
         self.checks.end(&mut self.inner);
     }
 }
@@ -426,7 +427,7 @@ impl World for FaultyWorld<'_> {
 
     fn act(&mut self, action: &Action) -> Result<(), String> {
         if self.actuator.is_dead() {
-            return Err("the daemon is dead".to_owned());
+            return Err("the simulated daemon is dead".to_owned());
         }
         let done = self.carry_out(action);
         self.stats.actions += 1;

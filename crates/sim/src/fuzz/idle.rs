@@ -89,7 +89,7 @@ impl IdleCheck {
                 // Either the kernel must balance, or the policy must lend.
                 let (usable, bound_ns, since_ns) = match waits.mask.intersects(cpus) {
                     true => (
-                        Some("which it may use, "),
+                        Some("which the program may use, "),
                         KERNEL_NS_MAX,
                         since_ns.max(waits.moved_ns),
                     ),
@@ -104,7 +104,8 @@ impl IdleCheck {
                 if wrong && now_ns.saturating_sub(since_ns) > bound_ns {
                     let seconds = (now_ns.saturating_sub(since_ns)) as f64 / 1e9;
                     return Err(format!(
-                        "program {id} waits on {} while {cpus}, {}has been idle for {seconds:.3} s",
+                        "a thread of program {id} waits on the CPUs {} although the core with \
+                         the CPUs {cpus}, {}has been idle for {seconds:.3} s",
                         waits.mask,
                         usable.unwrap_or_default()
                     ));

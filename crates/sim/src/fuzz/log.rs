@@ -47,7 +47,7 @@ impl ActionLog {
 fn describe(action: &Action) -> String {
     let program = action.program();
     match action {
-        Action::Seat { cpus, .. } => format!("seat {program} on {cpus}"),
+        Action::Seat { cpus, .. } => format!("seat program {program} on CPUs {cpus}"),
         Action::Release { .. } => format!("release {program}"),
         Action::Freeze { .. } => format!("freeze {program}"),
         Action::Thaw { .. } => format!("thaw {program}"),

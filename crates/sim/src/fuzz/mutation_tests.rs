@@ -131,7 +131,7 @@ fn detects_cpu_with_two_owners() {
         policy: "pdpa",
         ..case("equal")
     };
-    assert_contains(&found(&case, intrude), "are both seated on 0");
+    assert_contains(&found(&case, intrude), "both contain the CPUs 0");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn detects_plan_with_cpu_in_two_seats() {
             seat.cpus = seat.cpus.or(&CpuSet::single(0));
         }
     });
-    assert_contains(&what, "the plan has 0 in two seats");
+    assert_contains(&what, "the plan has the CPUs 0 in two seats");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn detects_starvation_of_mostly_frozen_program() {
         decision.actions.push(action);
         decision.wake_after_ns = Some(ns);
     });
-    assert_contains(&what, "program 1 received");
+    assert_contains(&what, "program 1 starves: it received");
 }
 
 #[test]
@@ -234,10 +234,7 @@ fn detects_changes_outside_the_journal_at_the_end() {
     let program = ProgramId(1);
     let cpus = CpuSet::single(3);
     for (action, what) in [
-        (
-            Action::Seat { program, cpus },
-            "program 1 is still narrowed",
-        ),
+        (Action::Seat { program, cpus }, "program 1 still has a seat"),
         (Action::Freeze { program }, "program 1 is still frozen"),
     ] {
         let what_is_found = finished(&case("equal"), |world| {
@@ -263,7 +260,7 @@ fn detects_thread_left_bound_or_stopped() {
         let thread = engine.threads_of(1)[0];
         engine.set_signal_stopped(thread, true);
     });
-    assert_contains(&what, "program 2 has a thread still stopped");
+    assert_contains(&what, "program 2 has a thread that is still stopped");
 }
 
 #[test]
@@ -280,7 +277,7 @@ fn detects_lost_work_and_excess_cpu_time() {
         checks.checked_ns = world.inner.engine().now_ns();
         world.checks = checks;
     });
-    assert_contains(&what, "ns of available CPU time");
+    assert_contains(&what, "ns were available");
 }
 
 #[test]
@@ -300,11 +297,11 @@ fn detects_thread_on_wrong_cpu_or_while_stopped() {
                 .iter_mut()
                 .for_each(|job| job.frozen = true)
         }),
-        "although it is stopped",
+        "although the thread is stopped",
     );
     assert_contains(
         &spoilt(|engine| engine.cpus.iter_mut().for_each(|cpu| cpu.online = false)),
-        "which is offline",
+        "although the CPU is offline",
     );
     let nowhere = |engine: &mut crate::engine::Engine| {
         let nowhere = crate::machine::Mask::new(12);
@@ -315,5 +312,5 @@ fn detects_thread_on_wrong_cpu_or_while_stopped() {
             .iter_mut()
             .for_each(|job| job.mask = nowhere.clone());
     };
-    assert_contains(&spoilt(nowhere), "outside its allowed CPUs");
+    assert_contains(&spoilt(nowhere), "outside the CPUs that the thread may use");
 }

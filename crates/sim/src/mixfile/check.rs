@@ -29,7 +29,7 @@ impl Source<'_> {
     /// The preset of the machine's costs, and the costs after overrides.
     pub(super) fn costs(&self, raw: &RawMachine) -> Result<(String, Costs), SimMixError> {
         if raw.from.get_ref().trim().is_empty() {
-            let reason = "machine.from is empty; see 'usher topo --help'";
+            let reason = "machine.from is empty; 'usher topo --help' lists the possible values";
             return Err(self.wrong(&raw.from.span(), reason));
         }
         let name = raw
@@ -81,7 +81,7 @@ impl Source<'_> {
                     .to_owned(),
             )
         })?;
-        Ok((format!("{name}, with own figures"), costs))
+        Ok((format!("{name}, with changes of the file"), costs))
     }
 
     /// The kernel preset with overrides.
@@ -123,7 +123,10 @@ impl Source<'_> {
         let kernel: Kernel =
             whole.map_err(|error: toml::de::Error| wrong("", error.message().to_owned()))?;
         match keys.iter().find(|key| !applies_to(kernel.order, key)) {
-            Some(key) => Err(wrong(key, format!("has no effect with order = {order}"))),
+            Some(key) => Err(wrong(
+                key,
+                format!("the key has no effect with order = {order}"),
+            )),
             None => Ok(kernel),
         }
     }
@@ -139,11 +142,11 @@ impl Source<'_> {
             Err(self.wrong(&at, format!("protocol.{key}: {reason}")))
         };
         if raw.policies.is_empty() {
-            return wrong("policies", "empty list of schedulers");
+            return wrong("policies", "the list of schedulers is empty");
         }
         let twice = |at: &usize| raw.policies[..*at].contains(&raw.policies[*at]);
         if (0..raw.policies.len()).any(|at| twice(&at)) {
-            return wrong("policies", "contains a scheduler twice");
+            return wrong("policies", "the list contains a scheduler twice");
         }
         if raw.repetitions == 0 {
             return wrong("repetitions", "must be 1 or more");
@@ -156,7 +159,10 @@ impl Source<'_> {
         }
         // A virtual year is far beyond what can be simulated.
         if !(raw.max_seconds > 0.0 && raw.max_seconds <= 3.2e7) {
-            return wrong("max_seconds", "must be a positive number, a year at most");
+            return wrong(
+                "max_seconds",
+                "must be a positive number of seconds, at most one year",
+            );
         }
         Ok(SimProtocol {
             policies: raw.policies,
@@ -175,7 +181,7 @@ impl Source<'_> {
     ) -> Result<SimProgram, SimMixError> {
         let name = raw.name.clone().or_else(|| raw.parsec.clone());
         let Some(name) = name.filter(|name| !name.trim().is_empty()) else {
-            return Err(self.wrong(&span, "a program needs a `name`"));
+            return Err(self.wrong(&span, "each program needs a `name`"));
         };
         let wrong = |key: &str, reason: String| {
             let at = self.line_of(&span, key);
@@ -187,7 +193,7 @@ impl Source<'_> {
             return Err(wrong("weight", reason));
         }
         if !(raw.at.is_finite() && (0.0..=3.2e7).contains(&raw.at)) {
-            let reason = format!("must be 0 or more seconds, not {}", raw.at);
+            let reason = format!("must be zero or more seconds, not {}", raw.at);
             return Err(wrong("at", reason));
         }
         if raw.copies == 0 || raw.copies as usize > PROGRAMS_MAX {
@@ -228,7 +234,10 @@ fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, Strin
         }
         let seconds = seconds.unwrap_or(SECONDS);
         if seconds * 1e3 / traits.frame_ms > FRAMES_MAX {
-            let reason = format!("more than {FRAMES_MAX:e} frames of {} ms", traits.frame_ms);
+            let reason = format!(
+                "the work consists of more than {FRAMES_MAX:e} frames of {} ms",
+                traits.frame_ms
+            );
             return Err(("seconds", reason));
         }
         Ok(ProgramBody::Traits {
@@ -246,7 +255,7 @@ fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, Strin
             let unknown = || format!("unknown program '{parsec}'; programs: {}", known.join(", "));
             let found = models.iter().find(|model| model.name == parsec);
             let model = found.ok_or_else(|| ("parsec", unknown()))?;
-            let from = format!("model of PARSEC's {parsec}");
+            let from = format!("model of {parsec} of PARSEC");
             of_traits(from, model.traits.clone(), true)
         }
         (None, Some(traits), None) => of_traits("traits".to_owned(), traits, false),
@@ -254,11 +263,11 @@ fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, Strin
             (None, None) => written_out(name, script),
             (Some(_), _) => Err((
                 "threads",
-                "not allowed with `script`: its roles give the number".to_owned(),
+                "not allowed with `script`, whose roles determine the number of threads".to_owned(),
             )),
             (_, Some(_)) => Err((
                 "seconds",
-                "not allowed with `script`: its steps give the work".to_owned(),
+                "not allowed with `script`, whose steps determine the work".to_owned(),
             )),
         },
         _ => Err((
@@ -288,7 +297,10 @@ fn kernel_preset(preset: Option<&toml::Value>) -> Result<Kernel, String> {
         Some("linux-eevdf") => Ok(Kernel::default()),
         Some("linux-2.6.37") => Ok(Kernel::cfs()),
         Some("usher-sched") => Ok(Kernel::usher()),
-        _ => Err(format!("unknown preset; presets: {}", KERNELS.join(", "))),
+        _ => Err(format!(
+            "the preset is unknown; presets: {}",
+            KERNELS.join(", ")
+        )),
     }
 }
 
@@ -301,15 +313,17 @@ fn kernel_value_fault(base: &toml::Table, key: &str, value: &toml::Value) -> Opt
             format!("; a similar name exists: `{key}`")
         });
         let keys = keys.join(", ");
-        return Some(format!("unknown key; known keys: preset, {keys}{hint}"));
+        return Some(format!(
+            "the key is unknown; known keys: preset, {keys}{hint}"
+        ));
     };
     match (known, value) {
         (toml::Value::Integer(_), toml::Value::Integer(ns)) => nanoseconds_fault(key, *ns),
         (toml::Value::Integer(_), _) => Some(format!(
-            "must be a whole number of nanoseconds, as 3_000_000, not {value}"
+            "must be a whole number of nanoseconds, such as 3_000_000, not {value}"
         )),
         _ if known.type_str() != value.type_str() => Some(format!(
-            "must be a {}, as {known}, not {value}",
+            "must be a {}, such as {known}, not {value}",
             known.type_str()
         )),
         _ => None,
@@ -350,7 +364,10 @@ fn traits_fault(traits: &ParsecTraits) -> Option<String> {
         ("writer", traits.writer),
         ("spread", traits.spread),
         ("critical_fraction", traits.critical_fraction),
-        ("serial and writer together", traits.serial + traits.writer),
+        (
+            "the sum of serial and writer",
+            traits.serial + traits.writer,
+        ),
     ];
     let outside = |&(_, share): &(&str, f64)| !(0.0..=1.0).contains(&share);
     if let Some((name, share)) = shares.into_iter().find(outside) {

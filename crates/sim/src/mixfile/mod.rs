@@ -261,12 +261,15 @@ impl Source<'_> {
                 .any(|(_, other)| other.name == program.name)
             {
                 let reason = format!("two programs have the name '{}'", program.name);
-                return Err(self.wrong(span, format!("{reason}; use `name`, or `copies`")));
+                return Err(self.wrong(
+                    span,
+                    format!("{reason}; give each program its own `name`, or use `copies`"),
+                ));
             }
         }
         let copies: usize = all.iter().map(|(_, p)| p.copies as usize).sum();
         if copies > PROGRAMS_MAX {
-            let reason = format!("{copies} programs; the maximum is {PROGRAMS_MAX}");
+            let reason = format!("the file has {copies} programs; the maximum is {PROGRAMS_MAX}");
             return Err(self.wrong(&(0..0), reason));
         }
         match all.is_empty() {
@@ -306,7 +309,9 @@ impl Source<'_> {
         if expected > PROGRAMS_MAX as f64 {
             return wrong(
                 "rate_per_s",
-                format!("{expected:.0} programs; the maximum is {PROGRAMS_MAX}"),
+                format!(
+                    "{expected:.0} programs are expected to arrive; the maximum is {PROGRAMS_MAX}"
+                ),
             );
         }
         let names = raw
@@ -319,14 +324,14 @@ impl Source<'_> {
                 let known = known.join(", ");
                 return wrong(
                     "programs",
-                    format!("unknown program '{name}'; programs of the file: {known}"),
+                    format!("the file has no program '{name}'; its programs are {known}"),
                 );
             };
             programs[at].1.resident = false;
             drawn.push(at);
         }
         if drawn.is_empty() {
-            return wrong("programs", "empty list of programs".into());
+            return wrong("programs", "the list of programs is empty".into());
         }
         Ok(PoissonArrivals {
             rate_per_s: raw.rate_per_s,

@@ -97,7 +97,7 @@ impl ProgramModel {
 fn script(program: &SimProgram, machine: &Machine) -> (String, Script) {
     match &program.body {
         ProgramBody::Script(script) => {
-            let about = format!("a script of {} threads", script.threads());
+            let about = format!("script with {} threads", script.threads());
             (about, Script::clone(script))
         }
         ProgramBody::Traits {
@@ -143,7 +143,7 @@ fn curve(
     let points = points.into_values().collect();
     let curve = Curve::new(points).map_err(|error| TrialError::Program {
         program: script.name.clone(),
-        reason: format!("its scalability alone cannot be determined: {error}"),
+        reason: format!("the scalability of the program alone cannot be determined: {error}"),
     })?;
     Ok((curve, work))
 }
@@ -185,7 +185,7 @@ fn once(
     let cores = machine.topology().cores_in(cpus).len();
     // No other program runs: the machine is restricted to the program's CPUs.
     let own = machine.topology().restrict(cpus);
-    let own = own.map_err(|error| wrong(format!("alone on {cores} cores: {error}")))?;
+    let own = own.map_err(|error| wrong(format!("simulated alone on {cores} cores: {error}")))?;
     let machine = Machine::new(own, mix.costs.clone());
     let mut engine = Engine::new(machine, mix.kernel.clone(), seed);
     engine.limit_events(mix.protocol.events_max);
@@ -197,7 +197,7 @@ fn once(
         n => format!("{n} cores"),
     };
     ran.map_err(|fault| TrialError::Fault {
-        doing: format!("'{}' alone on {on}", script.name),
+        doing: format!("simulating '{}' alone on {on}", script.name),
         fault,
     })?;
     let ended = engine
@@ -213,9 +213,10 @@ fn once(
             work_ns: engine.work_ns(program),
             busy_cpus: engine.cpu_ns(program) / 1e9 / seconds,
         }),
-        Some(_) => Err(wrong("it has no work".to_owned())),
+        Some(_) => Err(wrong("the program has no work".to_owned())),
         None => Err(wrong(format!(
-            "alone on {on} it takes more than {most_s} s; reduce its work, or raise max_seconds"
+            "the program alone on {on} takes more than {most_s} s; reduce its work, or raise \
+             max_seconds"
         ))),
     }
 }

@@ -55,7 +55,10 @@ pub enum TrialError {
         most: usize,
     },
     /// Too many distributions for a scheduler that evaluates all of them.
-    #[error("'{scheduler}' evaluates every distribution of whole domains: {reason}")]
+    #[error(
+        "the scheduler '{scheduler}' evaluates every distribution of whole domains, which is \
+         impossible here: {reason}"
+    )]
     Oracle {
         /// Name of the scheduler.
         scheduler: &'static str,
@@ -194,7 +197,7 @@ fn result(
             .map(|stay| stay.from_ns)
             .max();
         let at_s = last_ns.unwrap_or(0) as f64 / 1e9;
-        let text = "seats after this time were not recorded: too many changes";
+        let text = "the seats after this time were not recorded, because they changed too often";
         trial_run.notes.push((at_s, text.to_owned()));
     }
     let outcome = |(at, spec): (usize, &ArrivalSpec)| {
@@ -251,20 +254,19 @@ pub fn check_scheduler(
         .iter()
         .any(|spec| spec.random || spec.at_ns > 0)
     {
-        return unsupported(
-            "it does not support programs that arrive or depart during the run".to_owned(),
-        );
+        return unsupported("programs arrive or depart during the run".to_owned());
     }
     if programs > domains {
         return unsupported(format!(
-            "{programs} programs exceed the machine's {domains} domains"
+            "the {programs} programs outnumber the machine's {domains} domains"
         ));
     }
     // Number of ways to divide at most `domains` domains among the programs.
     let ways = (0..programs).fold(1.0, |ways, k| ways * (domains - k) as f64 / (k + 1) as f64);
     match ways > WAYS_MAX {
         true => unsupported(format!(
-            "{programs} programs on {domains} domains have {ways:.1e} distributions"
+            "{programs} programs on {domains} domains have {ways:.1e} distributions, which are \
+             too many"
         )),
         false => Ok(()),
     }

@@ -20,7 +20,8 @@ use crate::mixfile::SimMix;
 
 /// Maximum number of spans in a timeline; drawing takes quadratic time.
 const SPANS_MAX: usize = 1_500;
-const CUT: &str = "the timeline is incomplete after this time: too many changes to draw";
+const CUT: &str = "the timeline is incomplete after this time, because the seats changed too \
+                   often to draw";
 
 /// The results of a mix with their context.
 #[derive(Debug)]
@@ -133,12 +134,12 @@ impl MixReport<'_> {
         };
         MachineFacts {
             host: "a simulated machine".to_owned(),
-            kernel: format!("{order}, fair between {group_by}{smt}"),
+            kernel: format!("{order}, shares CPU time equally between {group_by}{smt}"),
             topology: self.setup.machine.topology().clone(),
-            cpu_model: format!("costs of {}", self.mix.cost_preset),
+            cpu_model: format!("cost preset {}", self.mix.cost_preset),
             pmu: true,
             notes: vec![format!(
-                "described as '{}'; costs: {}",
+                "machine description '{}'; costs: {}",
                 self.mix.machine,
                 costs(&self.mix.costs)
             )],
@@ -152,7 +153,8 @@ impl MixReport<'_> {
             let cut = trials.iter().filter(|trial| !trial.complete).count();
             if cut > 0 {
                 notes.push(format!(
-                    "{}: {cut} of {} rounds reached the limit of {} s before all programs had completed their repetitions",
+                    "under {}, {cut} of {} rounds reached the limit of {} s before all programs \
+                     had completed their repetitions",
                     scheduler.name(),
                     trials.len(),
                     protocol.max_seconds
@@ -164,9 +166,9 @@ impl MixReport<'_> {
             rounds: protocol.rounds,
             interleaved: true,
             sessions: match self.setup.kernel.group_by {
-                GroupBy::Programs => "each in a session of its own".to_owned(),
+                GroupBy::Programs => "each program in a session of its own".to_owned(),
                 GroupBy::Threads => {
-                    "time is shared between threads, independent of programs".to_owned()
+                    "CPU time is shared between threads, regardless of their programs".to_owned()
                 }
             },
             seed: protocol.seed,
@@ -191,7 +193,7 @@ impl MixReport<'_> {
                 curve: Some(model.alone.clone()),
                 alone_best_seconds: Some(model.best_seconds),
                 alone_best_cores: Some(model.best_cores),
-                curve_source: "simulated alone, one run per point".to_owned(),
+                curve_source: "simulated alone, with one run for each point".to_owned(),
             })
             .collect()
     }
@@ -260,7 +262,10 @@ impl MixReport<'_> {
             confidence: None,
             failure: match (outcomes.is_empty(), seconds.is_empty()) {
                 (true, _) => None,
-                (false, true) => Some(format!("no completion in {:.0} s", trial.seconds)),
+                (false, true) => Some(format!(
+                    "the program completed no repetition in {:.0} s",
+                    trial.seconds
+                )),
                 (false, false) => None,
             },
             seconds,

@@ -50,7 +50,7 @@ impl<I> Paper<I> {
     pub fn new(workers: usize, t_count: usize, s_count: usize) -> Self {
         match Self::try_new(workers, t_count, s_count) {
             Ok(paper) => paper,
-            Err(error) => panic!("{t_count} x {s_count} queues: {error}"),
+            Err(error) => panic!("cannot allocate {t_count} x {s_count} queues: {error}"),
         }
     }
 
@@ -134,7 +134,11 @@ impl<I> Dispatcher<I> for Paper<I> {
     /// If a group is outside the matrix.
     fn ready(&mut self, item: I, groups: Groups) {
         let (t, s) = (groups.t as usize, groups.s as usize);
-        assert!(s < self.s_count, "spatial group {s} of {}", self.s_count);
+        assert!(
+            s < self.s_count,
+            "spatial group {s} is not less than {}",
+            self.s_count
+        );
         self.ready.insert(t, s);
         self.ready_t.insert(0, t);
         self.queues[t * self.s_count + s].push_back(item);

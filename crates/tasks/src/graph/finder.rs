@@ -192,12 +192,12 @@ pub struct TriedOrder {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.hinted {
-            return writeln!(f, "by the groups that the tasks were given");
+            return writeln!(f, "order: by the groups that the program gave the tasks");
         }
         if self.orders.is_empty() {
-            return writeln!(f, "not run yet");
+            return writeln!(f, "the graph has not run yet");
         }
-        writeln!(f, "  {:<24} {:>10}", "order", "ns a task")?;
+        writeln!(f, "  {:<24} {:>10}", "order", "ns/task")?;
         for TriedOrder { order, ns_per_task } in &self.orders {
             let mark = if self.chosen == Some(*order) {
                 '>'

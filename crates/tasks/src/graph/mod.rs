@@ -118,7 +118,7 @@ impl<B: Fn(usize) + Sync> Graph<B> {
     fn inner_mut(&mut self) -> &mut GraphInner<B> {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner,
-            None => unreachable!("a graph has one owner, and tasks know it by pointers"),
+            None => unreachable!("a graph has one owner, and its tasks are reached by pointers"),
         }
     }
 

@@ -133,7 +133,7 @@ impl Plan {
             Some(counters) => DependencyCounters::Narrow(counters),
             None => match Counters::new(&after.waits) {
                 Some(counters) => DependencyCounters::Wide(counters),
-                None => unreachable!("what waits are counted in"),
+                None => unreachable!("a wide counter holds every number of waits"),
             },
         };
         let part = |tasks: std::ops::Range<usize>| {

@@ -71,7 +71,7 @@ impl<T: GroupedTask> LocalQueues<T> {
     pub fn new() -> Self {
         match Self::try_new() {
             Some(queues) => queues,
-            None => panic!("no memory for the queues of a worker"),
+            None => panic!("out of memory: the queues of a worker cannot be allocated"),
         }
     }
 

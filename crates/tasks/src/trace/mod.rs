@@ -51,7 +51,10 @@ pub struct Trace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// There is no memory for the records.
-    #[error("a trace of {spans_per_worker} tasks of {workers} workers: no memory")]
+    #[error(
+        "out of memory: a trace of {spans_per_worker} tasks of each of {workers} workers cannot \
+         be stored"
+    )]
     Memory {
         /// Number of tasks to keep per worker.
         spans_per_worker: usize,

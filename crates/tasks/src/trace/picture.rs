@@ -101,7 +101,7 @@ impl Trace {
             counted(self.spans.len(), "task"),
             counted(self.workers, "worker"),
         );
-        format!("{tasks} on {workers} by {what}")
+        format!("{tasks} on {workers}, coloured by {what}")
     }
 
     /// Draws the legend: the colour of each group.
@@ -127,7 +127,11 @@ impl Trace {
         match numbers.len() > LEGEND_GROUPS {
             true => {
                 let x = LEFT + LEGEND_GROUPS as f64 * LEGEND_WIDTH;
-                legend.add(text(x, y + 10.0, &format!("… ({} in all)", numbers.len())))
+                legend.add(text(
+                    x,
+                    y + 10.0,
+                    &format!("… ({} groups in all)", numbers.len()),
+                ))
             }
             false => legend,
         }

@@ -104,7 +104,7 @@ impl Painter<'_> {
         if !apart.is_empty() {
             let nodes = words::nodes(self.topology, &apart);
             block.below(paragraph(
-                &format!("without CPUs here: {nodes}"),
+                &format!("NUMA nodes without usable CPUs: {nodes}"),
                 self.width,
             ));
         }
@@ -127,7 +127,8 @@ impl Painter<'_> {
             .collect();
         let mut block = flow(frames, self.width, 1);
         if self.topology.cores.iter().any(|core| core.cpus.len() > 1) {
-            let hint = "each column is a core, its hardware threads below one another";
+            let hint = "each column is one core; the hardware threads of a core are below one \
+                        another";
             block.0.push(Line::new(Style::Faint, hint));
         }
         block
@@ -170,7 +171,10 @@ impl Painter<'_> {
         let model = run
             .first()
             .and_then(|&id| topology.packages[id].model.clone());
-        for fact in ["a domain each".to_owned()].into_iter().chain(model) {
+        for fact in ["one domain in each package".to_owned()]
+            .into_iter()
+            .chain(model)
+        {
             title.push(Style::Plain, format!("{}{fact}", self.glyphs.dot));
         }
         let domains = run.iter().flat_map(|&id| &topology.packages[id].domains);

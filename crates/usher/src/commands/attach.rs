@@ -13,25 +13,26 @@ use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
 
-/// Starts managing running programs
+/// Puts running programs under the management of the daemon
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The daemon seats the process with all its present and later threads and children.
-Only the owner of a process and root may attach it. When it is detached, or when
-the daemon ends, the process keeps running with its former affinity.
+The daemon assigns CPUs (a seat) to the process, all its threads and its children, present
+and future. Only the owner of a process and root may attach the process. When the process
+is detached, or when the daemon ends, the process keeps running with its former affinity.
 
 Examples:
   usher attach 4711
   usher attach $(pidof ffmpeg)
-  usher attach --name nightly --weight 0.5 4711   has half the weight in the mean")]
+  usher attach --name nightly --weight 0.5 4711   its turnaround time counts half in the mean")]
 pub struct Args {
     /// Pids of running processes
     #[arg(required = true, value_name = "PID")]
     pids: Vec<i32>,
-    /// Name of the program; by default the name of its command
+    /// Name the program in reports and profiles; by default, as its command
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// Weight of its turnaround time in the mean; 1 by default
+    /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
+    /// default
     #[arg(long, value_parser = super::run::weight)]
     weight: Option<f64>,
 }
@@ -62,7 +63,7 @@ impl Args {
         out.answer(&value, || {
             let place = match cpus.is_empty() {
                 true => "runs on every CPU of its affinity mask".to_owned(),
-                false => format!("is seated on CPUs {cpus}"),
+                false => format!("has a seat on CPUs {cpus}"),
             };
             format!(
                 "{} (process {pid}) is program {} and {place}",

@@ -21,27 +21,29 @@ use crate::launch::{self, RunOptions};
 use crate::output::Output;
 use crate::regulate::{LocalRegulator, StopSignal};
 
-/// Runs a program on idle resources, and stops it when other programs need the machine
+/// Runs a program as background work, and stops it while other programs need the machine
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "usher bg [OPTIONS] -- CMD...\n       usher bg [OPTIONS] --attach PID...",
     after_help = "\
-All processes of the program get the lowest priority for CPU and disks. The program
-is stopped while foreground work uses the same disk or network interface, or waits for
-CPUs that the program holds. Within milliseconds after they become idle, it continues.
-Foreground is everything except background work, kernel threads and always-on services.
-If any process involved dies, the program is continued and its priority is restored.
-Work that the kernel has already accepted is not stopped: buffered writes and data in
-socket buffers.
+All processes of the program get the lowest priority for CPU and disks. Usher stops the
+program while foreground work uses the same disk or network interface, or waits for CPUs
+that the program uses. Usher continues the program within milliseconds after these
+resources become idle. Foreground work is every process except background work, kernel
+threads and always-on services. If this command or the daemon dies, the program continues
+and its priority is restored. Buffered writes and data in socket buffers are not stopped,
+because the kernel has already accepted them.
 
-With a daemon, the daemon regulates the program, and `usher status`, `top` and `explain`
-show it. Without one, this process does so until the program has ended. --thresholds and
---ignore apply only without a daemon; the daemon has the same options.
+If a daemon runs, it regulates the program, and `usher status`, `top` and `explain` show
+the program. Without a daemon, this command regulates the program until the program ends.
+--thresholds and --ignore apply only without a daemon; `usher daemon` has the same options.
 
-Policies: usher (reacts within milliseconds, separately for each disk and interface,
-with a delay budget for the foreground), eii (stops for 1 s, doubling to 16 s while the
-foreground uses the same resource), ipd (continues only when everything is idle). The
-last two follow the paper.
+Policies:
+  usher  reacts within milliseconds, separately for each disk and network interface, and
+         limits the delay of foreground work by a budget
+  eii    stops the program for 1 s while the foreground uses the same resource, and
+         doubles that time up to 16 s (as published in paper 2)
+  ipd    continues the program only when all resources are idle (as published in paper 2)
 
 Examples:
   usher bg -- restic backup /home
@@ -51,20 +53,20 @@ Examples:
   nohup usher bg -- rsync -a /data host:/backup &"
 )]
 pub struct Args {
-    /// When to stop the program and when to continue it
+    /// Choose the policy that decides when to stop and when to continue the program
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
-    /// Name of the program; by default the file name of the command
+    /// Name the program in reports; by default, as the command's file
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// Pids of running processes to regulate, instead of a command
+    /// Regulate the running processes with these pids, instead of starting a command
     #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "command")]
     attach: Vec<i32>,
     #[command(flatten)]
     regulation: RegulationArgs,
     #[command(flatten)]
     store: StoreArg,
-    /// The command and its arguments
+    /// Command to run, with its arguments
     #[arg(
         required_unless_present = "attach",
         trailing_var_arg = true,
@@ -77,11 +79,12 @@ pub struct Args {
 /// How background work is distinguished from foreground, and when it interferes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
-    /// File with thresholds for background work; by default the result of `usher bench calibrate`,
-    /// else the values of paper 2
+    /// Read the thresholds of background work from FILE; by default, use the result of `usher bench
+    /// calibrate`, or else the values of paper 2
     #[arg(long, value_name = "FILE")]
     pub thresholds: Option<PathBuf>,
-    /// A service, by its name in `ps -o comm`, that does not count as foreground; may be repeated
+    /// Do not count the service with this name (as in `ps -o comm`) as foreground work; may be
+    /// repeated
     #[arg(long, value_name = "NAME")]
     pub ignore: Vec<String>,
 }
@@ -98,7 +101,8 @@ impl RegulationArgs {
             (None, None) => return Ok(()),
         };
         anyhow::bail!(
-            "a daemon runs, which has its own setting: start it as `usher daemon {given}`"
+            "`{given}` has no effect, because a daemon runs and uses its own setting: restart \
+             the daemon as `usher daemon {given}`"
         )
     }
 }
@@ -167,14 +171,17 @@ impl Args {
         for &pid in &self.attach {
             anyhow::ensure!(
                 !runs_below(pid),
-                "process {pid} cannot be managed: this command itself runs below it"
+                "process {pid} cannot be managed, because it is an ancestor of this command"
             );
         }
         let attached = self.attach.iter().map(|&pid| {
             let reply = daemon.attach(pid, self.name.clone(), None, Some(policy))?;
             let value = json!({ "pid": pid, "id": reply.id, "policy": policy.name() });
             out.answer(&value, || {
-                format!("process {pid} is program {}, background work", reply.id)
+                format!(
+                    "process {pid} is managed as background work (program {})",
+                    reply.id
+                )
             })
         });
         failure::combine(attached)

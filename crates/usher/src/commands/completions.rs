@@ -16,7 +16,7 @@ Examples:
   usher completions zsh > ~/.zfunc/_usher
   usher completions fish > ~/.config/fish/completions/usher.fish")]
 pub struct Args {
-    /// The shell
+    /// Shell whose completion script is printed
     shell: Shell,
 }
 

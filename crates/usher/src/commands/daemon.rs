@@ -12,35 +12,39 @@ use crate::daemon::{self, Config};
 use crate::failure::Outcome;
 use crate::runtime;
 
-/// Runs the service that seats programs, until a signal ends it
+/// Runs the service that assigns CPUs to programs, until a signal ends it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Listens on $XDG_RUNTIME_DIR/usher/usher.varlink, root's on /run/usher/usher.varlink.
-The interface describes itself: varlinkctl introspect …/usher.varlink org.usher.Usher1
+The daemon listens on $XDG_RUNTIME_DIR/usher/usher.varlink; root's daemon listens on
+/run/usher/usher.varlink. To print the interface of the socket, run:
+  varlinkctl introspect /run/usher/usher.varlink org.usher.Usher1
 If the daemon is killed, its keeper process undoes all its changes within a second and
-restarts it. SIGTERM and SIGINT end it in an orderly way: it releases all programs,
-which keep running.
+restarts the daemon. On SIGTERM and SIGINT the daemon releases all programs, which keep
+running, and ends.
 
-Policies: usher (stops no program for a trial, lends idle seats, detects phases, and may
-let launched programs that busy-wait take turns), casas (the paper's policy: trials alone
-at several core counts), equal (the same number of cores for each program), linux (time
-sharing: observes and does nothing).
+Policies:
+  usher  measures programs while they run together, lends idle CPUs, detects phases, and
+         may let launched programs that busy-wait run in turn on all CPUs
+  casas  stops all other programs to measure a program alone at several core counts (as
+         published in paper 1)
+  equal  gives each program the same number of cores
+  linux  changes nothing: all programs share all CPUs; for comparisons
 
 Examples:
   usher daemon &
   usher daemon --policy equal
-  usher daemon --metrics 127.0.0.1:9464         Prometheus, loopback only
-  usher daemon --record run.jsonl               for `usher replay`
-  systemctl --user start usher                  with the installed unit")]
+  usher daemon --metrics 127.0.0.1:9464         serves Prometheus metrics on loopback
+  usher daemon --record run.jsonl               writes a record for `usher replay`
+  systemctl --user start usher                  starts the installed systemd unit")]
 pub struct Args {
-    /// Policy that decides about seats
+    /// Choose the policy that assigns CPUs to programs
     #[arg(long, default_value = "usher", value_parser = PossibleValuesParser::new(usher_policy::NAMES))]
     policy: String,
     /// Serve Prometheus metrics at unix:PATH or a loopback ADDRESS:PORT
     #[arg(long, value_name = "WHERE")]
     metrics: Option<Address>,
-    /// Write every observation and decision to FILE, one JSON line each; an existing file is kept
-    /// as FILE.old
+    /// Write each observation and each decision as a JSON line to FILE; an existing file is renamed
+    /// to FILE.old
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]

@@ -18,14 +18,14 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  usher detach 4711          the program with this process
-  usher detach x264          every program with this name
-  usher detach --id 3        the program with this number in `usher status`")]
+  usher detach 4711          the program to which process 4711 belongs
+  usher detach x264          every program named x264
+  usher detach --id 3        the program with number 3 in `usher status`")]
 pub struct Args {
     /// Pids or names of managed programs
     #[arg(value_name = "PID|NAME", required_unless_present = "ids")]
     programs: Vec<String>,
-    /// Number of a program, as `usher status` shows it
+    /// Release the program with this number in `usher status`; may be repeated
     #[arg(long = "id", value_name = "ID")]
     ids: Vec<i64>,
 }
@@ -64,11 +64,11 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
 fn line(programs: &[api::Program], id: i64) -> String {
     match programs.iter().find(|p| p.id == id) {
         Some(p) => format!(
-            "{} (program {id}, process {}) is released\n",
+            "{} (program {id}, process {}) is no longer managed\n",
             shown(&p.name),
             p.pid
         ),
-        None => format!("program {id} is released\n"),
+        None => format!("program {id} is no longer managed\n"),
     }
 }
 

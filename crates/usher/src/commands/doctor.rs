@@ -28,8 +28,8 @@ use crate::runtime;
 /// Reports features of the kernel and the machine, and how Usher works without the missing features
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each line describes how Usher uses a feature, or what it does without the feature.
-A missing feature is no error. Nothing is changed.
+Each line describes how Usher uses a feature of the kernel or the machine, or what Usher
+does without the feature. A missing feature is no error. The command changes nothing.
 
 Examples:
   usher doctor
@@ -157,7 +157,7 @@ fn store_health(path: &Path) -> StoreHealth {
         false => match makeable(path) {
             Ok(()) => Ok(None),
             Err(error) => Err(format!(
-                "{} cannot be created: {}; no profile is stored",
+                "the profile store {} cannot be created: {}; Usher stores no profiles",
                 path.display(),
                 failure::line(&error.into())
             )),
@@ -216,14 +216,15 @@ fn text(findings: &DoctorReport, out: Output) -> String {
 fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
     let daemon = match &findings.daemon {
         Some(state) => format!(
-            "process {}, policy {}, {}, seats by {}",
+            "process {}, policy {}, manages {}, assigns CPUs by {}",
             state.pid,
             state.policy,
             words::count(state.programs.len(), "program"),
             state.acting
         ),
         None => findings.foreign_daemon.clone().unwrap_or_else(|| {
-            "none; 'usher run' runs programs unmanaged, 'usher daemon' seats them".to_owned()
+            "no daemon runs, so 'usher run' runs programs unmanaged; 'usher daemon' starts a daemon"
+                .to_owned()
         }),
     };
     let mut lines = vec![("daemon", daemon)];
@@ -232,7 +233,9 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             Some(pid) => ("keeper", format!("process {pid}")),
             None => (
                 "keeper",
-                "none: if the daemon is killed, nothing undoes its changes".to_owned(),
+                "no keeper runs: if the daemon is killed, its changes are undone only by the \
+                 next daemon"
+                    .to_owned(),
             ),
         });
         lines.extend(
@@ -244,7 +247,10 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
     }
     if let Some(placing) = &findings.placing {
         lines.push(("launched", placing.placement.clone()));
-        lines.push(("background", format!("yields by {}", placing.yielding)));
+        lines.push((
+            "background",
+            format!("stopped and continued by {}", placing.yielding),
+        ));
         let reasons = placing.reasons.iter();
         lines.extend(reasons.map(|reason| ("", reason.clone())));
     }
@@ -255,15 +261,22 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             0 => "none".to_owned(),
             // A program that starts while a daemon runs belongs to the daemon.
             n if findings.daemon.is_some() => {
-                format!("{n}: the next 'usher daemon' undoes them")
+                format!("{n}; the next 'usher daemon' undoes the changes of these dead daemons")
             }
-            n => format!("{n}: the next 'usher run' or 'usher daemon' undoes them"),
+            n => format!(
+                "{n}; the next 'usher run' or 'usher daemon' undoes the changes of these dead \
+                 daemons"
+            ),
         },
     ));
     let store = &findings.store;
     let known = match (&store.problem, store.profiles) {
         (Some(problem), _) => problem.clone(),
-        (None, Some(n)) => format!("{} ({} known)", store.path, words::count(n, "program")),
+        (None, Some(n)) => format!(
+            "{} (profiles of {})",
+            store.path,
+            words::count(n, "program")
+        ),
         (None, None) => format!(
             "{} (does not exist yet: the first run creates it)",
             store.path

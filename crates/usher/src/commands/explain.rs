@@ -11,15 +11,15 @@ use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 /// Explains why programs have their seats, and what the alternatives would cost
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-ANTT is the mean of the predicted turnaround times of all programs, each relative to
-running alone on the whole machine. The plan has the least ANTT. Predictions use the
-curve of each program (progress per second for each number of cores); the output
-contains the source and the confidence of each curve.
+ANTT is the mean of the predicted turnaround times of all programs, each relative to the
+program's time alone on the whole machine. Usher chooses the seats with the least ANTT.
+Predictions use the scalability curve of each program (progress per second for each
+number of cores); the output contains the source and the confidence of each curve.
 
 Examples:
-  usher explain              the whole plan
+  usher explain              the seats of all programs
   usher explain x264         one program, with its curve
-  usher explain 4711         the program of that process
+  usher explain 4711         the program to which process 4711 belongs
   usher explain 3 --json")]
 pub struct Args {
     /// Name or number of a program, or the pid of one of its processes; by default all programs
@@ -49,7 +49,7 @@ fn text(answer: &api::Explain_Reply, one: bool, out: Output) -> String {
         text.push_str(&about(reason, one, out));
     }
     match text.is_empty() {
-        true => "no program is managed: there is nothing to explain\n".to_owned(),
+        true => "the daemon manages no program: there are no seats to explain\n".to_owned(),
         false => text,
     }
 }

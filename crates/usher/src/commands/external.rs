@@ -20,7 +20,7 @@ const NO_BENCH: &str = "the program usher-bench is not installed: build it with 
 /// Executes `usher-NAME`; returns only on failure.
 pub fn run(words: &[OsString]) -> Outcome {
     let Some((name, args)) = words.split_first() else {
-        bail!("no command was given; see 'usher --help'");
+        bail!("a command is missing; 'usher --help' lists the commands");
     };
     let name = name.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';

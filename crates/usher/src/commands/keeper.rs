@@ -12,14 +12,15 @@ use crate::failure::Outcome;
 /// Watches a daemon, and undoes its actions when it dies
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Arguments from the daemon
+    /// Arguments that the daemon passes to its keeper
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     task: Vec<OsString>,
 }
 
 /// Watches until the daemon has ended.
 pub fn run(args: &Args) -> Outcome {
-    let task = KeeperTask::from_args(args.task.iter().cloned()).context("starting a keeper")?;
-    keeper::run(&task).context("keeping watch over the daemon")?;
+    let task = KeeperTask::from_args(args.task.iter().cloned())
+        .context("starting the daemon's keeper process")?;
+    keeper::run(&task).context("waiting for the daemon's end")?;
     Ok(0)
 }

@@ -29,7 +29,7 @@ Examples:
   usher man /usr/local/share/man/man1      usher(1), usher-run(1), …
   usher man /tmp/man && man /tmp/man/usher-mix.1")]
 pub struct Args {
-    /// Directory; created if missing
+    /// Directory for the manual pages; created if missing
     dir: PathBuf,
 }
 

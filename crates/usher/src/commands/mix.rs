@@ -26,13 +26,14 @@ use crate::runtime;
 /// Runs a mix of programs under several policies and compares them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Programs are repeated until each has run at least three times. NTT is the time of a
-program relative to its best time alone; ANTT is the mean NTT, and the policy with the
-least ANTT is the best for the mix. Rounds of the policies are interleaved, and ratios
-are printed with a confidence interval, which shows the noise.
+A mix is a set of programs that run at the same time. Each program is repeated until every
+program has run at least three times. NTT is the time of a program relative to its best
+time alone; ANTT is the mean NTT, and the policy with the least ANTT is the best for the
+mix. Rounds of the policies are interleaved. Each ratio of two policies is printed with a
+confidence interval, which shows the noise.
 
-docs/mix-file.md in the sources describes mix files. This process runs the mix and the
-policies; a daemon is not needed.
+docs/mix-file.md in the sources describes mix files. The command needs no daemon: it runs
+the policies itself.
 
 Examples:
   usher mix examples/mixes/main.toml
@@ -40,33 +41,34 @@ Examples:
   usher mix my.toml --against linux,linux#2,usher --rounds 6
   usher mix my.toml --max-seconds 300 --out report")]
 pub struct Args {
-    /// The mix: programs, their inputs, the protocol
+    /// Description of the mix: programs, their inputs, rounds and repetitions
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Policies, separated by commas; the others are compared with the first. `linux#2` is a second
-    /// `linux`, to show the noise of the machine; `linux-bare` runs without the measuring engine
+    /// Compare these policies, separated by commas, with the first of them. `linux#2` is a second
+    /// `linux`, which shows the noise of the machine; `linux-bare` runs without Usher's measurements
+    /// of running programs
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
           value_parser = PossibleValuesParser::new(arms()))]
     against: Vec<String>,
-    /// Rounds of each policy; by default the file's value
+    /// Run N rounds of each policy; by default, as many as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Minimum repetitions of each program in a round
+    /// Repeat each program at least N times in a round; by default, as often as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
-    /// Time limit for everything; rounds and repetitions are reduced to fit
+    /// Limit the duration of the whole command; rounds and repetitions are reduced to fit
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Seed of the order of policies
+    /// Seed the random order of the policies
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Measure every program alone again, even if it is known
+    /// Measure every program alone again, even if the profile store has its measurement
     #[arg(long)]
     remeasure: bool,
-    /// Let 'usher' plan without stored profiles
+    /// Run the policy `usher` without stored profiles
     #[arg(long)]
     cold: bool,
-    /// Directory of the report; by default ./usher-mix-NAME
+    /// Write the report to DIR; by default, to ./usher-mix-NAME
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -140,9 +142,11 @@ fn today() -> String {
 
 fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &MixEvent<'_>) {
     match event {
-        MixEvent::Setup { command } => progress.say(&format!("making inputs: {command}")),
+        MixEvent::Setup { command } => {
+            progress.say(&format!("preparing the inputs of the mix: {command}"))
+        }
         MixEvent::Alone { program, run } => {
-            progress.doing(format!("measuring {program} alone"));
+            progress.doing(format!("measuring the program {program} alone"));
             progress.say(&format!(
                 "{program} alone on {}: {:.2} s (run {} of at most {})",
                 super::profile::cores(run.cores),
@@ -183,7 +187,7 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
                 progress.step();
             }
             progress.doing(format!(
-                "{policy}: {program} took {seconds:.1} s ({done} of {of})"
+                "{policy}: {program} took {seconds:.1} s (repetition {done} of {of})"
             ));
         }
         MixEvent::RoundEnded { policy, result } => {
@@ -191,7 +195,7 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
                 .antt
                 .map_or("ANTT unknown".to_owned(), |x| format!("ANTT {x:.3}"));
             let abstained = if result.abstained {
-                ", left to the kernel"
+                ", all programs on all CPUs"
             } else {
                 ""
             };
@@ -231,9 +235,11 @@ fn text(result: &MixResult, written: &[PathBuf], out: Output) -> String {
     );
     let about = written.iter().map(|path| {
         let about = match path.extension().and_then(|e| e.to_str()) {
-            Some("html") => "report for a browser",
-            _ if path.ends_with("trace.json") => "seats over time, for https://ui.perfetto.dev",
-            _ => "all figures as JSON",
+            Some("html") => "report, to open in a browser",
+            _ if path.ends_with("trace.json") => {
+                "trace of the seats over time, to open in https://ui.perfetto.dev"
+            }
+            _ => "all figures of the report as JSON",
         };
         vec![path.display().to_string(), about.to_owned()]
     });

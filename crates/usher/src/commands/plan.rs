@@ -17,28 +17,30 @@ use usher_topology::Source;
 use crate::failure::Outcome;
 use crate::output::{self, Output, STRONG};
 
-/// Plans seats for programs with known curves, on any machine
+/// Computes the best seats for programs with known scalability curves, for any machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Input (JSON): {\"programs\":[{\"name\":\"a\",\"curve\":{\"1\":1.0,\"6\":4.9,\"12\":7.2}}, …]}
-A curve maps a core count to progress per second, in any unit; between its points it
-is linear. Optional for each program: weight, llc_bytes, bandwidth_gbps, spinners
-(number of threads that busy-wait), cpu_quota (CPU time per second that it may use).
+A curve maps a number of cores to the program's progress per second, in any unit; the
+curve is interpolated linearly between its points. Optional keys of each program: weight,
+llc_bytes (working set in the last-level cache), bandwidth_gbps (memory traffic in GB/s),
+spinners (number of threads that busy-wait), cpu_quota (CPU seconds per second that the
+program may use).
 
-Output (JSON): the CPUs of each program, for which the mean of the normalised turnaround
-times (ANTT) is least. The same input always gives the same output.
+Output (JSON): CPUs for each program that minimise the mean of the normalised turnaround
+times (ANTT). The same input always gives the same output.
 
 Examples:
-  usher plan --programs mix.json                       on this machine
+  usher plan --programs mix.json                       plans for this machine
   usher plan --topology \"package:4 die:2 core:6 pu:1\" --programs mix.json
-  usher plan --programs mix.json --table               as a table
+  usher plan --programs mix.json --table               prints a table
   generate-curves | usher plan --programs -")]
 pub struct Args {
-    /// The machine: a one-line description, an hwloc XML file, or a directory with a copy of its
-    /// /sys; by default this machine
+    /// Plan for the machine in this one-line description, hwloc XML file or copy of a /sys directory;
+    /// by default, for this machine
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     topology: Option<String>,
-    /// The programs and their curves as JSON; - for standard input
+    /// Read the programs and their curves as JSON from FILE; - for standard input
     #[arg(long, value_name = "FILE")]
     programs: PathBuf,
     /// Print a table instead of JSON
@@ -85,7 +87,11 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .read_to_string(&mut text)
         .with_context(doing)?;
     if length as u64 > INPUT_BYTES_MAX {
-        bail!("{}: larger than {} MiB", doing(), INPUT_BYTES_MAX >> 20);
+        bail!(
+            "the input {} is larger than {} MiB",
+            doing(),
+            INPUT_BYTES_MAX >> 20
+        );
     }
     Ok(text)
 }
@@ -101,7 +107,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
         let cpus = match program.mode {
             SeatMode::Seated => program.cpus.clone(),
             SeatMode::Shared => format!("{} (shared)", program.cpus),
-            SeatMode::InTurn => format!("{} (in turn)", program.cpus),
+            SeatMode::InTurn => format!("{} (in turn with others)", program.cpus),
         };
         vec![
             output::shown(&program.name),
@@ -113,7 +119,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
     });
     let rows: Vec<Vec<String>> = std::iter::once(head.to_vec()).chain(rows).collect();
     let gap = match plan.gap {
-        Some(gap) if gap > 0.0 => format!(" (at most {gap:.3} above the least possible)"),
+        Some(gap) if gap > 0.0 => format!(" (at most {gap:.3} above the least possible ANTT)"),
         _ => String::new(),
     };
     format!(

@@ -30,9 +30,10 @@ use crate::runtime;
 /// Measures a program's scalability curve, draws it and stores it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The program runs alone from start to end at each core count, several times, without
-input; its output is discarded. It must do the same work each time, for some seconds.
-The measured curve is stored and used to plan later runs.
+The program runs alone from start to end on each number of cores, several times. Its
+standard input is empty, and its output is discarded. The program must do the same work
+each time, for some seconds. Usher stores the measured curve and uses it to choose seats
+for later runs of the program.
 
 Examples:
   usher profile -- x264 --preset medium -o /dev/null in.y4m
@@ -40,27 +41,28 @@ Examples:
   usher profile --svg curve.svg -- sh -c 'pigz -c < text > /dev/null'
   usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'")]
 pub struct Args {
-    /// Name of the program; by default the file name of the command
+    /// Name the program in the picture and in the profile; by default, as the command's file
     #[arg(long)]
     name: Option<String>,
-    /// Core counts; by default all on small machines, else powers of two and whole domains
+    /// Measure with these numbers of cores; by default, all on small machines, else powers of two and
+    /// whole LLC domains
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cores: Option<Vec<u32>>,
-    /// Maximum runs at each core count; fewer if they agree
+    /// Run the program at most N times on each number of cores; fewer if the times agree
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Start no pass that would exceed this total time
+    /// Start no further run if it would exceed this total time
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Also write the curve as a picture
+    /// Draw the curve into FILE as an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Only measure; store nothing
+    /// Print the curve without storing it
     #[arg(long)]
     forget: bool,
     #[command(flatten)]
     store: StoreArg,
-    /// The command and its arguments
+    /// Command to measure, with its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -209,14 +211,15 @@ fn text(measured: &MeasuredProfile, out: Output) -> String {
     }
     if measured.spinners > 0 {
         text.push_str(&format!(
-            "\n{} of its threads busy-wait for one another: it never gets fewer cores than that\n",
+            "\n{} threads of the program busy-wait for one another: the program never gets fewer \
+             cores than that\n",
             measured.spinners
         ));
     }
     if measured.active_wait == Some(true) {
         text.push_str(
-            "\nits threads wait in GNU OpenMP or MPI, which decide at the start, by the number of \
-             cores, whether to spin: its seat is not narrowed while it runs\n",
+            "\nthe program uses GNU OpenMP or MPI, whose threads spin if they have enough cores \
+             when the program starts: Usher does not reduce the program's seat while it runs\n",
         );
     }
     text

@@ -18,18 +18,19 @@ use usher_report::text;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-/// Replays a record of a daemon and checks that the decisions are the same
+/// Repeats the decisions of a recorded daemon and checks that they are the same
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A policy decides only by its observations, so the same observations must give the same
-decisions, on any machine and at any time. A record that does not replay shows a bug:
-report it, with the record, which is sufficient to find the cause.
+A record contains the observations and the decisions of a policy. A policy uses nothing
+but its observations, so the same observations give the same decisions on any machine. A
+decision that differs is a bug of Usher: report it with the record, which is sufficient to
+find the cause.
 
 Examples:
   usher daemon --record run.jsonl
   usher replay run.jsonl")]
 pub struct Args {
-    /// A file written by `usher daemon --record`
+    /// Record written by `usher daemon --record`
     #[arg(value_name = "FILE")]
     record: PathBuf,
 }
@@ -47,7 +48,9 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         })
     });
     if let Some(policy) = unknown {
-        anyhow::bail!("replaying '{path}': this version has no policy '{policy}'");
+        anyhow::bail!(
+            "the record '{path}' cannot be replayed: this version of usher has no policy '{policy}'"
+        );
     }
     if let Err(RecordError::Differs { step, decisions }) = &steps {
         let (then, now) = &**decisions;
@@ -64,7 +67,10 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     };
     let steps = steps.with_context(|| format!("replaying '{path}'"))?;
     out.answer(&json!({ "steps": steps, "same": true }), || {
-        format!("{}, all the same", text::count(steps, "decision"))
+        format!(
+            "{}; all replayed decisions equal the recorded decisions",
+            text::count(steps, "decision")
+        )
     })?;
     Ok(0)
 }

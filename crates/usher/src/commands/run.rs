@@ -8,36 +8,38 @@ use crate::cli::{Global, StoreArg};
 use crate::failure::Outcome;
 use crate::launch::{self, RunOptions};
 
-/// Runs a program in managed seats and returns its exit status
+/// Runs a program on CPUs that the daemon assigns, and returns the program's exit status
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With a daemon, the program is seated before it first touches memory. Seats change when
-programs start, end or change phase. If the daemon dies, the program keeps running.
-Without a daemon, the program runs as it would without `usher run`. In both cases its
-duration is stored.
-A program that counts its own work (heartbeat.h) finds its page in USHER_HEARTBEAT.
+If a daemon runs, it assigns CPUs (a seat) to the program before the program first touches
+memory. Seats change when programs start, end or change phase. If the daemon dies, the
+program keeps running. Without a daemon, the program runs as it would without `usher run`.
+In both cases its duration is stored in the profile store.
+A program that counts its own work (heartbeat.h) finds the path of its heartbeat page in
+the environment variable USHER_HEARTBEAT.
 
-Streams, environment and signals are passed through; `nohup usher run …` works.
+Streams, environment and signals are passed to the program; `nohup usher run …` works.
 
 Examples:
   usher run -- x264 --preset slow -o out.264 in.y4m
   usher run --name nightly --weight 0.5 -- make -j8 check
-  usher run --hints -- ./solver        sets the number of threads of OpenMP and others
-  usher run -- sh -c 'pigz < a > b'    seats the whole process tree")]
+  usher run --hints -- ./solver        sets OMP_NUM_THREADS and similar variables
+  usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
 pub struct Args {
-    /// Name of the program; by default the file name of the command
+    /// Name the program in reports and profiles; by default, as the command's file
     #[arg(long, value_parser = crate::cli::program_name)]
     name: Option<String>,
-    /// Weight of its turnaround time in the mean; 1 by default
+    /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
+    /// default
     #[arg(long, value_parser = weight)]
     weight: Option<f64>,
-    /// Set the size of thread pools (OMP_NUM_THREADS and the like, if unset) to the number of seats
-    /// at the start; the pools cannot grow later
+    /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
+    /// the program gets at its start; thread pools cannot grow later
     #[arg(long)]
     hints: bool,
     #[command(flatten)]
     store: StoreArg,
-    /// The command and its arguments
+    /// Command to run, with its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -63,7 +65,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
 
 /// Parses a weight.
 pub fn weight(text: &str) -> Result<f64, String> {
-    let rule = "a weight is a number from 0.001 to 1000";
+    let rule = "the weight of a program must be a number from 0.001 to 1000";
     let weight = positive(text, rule)?;
     match usher_host::engine::WEIGHTS.contains(&weight) {
         true => Ok(weight),
@@ -73,7 +75,7 @@ pub fn weight(text: &str) -> Result<f64, String> {
 
 /// Parses a number of seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    positive(text, "seconds must be a positive number")
+    positive(text, "the number of seconds must be positive")
 }
 
 fn positive(text: &str, rule: &str) -> Result<f64, String> {

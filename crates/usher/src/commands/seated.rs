@@ -10,10 +10,10 @@ use usher_host::launch::{LaunchError, LaunchSpec};
 
 use crate::failure::Outcome;
 
-/// Executes a program with the number of CPUs in its environment
+/// Executes a program with the number of its CPUs in OMP_NUM_THREADS and similar variables
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The command and its arguments
+    /// Command to run, with its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,

@@ -10,18 +10,20 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 
-/// Shows the seat and the progress of each program, and what is lent
+/// Shows the seat and the progress of each managed program, and its lent CPUs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SEATS are the CPUs of a program. +N are borrowed CPUs, -N are its own CPUs that are
-lent. Programs 'in turn' have all CPUs, one program after another, and are stopped
-meanwhile. A quota is the CPU time that the program's cgroups allow. A program that
-pinned threads to CPUs gets no seat. For background work, SEATS contains the resource
-that it is stopped for, or the share of the last ten seconds in which it could run.
-NTT is the predicted turnaround relative to running alone on the whole machine; 1.0 is
-undisturbed. BUSY is the number of CPUs in use. PROGRESS contains its source and
-confidence. The sources are, best first: heartbeat, repetitions, ompt, instructions,
-cpu-time (which only shows demand).
+SEATS     the CPUs that the program may use. +N are CPUs borrowed from other programs, -N
+          are CPUs lent to other programs. 'in turn': programs take turns on all CPUs; only
+          one of them runs at a time, and the others are stopped. 'quota': the CPU time
+          that the program's cgroups allow. 'pinned threads': the program set the affinity
+          of its threads and gets no seat. Background work: the resource for which it is
+          stopped, or the share of the last ten seconds in which it could run.
+NTT       predicted turnaround time relative to running alone on the whole machine; 1.0 is
+          undisturbed
+BUSY      number of CPUs that the program keeps busy
+PROGRESS  work per second, with its source and confidence. The sources are, best first:
+          heartbeat, repetitions, ompt, instructions, cpu-time (which shows only demand).
 
 Examples:
   usher status
@@ -40,7 +42,10 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
 pub fn text(state: &api::State, out: Output) -> String {
     let mut text = head(state, out);
     if state.programs.is_empty() {
-        text.push_str("no program is managed; 'usher run -- CMD' or 'usher attach PID' adds one\n");
+        text.push_str(
+            "the daemon manages no program; 'usher run -- CMD' or 'usher attach PID' adds a \
+             program\n",
+        );
         return text;
     }
     let head = ["ID", "PROGRAM", "PID", "SEATS", "NTT", "BUSY", "PROGRESS"];
@@ -71,20 +76,22 @@ fn head(state: &api::State, out: Output) -> String {
     let antt = match (state.abstains, state.antt, state.antt_time_sharing) {
         _ if state.seating_forbidden.is_some() => {
             let reason = state.seating_forbidden.as_deref().unwrap_or_default();
-            format!("no seats are given: {}", shown(reason))
+            format!("the daemon assigns no CPUs to programs: {}", shown(reason))
         }
-        (true, ..) => "no seats: time sharing is better ('usher explain' shows why)".to_owned(),
+        (true, ..) => "no program has a seat, because sharing all CPUs is better ('usher \
+                       explain' shows why)"
+            .to_owned(),
         (false, Some(antt), Some(sharing)) => {
-            format!("ANTT {antt:.2} predicted, {sharing:.2} by time sharing")
+            format!("ANTT {antt:.2} predicted, {sharing:.2} if all programs shared all CPUs")
         }
         (false, Some(antt), None) => format!("ANTT {antt:.2} predicted"),
         (false, None, _) if is_background_only(state) => {
-            "background work only: no program to seat".to_owned()
+            "only background work runs: no program needs a seat".to_owned()
         }
-        (false, None, _) => "no prediction yet".to_owned(),
+        (false, None, _) => "ANTT unknown: no prediction yet".to_owned(),
     };
     let about = format!(
-        "policy {}, CPUs {} by {}, up {}, daemon {}, {keeper}",
+        "policy {}, CPUs {} assigned by {}, running for {}, daemon {}, {keeper}",
         state.policy,
         state.usable,
         state.acting,

@@ -22,15 +22,15 @@ use crate::output::{Output, shown};
 /// Shows the seat and the progress of each program, live, until Ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Draws the machine with a letter on each CPU for the program that is seated there, and
-below it the output of `usher status`. If standard output is no terminal, it is printed
-once.
+The picture shows the CPUs of the machine; the letter on a CPU identifies the program whose
+seat contains that CPU. The output of `usher status` follows below. If standard output is
+not a terminal, the picture and the table are printed once.
 
 Examples:
   usher top
   usher top --interval 0.2")]
 pub struct Args {
-    /// Update interval
+    /// Update the picture after this time
     #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = super::run::seconds)]
     interval: f64,
 }

@@ -10,17 +10,17 @@ use crate::output::{self, Output};
 /// Draws the machine: packages, dies, caches, cores, SMT, NUMA
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A domain is the unit of seating: the cores that share one last-level cache.
+The picture shows the domains of the machine. A domain consists of the cores that share one
+last-level cache; seats follow the boundaries of domains.
 
 Examples:
-  usher topo                                       this machine
-  usher topo --from \"package:4 die:2 core:6 pu:1\"  a machine in one line of text
-  usher topo --from epyc.xml                       a file of `lstopo epyc.xml`
-  usher topo --from ./capture                      a directory of hwloc-gather-topology
-  usher topo --json | jq '.domains | length'       the number of domains")]
+  usher topo                                       draws this machine
+  usher topo --from \"package:4 die:2 core:6 pu:1\"  draws 4 packages of 2 dies of 6 cores
+  usher topo --from epyc.xml                       reads a file written by `lstopo epyc.xml`
+  usher topo --from ./capture                      reads hwloc-gather-topology's directory
+  usher topo --json | jq '.domains | length'       prints the number of domains")]
 pub struct Args {
-    /// Another machine: a one-line description, an hwloc XML file, or a directory with a copy of
-    /// its /sys
+    /// Draw the machine in this one-line description, hwloc XML file or copy of a /sys directory
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
 }

@@ -11,18 +11,21 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::json;
 use usher_act::{ActConfig, ActError, UndoReport, undo_stale};
+use usher_report::text as words;
 
 use crate::cli::Global;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::runtime;
 
-/// Undoes the actions of dead daemons: seats, priorities, frozen programs
+/// Undoes the changes of dead daemons: restores affinities and priorities, and continues stopped
+/// programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A daemon's keeper does this within a second; the next daemon does it at its start. The
-system unit runs this command after the daemon has ended, in case both were killed.
-Programs of a running daemon are not changed.
+If a daemon is killed, its keeper process undoes the daemon's changes within a second. If
+the keeper was killed too, the next daemon undoes the changes when it starts. The systemd
+unit runs this command after the daemon has ended, in case both were killed. Programs of a
+running daemon are not changed.
 
 Examples:
   usher undo
@@ -37,8 +40,12 @@ pub fn run(_: &Args, global: &Global, out: Output) -> Outcome {
     let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
     let value = json!({ "programs": programs, "daemons": daemons, "errors": errors });
     let text = || match daemons {
-        0 => "no dead daemon has left anything".to_owned(),
-        _ => format!("restored {programs} programs of {daemons} dead daemons"),
+        0 => "no changes of dead daemons to undo".to_owned(),
+        _ => format!(
+            "undid the changes of {} to {}",
+            words::count(daemons, "dead daemon"),
+            words::count(programs, "program")
+        ),
     };
     let printed = out.answer(&value, text);
     let errors = report.errors.into_iter().map(|error| Err(error.into()));

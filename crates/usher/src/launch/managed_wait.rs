@@ -93,12 +93,12 @@ impl ManagedWait {
         let line = failure::line(error);
         failure::print_error(&match DaemonError::part_of(error) {
             Some(program) => {
-                format!("runs as part of program {program}, which started it")
+                format!("the program runs as part of program {program}, which started it")
             }
             None if DaemonError::is_late(error) => {
-                format!("runs unmanaged until the daemon answers: {line}")
+                format!("the program runs unmanaged until the daemon answers: {line}")
             }
-            None => format!("runs unmanaged: {line}"),
+            None => format!("the program runs unmanaged: {line}"),
         });
         self.refusal = Some(line);
         DaemonError::is_late(error)
@@ -143,8 +143,8 @@ impl ManagedWait {
             self.retry = RETRY_MIN;
             if self.request.background.is_some() {
                 failure::print_error(
-                    "the daemon has ended: the program keeps running, unregulated until another \
-                     daemon starts",
+                    "the daemon has ended: the program keeps running and is not regulated until \
+                     another daemon starts",
                 );
             }
         }
@@ -203,7 +203,7 @@ impl ManagedWait {
                 self.is_managed_by(daemon, &reply);
                 let was_refused = self.refusal.take().is_some();
                 if self.request.background.is_some() {
-                    failure::print_error("a daemon is available again: it regulates the program");
+                    failure::print_error("a daemon runs again and regulates the program");
                 } else if was_refused {
                     failure::print_error("the daemon manages the program now");
                 }
@@ -226,7 +226,8 @@ impl ManagedWait {
         let is_first = self.refusal.as_ref() != Some(&line);
         if is_first && !DaemonError::is_gone(error) {
             failure::print_error(&format!(
-                "the program is not managed again; the next attempts follow every {} s: {line}",
+                "the new daemon does not manage the program; further attempts follow every {} s: \
+                 {line}",
                 RETRY_MAX.as_secs()
             ));
             self.refusal = Some(line);

@@ -61,7 +61,7 @@ pub fn run(options: &RunOptions) -> Outcome {
     let mut signals = Forwarder::new(options.own_session()).context("catching signals")?;
     let Some(mut daemon) = Daemon::find(options.runtime_dir.as_deref()) else {
         match Daemon::foreign(options.runtime_dir.as_deref()) {
-            Some(reason) => failure::print_error(&format!("runs unmanaged: {reason}")),
+            Some(reason) => failure::print_error(&format!("the program runs unmanaged: {reason}")),
             None => undo_stale(options.runtime_dir.as_deref()),
         }
         return match options.background {

@@ -46,8 +46,8 @@ impl Actuator {
                 (true, None) => true,
                 (false, _) => {
                     let reason = format!(
-                        "the autogroup of session {session} keeps its share because processes \
-                         outside the program are in the session: start the program with setsid"
+                        "the autogroup of session {session} keeps its CPU share because other \
+                         programs are in the session: start the program with setsid"
                     );
                     self.note_gap(program, reason)?;
                     true
@@ -69,8 +69,8 @@ impl Actuator {
         if processes.any(|process| process.session == 0)
             && self.managed(program)?.sessions.insert(0)
         {
-            let reason = "the autogroup of its session keeps its share because the session began \
-                          outside this container: start the program with setsid";
+            let reason = "the autogroup of the program's session keeps its CPU share because the \
+                          session began outside this container: start the program with setsid";
             self.note_gap(program, reason.to_owned())?;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Actuator {
         session: i32,
         pid: i32,
     ) -> Result<bool, ActError> {
-        let what = format!("the autogroup of session {session} keeps its share");
+        let what = format!("the autogroup of session {session} keeps its CPU share");
         let mut autogroup = match Autogroup::of(&self.procs, pid) {
             Ok(Some(autogroup)) if autogroup.nice != NICE_MAX => autogroup,
             Ok(_) => return Ok(true),
@@ -95,7 +95,7 @@ impl Actuator {
         if autogroup.nice < 0 && !PriorityRights::are_all(&self.procs) {
             self.note_gap(
                 program,
-                format!("{what} because this user may not restore it"),
+                format!("{what} because this user may not restore the autogroup's nice value"),
             )?;
             return Ok(true);
         }

@@ -31,13 +31,15 @@ impl Actuator {
                 let loaded = backlog.as_mut().map_err(|error| error.clone());
                 loaded.and_then(|backlog| backlog.bound(&dir.dir))
             }
-            None => Err("it has no cgroup of its own".to_owned()),
+            None => Err("the program has no cgroup of its own".to_owned()),
         };
         match bounded {
             Ok(link) => self.managed(program)?.backlog = Some(link),
             Err(error) => {
-                let reason =
-                    format!("the data in its sockets is still sent while it is stopped: {error}");
+                let reason = format!(
+                    "the kernel still sends the data in the program's sockets while the program \
+                     is stopped: {error}"
+                );
                 self.note_gap(program, reason)?;
             }
         }
@@ -73,12 +75,16 @@ impl Actuator {
         if is_idle() {
             return Ok(());
         }
-        let manager = self.environment.scopes.as_ref().ok_or("systemd is gone")?;
+        let manager = self
+            .environment
+            .scopes
+            .as_ref()
+            .ok_or("systemd no longer answers")?;
         let result = manager.set_idle(&self.environment.scope_of(program), true);
         match result {
             Err(error) => Err(error.to_string()),
             Ok(()) if is_idle() => Ok(()),
-            Ok(()) => Err("the cpu controller is not delegated to this systemd".to_owned()),
+            Ok(()) => Err("the cpu controller is not delegated to the user's systemd".to_owned()),
         }
     }
 
@@ -109,7 +115,10 @@ impl Actuator {
             },
         };
         if !dir.set_idle(true)? {
-            return Ok(Err(format!("there is none in {}", dir.dir.display())));
+            return Ok(Err(format!(
+                "the cgroup {} has no file cpu.idle",
+                dir.dir.display()
+            )));
         }
         self.move_all_in(program, &dir)?;
         Ok(Ok(()))
@@ -151,9 +160,9 @@ impl Actuator {
                 return Ok(());
             }
         }
-        let reason =
-            "its processes fork faster than they can be moved into the cgroup with cpu.idle";
-        self.note_gap(program, format!("{reason}: some stay outside"))
+        let reason = "the program forks faster than Usher can move its processes into the cgroup \
+                      with cpu.idle";
+        self.note_gap(program, format!("{reason}: some processes stay outside"))
     }
 
     fn bring_or_say(&mut self, program: ProgramId, pid: i32) -> Result<(), ActError> {
@@ -163,7 +172,10 @@ impl Actuator {
         let (Ok(Some(error)) | Err(error)) = self.move_in(program, &process) else {
             return Ok(());
         };
-        self.note_gap(program, format!("process {pid} stays outside: {error}"))
+        self.note_gap(
+            program,
+            format!("process {pid} stays outside the cgroup with cpu.idle: {error}"),
+        )
     }
 
     /// Moves all processes out of the program's cgroup v1 cpu directory, if it has one, and removes

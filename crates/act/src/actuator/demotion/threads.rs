@@ -109,7 +109,8 @@ impl Actuator {
             let needs = before.rights_needed();
             let pid = thread.pid;
             let reason = format!(
-                "process {pid} keeps its {kept} because this user may not restore it: needs {needs}"
+                "process {pid} keeps its {kept} because this user may not restore it; restoring \
+                 it requires {needs}"
             );
             self.note_gap(program, reason)?;
         }

@@ -40,63 +40,68 @@ type Entry = (&'static str, &'static str);
 const ENVIRONMENT: &[Entry] = &[
     (
         "NO_COLOR, CLICOLOR, CLICOLOR_FORCE",
-        "Whether the output is coloured, unless --color is given.",
+        "Control whether the output is coloured, unless --color is given.",
     ),
     (
         "LC_ALL, LC_CTYPE, LANG",
-        "The locale. In a locale without UTF-8, drawings use ASCII.",
+        "Locale of the user. In a locale without UTF-8, drawings use ASCII.",
     ),
-    ("USHER_RUNTIME_DIR", "The same as --runtime-dir."),
+    ("USHER_RUNTIME_DIR", "Default of the option --runtime-dir."),
     (
         "XDG_RUNTIME_DIR",
-        "The runtime directory of users other than root is the folder usher in it.",
+        "Directory that contains usher, the runtime directory of a user other than root.",
     ),
 ];
 const STORE_ENVIRONMENT: &[Entry] = &[
-    ("USHER_STORE", "The same as --store."),
+    ("USHER_STORE", "Default of the option --store."),
     (
         "XDG_DATA_HOME, HOME",
-        "The profile store of users other than root is below $XDG_DATA_HOME, or else below $HOME/.local/share.",
+        "Directories that contain the profile store of a user other than root: $XDG_DATA_HOME, \
+         or else $HOME/.local/share.",
     ),
 ];
 const PAGE_ENVIRONMENT: &[Entry] = &[
     (
         "USHER_HEARTBEAT",
-        "The heartbeat page of the program. Usher makes a page and sets the variable, unless it is set.",
+        "Path of the program's heartbeat page. Unless the variable is set, Usher creates a page \
+         and sets the variable to its path.",
     ),
     (
         "USHER_OMPT",
-        "The OpenMP tool libusher_ompt.so, if it is not at the installed place.",
+        "Path of the OpenMP tool libusher_ompt.so, if the tool is not in the installation \
+         directory.",
     ),
 ];
 const RUNTIME_FILES: &[Entry] = &[
     (
         "/run/usher",
-        "The runtime directory of root and of the system's service. That of other users is \
-         $XDG_RUNTIME_DIR/usher, or else /run/user/UID/usher, or else /tmp/usher-UID.",
+        "Runtime directory of root and of the system's service. The runtime directory of another \
+         user is $XDG_RUNTIME_DIR/usher, or else /run/user/UID/usher, or else /tmp/usher-UID.",
     ),
     (
         "usher.varlink",
-        "The daemon's socket in the runtime directory.",
+        "Socket of the daemon, in the runtime directory.",
     ),
     (
         "instances/PID-START/journal.jsonl",
-        "The undo of each change, in the runtime directory.",
+        "Journal that describes how to undo each change of a daemon, in the runtime directory.",
     ),
 ];
 const SCHED_FILES: &[Entry] = &[(
     "sched.dump",
-    "The kernel's dump of a scheduler that it ended, in the runtime directory.",
+    "Dump that the kernel wrote when it ended Usher's scheduler because of an error, in the \
+     runtime directory.",
 )];
 const STORE_FILES: &[Entry] = &[
     (
         "/var/lib/usher/profiles.db",
-        "The profile store of root. That of other users is usher/profiles.db below \
+        "Profile store of root. The profile store of another user is usher/profiles.db below \
          $XDG_DATA_HOME or ~/.local/share.",
     ),
     (
         "thresholds.toml",
-        "Thresholds of background work beside the profile store, written by usher bench calibrate.",
+        "Thresholds of background work, written by usher bench calibrate, in the directory of \
+         the profile store.",
     ),
 ];
 
@@ -105,8 +110,8 @@ pub fn exit_status(name: &str) -> Roff {
     let mut section = heading("EXIT STATUS");
     let passes = is_listed(PASS_STATUS, name);
     let success = match passes {
-        true => "That of the program; 128+N where signal N ended it.",
-        false => "Success.",
+        true => "Exit status of the program that Usher ran; 128+N if signal N ended the program.",
+        false => "The command succeeded.",
     };
     entry(&mut section, if passes { "STATUS" } else { "0" }, success);
     entry(
@@ -115,8 +120,12 @@ pub fn exit_status(name: &str) -> Roff {
         "Usher failed. One line on standard error gives the reason.",
     );
     if is_listed(RUN_PROGRAMS, name) {
-        entry(&mut section, "126", "The program cannot be executed.");
-        entry(&mut section, "127", "The program does not exist.");
+        entry(
+            &mut section,
+            "126",
+            "The program to run cannot be executed.",
+        );
+        entry(&mut section, "127", "The program to run does not exist.");
     }
     section
 }
@@ -149,7 +158,9 @@ pub fn files(command: &clap::Command, name: &str) -> Roff {
     let mut entries = used.flat_map(|(_, entries)| *entries).peekable();
     let mut section = heading("FILES");
     if entries.peek().is_none() {
-        section.text([roman("Only the files that its arguments name.")]);
+        section.text([roman(
+            "The command uses only the files that its arguments name.",
+        )]);
     }
     for (term, text) in entries {
         entry(&mut section, term, text);
@@ -224,7 +235,7 @@ mod tests {
         assert!(plain(&files(&with, "usher run")).contains("profiles.db"));
         assert!(plain(&environment(&with, "usher run")).contains("USHER_STORE"));
         let without = clap::Command::new("topo");
-        assert!(plain(&files(&without, "usher topo")).contains("Only the files"));
+        assert!(plain(&files(&without, "usher topo")).contains("uses only the files"));
         assert!(!plain(&environment(&without, "usher topo")).contains("USHER_STORE"));
     }
 

@@ -28,20 +28,21 @@ use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Work of a simulated repetition, in seconds of the sequential program. Results for real
-    /// programs, which take minutes, are extrapolated from the simulated rates
+    /// Simulate this much work per repetition of a program, in seconds of its sequential time. Results
+    /// for real programs, which take minutes, are extrapolated from the simulated rates
     #[arg(long, default_value_t = 24.0)]
     seconds: f64,
-    /// Virtual seconds of each mix to simulate after its transient
+    /// Simulate each mix for this many virtual seconds after its transient (the time in which the
+    /// policy still changes seats)
     #[arg(long, default_value_t = 20.0)]
     steady: f64,
-    /// Run every N-th of the 210 mixes
+    /// Run only every Nth of the 210 mixes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     stride: u32,
-    /// Seed of the random number generators
+    /// Seed the random number generators
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also run with each free parameter at both ends of its range, on every seventh mix
+    /// Also run every seventh mix with each unpublished parameter at both ends of its range
     #[arg(long)]
     ranges: bool,
     /// Write a report page and the figures of every mix into this directory
@@ -69,7 +70,7 @@ const RANGES_STRIDE: usize = 7;
 pub fn run(args: &Args, out: Output) -> Outcome {
     for (name, value) in [("--seconds", args.seconds), ("--steady", args.steady)] {
         if !(value > 0.0 && value <= SECONDS_MAX) {
-            bail!("{name} must be a positive number, {SECONDS_MAX} at most, not {value}");
+            bail!("{name} must be a positive number of at most {SECONDS_MAX}, not {value}");
         }
     }
     if let Some(dir) = &args.out {

@@ -26,18 +26,18 @@ use crate::progress::Progress;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Each seed determines a machine, its kernel, programs, a policy and faults: CPUs that go offline,
-daemons that are killed, actions that fail. Invariants are checked throughout the run. The command
-reports each seed with a violation; running the seed again reproduces the violation.
+daemons that are killed, actions that fail. The command checks invariants during the whole run and
+reports each seed whose run violates an invariant. The same seed reproduces the violation.
 
 Examples:
   usher sim fuzz 0..1000
   usher sim fuzz 17 --record run.jsonl && usher replay run.jsonl")]
 pub struct Args {
-    /// One seed, or a range FROM..TO
+    /// Seed to simulate, or a range of seeds, without TO
     #[arg(value_name = "SEED|FROM..TO")]
     seeds: String,
-    /// Record the observations and decisions of one seed's daemon, for `usher replay`. If the
-    /// daemon is killed, the record of the next daemon goes to FILE.2, and so on
+    /// Record the observations and decisions of the simulated daemon, for `usher replay`; takes one
+    /// seed. If the daemon is killed, the next daemon is recorded in FILE.2, and so on
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
@@ -53,25 +53,30 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         return run_one(seeds.start, &machines, args.record.as_deref(), out);
     }
     if args.record.is_some() {
-        bail!("--record takes one seed, not '{}'", args.seeds);
+        bail!(
+            "--record needs a single seed, not the range '{}'",
+            args.seeds
+        );
     }
     run_many(seeds, &machines, out)
 }
 
 fn range(seeds: &str) -> anyhow::Result<Range<u64>> {
     let number = |text: &str| {
-        let invalid = || format!("'{seeds}' is neither a seed nor FROM..TO");
+        let invalid = || format!("'{seeds}' is neither a seed nor a range FROM..TO of seeds");
         text.parse::<u64>().with_context(invalid)
     };
     let range = match seeds.split_once("..") {
         Some((from, to)) => number(from)?..number(to)?,
         None => {
             let seed = number(seeds)?;
-            seed..seed.checked_add(1).context("the seed is too large")?
+            seed..seed
+                .checked_add(1)
+                .context("a seed must be less than 2^64 - 1")?
         }
     };
     if range.is_empty() {
-        bail!("the range '{seeds}' is empty");
+        bail!("the range '{seeds}' contains no seed");
     }
     Ok(range)
 }
@@ -95,9 +100,12 @@ fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output)
                 &json!({ "simulated": true, "seeds": 1, "totals": totals(stats) }),
                 || {
                     let recorded = record.map_or(String::new(), |path| {
-                        format!("\nrecorded in '{}'", path.display())
+                        format!("\nthe run is recorded in '{}'", path.display())
                     });
-                    format!("simulated: no violation; {}{recorded}", summary(stats))
+                    format!(
+                        "simulated run: no violation of an invariant; {}{recorded}",
+                        summary(stats)
+                    )
                 },
             )?;
             Ok(0)
@@ -108,8 +116,8 @@ fn run_one(seed: u64, machines: &[Topology], record: Option<&Path>, out: Output)
                 out.text(&format!("last log entries:\n  {last}"))?;
             }
             let hint = match record {
-                Some(path) => format!("the record is in '{}'", path.display()),
-                None => format!("to record the run: usher sim fuzz {seed} --record FILE"),
+                Some(path) => format!("the run is recorded in '{}'", path.display()),
+                None => format!("'usher sim fuzz {seed} --record FILE' records the run"),
             };
             fail(&[violation], out)?;
             bail!("seed {seed} violates an invariant; {hint}");
@@ -168,7 +176,8 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
             || {
                 let (from, last) = (seeds.start, seeds.end - 1);
                 format!(
-                    "{count} simulated runs, seeds {from} to {last}: no violation; {}",
+                    "{count} simulated runs, seeds {from} to {last}: no violation of an \
+                     invariant; {}",
                     summary(stats)
                 )
             },
@@ -179,7 +188,8 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
     fail(&violations, out)?;
     let seed = violations[0].seed;
     bail!(
-        "{} of {count} seeds violate an invariant, the first is {seed}; see usher sim fuzz {seed}",
+        "the runs of {} of {count} seeds violate an invariant; 'usher sim fuzz {seed}' \
+         reproduces the first",
         violations.len()
     );
 }

@@ -16,15 +16,16 @@ use crate::output::Output;
 /// Runs the control loop on a simulated machine
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The output of this command is simulated, not measured: it follows from models of the machine,
-of its kernel and of the programs. Tests compare the models with published measurements.
+All results are simulated, not measured: the machine, its kernel and the programs are models.
+The policies and the control loop are the code of the daemon. Tests compare the models with
+published measurements.
 
 Examples:
   usher sim mix examples/sim/paper1.toml
-  usher sim smt                     four loops on two cores with two threads each
-  usher sim casas --out report      all 210 mixes, about ten minutes, with a report page
-  usher sim casas --stride 10       every tenth mix of four PARSEC programs
-  usher sim fuzz 0..1000            a thousand seeds with injected faults")]
+  usher sim smt                     four loops on two cores with two hardware threads each
+  usher sim casas --out report      all 210 mixes of PARSEC programs, in about ten minutes
+  usher sim casas --stride 10       every tenth mix
+  usher sim fuzz 0..1000            a thousand random runs with injected faults")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -33,11 +34,11 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Mix(mix::Args),
-    /// Paper 3b's test: the effect of SMT awareness in the kernel
+    /// Simulates paper 3b's test of SMT awareness in the kernel
     Smt(smt::Args),
-    /// Paper 1's evaluation: mixes of four PARSEC programs on 48 cores
+    /// Simulates paper 1's evaluation: mixes of four PARSEC programs on 48 cores
     Casas(casas::Args),
-    /// Test the control loop with random programs, machines and injected faults
+    /// Tests the control loop with random programs, machines and injected faults
     Fuzz(fuzz::Args),
 }
 

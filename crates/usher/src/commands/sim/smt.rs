@@ -19,15 +19,16 @@ const PAPER_3B: &str = "package:2 core:1 pu:2";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Time until two loops of 2 s and two of 10 s have ended on two cores with two hardware threads
-each: minimum, maximum and mean under a kernel without SMT awareness, one with it, and Usher's
-scheduler.
+Four loops, two with 2 s of work and two with 10 s, start together on two cores with two hardware
+threads each. The table shows the time until all four have ended: minimum, maximum and mean over
+the runs. It compares a kernel without SMT awareness, a kernel that prefers idle cores, and
+Usher's scheduler with the measurements of paper 3b.
 
 Examples:
   usher sim smt
   usher sim smt --seeds 50 --json | jq .usher_sched.mean")]
 pub struct Args {
-    /// Number of runs, each with another seed
+    /// Simulate this many runs, each with a different seed
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seeds: u64,
 }
@@ -70,19 +71,20 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         let rows = [
             head.to_vec(),
             row(
-                "without SMT awareness",
+                "kernel without SMT awareness",
                 &answer.smt_unaware,
                 "12.6 / 19.8 / 15.5",
             ),
             row(
-                "prefers idle cores",
+                "kernel that prefers idle cores",
                 &answer.smt_aware,
                 "12.6 / 12.7 / 12.6",
             ),
             row("Usher's scheduler", &answer.usher_sched, ""),
         ];
         format!(
-            "Simulated: seconds until two loops of 2 s and two of 10 s have ended, {}\n\n{}",
+            "Simulated seconds until two loops of 2 s and two loops of 10 s have ended, over \
+             {}\n\n{}",
             words::count(seeds as usize, "seed"),
             output::columns(&rows)
         )

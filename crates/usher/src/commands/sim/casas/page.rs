@@ -36,7 +36,7 @@ pub fn page(answer: &EvaluationOutput) -> String {
     if !answer.ranges.is_empty() {
         sections.push(ranges(answer));
     }
-    bench_page("Paper 1, simulated", None, &sections)
+    bench_page("Evaluation of paper 1 (CaSAS), simulated", None, &sections)
 }
 
 fn text(text: impl Into<String>) -> Item {
@@ -55,7 +55,7 @@ fn about(answer: &EvaluationOutput) -> Section {
                 answer.machine
             )),
             text(format!(
-                "{:.0} million events in {:.0} s.",
+                "{:.0} million events were simulated in {:.0} s.",
                 answer.events as f64 / 1e6,
                 answer.seconds
             )),
@@ -110,7 +110,10 @@ fn sample(evaluation: &Evaluation) -> Section {
     Section {
         title: "Figure 2: canneal, dedup, ferret and streamcluster".to_owned(),
         items: vec![
-            text("12, 12, 18 and 6 cores under space sharing, as the paper chose them."),
+            text(
+                "Under space sharing, canneal, dedup, ferret and streamcluster run on 12, 12, 18 \
+                 and 6 cores, as in the paper.",
+            ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {
                 head,
@@ -129,8 +132,8 @@ fn crowded(evaluation: &Evaluation) -> Section {
         }],
     };
     let figure = Dots {
-        title: "Time with 48 threads on 6 cores".to_owned(),
-        axis: "time with 48 threads on 6 cores / with 6 threads".to_owned(),
+        title: "Slowdown by 48 threads on 6 cores".to_owned(),
+        axis: "time of a program with 48 threads on 6 cores / with 6 threads on 6 cores".to_owned(),
         marks: vec![1.0, 1.1],
         series: vec![series("simulated", "q4")],
         rows: evaluation.programs.iter().map(row).collect(),
@@ -139,7 +142,9 @@ fn crowded(evaluation: &Evaluation) -> Section {
         title: "Figure 5: more threads than cores".to_owned(),
         items: vec![
             text(
-                "The paper reports a loss of at most 10 %, except for streamcluster. No parameter was fitted to this figure.",
+                "The paper reports that 48 threads on 6 cores are at most 10 % slower than 6 \
+                 threads, except for streamcluster. No model parameter was fitted to these \
+                 figures.",
             ),
             Item::Figure(dots(&figure).into_string()),
         ],
@@ -172,8 +177,10 @@ fn scalability(evaluation: &Evaluation) -> Section {
         title: "Figure 7: scalability".to_owned(),
         items: vec![
             text(
-                "48 threads on 6 to 48 cores, relative to the sequential program on one core. The classes G, Y and R follow from the best speed-up: \
-                G from 30 % of the number of cores, R below 15 %.",
+                "Speed of programs with 48 threads on 6 to 48 cores, relative to the sequential \
+                 program on one core. The best speed-up determines the class of a program: G \
+                 (good) from 30 % of the number of cores, R (poor) below 15 %, Y (medium) \
+                 between them.",
             ),
             Item::Panels(evaluation.programs.iter().filter_map(panel).collect()),
         ],
@@ -206,7 +213,7 @@ fn classes(evaluation: &Evaluation) -> Section {
         rows.push(row);
     }
     let mut items = vec![
-        text("Geometric means of ANTT over all mixes and by class."),
+        text("Geometric means of the ANTT over all mixes and over the mixes of each class."),
         Item::Table { head, rows },
     ];
     items.extend(reclassified(evaluation));
@@ -283,7 +290,7 @@ fn of_kind(evaluation: &Evaluation, kind: MixKind, title: &str) -> Section {
     if rows.is_empty() {
         return Section {
             title: title.to_owned(),
-            items: vec![text("No simulated mix is of this kind.")],
+            items: vec![text("No simulated mix has programs of these classes.")],
         };
     }
     let mean = |scheduler| {
@@ -295,7 +302,8 @@ fn of_kind(evaluation: &Evaluation, kind: MixKind, title: &str) -> Section {
         title: title.to_owned(),
         items: vec![
             text(format!(
-                "Geometric means: Linux {}, CaSAS {}, Usher {}; the paper has Linux {linux:.2} and CaSAS {casas:.2}.",
+                "Geometric means of the ANTT: Linux {}, CaSAS {}, Usher {}; the paper reports \
+                 {linux:.2} for Linux and {casas:.2} for CaSAS.",
                 mean(Scheduler::Linux),
                 mean(Scheduler::Casas),
                 mean(Scheduler::Usher)
@@ -325,10 +333,10 @@ fn smallest_gains(evaluation: &Evaluation) -> Section {
     });
     rows.truncate(20);
     Section {
-        title: "Mixes with the smallest gain".to_owned(),
+        title: "Mixes with Usher's smallest gain over Linux".to_owned(),
         items: vec![
-            text("The twenty mixes in which Usher's ANTT is highest relative to Linux."),
-            mixes("Mixes with the smallest gain", &rows),
+            text("The twenty mixes in which Usher's ANTT is highest relative to that of Linux."),
+            mixes("Mixes with Usher's smallest gain over Linux", &rows),
         ],
     }
 }
@@ -352,7 +360,7 @@ fn ranges(answer: &EvaluationOutput) -> Section {
         DotRow {
             label: match evaluation.sample_off() <= SAMPLE_OFF_MAX {
                 true => evaluation.setting.clone(),
-                false => format!("({}: not the paper's)", evaluation.setting),
+                false => format!("({}: not the paper's machine)", evaluation.setting),
             },
             dots: dots
                 .filter_map(|(series, value)| {
@@ -365,8 +373,8 @@ fn ranges(answer: &EvaluationOutput) -> Section {
         }
     };
     let figure = Dots {
-        title: "ANTT relative to Linux over the ranges".to_owned(),
-        axis: "geometric mean of ANTT / Linux's".to_owned(),
+        title: "ANTT relative to Linux over the ranges of the parameters".to_owned(),
+        axis: "geometric mean of the ANTT / that of Linux".to_owned(),
         marks: vec![0.8, 1.0],
         series: vec![
             series("CaSAS", "q3"),
@@ -387,7 +395,11 @@ fn ranges(answer: &EvaluationOutput) -> Section {
         title: "Free parameters".to_owned(),
         items: vec![
             text(
-                "The values of these parameters are not published. Each was set to both ends of its range while the others kept their fitted values, on every seventh mix. A setting in which the sample mix deviates by more than 20 % from the paper's figures does not represent the paper's machine; its name is in parentheses.",
+                "The values of these model parameters are not published. Every seventh mix was \
+                 simulated with each parameter at both ends of its range, while the others kept \
+                 their fitted values. A setting in which the sample mix deviates by more than 20 \
+                 % from the paper's figures does not represent the paper's machine; the name of \
+                 such a setting is in parentheses.",
             ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {

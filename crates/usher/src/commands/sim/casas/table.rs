@@ -13,18 +13,21 @@ use crate::output::{self, Output, STRONG};
 pub fn table(answer: &EvaluationOutput, out: Output) -> String {
     let evaluation = &answer.evaluation;
     let mut text = format!(
-        "Simulated: geometric means of ANTT, mixes of four programs on {}\n\
-         Good (G), medium (Y) and poor (R) scalers: {}\n\n{}",
+        "Simulated: geometric means of the ANTT of mixes of four programs on {}\nGood (G), \
+         medium (Y) and poor (R) scalers: {}\n\n{}",
         answer.machine,
         classes(evaluation),
         means(evaluation, out)
     );
     if !answer.ranges.is_empty() {
-        text.push_str("\nRelative to Linux, with each free parameter at the ends of its range\n\n");
+        text.push_str(
+            "\nANTT relative to Linux, with each unpublished parameter at the ends of its \
+             range\n\n",
+        );
         text.push_str(&ranges(answer, out));
     }
     text.push_str(&format!(
-        "\n{:.0} M events in {:.0} s\n",
+        "\n{:.0} million events were simulated in {:.0} s\n",
         answer.events as f64 / 1e6,
         answer.seconds
     ));

@@ -30,11 +30,11 @@ const SPANS_MAX: usize = 100_000;
 /// Simulate a mix of programs on a described machine under several schedulers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The file describes the machine, its kernel and the programs; its format is documented in
-docs/sim-mix-file.md of the sources. Machine, kernel and programs are models; the policies and
-the control loop are the shipped code. Every program first runs alone. NTT is its time in the mix
-relative to its best time alone; ANTT is the mean of the NTTs. The same file and seed give the
-same figures on every host.
+The file describes the machine, its kernel and the programs that run at the same time;
+docs/sim-mix-file.md in the sources documents its format. Machine, kernel and programs are models;
+the policies and the control loop are the code of the daemon. Every program is first simulated
+alone. NTT is a program's time in the mix relative to its best time alone; ANTT is the mean of the
+NTTs. The same file and seed give the same figures on every host.
 
 Examples:
   usher sim mix examples/sim/paper1.toml
@@ -43,31 +43,33 @@ Examples:
   usher sim mix examples/sim/paper1.toml --from \"package:2 die:4 core:8 pu:2\"
   usher sim mix my.toml --json | jq '.result.policies[] | {name, antt: .rounds[0].antt}'")]
 pub struct Args {
-    /// The mix: a machine, programs, arrivals and the protocol
+    /// Description of the machine, the programs, their arrivals and the rounds
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Schedulers, separated by commas; the first is the baseline
+    /// Compare these schedulers, separated by commas, with the first of them
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = scheduler())]
     against: Option<Vec<Scheduler>>,
-    /// Machine to use instead of the file's: as for 'usher topo --from', or 'this'
+    /// Replace the machine of the file: a machine as for `usher topo --from`, or `this` for the
+    /// machine of the command
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
-    /// Seed of the random number generators [default: the file's]
+    /// Seed the random number generators; by default, with the file's seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Rounds of each scheduler, each with its own seed
+    /// Simulate N rounds of each scheduler, each with its own seed; by default, as many as the file
+    /// states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: Option<u32>,
-    /// Minimum number of repetitions of each program in a round
+    /// Repeat each program at least N times in a round; by default, as often as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
-    /// Maximum virtual length of a run in seconds
+    /// End each run after this virtual time
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = crate::commands::run::seconds)]
     max_seconds: Option<f64>,
-    /// Maximum number of events of a run
+    /// End each run after N simulated events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     events_max: Option<u64>,
-    /// Write a report and traces into this directory
+    /// Write a report and traces into DIR
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -250,10 +252,10 @@ fn machine(mix: &SimMix) -> anyhow::Result<Machine> {
         _ => Source::parse(&spec)?,
     };
     let topology = usher_topology::load(source)
-        .with_context(|| format!("the machine '{}'", words::cut(&spec, 60)))?;
+        .with_context(|| format!("reading the machine '{}'", words::cut(&spec, 60)))?;
     mix.kernel
         .check(&topology)
-        .with_context(|| format!("the machine '{}'", words::cut(&spec, 60)))?;
+        .with_context(|| format!("reading the machine '{}'", words::cut(&spec, 60)))?;
     Ok(Machine::new(topology, mix.costs.clone()))
 }
 

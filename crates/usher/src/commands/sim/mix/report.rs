@@ -188,9 +188,9 @@ fn files(written: &[PathBuf]) -> Vec<Vec<String>> {
     let about = written.iter().map(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let about = match name.as_ref() {
-            "report.html" => "the report, for a browser",
-            "result.json" => "all figures as JSON",
-            _ => "programs and seats by time, for https://ui.perfetto.dev",
+            "report.html" => "report, to open in a browser",
+            "result.json" => "all figures of the report as JSON",
+            _ => "trace of programs and seats over time, to open in https://ui.perfetto.dev",
         };
         vec![path.display().to_string(), about.to_owned()]
     });
@@ -224,8 +224,12 @@ fn sections(mix_report: &MixReport<'_>) -> Vec<Section> {
     let mut sections = Vec::new();
     if let Some(arrivals_spec) = &mix_report.mix.arrivals {
         let lifetime = arrivals_spec.lifetime_s.map_or_else(
-            || "each departs when its work is done".to_owned(),
-            |mean| format!("each repeats its work for a random lifetime of {mean} s on average"),
+            || "each program departs when its work is done".to_owned(),
+            |mean| {
+                format!(
+                    "each program repeats its work for a random lifetime of {mean} s on average"
+                )
+            },
         );
         let row = |(name, figures): ArrivalsRow| {
             let cells = figures.map(|(value, decimals)| Cell::Number(value, decimals));
@@ -235,14 +239,20 @@ fn sections(mix_report: &MixReport<'_>) -> Vec<Section> {
             title: "Arrivals and departures".to_owned(),
             items: vec![
                 Item::Text(format!(
-                    "Random arrivals (a Poisson process), {} per second on average; {lifetime}. The arrivals are the same for all schedulers.",
+                    "Programs arrive at random (a Poisson process), {} per second on average; \
+                     {lifetime}. The arrivals are the same for all schedulers.",
                     arrivals_spec.rate_per_s
                 )),
                 Item::Table {
                     head: ARRIVALS.map(str::to_owned).to_vec(),
                     rows: arrivals(mix_report).into_iter().map(row).collect(),
                 },
-                Item::Note("Response: seconds from arrival to departure. Slowdown: mean NTT of the arrivals. Present: mean number of arrivals present at a time. Means over the rounds.".to_owned()),
+                Item::Note(
+                    "Response: seconds from a program's arrival to its departure. Slowdown: mean \
+                     NTT of the arrived programs. Present: mean number of arrived programs that \
+                     run at the same time. All figures are means over the rounds."
+                        .to_owned(),
+                ),
             ],
         });
     }
@@ -279,7 +289,13 @@ fn actions_section(mix_report: &MixReport<'_>) -> Section {
                 head: head.map(str::to_owned).to_vec(),
                 rows: mix_report.trials.iter().map(row).collect(),
             },
-            Item::Note("Seats: programs that got a seat or another seat. Releases: programs released from their seats. Stops: programs stopped, for the trial of another program or in turn. Sums over the rounds.".to_owned()),
+            Item::Note(
+                "Seats: number of times that a program got a seat or another seat. Releases: \
+                 number of times that a program lost its seat. Stops: number of times that a \
+                 program was stopped, for the trial of another program or in turn. All numbers \
+                 are sums over the rounds."
+                    .to_owned(),
+            ),
         ],
     }
 }
