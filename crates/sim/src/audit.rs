@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The actual state of the simulated machine, as tests and checkers read it: CPU times, work and
 //! waits of programs, masks, frozen threads. Independent of plans and of what a policy has been
-//! told. [`Engine::audit`] checks that no thread runs on a wrong CPU or while it is stopped.
+//! told. [`SimKernel::audit`] checks that no thread runs on a wrong CPU or while it is stopped.
 
 use usher_model::{CpuId, CpuSet};
 

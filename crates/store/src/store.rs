@@ -394,7 +394,8 @@ fn keep_private(path: &Path) {
     }
 }
 
-/// Checks a point by the rules of [`Curve`], so that every stored point can be used for planning.
+/// Checks a point by the rules of [`Curve`](usher_model::Curve), so that every stored point can be
+/// used for planning.
 fn check(point: &CurvePoint) -> Result<(), StoreError> {
     let curve = usher_model::Curve::new(vec![*point]);
     match curve {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The commands of `usher`, one module per command. [`run`] calls the module of the parsed command.
+//! The commands of `usher`, one module per command. The function [`run()`] calls the module of the
+//! parsed command.
 
 pub mod attach;
 pub mod bg;
