@@ -93,6 +93,10 @@ pub struct Task {
     pub is_forked: u32,
     /// 1: a kernel thread.
     pub is_kernel: u32,
+    /// Times that its migration is disabled, which includes those by BPF callbacks.
+    pub migration_disabled: u32,
+    /// Padding.
+    pub unused: u32,
     /// Allowed CPUs.
     pub cpus: CpuWords,
 }
@@ -109,6 +113,8 @@ impl Default for Task {
             parent: 0,
             is_forked: 0,
             is_kernel: 0,
+            migration_disabled: 0,
+            unused: 0,
             cpus: [u64::MAX; CPU_WORDS],
         }
     }
@@ -206,6 +212,7 @@ unsafe extern "C" {
     fn host_requeue(host: *mut Instance, id: u32);
     fn host_remove(host: *mut Instance, id: u32);
     fn host_set_cpus(host: *mut Instance, id: u32, cpus: *const CpuWords);
+    fn host_set_migration_disabled(host: *mut Instance, id: u32, times: u32);
     fn host_set_online(host: *mut Instance, cpu: u32, online: bool);
     fn host_set_seat(host: *mut Instance, cgroup: u64, cpus: *const CpuWords);
     fn host_schedule(host: *mut Instance, cpu: u32) -> i32;
@@ -328,6 +335,12 @@ impl HostSched {
     pub fn set_cpus(&mut self, task: TaskId, cpus: &CpuWords) {
         // SAFETY: as above.
         unsafe { host_set_cpus(self.host.as_ptr(), task.0, cpus) }
+    }
+
+    /// Sets the number of times that a task's migration is disabled.
+    pub fn set_migration_disabled(&mut self, task: TaskId, times: u32) {
+        // SAFETY: as above.
+        unsafe { host_set_migration_disabled(self.host.as_ptr(), task.0, times) }
     }
 
     /// Takes a CPU off line, or on line again. A task that runs there continues until it is

@@ -218,6 +218,11 @@ void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
 		host_requeue(host, id);
 }
 
+void host_set_migration_disabled(struct instance *host, __u32 id, __u32 times)
+{
+	host->tasks[id]->migration_disabled = times;
+}
+
 static struct task_struct *new_task(struct instance *host)
 {
 	struct task_struct *p = host->free_tasks;
@@ -251,6 +256,7 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	p->thread_info.cpu = task->cpu;
 	p->flags = task->is_kernel ? PF_KTHREAD : 0;
 	p->static_prio = 120;
+	p->migration_disabled = task->migration_disabled;
 	p->mm = (struct mm_struct *)(uintptr_t)task->mm;
 	p->cpus_ptr = &p->cpus;
 	p->scx.weight = task->weight;

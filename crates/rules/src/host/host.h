@@ -18,6 +18,9 @@ struct host_task {
 	__u32 parent;
 	__u32 is_forked;
 	__u32 is_kernel;
+	/* Times that its migration is disabled, which includes those by BPF callbacks. */
+	__u32 migration_disabled;
+	__u32 unused;
 	struct cpu_set cpus;
 };
 

@@ -280,8 +280,10 @@ ALWAYS _Bool is_movable(struct task_struct *p)
 
 	if (p->nr_cpus_allowed == 1)
 		return 0;
+	/* The enabling thread may have disabled migration itself, so that the amount is too large. */
 	if (disabled && p == bpf_get_current_task_btf())
-		disabled -= g_added_by_bpf;
+		disabled -=
+			disabled < g_added_by_bpf ? disabled : g_added_by_bpf;
 	return !disabled;
 }
 
