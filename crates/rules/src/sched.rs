@@ -228,6 +228,7 @@ unsafe extern "C" {
     fn host_read_tally(host: *mut Instance, sum: *mut HostTally);
     fn host_lose_claims(host: *mut Instance, claims: u32);
     fn host_set_bypassed(host: *mut Instance, is_bypassed: bool);
+    fn host_race(host: *mut Instance, races: u32, race_ns: u64) -> u32;
     fn host_take_iterations(host: *mut Instance) -> u64;
 }
 
@@ -446,6 +447,13 @@ impl HostSched {
     pub fn set_bypassed(&mut self, is_bypassed: bool) {
         // SAFETY: as above.
         unsafe { host_set_bypassed(self.host.as_ptr(), is_bypassed) }
+    }
+
+    /// Lets another CPU advance an LLC's clock by `race_ns` between load and swap, the next `races`
+    /// times. Returns the number of earlier races that have not taken place.
+    pub fn race(&mut self, races: u32, race_ns: u64) -> u32 {
+        // SAFETY: as above.
+        unsafe { host_race(self.host.as_ptr(), races, race_ns) }
     }
 
     /// Returns the iterations of loops in callbacks since the last call.

@@ -1,10 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads with migration disabled.
+//! Clocks that other CPUs advance at the same time, and threads with migration disabled.
 
 mod common;
 
-use common::{MS, SETTINGS, places, words};
+use common::{MS, Machine, Program, SETTINGS, places, words};
 use usher_rules::sched::{HostSched, Task};
+
+/// A second CPU advances the clock between the load and the store of the first.
+#[test]
+fn clock_keeps_the_advance_of_another_cpu() {
+    for races in [1, 3] {
+        let mut machine = Machine::new(1, SETTINGS);
+        for mm in 1..4 {
+            machine.start(Program::new(mm, 1));
+        }
+        machine.run(20 * MS);
+        let before = machine.sched.llc(0).clock;
+        assert_eq!(machine.sched.race(races, 1_000 * MS), 0);
+        machine.run(100 * MS);
+        assert_eq!(
+            machine.sched.race(0, 0),
+            races - 1,
+            "the clock was ahead already"
+        );
+        let clock = machine.sched.llc(0).clock;
+        assert_eq!(clock.wrapping_sub(before), 1_000 * MS);
+    }
+}
+
+/// Races that leave the clock behind the vtime to which it advances.
+#[test]
+fn clock_advances_after_a_lost_race() {
+    let advance = |races| {
+        let mut machine = Machine::new(1, SETTINGS);
+        for mm in 1..4 {
+            machine.start(Program::new(mm, 1));
+        }
+        machine.run(20 * MS);
+        machine.sched.race(races, 1);
+        machine.run(400 * MS);
+        assert_eq!(machine.sched.race(0, 0), 0);
+        machine.sched.llc(0).clock
+    };
+    assert_eq!(advance(3), advance(0));
+}
 
 /// The thread that enables the scheduler may have disabled its migration, which counts as done by
 /// the callback. A later callback then finds a smaller number than that.

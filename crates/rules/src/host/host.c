@@ -453,6 +453,16 @@ void host_set_bypassed(struct instance *host, _Bool is_bypassed)
 	host->is_bypassed = is_bypassed;
 }
 
+/* Returns the races that have not taken place yet. */
+__u32 host_race(struct instance *host, __u32 races, __u64 race_ns)
+{
+	__u32 left = host->races;
+
+	host->races = races;
+	host->race_ns = race_ns;
+	return left;
+}
+
 __u64 host_take_iterations(struct instance *host)
 {
 	__u64 iterations = host->iterations;

@@ -47,9 +47,9 @@ struct instance {
 	struct cpu_set resched;
 	/* Iterations of loops since the last reset. */
 	__u64 iterations;
-	/* Called before a compare-and-swap on a clock, to simulate a race with another CPU. */
-	void (*before_swap)(__u64 *clock, void *with);
-	void *before_swap_with;
+	/* Simulated races: another CPU advances the clock before the next swaps, by so much each. */
+	__u64 race_ns;
+	__u32 races;
 	/* Number of the next claims of an idle CPU that another thread wins. */
 	__u32 claims_lost;
 	/* CPUs become idle without a call of update_idle. */

@@ -147,6 +147,10 @@ static void host_count_iteration(void);
 #define bpf_for(at, begin, end) \
 	for ((at) = (begin); (at) < (end); host_count_iteration(), (at)++)
 
+/* Lets another CPU advance the clock between its load and the compare-and-swap. */
+static void host_before_swap(__u64 *clock);
+#define before_swap(clock) host_before_swap(clock)
+
 /* Set when an instance is entered. */
 static __thread struct place *g_places;
 

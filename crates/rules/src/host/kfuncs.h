@@ -59,6 +59,14 @@ static void host_count_iteration(void)
 	instance->iterations++;
 }
 
+static void host_before_swap(__u64 *clock)
+{
+	if (!instance->races)
+		return;
+	instance->races--;
+	*clock += instance->race_ns;
+}
+
 static void *host_lookup(const char *map, const __u64 *key)
 {
 	__u32 at;

@@ -282,6 +282,9 @@ static inline __u64 first_vtime(__u64 dsq, __u64 none)
 	return none;
 }
 
+/* In the host build, another CPU may act here. */
+#define before_swap(clock)
+
 /* Open-coded iterators of 6.4. */
 struct bpf_iter_num {
 	__u64 opaque[1];

@@ -162,10 +162,27 @@ static inline struct llc_rq *llc_rq_of(__u32 llc)
 	return &g_llc_rqs[llc % LLCS_MAX];
 }
 
+/* Upper limit of attempts to advance a clock that other CPUs advance at the same time. */
+#define CLOCK_ATTEMPTS 4
+
+/*
+ * Advances the clock to a vtime, unless it is there already. A plain store could undo the advance
+ * of another CPU. If each attempt fails, other CPUs have advanced the clock as often, and it may
+ * stay behind this vtime until the next call.
+ */
 static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
 {
-	if (is_before(llc_rq->clock, vtime))
-		llc_rq->clock = vtime;
+	int attempt;
+
+	for (attempt = 0; attempt < CLOCK_ATTEMPTS; attempt++) {
+		__u64 clock = *(volatile __u64 *)&llc_rq->clock;
+
+		if (!is_before(clock, vtime))
+			return;
+		before_swap(&llc_rq->clock);
+		if (__sync_bool_compare_and_swap(&llc_rq->clock, clock, vtime))
+			return;
+	}
 }
 
 /* Advances the CPU's clock to that of the LLC, as no thread waits for this CPU. */
