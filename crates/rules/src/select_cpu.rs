@@ -49,8 +49,8 @@ pub struct Place {
     pub node: CpuWords,
 }
 
-/// `struct idle_scan_ctx`: CPU sets for the selection.
-#[repr(C)]
+/// `struct idle_scan_ctx`: CPU sets for the selection, aligned to cache lines.
+#[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IdleScanCtx {
     /// Idle CPUs.

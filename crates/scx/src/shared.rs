@@ -242,3 +242,10 @@ fn ending_fields_match_by_name() {
     assert_eq!(ending.message.len(), fields.place("message").len());
     assert_eq!(ending.message, "m".repeat(ending.message.len()));
 }
+
+#[test]
+fn structures_of_one_cpu_or_llc_fill_cache_lines() {
+    for name in ["cpu_state", "llc_rq", "idle_scan_ctx", "cpu_tally"] {
+        assert_eq!(fields(name).bytes() % 64, 0, "{name}");
+    }
+}

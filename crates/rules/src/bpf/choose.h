@@ -67,7 +67,7 @@ static inline __s32 nearest_of(const struct cpu_set *some,
 	return cpu;
 }
 
-/* Scratch CPU sets for the selection of an idle CPU. */
+/* Scratch CPU sets for the selection of an idle CPU; one for each CPU. */
 struct idle_scan_ctx {
 	struct cpu_set idle;
 	/* CPUs of idle cores: all their hardware threads are idle. */
@@ -81,7 +81,7 @@ struct idle_scan_ctx {
 	struct cpu_set remaining;
 	/* Bitmask of nodes that `idle` and `cores` do not cover yet. */
 	__u64 unread_nodes;
-};
+} __attribute__((aligned(CACHE_LINE)));
 
 /*
  * Returns a preferred CPU of the best kind. If it lies in the node of `last`, other nodes need not

@@ -13,6 +13,9 @@ typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
 
+/* Bytes. Structures that one CPU writes begin at a multiple, so that CPUs do not share a line. */
+#define CACHE_LINE 64
+
 #define CPUS_MAX 512
 #define CPU_WORDS (CPUS_MAX / 64)
 #define LLCS_MAX 64

@@ -25,10 +25,10 @@ struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
  * from which CPUs are claimed. Reading that set is expensive, so that it is read only when this set
  * is not empty. The kernel may update its set before or after it calls update_idle.
  */
-struct cpu_set g_idle_cpus __attribute__((aligned(64)));
+struct cpu_set g_idle_cpus __attribute__((aligned(CACHE_LINE)));
 
 /* CPUs that run borrowers, or ran one before their current real-time thread. */
-struct cpu_set g_borrowers __attribute__((aligned(64)));
+struct cpu_set g_borrowers __attribute__((aligned(CACHE_LINE)));
 
 /* Amount that a callback itself adds to the current thread's migration_disabled. */
 __u32 g_added_by_bpf;

@@ -165,7 +165,7 @@ struct tally {
 /* Aligned, so that CPUs do not share a cache line. */
 struct cpu_tally {
 	struct tally tally;
-} __attribute__((aligned(64)));
+} __attribute__((aligned(CACHE_LINE)));
 
 /* Report of the end of the scheduler. */
 struct ending {

@@ -43,7 +43,7 @@ struct cpu_state {
 	__u64 key;
 	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
-};
+} __attribute__((aligned(CACHE_LINE)));
 
 /* The two arrays of Linux 2.6; the active one is that of the LLC's clock. */
 struct arrays {
@@ -70,7 +70,13 @@ struct llc_rq {
 	/* Time of the next check of another LLC. */
 	__u64 balance_at_ns;
 	struct arrays arrays;
-};
+} __attribute__((aligned(CACHE_LINE)));
+
+/* The elements of arrays that different CPUs write share no cache line. */
+_Static_assert(sizeof(struct cpu_state) % CACHE_LINE == 0, "cpu_state");
+_Static_assert(sizeof(struct llc_rq) % CACHE_LINE == 0, "llc_rq");
+_Static_assert(sizeof(struct idle_scan_ctx) % CACHE_LINE == 0, "idle_scan_ctx");
+_Static_assert(sizeof(struct cpu_tally) % CACHE_LINE == 0, "cpu_tally");
 
 #ifdef __bpf__
 #include "maps.h"
