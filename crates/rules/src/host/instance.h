@@ -68,6 +68,7 @@ static __thread struct instance *instance;
 #define g_cpu_states (instance->g_cpu_states)
 #define g_llc_rqs (instance->g_llc_rqs)
 #define g_scan_ctxs (instance->g_scan_ctxs)
+#define g_cpus (instance->g_cpus)
 #define g_idle_cpus (instance->g_idle_cpus)
 #define g_borrowers (instance->g_borrowers)
 #define g_added_by_bpf (instance->g_added_by_bpf)

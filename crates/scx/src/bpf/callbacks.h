@@ -295,6 +295,7 @@ static inline void note_cpus(void)
 		if (!place->known)
 			continue;
 		llc_rq_of(place->llc)->cpus++;
+		note_in(&g_cpus, cpu, 1);
 		note_in(&g_idle_cpus, cpu, 1);
 	}
 }

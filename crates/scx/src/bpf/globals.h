@@ -20,6 +20,9 @@ struct llc_rq g_llc_rqs[LLCS_MAX];
 /* Scratch space of the CPU that runs a callback; no callback interrupts another. */
 struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 
+/* CPUs of the machine. */
+struct cpu_set g_cpus;
+
 /*
  * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps a set of its own,
  * from which CPUs are claimed. Reading that set is expensive, so that it is read only when this set

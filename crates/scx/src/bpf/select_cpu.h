@@ -300,28 +300,24 @@ ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
  */
 __noinline int is_shared(__u32 cpu, __u32 owners_only)
 {
-	struct place *here = place_of(cpu);
+	const struct place *here = place_of(cpu);
+	__u64 words = g_variant.cpu_words;
+	__u64 others = 0;
 	__u32 word;
 
 	for (word = 0; word < CPU_WORDS; word++) {
-		__u64 bits = here->core.words[word];
-		int thread;
+		__u64 busy;
 
-		/* Upper limit of hardware threads per core. */
-		bpf_for(thread, 0, 8)
-		{
-			__u32 other = word * 64 + lowest_bit(bits);
-
-			if (!bits)
-				break;
-			bits &= bits - 1;
-			if (other == cpu || !is_busy(other))
-				continue;
-			if (!owners_only || !has_borrower(other))
-				return 1;
-		}
+		if (word >= words)
+			break;
+		busy = here->core.words[word] & ~g_idle_cpus.words[word];
+		if (owners_only)
+			busy &= ~g_borrowers.words[word];
+		if (word == cpu / 64)
+			busy &= ~(1ULL << cpu % 64);
+		others |= busy;
 	}
-	return 0;
+	return others != 0;
 }
 
 /* Returns whether the running thread should move to an idle core. */
@@ -356,32 +352,65 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Returns a CPU of this LLC, or any. Its thread shares a core and may migrate to `idle`. The search
- * starts behind `idle`. A CPU with a real-time thread, on which a kick has no effect, is thus not
- * the first candidate of all CPUs.
+ * Upper limit of the busy CPUs that one search for a thread to pull examines, as the CPU's run
+ * queue is locked.
  */
-__noinline int find_smt_pull_source(__u32 idle, __u32 any_llc)
+#define PULL_SCANS_MAX 16
+
+/* Reads the busy CPUs of this LLC, or those of all other LLCs. */
+static inline void read_busy(struct cpu_set *busy, const struct place *here,
+			     _Bool other_llcs)
 {
-	struct place *here = place_of(idle);
-	__u32 cpus = scx_bpf_nr_cpu_ids();
+	__u64 words = g_variant.cpu_words;
+	__u32 word;
+
+	for (word = 0; word < CPU_WORDS; word++) {
+		__u64 cpus = here->near.words[word];
+
+		if (word >= words)
+			break;
+		if (other_llcs)
+			cpus = g_cpus.words[word] & ~cpus;
+		busy->words[word] = cpus & ~g_idle_cpus.words[word];
+	}
+}
+
+/*
+ * Returns a CPU of this LLC, or of the other LLCs. Its thread shares a core and may migrate to
+ * `idle`. The search examines PULL_SCANS_MAX CPUs at most, and the next one starts where it ended.
+ * Successive searches therefore cover all CPUs. The first one starts behind `idle`: a CPU with a
+ * real-time thread, on which a kick has no effect, is not the first candidate of all CPUs.
+ */
+__noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
+{
+	struct cpu_set *busy = &scan_ctx()->remaining;
+	__u32 *passed = &state_of(idle)->pull_passed[other_llcs & 1];
+	__u32 at = (idle + 1 + *passed) % CPUS_MAX;
+	__s32 found = NOWHERE;
 	int step;
 
-	bpf_for(step, 1, (int)cpus)
+	read_busy(busy, place_of(idle), other_llcs);
+	/* A step examines a CPU or goes on to the next word; the first word has two parts. */
+	bpf_for(step, 0, PULL_SCANS_MAX + CPU_WORDS + 1)
 	{
-		__u32 cpu = idle + step;
-		struct cpu_state *state;
+		__u64 bits = busy->words[at / 64] >> at % 64;
+		__u32 cpu;
 
-		if (cpu >= cpus)
-			cpu -= cpus;
-		state = state_of(cpu);
-		if (!is_busy(cpu) || !state->movable)
+		/* With the remainders, the verifier sees that all iterations are alike. */
+		if (!bits) {
+			at = (at / 64 + 1) * 64 % CPUS_MAX;
 			continue;
-		if (!any_llc && !has_cpu(&here->near, cpu))
-			continue;
-		if (is_shared(cpu, 0) && can_migrate(state, idle))
-			return cpu;
+		}
+		cpu = (at + lowest_bit(bits)) % CPUS_MAX;
+		at = (cpu + 1) % CPUS_MAX;
+		if (state_of(cpu)->movable && is_shared(cpu, 0) &&
+		    can_migrate(state_of(cpu), idle)) {
+			found = cpu;
+			break;
+		}
 	}
-	return NOWHERE;
+	*passed = (at - idle - 1) % CPUS_MAX;
+	return found;
 }
 
 /* Pulls a thread that shares a core to this idle CPU, if its whole core is idle. */

@@ -27,6 +27,8 @@ struct cpu_state {
 	__u64 turn_key;
 	__u32 turn_queue;
 	__u32 unused;
+	/* CPUs behind this one that searches for a thread to pull have passed: own LLC, others. */
+	__u32 pull_passed[2];
 	__u64 turn_began_ns;
 	/* Time at which a thread that is not urgent last ran; 0: none has waited since. */
 	__u64 served_ns;

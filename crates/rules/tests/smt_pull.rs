@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An idle core pulls a thread from a core that runs two, on machines of many CPUs.
+
+mod common;
+
+use common::{MS, SETTINGS};
+use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
+use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, CpuWords, Place};
+
+const LLCS: usize = 8;
+/// Iterations of all loops of a CPU that becomes idle: two searches of 16 CPUs and of nine steps
+/// from word to word, and those of the selection before.
+const ITERATIONS_MAX: u64 = 80;
+
+fn range(cpus: std::ops::Range<usize>) -> CpuWords {
+    let mut words = [0; CPU_WORDS];
+    for cpu in cpus {
+        words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    words
+}
+
+/// 512 CPUs: eight LLCs of 32 cores of two hardware threads.
+fn largest_machine() -> HostSched {
+    let per_llc = CPUS_MAX / LLCS;
+    let place = |cpu: usize| Place {
+        known: 1,
+        llc: (cpu / per_llc) as u32,
+        core: range(cpu / 2 * 2..cpu / 2 * 2 + 2),
+        near: range(cpu / per_llc * per_llc..(cpu / per_llc + 1) * per_llc),
+        node: range(0..CPUS_MAX),
+        node_llcs: u64::MAX >> (64 - LLCS),
+        ..Place::default()
+    };
+    let places: Vec<Place> = (0..CPUS_MAX).map(place).collect();
+    let settings = HostSettings {
+        llcs: LLCS as u32,
+        ..SETTINGS
+    };
+    let mut sched = HostSched::new(&places, &settings, 1);
+    sched.set_now(MS);
+    sched
+}
+
+fn follow(sched: &mut HostSched) {
+    while let Some(cpu) = sched.next_resched() {
+        sched.schedule(cpu);
+    }
+}
+
+/// Starts a thread on one CPU, to which it is pinned.
+fn start(sched: &mut HostSched, cpu: usize) -> TaskId {
+    let task = sched.new_task(&Task {
+        ran_ns: 1,
+        cpu: cpu as u32,
+        cpus: range(cpu..cpu + 1),
+        ..Task::default()
+    });
+    sched.wake_new(task, cpu);
+    follow(sched);
+    task
+}
+
+/// Lets a CPU run a thread for a moment. Returns the iterations of the loops while it becomes idle.
+fn become_idle(sched: &mut HostSched, task: TaskId) -> u64 {
+    sched.wake(task, 0);
+    follow(sched);
+    sched.take_loop_iterations();
+    sched.remove(task);
+    follow(sched);
+    sched.take_loop_iterations()
+}
+
+#[test]
+fn idle_entry_examines_few_of_512_cpus() {
+    let mut sched = largest_machine();
+    let tasks: Vec<TaskId> = (0..CPUS_MAX).map(|cpu| start(&mut sched, cpu)).collect();
+    sched.remove(tasks[1]);
+    follow(&mut sched);
+    sched.remove(tasks[0]);
+    follow(&mut sched);
+    for _ in 0..50 {
+        let iterations = become_idle(&mut sched, tasks[0]);
+        assert!(iterations <= ITERATIONS_MAX, "{iterations}");
+    }
+    assert_eq!(sched.tally().pulls, 0, "no thread may move");
+}
+
+/// In the own LLC and in another one, far behind the CPUs that one search examines.
+#[test]
+fn successive_idle_entries_find_a_thread_anywhere() {
+    for shared in [62, 66, 300, 510] {
+        let mut sched = largest_machine();
+        let tasks: Vec<TaskId> = (0..CPUS_MAX).map(|cpu| start(&mut sched, cpu)).collect();
+        sched.set_cpus(tasks[shared], &range(0..CPUS_MAX));
+        // It starts to run once more, so that the scheduler reads its affinity.
+        sched.remove(tasks[shared]);
+        follow(&mut sched);
+        sched.wake(tasks[shared], shared);
+        follow(&mut sched);
+        assert_eq!(sched.task(tasks[shared]).cpu, shared as u32);
+        sched.remove(tasks[1]);
+        follow(&mut sched);
+        sched.remove(tasks[0]);
+        follow(&mut sched);
+        let entries = (0..).take_while(|_| {
+            let found = sched.tally().pulls > 0;
+            if !found {
+                let iterations = become_idle(&mut sched, tasks[0]);
+                assert!(iterations <= ITERATIONS_MAX, "{iterations}");
+            }
+            !found
+        });
+        let entries = entries.take(100).count();
+        assert!(entries <= CPUS_MAX / 16, "{shared}: {entries}");
+        assert!(sched.task(tasks[shared]).cpu < 2, "{shared}");
+    }
+}
