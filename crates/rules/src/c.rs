@@ -7,7 +7,7 @@
 use crate::balance::Load;
 use crate::run_queue::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, PickCtx};
 use crate::select_cpu::{CpuWords, IdleScanCtx, Place};
-use crate::share::Pace;
+use crate::share::Aging;
 
 pub(crate) const NEXT_SAME: u32 = 0;
 
@@ -79,9 +79,10 @@ unsafe extern "C" {
         clock: u64,
     ) -> u64;
 
-    pub(crate) fn rules_reset_pace(pace: *mut Pace);
-    pub(crate) fn rules_keep_pace(pace: *mut Pace, clock: u64, now_ns: u64);
-    pub(crate) fn rules_at_pace(pace: *const Pace, clock: u64, vtime: u64) -> u64;
+    pub(crate) fn rules_reset_aging(aging: *mut Aging);
+    pub(crate) fn rules_follow_periods(aging: *mut Aging, clock: u64, now_ns: u64);
+    pub(crate) fn rules_has_overdue(aging: *const Aging, clock: u64) -> bool;
+    pub(crate) fn rules_behind_overdue(aging: *const Aging, clock: u64, vtime: u64) -> u64;
 
     pub(crate) fn rules_begins_balance(now_ns: u64, balance_at_ns: *mut u64) -> bool;
     pub(crate) fn rules_end_balance(
@@ -139,7 +140,7 @@ mod tests {
     use crate::select_cpu::{CPUS_MAX, LLCS_MAX};
     use crate::{latency, levels, share};
 
-    const NUMBERS: [usize; 49] = [
+    const NUMBERS: [usize; 50] = [
         CPUS_MAX,
         LLCS_MAX,
         MM_QUEUES_PER_LLC,
@@ -184,8 +185,9 @@ mod tests {
         offset_of!(PickCtx, cpu),
         size_of::<HeadSkip>(),
         offset_of!(HeadSkip, min_vtime),
-        size_of::<Pace>(),
-        offset_of!(Pace, at_ns),
+        size_of::<Aging>(),
+        offset_of!(Aging, began_ns),
+        share::OVERDUE_NS as usize,
         size_of::<Load>(),
         offset_of!(Load, cpus),
         0,

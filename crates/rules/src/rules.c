@@ -147,19 +147,24 @@ __u64 rules_max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 	return max_lag(max_lag_ns, slice_ns, weight);
 }
 
-void rules_reset_pace(struct pace *pace)
+void rules_reset_aging(struct aging *aging)
 {
-	reset_pace(pace);
+	reset_aging(aging);
 }
 
-void rules_keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
+void rules_follow_periods(struct aging *aging, __u64 clock, __u64 now_ns)
 {
-	keep_pace(pace, clock, now_ns);
+	follow_periods(aging, clock, now_ns);
 }
 
-__u64 rules_at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
+_Bool rules_has_overdue(const struct aging *aging, __u64 clock)
 {
-	return at_pace(pace, clock, vtime);
+	return has_overdue(aging, clock);
+}
+
+__u64 rules_behind_overdue(const struct aging *aging, __u64 clock, __u64 vtime)
+{
+	return behind_overdue(aging, clock, vtime);
 }
 
 __u64 rules_average_of(const struct mm_queue *mm_queues, __u64 clock)
@@ -312,8 +317,9 @@ const __u64 rules_numbers[] = {
 	offsetof(struct pick_ctx, cpu),
 	sizeof(struct head_skip),
 	offsetof(struct head_skip, min_vtime),
-	sizeof(struct pace),
-	offsetof(struct pace, at_ns),
+	sizeof(struct aging),
+	offsetof(struct aging, began_ns),
+	OVERDUE_NS,
 	sizeof(struct load),
 	offsetof(struct load, cpus),
 	0,

@@ -449,8 +449,8 @@ impl HostSched {
         unsafe { host_set_bypassed(self.host.as_ptr(), is_bypassed) }
     }
 
-    /// Lets another CPU advance an LLC's clock by `race_ns` between load and swap, the next `races`
-    /// times. Returns the number of earlier races that have not taken place.
+    /// Lets another CPU advance the clock of LLC 0 by `race_ns` between load and swap, the next
+    /// `races` times. Returns the number of earlier races that have not taken place.
     pub fn race(&mut self, races: u32, race_ns: u64) -> u32 {
         // SAFETY: as above.
         unsafe { host_race(self.host.as_ptr(), races, race_ns) }

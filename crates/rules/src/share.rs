@@ -9,6 +9,9 @@ pub const WEIGHT_NORMAL: u64 = 100;
 /// Limit of the average burst below which a thread may be urgent.
 pub const SHORT_BURST_NS: u64 = 1_000_000;
 
+/// Length of a period of [`Aging`]: a waiter is overdue after one to two.
+pub const OVERDUE_NS: u64 = 1_000_000_000;
+
 /// Applies the weight of one cgroup, in per cent.
 pub fn within_group(percent: u32, weight: u32) -> u32 {
     c::rules_within_group(percent, weight)
@@ -69,27 +72,43 @@ pub fn is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
     c::rules_is_overdue(served_ns, now_ns, max_lag_ns)
 }
 
-/// `struct pace`: lower limit of the advance of virtual time on a CPU.
+/// `struct aging`: starvation rule of a CPU.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pace {
-    pub(crate) least: u64,
-    pub(crate) at_ns: u64,
+pub struct Aging {
+    highest: u64,
+    recent: u64,
+    overdue: u64,
+    pub(crate) began_ns: u64,
 }
 
-impl Pace {
-    /// Returns the virtual time, raised to the limit of a CPU with this clock.
-    pub fn paced(&mut self, vtime: u64, clock: u64, now_ns: u64) -> u64 {
+impl Aging {
+    /// Begins a new period if it is time.
+    pub fn follow_periods(&mut self, clock: u64, now_ns: u64) {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
-        unsafe {
-            c::rules_keep_pace(self, clock, now_ns);
-            c::rules_at_pace(self, clock, vtime)
-        }
+        unsafe { c::rules_follow_periods(self, clock, now_ns) };
     }
 
-    /// Restarts the limit, as no thread waits for the CPU.
+    /// Records the virtual time of a waiter.
+    pub fn note_waiter(&mut self, vtime: u64) {
+        self.highest = later(self.highest, vtime);
+    }
+
+    /// Returns whether a thread may wait that is overdue.
+    pub fn has_overdue(&self, clock: u64) -> bool {
+        // SAFETY: the layout is that of the header; the value is only read.
+        unsafe { c::rules_has_overdue(self, clock) }
+    }
+
+    /// Places a virtual time behind the overdue threads, if there may be any.
+    pub fn behind_overdue(&self, clock: u64, vtime: u64) -> u64 {
+        // SAFETY: the layout is that of the header; the value is only read.
+        unsafe { c::rules_behind_overdue(self, clock, vtime) }
+    }
+
+    /// Forgets all waiters, as no thread waits for the CPU.
     pub fn reset(&mut self) {
-        // SAFETY: as above.
-        unsafe { c::rules_reset_pace(self) };
+        // SAFETY: as for `follow_periods`.
+        unsafe { c::rules_reset_aging(self) };
     }
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use usher_rules::run_queue::{HeadSkip, Limits, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter};
-use usher_rules::share::Pace;
 
 const MS: u64 = 1_000_000;
 
@@ -105,19 +104,6 @@ proptest! {
                 prop_assert!(is_of_one || !llc_rq.is_seated(at, version));
             }
         }
-    }
-}
-
-/// The clocks of CPUs that enqueue threads alternate by 1 ms. After 3 s the pace permits 94 ms,
-/// which is less than the largest lag.
-#[test]
-fn pace_ignores_clock_skew_between_cpus() {
-    let mut pace = Pace::default();
-    let begun = 1_000 * MS;
-    assert_eq!(pace.paced(0, 0, begun), 0);
-    for step in 1..6000 {
-        let behind = if step % 2 == 0 { 0 } else { MS };
-        assert_eq!(pace.paced(0, 0, begun + step * MS / 2 - behind), 0);
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shares of the CPU as virtual time.
 
-use usher_rules::share;
+use usher_rules::share::{self, Aging, OVERDUE_NS};
 
 const MS: u64 = 1_000_000;
 
@@ -63,4 +63,50 @@ fn cgroup_weights_multiply_the_thread_weight() {
 fn urgent_threads_yield_after_the_largest_lag() {
     let late = |now| share::is_overdue(10 * MS, now, 24 * MS);
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
+}
+
+/// Virtual times in milliseconds by which a thread is placed at 0 and behind the overdue ones.
+fn placed(aging: &Aging, clock: u64) -> [u64; 2] {
+    [0, 500].map(|vtime| aging.behind_overdue(clock * MS, vtime * MS) / MS)
+}
+
+#[test]
+fn waiter_is_overdue_after_one_to_two_periods() {
+    let mut aging = Aging::default();
+    let begun = 9_000 * MS;
+    aging.follow_periods(100 * MS, begun);
+    aging.note_waiter(200 * MS);
+    aging.note_waiter(150 * MS);
+    aging.follow_periods(100 * MS, begun + OVERDUE_NS - 1);
+    aging.follow_periods(101 * MS, begun + OVERDUE_NS);
+    assert_eq!(placed(&aging, 101), [0, 500], "within the first period");
+    // Waiters of the second period are not overdue at its end.
+    aging.note_waiter(300 * MS);
+    aging.follow_periods(101 * MS, begun + 2 * OVERDUE_NS - 1);
+    assert_eq!(placed(&aging, 101), [0, 500]);
+    aging.follow_periods(101 * MS, begun + 2 * OVERDUE_NS);
+    assert!(aging.has_overdue(200 * MS));
+    assert_eq!(placed(&aging, 200), [200, 500]);
+    // The clock has passed all waiters of the first period.
+    assert!(!aging.has_overdue(201 * MS));
+    assert_eq!(placed(&aging, 201), [0, 500]);
+    // Without a call for two periods, all waiters are overdue.
+    aging.follow_periods(201 * MS, begun + 4 * OVERDUE_NS);
+    assert_eq!(placed(&aging, 201), [300, 500]);
+    aging.reset();
+    assert_eq!(placed(&aging, 201), [0, 500]);
+    aging.follow_periods(400 * MS, begun + 5 * OVERDUE_NS);
+    assert_eq!(placed(&aging, 400), [0, 500], "waiters before the reset");
+}
+
+/// The times of CPUs that enqueue threads differ.
+#[test]
+fn earlier_time_of_another_cpu_begins_no_period() {
+    let mut aging = Aging::default();
+    let begun = 9_000 * MS;
+    aging.follow_periods(100 * MS, begun);
+    aging.note_waiter(200 * MS);
+    let before = aging;
+    aging.follow_periods(100 * MS, begun - 3 * OVERDUE_NS);
+    assert_eq!(aging, before);
 }

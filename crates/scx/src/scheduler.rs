@@ -30,6 +30,10 @@ static MINIMAL: &Aligned<[u8]> =
 const HOTPLUG_SEQ: Range<usize> = 0..8;
 /// Offset of `flags`.
 const FLAGS: Range<usize> = 8..16;
+/// Offset of `timeout_ms`.
+const TIMEOUT: Range<usize> = 16..20;
+/// The kernel's maximum, for the orders that do not bound waits.
+const LONGEST_TIMEOUT_MS: u32 = 30_000;
 /// Offset of `stopping`, a callback only for levels.
 const STOPPING: Range<usize> = 24..32;
 const SETTINGS_BYTES: usize = 40;
@@ -89,6 +93,11 @@ impl Scheduler {
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         if !settings.o1 {
             change(&mut open, "usher", STOPPING, |callback| callback.fill(0))?;
+        }
+        if settings.is_fixed() {
+            change(&mut open, "usher", TIMEOUT, |timeout| {
+                timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
+            })?;
         }
         let object = object::load(open, "loading the scheduler")?;
         let mut scheduler = Self::of(object, &tables)?;
@@ -246,6 +255,7 @@ mod tests {
         let ops = fields("sched_ext_ops");
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
         assert_eq!(ops.place("flags"), FLAGS);
+        assert_eq!(ops.place("timeout_ms"), TIMEOUT);
         assert_eq!(ops.place("stopping"), STOPPING);
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);

@@ -2,8 +2,8 @@
 /*
  * Shares of the CPU, as virtual time
  *
- * Virtual time (vtime) is CPU time over weight. This file holds its limits after sleep, after long
- * waits and beside heavy threads, and the condition under which a thread is urgent.
+ * Virtual time (vtime) is CPU time over weight. This file holds its limits after sleep and after
+ * long waits, and the condition under which a thread is urgent.
  */
 #ifndef USHER_RULES_SHARE_H
 #define USHER_RULES_SHARE_H
@@ -84,43 +84,61 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 }
 
 /*
- * While threads wait for a CPU, its virtual time advances at least at 1/32 of real time. Beside
- * heavy threads it would almost stand still. A thread with a positive lag would then wait until the
- * kernel's watchdog reports a stall.
+ * Starvation rule
+ *
+ * Virtual time alone bounds no wait in real time: beside heavy threads the clock of a CPU almost
+ * stands still, and it is slow beside many threads. Each CPU records the highest vtime of its
+ * waiters, in periods. While a waiter of an earlier period may still wait, it is overdue: threads
+ * that begin to wait and threads that could continue are placed behind it, and no turn lasts.
  */
-#define SLOWDOWN_MAX 32
+#define OVERDUE_NS 1000000000ULL
 
-struct pace {
-	/* Lower limit of the CPU's clock: where it would be had it never been slower. */
-	__u64 least;
-	/* Time at which `least` was computed; 0: no thread has waited since. */
-	__u64 at_ns;
+struct aging {
+	/* Highest vtime of the waiters since the first one. */
+	__u64 highest;
+	/* Same, at the start of the current period, and at the start of the period before. */
+	__u64 recent;
+	__u64 overdue;
+	/* Start of the current period; 0: no thread has waited since the reset. */
+	__u64 began_ns;
 };
 
-/* Restarts the limit, as no thread waits for the CPU. */
-static inline void reset_pace(struct pace *pace)
+/* Forgets all waiters, as no thread waits for the CPU. */
+static inline void reset_aging(struct aging *aging)
 {
-	pace->at_ns = 0;
+	aging->began_ns = 0;
 }
 
-/* Advances the limit. Called on each enqueue, and before the running thread may continue. */
-static inline void keep_pace(struct pace *pace, __u64 clock, __u64 now_ns)
+/* Begins a new period if it is time. A waiter is overdue after one to two periods. */
+static inline void follow_periods(struct aging *aging, __u64 clock,
+				  __u64 now_ns)
 {
-	__u64 then_ns = pace->at_ns;
-	__u64 passed_ns = since(then_ns, now_ns);
-	__u64 least = pace->least + passed_ns / SLOWDOWN_MAX;
+	__u64 passed_ns = since(aging->began_ns, now_ns);
 
-	pace->least = then_ns && is_before(clock, least) ? least : clock;
-	pace->at_ns = then_ns + passed_ns;
+	if (!aging->began_ns) {
+		aging->highest = aging->recent = clock;
+		aging->overdue = clock - 1;
+	} else if (passed_ns >= OVERDUE_NS) {
+		aging->overdue = passed_ns < 2 * OVERDUE_NS ? aging->recent
+							    : aging->highest;
+		aging->recent = aging->highest;
+	} else {
+		return;
+	}
+	aging->began_ns = now_ns;
 }
 
-/* Raises a vtime that is further behind the limit than the lightest thread ever gets ahead. */
-static inline __u64 at_pace(const struct pace *pace, __u64 clock, __u64 vtime)
+/* Returns whether a thread may wait that is overdue. All waiters are at the clock or ahead. */
+static inline _Bool has_overdue(const struct aging *aging, __u64 clock)
 {
-	__u64 least = pace->least - MAX_WEIGHTED_LAG_NS;
+	return aging->began_ns && !is_before(aging->overdue, clock);
+}
 
-	return is_before(clock, pace->least) && is_before(vtime, least) ? least
-									: vtime;
+/* Places a vtime behind the overdue threads, if there may be any. */
+static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
+				   __u64 vtime)
+{
+	return has_overdue(aging, clock) ? later(vtime, aging->overdue) : vtime;
 }
 
 /* CPU time that delays no other thread is not charged: caps the vtime at the clock. */

@@ -31,11 +31,18 @@
  *
  * 5. Bound
  * --------
- * While a thread waits, any other thread runs at most until it is `max_lag_ns` ahead of it and its
- * last slice is over. With n threads of equal weight on a CPU, the wait in virtual time is at most
+ * In virtual time: while a thread waits, any other thread runs at most until it is `max_lag_ns` ahead
+ * of it and its last slice is over. With n threads of equal weight on a CPU, the wait is at most
  * (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns / slice + 2 times the (n - 1) slices of strict
  * rotation. In time the wait is up to twice that bound, because the other threads may first be as
  * far behind as they later get ahead.
+ *
+ * In real time, for any weights: at most two periods of OVERDUE_NS (share.h) and one slice of each
+ * other thread that may run on the CPU. A waiter is overdue after two periods at the latest. From
+ * then on, each other thread is placed behind it after its slice, and no turn lasts. With the
+ * default slice, 1,000 threads on a CPU wait for up to 2 s + 3 s. That is the limit of the kernel's
+ * watchdog (timeout_ms in sched.bpf.c). Urgent threads come first, but beside an overdue thread for
+ * one slice only, and then another thread is next. They double the part of the other threads at most.
  *
  * 6. Known limits
  * ---------------

@@ -47,7 +47,10 @@ struct instance {
 	struct cpu_set resched;
 	/* Iterations of loops since the last reset. */
 	__u64 iterations;
-	/* Simulated races: another CPU advances the clock before the next swaps, by so much each. */
+	/*
+	 * Simulated races: another CPU advances the clock of LLC 0 before the next swaps, by so much
+	 * each.
+	 */
 	__u64 race_ns;
 	__u32 races;
 	/* Number of the next claims of an idle CPU that another thread wins. */

@@ -61,7 +61,7 @@ static void host_count_iteration(void)
 
 static void host_before_swap(__u64 *clock)
 {
-	if (!instance->races)
+	if (!instance->races || clock != &g_llc_rqs[0].clock)
 		return;
 	instance->races--;
 	*clock += instance->race_ns;

@@ -133,8 +133,8 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 		return;
 	ran = virtual_ns(uncharged(prev, thread), weight_of(prev, thread));
 	ctx->has_prev = 1;
-	ctx->prev_vtime = paced(state_of(ctx->cpu), llc_rq_of(thread->llc),
-				thread->vtime + ran, ctx->now_ns);
+	ctx->prev_vtime = aged(state_of(ctx->cpu), llc_rq_of(thread->llc),
+			       thread->vtime + ran, ctx->now_ns);
 }
 
 /*
@@ -225,7 +225,8 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 	else if (prev && !prev_is_borrower)
 		add_prev(&ctx, prev);
 	ctx.turn.began_ns = state->turn_began_ns;
-	ctx.turn.turn_ns = settings->turn_ns;
+	if (!has_overdue(&state->aging, clock_of(state, llc_rq)))
+		ctx.turn.turn_ns = settings->turn_ns;
 	ctx.turn.max_lag_ns = settings->max_lag_ns;
 	ctx.own = settings->aggregate
 			  ? mm_queue_of(llc_rq->mm_queues, state->turn_key)

@@ -44,8 +44,8 @@ __noinline int dump_cpu(__u32 cpu)
 
 	DUMP_LINE("CPU %llu: busy %llu, idle %llu, urgent %llu", cpu,
 		  is_busy(cpu), state->idle, state->urgent);
-	DUMP_LINE("  clock %llu, at least %llu at %llu ns", state->clock,
-		  state->pace.least, state->pace.at_ns);
+	DUMP_LINE("  clock %llu, overdue up to %llu since %llu ns",
+		  state->clock, state->aging.overdue, state->aging.began_ns);
 	DUMP_LINE("  others served at %llu ns, skips heads of queues 0x%llx",
 		  state->served_ns, state->head_skip.queues);
 	DUMP_LINE("  turn of key %llx from 0x%llx since %llu ns",

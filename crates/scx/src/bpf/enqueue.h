@@ -204,14 +204,12 @@ ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u64 flags)
 {
 	struct cpu_state *state = state_of(cpu);
-	struct place *here = place_of(cpu);
 
 	if (flags & ENQ_WAKEUP && reclaim_cpu(p, thread, cpu)) {
 		insert(p, DSQ_LOCAL, settings->slice_ns, flags | ENQ_PREEMPT);
 		return;
 	}
-	join_queue(p, thread, cpu, llc_to_wait_in(p, thread, cpu, here->llc),
-		   settings, flags);
+	join_queue(p, thread, cpu_to_wait_for(p, thread, cpu), settings, flags);
 	if (flags & ENQ_WAKEUP && thread->urgent && is_busy(cpu) &&
 	    !state->urgent && is_preferred(thread->seat, cpu)) {
 		COUNT(preempted);

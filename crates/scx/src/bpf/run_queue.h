@@ -138,44 +138,43 @@ static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 			 thread->seat_version, thread->pinned_cpu);
 }
 
-/* Returns the LLC of the nearest preferred CPU. */
-__noinline int preferred_llc(__u32 cpu)
+/* Returns the nearest preferred CPU. */
+__noinline int preferred_cpu(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
-	struct place *here = place_of(cpu);
 	__s32 at;
 
 	at = nearest_of(&scan->preferred_cpus, &scan->preferred_cpus, cpu,
-			here);
-	return at < 0 ? here->llc : place_of(at)->llc;
+			place_of(cpu));
+	return at < 0 ? (__s32)cpu : at;
 }
 
 /*
- * Returns the LLC in which the thread is about to wait. A thread with migration disabled waits in
- * the LLC of its CPU, without a seat.
+ * Returns the CPU for which the thread is about to wait, in the queues of that CPU's LLC. A thread
+ * with migration disabled waits for its CPU, without a seat.
  */
-ALWAYS __u32 llc_to_wait_in(struct task_struct *p, struct thread *thread,
-			    __u32 cpu, __u32 llc)
+ALWAYS __u32 cpu_to_wait_for(struct task_struct *p, struct thread *thread,
+			     __u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
 
 	if (p->nr_cpus_allowed > 1 && !is_movable(p)) {
 		thread->seat = 0;
-		return llc;
+		return cpu;
 	}
 	if (!seats_version() || !fill_scan_ctx(scan, p, thread, cpu))
-		return llc;
-	return preferred_llc(cpu);
+		return cpu;
+	return preferred_cpu(cpu);
 }
 
-/* Returns a vtime, raised to the pace limit of the CPU. */
-static inline __u64 paced(struct cpu_state *state, const struct llc_rq *llc_rq,
-			  __u64 vtime, __u64 now)
+/* Returns a vtime, placed behind the threads that are overdue on the CPU. */
+static inline __u64 aged(struct cpu_state *state, const struct llc_rq *llc_rq,
+			 __u64 vtime, __u64 now)
 {
 	__u64 clock = clock_of(state, llc_rq);
 
-	keep_pace(&state->pace, clock, now);
-	return at_pace(&state->pace, clock, vtime);
+	follow_periods(&state->aging, clock, now);
+	return behind_overdue(&state->aging, clock, vtime);
 }
 
 /* Returns the clock of the most advanced preferred CPU in the LLC of `cpu`. */
@@ -251,12 +250,13 @@ __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 	return 0;
 }
 
+/* Lets a thread wait for a CPU, in the queues of its LLC. */
 ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
-		       __u32 llc, const struct settings *settings, __u64 flags)
+		       const struct settings *settings, __u64 flags)
 {
+	__u32 llc = place_of(cpu)->llc;
 	struct llc_rq *llc_rq = llc_rq_of(llc);
 	struct cpu_state *state = state_of(cpu);
-	_Bool is_near = place_of(cpu)->llc == llc;
 	__u32 pinned_cpu = is_movable(p) ? 0 : cpu + 1;
 	__u32 at = URGENT;
 	__u64 clock = 0;
@@ -279,19 +279,16 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		__u64 key = queue_key_of(thread, mm_id(p, thread), settings);
 		__u64 now = now_ns();
 
-		/* In another LLC, the pace of this CPU does not apply. */
-		if (is_near)
-			thread->vtime =
-				paced(state, llc_rq, thread->vtime, now);
 		place_in_llc(llc, thread, clock,
 			     max_lag(settings->max_lag_ns, settings->slice_ns,
 				     weight_of(p, thread)));
+		thread->vtime = aged(state, llc_rq, thread->vtime, now);
+		advance(&state->aging.highest, thread->vtime);
 		COUNT(queued);
 		at = mm_queue_of(llc_rq->mm_queues, key) % MM_QUEUES_PER_LLC;
 		join_mm_queue(&llc_rq->mm_queues[at], key, thread->seat,
 			      thread->seat_version, thread->vtime);
-		if (is_near)
-			lower_min(&state->head_skip, at, thread->vtime);
+		lower_min(&state->head_skip, at, thread->vtime);
 		__sync_fetch_and_add(&llc_rq->waiting, 1);
 	}
 	thread->queue = queue_at(llc, at);
@@ -368,10 +365,17 @@ static inline _Bool take_urgent_alone(struct llc_rq *llc_rq, __u32 llc,
 	return take(queue_at(llc, URGENT));
 }
 
-/*
- * Takes an urgent thread. Exception: after max_lag_ns in which only urgent threads ran, one other
- * thread is next.
- */
+/* Returns the longest time in which only urgent threads run although other threads wait. */
+static inline __u64 urgent_time(const struct llc_rq *llc_rq,
+				const struct cpu_state *state,
+				const struct settings *settings)
+{
+	return has_overdue(&state->aging, clock_of(state, llc_rq))
+		       ? settings->slice_ns
+		       : settings->max_lag_ns;
+}
+
+/* Takes an urgent thread. Exception: after urgent_time(), one other thread is next. */
 static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 				struct cpu_state *state, struct pick_ctx *ctx,
 				const struct settings *settings)
@@ -380,7 +384,8 @@ static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 		return take_urgent_alone(llc_rq, llc, state);
 	if (!state->served_ns)
 		state->served_ns = ctx->now_ns;
-	if (is_overdue(state->served_ns, ctx->now_ns, settings->max_lag_ns)) {
+	if (is_overdue(state->served_ns, ctx->now_ns,
+		       urgent_time(llc_rq, state, settings))) {
 		__u32 excluded = ctx->excluded;
 
 		ctx->own = MM_QUEUES_PER_LLC;

@@ -38,7 +38,7 @@ struct cpu_state {
 	 * behind if no thread waits.
 	 */
 	__u64 clock;
-	struct pace pace;
+	struct aging aging;
 	/* For the queues of the LLC. */
 	struct head_skip head_skip;
 	/* Key of the running thread, in the order of Linux 2.6. */
@@ -174,23 +174,28 @@ static inline struct llc_rq *llc_rq_of(__u32 llc)
 #define CLOCK_ATTEMPTS 4
 
 /*
- * Advances the clock to a vtime, unless it is there already. A plain store could undo the advance
+ * Advances a clock to a vtime, unless it is there already. A plain store could undo the advance
  * of another CPU. If each attempt fails, other CPUs have advanced the clock as often, and it may
  * stay behind this vtime until the next call.
  */
-static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
+static inline void advance(__u64 *clock, __u64 vtime)
 {
 	int attempt;
 
 	for (attempt = 0; attempt < CLOCK_ATTEMPTS; attempt++) {
-		__u64 clock = *(volatile __u64 *)&llc_rq->clock;
+		__u64 before = *(volatile __u64 *)clock;
 
-		if (!is_before(clock, vtime))
+		if (!is_before(before, vtime))
 			return;
-		before_swap(&llc_rq->clock);
-		if (__sync_bool_compare_and_swap(&llc_rq->clock, clock, vtime))
+		before_swap(clock);
+		if (__sync_bool_compare_and_swap(clock, before, vtime))
 			return;
 	}
+}
+
+static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
+{
+	advance(&llc_rq->clock, vtime);
 }
 
 /* Advances the CPU's clock to that of the LLC, as no thread waits for this CPU. */
@@ -198,7 +203,7 @@ static inline void catch_up(struct cpu_state *state,
 			    const struct llc_rq *llc_rq)
 {
 	state->clock = later(state->clock, llc_rq->clock);
-	reset_pace(&state->pace);
+	reset_aging(&state->aging);
 }
 
 static inline __u64 clock_of(const struct cpu_state *state,
