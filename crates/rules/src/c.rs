@@ -110,6 +110,8 @@ unsafe extern "C" {
     pub(crate) safe fn rules_clamp_to_clock(vtime: u64, clock: u64) -> u64;
     pub(crate) safe fn rules_max_lag(max_lag_ns: u64, slice_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_slot_of(value: u64) -> u32;
+    pub(crate) safe fn rules_is_young(ran_ns: u64) -> bool;
+    pub(crate) safe fn rules_family_charge(family_vtime: u64, clock: u64, ran: u64) -> u64;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
 
     pub(crate) safe fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;

@@ -147,6 +147,16 @@ __u64 rules_max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 	return max_lag(max_lag_ns, slice_ns, weight);
 }
 
+_Bool rules_is_young(__u64 ran_ns)
+{
+	return is_young(ran_ns);
+}
+
+__u64 rules_family_charge(__u64 family_vtime, __u64 clock, __u64 ran)
+{
+	return family_charge(family_vtime, clock, ran);
+}
+
 void rules_reset_aging(struct aging *aging)
 {
 	reset_aging(aging);

@@ -67,6 +67,16 @@ pub fn burst_after(average_ns: u64, burst_ns: u64) -> u64 {
     c::rules_burst_after(average_ns, burst_ns)
 }
 
+/// Returns whether a thread with this CPU time since its creation is young.
+pub fn is_young(ran_ns: u64) -> bool {
+    c::rules_is_young(ran_ns)
+}
+
+/// Returns the virtual time that is added to that of a family of young threads.
+pub fn family_charge(family_vtime: u64, clock: u64, ran: u64) -> u64 {
+    c::rules_family_charge(family_vtime, clock, ran)
+}
+
 /// Returns whether a CPU has served only urgent threads for too long.
 pub fn is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
     c::rules_is_overdue(served_ns, now_ns, max_lag_ns)

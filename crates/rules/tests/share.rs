@@ -110,3 +110,15 @@ fn earlier_time_of_another_cpu_begins_no_period() {
     aging.follow_periods(100 * MS, begun - 3 * OVERDUE_NS);
     assert_eq!(aging, before);
 }
+
+#[test]
+fn family_of_young_threads_is_charged_up_to_a_lag() {
+    assert!(share::is_young(0) && share::is_young(24 * MS - 1) && !share::is_young(24 * MS));
+    let charge = |vtime, ran| share::family_charge(vtime * MS, 1_000 * MS, ran * MS) / MS;
+    assert_eq!(
+        [charge(900, 3), charge(1_199, 3), charge(1_200, 3)],
+        [3, 3, 0]
+    );
+    // A slice of the lowest weight.
+    assert_eq!([charge(900, 99), charge(900, 300)], [99, 100]);
+}

@@ -61,8 +61,15 @@ fn idle_core_pulls_a_thread_that_shares_a_core() {
             let all: Vec<usize> = rig.all().collect();
             let pair = crowded(&mut rig, sharing, &all);
             assert_eq!(on_core(&rig, sharing), 2, "{shape:?}");
+            let beside = rig.running[empty].unwrap_or_default();
             empty_core(&mut rig, empty);
-            // A thread of another core would be pulled after some searches.
+            // A search examines 16 CPUs of the LLC and 16 others, and the next one goes on.
+            for _ in 0..cpus / 16 {
+                if on_core(&rig, sharing) == 2 {
+                    rig.wake(beside);
+                    rig.stop(beside);
+                }
+            }
             let on = pair.map(|thread| rig.state(thread));
             assert_eq!(
                 on_core(&rig, sharing),

@@ -322,7 +322,7 @@ pub(crate) const QUEUES_PER_LLC: u32 = 64;
 pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 10 * 8 + 6 * 4 + 8 * 8;
+    pub(crate) const BYTES: usize = 12 * 8 + 6 * 4 + 8 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

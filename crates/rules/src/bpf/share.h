@@ -141,6 +141,36 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
 	return has_overdue(aging, clock) ? later(vtime, aging->overdue) : vtime;
 }
 
+/*
+ * Fork storms
+ *
+ * Each new thread is served early, and ends before its vtime counts. A program that forks without
+ * end would thus take the CPUs from threads that compute. The young threads of one family therefore
+ * share a vtime in each LLC, beside their own, as if they were one thread. The family of a thread
+ * is that of its parent if the parent is young, and the parent's process otherwise. A program that
+ * is started from a shell is not delayed by the young threads of a build. The CPU time of threads
+ * that live for longer no longer counts in the shared vtime.
+ */
+#define YOUNG_NS 24000000ULL
+/* Number of families that are told apart; others share a vtime. */
+#define FAMILIES 128
+/* Upper limit of the lag of a family, which delays its next threads. */
+#define FAMILY_LAG_MAX_NS 200000000ULL
+
+/* Returns whether a thread with this CPU time since its creation is young. */
+static inline _Bool is_young(__u64 ran_ns)
+{
+	return ran_ns < YOUNG_NS;
+}
+
+/* Returns the vtime that is added to that of a family. */
+static inline __u64 family_charge(__u64 family_vtime, __u64 clock, __u64 ran)
+{
+	if (!is_before(family_vtime, clock + FAMILY_LAG_MAX_NS))
+		return 0;
+	return ran < MAX_WEIGHTED_LAG_NS ? ran : MAX_WEIGHTED_LAG_NS;
+}
+
 /* CPU time that delays no other thread is not charged: caps the vtime at the clock. */
 static inline __u64 clamp_to_clock(__u64 vtime, __u64 clock)
 {

@@ -255,6 +255,9 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	p->is_used = 1;
 	p->thread_info.cpu = task->cpu;
 	p->flags = task->is_kernel ? PF_KTHREAD : 0;
+	/* Tasks of one address space are a process; a kernel thread is one of its own. */
+	p->tgid = task->mm ? (int)(task->mm * 0x9e3779b97f4a7c15ULL >> 40)
+			   : -(int)p->id;
 	p->static_prio = 120;
 	p->migration_disabled = task->migration_disabled;
 	p->mm = (struct mm_struct *)(uintptr_t)task->mm;

@@ -52,6 +52,7 @@ struct dsq {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
+	int tgid;
 	int static_prio;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;

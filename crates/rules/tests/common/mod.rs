@@ -36,6 +36,8 @@ pub struct Program {
     /// CPU time before; 0: it is new.
     pub ran_ns: u64,
     pub cgroup: u64,
+    /// The thread that forks it.
+    pub parent: Option<usize>,
 }
 
 impl Program {
@@ -50,6 +52,7 @@ impl Program {
             bursts: u32::MAX,
             ran_ns: 1,
             cgroup: 0,
+            parent: None,
         }
     }
 }
@@ -137,7 +140,10 @@ impl Machine {
 
     /// Starts a thread on the first CPU that it may run on.
     pub fn start(&mut self, program: Program) -> usize {
+        let parent = program.parent.map(|parent| self.threads[parent].task);
         let task = self.sched.new_task(&Task {
+            is_forked: parent.is_some().into(),
+            parent: parent.map_or(0, |parent| parent.index() as u32),
             mm: program.mm,
             weight: program.weight,
             cpu: program.cpus.trailing_zeros(),

@@ -63,10 +63,8 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		return;
 	}
 	leave_queue(thread);
-	if (flags & ENQ_WAKEUP)
+	if (flags & ENQ_WAKEUP || !thread->counted_ns)
 		wake(p, thread, cpu, settings);
-	else if (!thread->counted_ns)
-		thread->urgent = 1;
 	if (!(flags & ENQ_WAKEUP) &&
 	    move_to_idle_cpu(p, thread, cpu, flags, settings))
 		return;
@@ -258,6 +256,16 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 		charge(p, thread);
 }
 
+/* Returns the family of a child of the current thread. */
+static inline __u32 family_of_child(const struct thread *parent)
+{
+	__u32 family = bpf_get_current_task_btf()->tgid;
+
+	/* The compiler would merge the loads from both pointers, which the verifier rejects. */
+	barrier_var(family);
+	return has_family(parent) ? parent->family : family;
+}
+
 /*
  * For existing threads, the kernel calls this from a thread that may migrate. If migration is
  * disabled here, this callback itself has disabled it.
@@ -278,6 +286,7 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 		return -12;
 	inherit(thread, parent);
 	if (parent) {
+		thread->family = family_of_child(parent);
 		thread->vtime = parent->vtime;
 		thread->llc = parent->llc;
 	}

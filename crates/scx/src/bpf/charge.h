@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Accounting of CPU time
+ * Accounting of CPU time, to threads and to families of young threads (share.h)
  *
  * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. The
  * kernel accumulates the CPU time. A `stopping` callback would cost each switch some three hundred
@@ -30,11 +30,91 @@ static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 	return ran;
 }
 
+/* Threads that existed before the scheduler have no family. */
+static inline _Bool has_family(const struct thread *thread)
+{
+	return thread->family && is_young(thread->counted_ns);
+}
+
+/* Returns the shared vtime of the thread's family, with a credit of one slice at most. */
+static inline __u64 *family_vtime_of(const struct thread *thread,
+				     struct llc_rq *llc_rq)
+{
+	__u64 *shared = &llc_rq->family_vtimes[thread->family % FAMILIES];
+
+	advance(shared, llc_rq->clock - g_settings.slice_ns);
+	return shared;
+}
+
+/*
+ * Charges the family of a young thread. A thread that is young no more takes its part back, as its
+ * own vtime bounds its share from then on. Not inlined, so that the verifier checks it once.
+ */
+__noinline int charge_family(struct thread *thread, __u64 ran)
+{
+	struct llc_rq *llc_rq;
+	__u64 *shared;
+	__u64 charged;
+
+	if (!thread)
+		return 0;
+	llc_rq = llc_rq_of(thread->llc);
+	shared = family_vtime_of(thread, llc_rq);
+	if (!is_young(thread->counted_ns)) {
+		__sync_fetch_and_sub(shared, thread->family_ns);
+		thread->family_ns = 0;
+		return 0;
+	}
+	charged = family_charge(*shared, llc_rq->clock, ran);
+	__sync_fetch_and_add(shared, charged);
+	thread->family_ns += charged;
+	return 0;
+}
+
+/*
+ * Returns the vtime of a thread in the competition with others: if it is young, at least that of
+ * its family. `clock` is the clock by which the thread is placed.
+ */
+__noinline __u64 vtime_in_family(struct thread *thread, __u64 clock)
+{
+	struct llc_rq *llc_rq;
+
+	if (!thread)
+		return 0;
+	llc_rq = llc_rq_of(thread->llc);
+	return later(thread->vtime,
+		     *family_vtime_of(thread, llc_rq) - llc_rq->clock + clock);
+}
+
+/* Lets a young thread wait until its family has its turn. */
+static inline void wait_for_family(struct thread *thread, __u64 clock)
+{
+	__u64 vtime = vtime_in_family(thread, clock);
+
+	thread->family_wait_ns = vtime - thread->vtime;
+	thread->vtime = vtime;
+}
+
+/* Removes the wait for the family from the thread's own vtime, with a credit of one slice at most. */
+static inline void leave_family_wait(struct thread *thread)
+{
+	__u64 least = llc_rq_of(thread->llc)->clock - g_settings.slice_ns;
+
+	thread->vtime = later(thread->vtime - thread->family_wait_ns,
+			      earlier(thread->vtime, least));
+	thread->family_wait_ns = 0;
+}
+
 ALWAYS void charge(struct task_struct *p, struct thread *thread)
 {
-	__u64 ran = note_run(p, thread);
+	_Bool young = has_family(thread);
+	__u64 ran = virtual_ns(note_run(p, thread), weight_of(p, thread));
 
-	thread->vtime += virtual_ns(ran, weight_of(p, thread));
+	if (young) {
+		leave_family_wait(thread);
+		charge_family(thread, ran);
+	}
+	thread->vtime += ran;
 }
 
 /* Publishes the lag for `usher sched explain`. */

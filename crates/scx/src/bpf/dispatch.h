@@ -127,14 +127,20 @@ static inline _Bool pick_in_own_llc(struct pick_ctx *ctx,
 static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
-	__u64 ran;
+	struct llc_rq *llc_rq;
+	__u64 vtime, ran;
 
 	if (!thread)
 		return;
 	ran = virtual_ns(uncharged(prev, thread), weight_of(prev, thread));
 	ctx->has_prev = 1;
-	ctx->prev_vtime = aged(state_of(ctx->cpu), llc_rq_of(thread->llc),
-			       thread->vtime + ran, ctx->now_ns);
+	llc_rq = llc_rq_of(thread->llc);
+	vtime = thread->vtime;
+	if (has_family(thread))
+		vtime = vtime_in_family(thread,
+					clock_of(state_of(ctx->cpu), llc_rq));
+	ctx->prev_vtime =
+		aged(state_of(ctx->cpu), llc_rq, vtime + ran, ctx->now_ns);
 }
 
 /*

@@ -49,8 +49,8 @@ static inline void clamp_sleeper_vtime(struct thread *thread,
 }
 
 /*
- * Limits the credit of a thread that slept and may have to wait, and decides whether it is urgent.
- * Its lag may be as large as that of a thread in a turn.
+ * Limits the credit of a thread that is new, or slept, and may have to wait. Decides whether it is
+ * urgent. Its lag may be as large as that of a thread in a turn.
  */
 static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 			const struct settings *settings)
@@ -63,6 +63,12 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 	clock = clock_for(p, thread, cpu, thread->llc, llc_rq);
 	thread->vtime = clamp_sleeper(thread->vtime, clock, settings->slice_ns);
 	note_lag(thread);
+	if (has_family(thread)) {
+		thread->urgent = is_urgent(thread->burst_average_ns,
+					   vtime_in_family(thread, clock),
+					   clock + ahead);
+		return;
+	}
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
 	/*

@@ -87,6 +87,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
 	int pid;
+	int tgid;
 	int static_prio;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;

@@ -45,6 +45,7 @@
 #ifndef USHER_SCX_RUN_QUEUE_H
 #define USHER_SCX_RUN_QUEUE_H
 
+#include "charge.h"
 #include "select_cpu.h"
 
 static inline __u64 queue_at(__u32 llc, __u32 at)
@@ -282,6 +283,8 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		place_in_llc(llc, thread, clock,
 			     max_lag(settings->max_lag_ns, settings->slice_ns,
 				     weight_of(p, thread)));
+		if (has_family(thread))
+			wait_for_family(thread, clock);
 		thread->vtime = aged(state, llc_rq, thread->vtime, now);
 		advance(&state->aging.highest, thread->vtime);
 		COUNT(queued);

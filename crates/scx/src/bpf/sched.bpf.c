@@ -32,8 +32,8 @@
  * ----------------------------------------
  * 1. `select_cpu`: charge the last run, clamp the credit for sleep, and claim an idle CPU or the
  *    CPU of a borrower.
- * 2. `enqueue`: if there is no such CPU, wait in the LLC. A thread with short bursts is urgent and
- *    waits in the urgent queue; other threads wait in the queue of their address space.
+ * 2. `enqueue`: if there is no such CPU, wait in the LLC. New threads and those with short bursts are
+ *    urgent and wait in the urgent queue; others wait in the queue of their address space.
  * 3. `dispatch`: a CPU without a runnable thread takes an urgent thread, then continues the turn or
  *    begins a new one, then takes threads of other LLCs.
  * 4. `running`: account for the departure from the queue and begin a turn.

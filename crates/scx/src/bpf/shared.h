@@ -138,7 +138,12 @@ struct thread {
 	__u64 mm;
 	/* CPU to which it is pinned, counted from 1, as of the last enqueue; 0: not pinned. */
 	__u32 pinned_cpu;
-	__u32 unused;
+	/* Process whose children share a vtime while they are young; 0: none. */
+	__u32 family;
+	/* Part of its family's vtime that comes from this thread, in the LLC `llc`. */
+	__u64 family_ns;
+	/* Part of `vtime` by which the thread waits for its family; removed when it has run. */
+	__u64 family_wait_ns;
 };
 
 struct tally {

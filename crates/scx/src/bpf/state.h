@@ -72,6 +72,8 @@ struct llc_rq {
 	/* Time of the next check of another LLC. */
 	__u64 balance_at_ns;
 	struct arrays arrays;
+	/* Shared vtimes of young threads, by family. */
+	__u64 family_vtimes[FAMILIES];
 } __attribute__((aligned(CACHE_LINE)));
 
 /* The elements of arrays that different CPUs write share no cache line. */
@@ -219,6 +221,7 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 	if (thread->llc == llc)
 		return;
 	thread->vtime += llc_rq_of(llc)->clock - llc_rq_of(thread->llc)->clock;
+	thread->family_ns = 0;
 	thread->llc = llc;
 }
 
