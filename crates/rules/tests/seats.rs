@@ -216,6 +216,32 @@ fn borrowers_share_cores_with_borrowers_only() {
     assert!(cpu_of(&rig, owner).is_some_and(|cpu| cpu >= 4));
 }
 
+/// At once, not when the next slice ends. An idle CPU beside a thread in its seat does not count.
+#[test]
+fn woken_borrower_takes_an_idle_cpu_beside_a_borrower() {
+    for (cores, owned) in [(3, vec![]), (4, vec![4]), (7, vec![4, 6, 8, 10])] {
+        let mut rig = Rig::new(Shape(1, 1, cores, 2));
+        rig.sched.set_seat(A, &set([0, 1]));
+        for &cpu in &owned {
+            rig.start(1, [cpu]);
+        }
+        let free = 2 * cores - 2 * owned.len();
+        let last = rig.shape.cpus() - 1;
+        for number in 0..free {
+            let thread = start(&mut rig, A, if number % 2 == 0 { 0 } else { last });
+            assert!(
+                cpu_of(&rig, thread).is_some(),
+                "{number} of {free} on {cores} cores"
+            );
+        }
+        assert_eq!(rig.tally().borrowed, free as u64 - 2);
+        start(&mut rig, A, 0);
+        for &cpu in &owned {
+            assert!(rig.is_idle(cpu + 1));
+        }
+    }
+}
+
 /// A waiting owner that may run on more CPUs preempts a borrower there.
 #[test]
 fn waiting_owner_reclaims_a_cpu_that_its_mask_gains() {
