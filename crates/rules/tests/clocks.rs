@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::rig::{Rig, Shape, State};
+use common::rig::{Rig, Shape, State, set};
 use common::{MS, SETTINGS};
+use usher_rules::sched::Task;
 
 /// Lets a thread compute and sleep, so that its bursts are long.
 fn make_computing(rig: &mut Rig, thread: usize) {
@@ -135,4 +136,143 @@ fn short_bursts_get_no_more_than_a_share() {
             "{others}: the thread gets its share"
         );
     }
+}
+
+/// Changes the mask of a thread that does not run.
+fn set_cpus(rig: &mut Rig, thread: usize, cpus: &[usize]) {
+    rig.threads[thread].cpus = set(cpus.iter().copied());
+    let cpus = rig.threads[thread].cpus;
+    rig.sched.set_cpus(rig.threads[thread].id, &cpus);
+    rig.settle();
+}
+
+/// CPU time of two threads of a CPU in 600 ms, which a third thread shares.
+fn check_share(rig: &mut Rig, pair: [usize; 2], what: &str) {
+    let before = pair.map(|thread| rig.ran_ns(thread));
+    rig.pass(600 * MS);
+    for (thread, before) in pair.into_iter().zip(before) {
+        let ran = rig.ran_ns(thread) - before;
+        assert!(ran > 120 * MS, "{what}: {ran}");
+    }
+}
+
+/// A thread that may run anywhere is served by the most advanced CPU, wherever it last ran.
+#[test]
+fn movable_sleeper_is_placed_by_the_clock_of_the_llc() {
+    for crowded in [0, 1] {
+        let other = 1 - crowded;
+        let mut rig = Rig::new(Shape(1, 1, 2, 1));
+        for mm in 0..16 {
+            rig.start(10 + mm, [crowded]);
+        }
+        let pair = [rig.start(1, [other]), rig.start(2, [other])];
+        let sleeper = rig.add(50, [crowded]);
+        make_computing(&mut rig, sleeper);
+        rig.pass(6_000 * MS);
+        rig.wake(sleeper);
+        while rig.state(sleeper) == State::Waiting {
+            rig.pass(MS);
+        }
+        rig.stop(sleeper);
+        set_cpus(&mut rig, sleeper, &[0, 1]);
+        rig.wake(sleeper);
+        check_share(&mut rig, pair, "movable");
+    }
+}
+
+/// A waiting thread whose mask changes to a CPU that is far ahead gets the credit of one slice.
+#[test]
+fn waiter_takes_no_credit_to_another_cpu() {
+    for is_short in [false, true] {
+        let mut rig = Rig::new(Shape(1, 1, 3, 1));
+        for mm in 0..16 {
+            rig.start(10 + mm, [1]);
+        }
+        let pair = [rig.start(1, [2]), rig.start(2, [2])];
+        let waiter = rig.add(50, [1]);
+        if !is_short {
+            make_computing(&mut rig, waiter);
+        }
+        rig.pass(6_000 * MS);
+        rig.wake(waiter);
+        if rig.state(waiter) == State::Waiting {
+            set_cpus(&mut rig, waiter, &[2]);
+            check_share(&mut rig, pair, "pinned elsewhere");
+        }
+    }
+}
+
+/// The threads of a seat crowd there. The LLC's clock is that of the other CPUs.
+#[test]
+fn sleeper_is_placed_by_the_clock_of_its_seat() {
+    let mut rig = Rig::new(Shape(1, 1, 4, 1));
+    let all = set(rig.all());
+    rig.sched.set_seat(7, &set([2, 3]));
+    rig.sched.set_seat(8, &set([0, 1]));
+    let add = |rig: &mut Rig, cgroup: u64, mm: u64| {
+        rig.create(Task {
+            mm: mm << 12,
+            cgroup,
+            cpu: if cgroup == 7 { 2 } else { 0 },
+            ran_ns: 1,
+            cpus: all,
+            ..Task::default()
+        })
+    };
+    for mm in 1..5 {
+        let thread = add(&mut rig, 8, mm);
+        rig.wake(thread);
+    }
+    for mm in 10..30 {
+        let thread = add(&mut rig, 7, mm);
+        rig.wake(thread);
+    }
+    let sleeper = add(&mut rig, 7, 50);
+    make_computing(&mut rig, sleeper);
+    for _ in 0..3 {
+        rig.pass(3_000 * MS);
+        let waited_ns = wait_ns(&mut rig, sleeper);
+        let bound_ns = 11 * (SETTINGS.max_lag_ns + 2 * SETTINGS.slice_ns);
+        assert!(waited_ns <= bound_ns, "{waited_ns}");
+        rig.pass(2 * MS);
+        rig.stop(sleeper);
+    }
+}
+
+/// A thread that slept and finds an idle CPU has the credit of one slice when others arrive.
+#[test]
+fn sleeper_on_an_idle_cpu_keeps_no_credit() {
+    let mut rig = Rig::new(Shape(1, 1, 2, 1));
+    let sleeper = rig.add(50, [0, 1]);
+    make_computing(&mut rig, sleeper);
+    // The clock advances by the CPU time of two threads of each CPU.
+    let busy = [rig.start(1, [1]), rig.start(2, [1])];
+    let pair = [rig.start(3, [0]), rig.start(4, [0])];
+    rig.pass(6_000 * MS);
+    pair.into_iter().for_each(|thread| rig.stop(thread));
+    rig.wake(sleeper);
+    assert_eq!(rig.state(sleeper), State::On(0));
+    rig.pass(MS);
+    pair.into_iter().for_each(|thread| rig.wake(thread));
+    check_share(&mut rig, pair, "after a sleep");
+    assert!(busy.iter().all(|&thread| rig.ran_ns(thread) > 0));
+}
+
+/// Same for a kernel thread of a CPU, which starts at once.
+#[test]
+fn kernel_thread_of_a_cpu_keeps_no_credit() {
+    let mut rig = Rig::new(Shape(1, 1, 1, 1));
+    let kernel = rig.create(Task {
+        mm: 0,
+        is_kernel: 1,
+        ran_ns: 1,
+        cpus: set([0]),
+        ..Task::default()
+    });
+    make_computing(&mut rig, kernel);
+    let pair = [rig.start(3, [0]), rig.start(4, [0])];
+    rig.pass(6_000 * MS);
+    rig.wake(kernel);
+    assert_eq!(rig.state(kernel), State::On(0));
+    check_share(&mut rig, pair, "kernel thread");
 }
