@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disk load of the rig: direct reads of blocks, and buffered writes whose writeback is started at
-//! once. Each returns after a known number of bytes.
+//! Disk load of the rig: direct reads of blocks, and buffered writes with immediate writeback. Each returns after a known number of bytes.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration of the meter: the roots of `/proc` and `/sys`, whether BPF may be used, and the
-//! services whose use is ignored.
+//! services that the meter ignores.
 
 use std::path::PathBuf;
 

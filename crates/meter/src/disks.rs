@@ -126,8 +126,7 @@ impl Disks {
     }
 
     /// Total use of a disk: the disk's own use, and the use of the disks stacked on it. `open`
-    /// holds the disks whose totals are being computed, which terminates cycles (the kernel makes
-    /// none).
+    /// holds the disks of the present recursion, which terminates cycles (the kernel makes none).
     fn total(
         &self,
         disk: DiskId,

@@ -425,7 +425,7 @@ impl Fallback {
 
 impl FallbackProgram {
     /// Returns the processes of the program. Without a cgroup these are the descendants of its root
-    /// processes, including former descendants whose parents have ended.
+    /// processes, including former descendants that lost their parents.
     fn members(&mut self, processes: &BTreeMap<i32, ProcStat>) -> BTreeSet<i32> {
         match &self.cgroup {
             Some(cgroup) => proc_tree::members(cgroup),

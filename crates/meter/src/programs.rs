@@ -189,7 +189,7 @@ fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
 /// cannot use BPF.
 const ADDED_TRACE_POINTS: [&str; 2] = ["sock_send_length", "sock_recv_length"];
 
-/// Disables programs whose trace points this kernel lacks; returns these trace points.
+/// Disables programs for trace points that this kernel lacks; returns these trace points.
 fn leave_out_missing(open: &mut OpenObject) -> Vec<String> {
     let mut missing = Vec::new();
     for mut program in open.progs_mut() {

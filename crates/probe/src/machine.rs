@@ -84,8 +84,8 @@ impl MachineProbe {
 
     /// Returns the shares since the last sample; the first call returns the shares since boot.
     ///
-    /// Reads `/proc/stat`, whose length grows with the number of CPUs and interrupt lines. Ten
-    /// samples a second are sufficient.
+    /// Reads `/proc/stat`. The length of this file grows with the number of CPUs and interrupt
+    /// lines. Ten samples a second are sufficient.
     ///
     /// # Errors
     /// When `/proc/stat` cannot be read.

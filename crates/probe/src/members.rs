@@ -44,7 +44,7 @@ pub(crate) struct LeftProcesses {
     tree: TrackedProcesses,
     /// CPU time that these processes had when they were first found outside.
     before_ns: u64,
-    /// A living process among them, whose end is polled for.
+    /// A living process of the program; the probe polls for the end of this process.
     pidfd: Option<OwnedFd>,
 }
 
@@ -174,7 +174,7 @@ impl LeftProcesses {
         self.tree.cpu_ns().saturating_sub(self.before_ns)
     }
 
-    /// Samples the tree, and selects a living process whose end to wait for.
+    /// Samples the tree, and selects a living process, of which the end is then awaited.
     fn sample(&mut self) {
         self.tree.sample();
         if self.pidfd.as_ref().is_none_or(has_died) {

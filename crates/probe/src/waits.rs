@@ -166,7 +166,7 @@ struct ExecutableMaps {
 }
 
 impl ExecutableMaps {
-    /// Parses `/proc/PID/maps`, whose lines are `start-end perms offset dev inode path`.
+    /// Parses `/proc/PID/maps`. A line has the form `start-end perms offset dev inode path`.
     fn parse(text: &str) -> Self {
         let line = |line: &str| {
             let mut fields = line.split_ascii_whitespace();

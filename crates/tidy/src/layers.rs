@@ -130,16 +130,19 @@ mod tests {
             ["the dependency usher-host is not in a lower layer"]
         );
         let level = "[build-dependencies]\nusher-act.workspace = true\n";
-        assert_eq!(found("probe", level), ["usher-act is not in a lower layer"]);
+        assert_eq!(
+            found("probe", level),
+            ["the dependency usher-act is not in a lower layer"]
+        );
         let evidence = "[dev-dependencies]\nusher-chip.workspace = true\n";
         assert_eq!(
             found("usher", evidence),
-            ["usher-chip is not in a lower layer"]
+            ["the dependency usher-chip is not in a lower layer"]
         );
         let value = "[dependencies]\nusher-heartbeat.workspace = true\n";
         assert_eq!(
             found("model", value),
-            ["usher-heartbeat is not in a lower layer"]
+            ["the dependency usher-heartbeat is not in a lower layer"]
         );
     }
 
@@ -160,6 +163,6 @@ mod tests {
             found("host", "[dependencies]\nusher-new = \"1\""),
             [unknown]
         );
-        assert!(found("host", "[dependencies")[0].starts_with("is not TOML"));
+        assert!(found("host", "[dependencies")[0].starts_with("the file is not TOML"));
     }
 }

@@ -337,7 +337,7 @@ fn a_user_without_a_session_runs_programs_and_gets_the_path_of_a_daemons_socket(
         usher_skip::skip!("needs root, and no daemon of the system");
         return;
     }
-    // Uid of a user without a login, for whom no runtime directory exists.
+    // Uid of a user without a login and thus without a runtime directory.
     const USER: u32 = 64_999;
     let world = World::new();
     let home = world.path("home");

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use common::{World, connect_as, wait_for};
 use serde_json::{Value, json};
 
-/// Uids of users without a name, who own nothing on the machine.
+/// Uids of users without a name and without processes or files on the machine.
 const ALICE: u32 = 61_001;
 const BOB: u32 = 61_002;
 

@@ -371,7 +371,14 @@ fn mixes(args: &SimArgs) -> Result<Part> {
             means.join(", ")
         ));
     }
-    for (name, classes) in evaluation.other_classes() {
+    part.notes.extend(other_class_notes(&evaluation));
+    part.raw = json!(evaluation);
+    Ok(part)
+}
+
+/// Returns the mean ANTTs under each alternative classification of the programs, one note each.
+fn other_class_notes(evaluation: &Evaluation) -> Vec<String> {
+    let note = |(name, classes): (String, _)| {
         let ratio = |who, kind| {
             evaluation
                 .ratio((who, Scheduler::Linux), kind, &classes)
@@ -385,13 +392,12 @@ fn mixes(args: &SimArgs) -> Result<Part> {
                 ratio(Scheduler::Usher, kind)
             )
         };
-        part.notes.push(format!(
+        format!(
             "ANTT with {name}, relative to Linux: {}",
             MixKind::ALL.map(both).join(", ")
-        ));
-    }
-    part.raw = json!(evaluation);
-    Ok(part)
+        )
+    };
+    evaluation.other_classes().into_iter().map(note).collect()
 }
 
 /// The change of class figures when repetitions have half the work.

@@ -6,10 +6,10 @@
 //!
 //! - **file locks** (`flock`, POSIX, open file descriptions; used by databases and package
 //!   managers): `/proc/locks` lists waiters and holders;
-//! - **pipes and FIFOs**: a thread reads or writes a pipe whose other ends are open only in
-//!   background processes;
-//! - **unix sockets**: a thread reads or writes a socket whose peer is open only in
-//!   background processes.
+//! - **pipes and FIFOs**: a thread reads or writes a pipe, and only background processes have its
+//!   other ends open;
+//! - **unix sockets**: a thread reads or writes a socket, and only background processes have
+//!   the peer of the socket open.
 //!
 //! Not detected:
 //!

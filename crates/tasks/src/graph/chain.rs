@@ -49,8 +49,8 @@ impl<B: Fn(usize) + Sync> GraphInner<B> {
         worker.trace(u64::from(task), groups, || (self.body)(task as usize));
     }
 
-    /// Records a panic. State that the body leaves inconsistent is left to the owner of the body,
-    /// who gets a report of the panic.
+    /// Records a panic. If the panic leaves the body's state inconsistent, the owner of the body
+    /// must repair the state; the owner gets a report of the panic.
     #[cold]
     fn record_panic(&self, task: u32, panic: Box<dyn std::any::Any + Send>) {
         self.failed.store(true, Ordering::Relaxed);

@@ -269,8 +269,12 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             ),
         },
     ));
-    let store = &findings.store;
-    let known = match (&store.problem, store.profiles) {
+    lines.push(("profile store", store_line(&findings.store)));
+    lines
+}
+
+fn store_line(store: &StoreHealth) -> String {
+    match (&store.problem, store.profiles) {
         (Some(problem), _) => problem.clone(),
         (None, Some(n)) => format!(
             "{} (profiles of {})",
@@ -281,9 +285,7 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
             "{} (does not exist yet: the first run creates it)",
             store.path
         ),
-    };
-    lines.push(("profile store", known));
-    lines
+    }
 }
 
 #[cfg(test)]
