@@ -106,7 +106,7 @@ fn reports_typing_errors_in_one_line_with_a_tip_and_status_125() {
         ),
         (
             &["daemon", "--metrics", "0.0.0.0:1"],
-            "usher: invalid value '0.0.0.0:1' for '--metrics <WHERE>': 0.0.0.0 is not a loopback address: metrics are for this machine only; see 'usher daemon --help'",
+            "usher: invalid value '0.0.0.0:1' for '--metrics <WHERE>': 0.0.0.0 is not a loopback address: metrics are served only to this machine; see 'usher daemon --help'",
         ),
         (
             &["replay", "/nowhere"],

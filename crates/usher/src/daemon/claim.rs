@@ -144,7 +144,7 @@ impl Claim {
                 }
                 Step::Again if attempts == ATTEMPTS_MAX => {
                     changed(Some(
-                        "other daemons claim this machine's CPUs again and again".to_owned(),
+                        "other daemons repeatedly claim the CPUs of this machine".to_owned(),
                     ));
                 }
                 Step::Again => {}
@@ -161,7 +161,10 @@ impl Claim {
             // The connection ends, and with it the other side's wait, when this
             // daemon's seats are released.
             Ok(system) => changed(Some(self.reason(&system, true))),
-            Err(error) => changed(Some(format!("the claim on this machine was lost: {error}"))),
+            Err(error) => changed(Some(format!(
+                "the daemon lost its claim on the CPUs of this \
+                                                machine: {error}"
+            ))),
         }
     }
 
@@ -215,19 +218,19 @@ impl Claim {
 
     fn reason(&self, holder: &UnixStream, is_system: bool) -> String {
         let Some(peer) = owner(holder) else {
-            return "another daemon plans this machine's CPUs".to_owned();
+            return "another daemon already assigns the CPUs of this machine".to_owned();
         };
         let pid = peer
             .pid
-            .map_or("of another pid namespace".to_owned(), |pid| pid.to_string());
+            .map_or("of another PID namespace".to_owned(), |pid| pid.to_string());
         match is_system {
             true => format!(
-                "the system daemon (process {pid}) plans this machine's CPUs; start programs \
-                 through it"
+                "the system daemon (process {pid}) already assigns the CPUs of this machine; \
+                 start programs through it"
             ),
             false => format!(
-                "the daemon of user {} (process {pid}) plans this machine's CPUs; a system daemon plans \
-                 for all users (as root: systemctl enable --now usher)",
+                "the daemon of user {} (process {pid}) already assigns the CPUs of this machine; \
+                 a system daemon serves all users (as root: systemctl enable --now usher)",
                 peer.uid
             ),
         }

@@ -61,13 +61,10 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
     // The present mode, and its alternative.
     let (seats, sharing) = match status.plan.abstains {
         true => (
-            "the best seats, which are not used",
-            "the present state: time sharing by the kernel",
+            "the best seats for all programs; not used",
+            "the present state: all programs share all CPUs",
         ),
-        false => (
-            "the present state",
-            "time sharing: every program on every CPU",
-        ),
+        false => ("the present state", "all programs share all CPUs"),
     };
     let in_turn = programs.iter().any(|p| p.mode == Some(SeatMode::InTurn));
     let done = if in_turn { "turns" } else { "seats" };
@@ -91,7 +88,10 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
         alternative(
             "equal",
             equal,
-            format!("{each:.1} cores for each of {}", programs.len()),
+            format!(
+                "{each:.1} cores for each of the {} programs",
+                programs.len()
+            ),
         ),
     ];
     if (2..=LEFT_OUT_MAX).contains(&programs.len()) {
@@ -106,7 +106,7 @@ fn alternatives(status: &Status, topology: &Topology) -> Vec<api::Alternative> {
             alternative(
                 &format!("without {name}"),
                 seating.and_then(|s| s.plan.antt),
-                format!("the best seats for the others without {name}"),
+                format!("the best seats for the other programs if {name} did not run"),
             )
         }));
     }
@@ -191,7 +191,10 @@ fn place(program: &ProgramStatus, status: &Status, topology: &Topology) -> Strin
     let place = where_it_runs(program, status, topology);
     match program.stopped_by_user {
         true => {
-            format!("{place}; its user has stopped it, and its measurement continues when it runs")
+            format!(
+                "{place}; its user has stopped the program, and Usher continues to measure \
+                     it when it runs again"
+            )
         }
         false => place,
     }
@@ -203,10 +206,10 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     }
     if program.mode == Some(SeatMode::InTurn) {
         let now = if program.frozen { "is stopped" } else { "runs" };
-        return format!("takes turns with the others, each on all CPUs, and {now} now");
+        return format!("the program takes turns with the others on all CPUs, and {now} now");
     }
     if program.frozen {
-        return "is stopped while another program is measured alone".to_owned();
+        return "the program is stopped while another program is measured alone".to_owned();
     }
     let seated = program.mode == Some(SeatMode::Seated);
     let Some(cpus) = view::seat(program, status).filter(|_| seated) else {
@@ -216,11 +219,14 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         let quota = quota.unwrap_or_default();
         if let Some(pinned) = &program.pinned_to {
             return format!(
-                "has no seat: it pinned threads to CPUs {pinned}{quota}; other programs \
-                 are seated on the remaining CPUs, if there are any"
+                "the program has no seat, because it pinned threads to CPUs {pinned}{quota}; \
+                 other programs get seats on the remaining CPUs, if there are any"
             );
         }
-        return format!("has no seat, and may use every CPU of its affinity{quota}");
+        return format!(
+            "the program has no seat, and may use every CPU of its affinity \
+                        mask{quota}"
+        );
     };
     let own = cpus.minus(&program.borrowed).or(&program.lent);
     let cores = topology.capacity_of(&own);
@@ -229,8 +235,8 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
         None => format!("{cores:.1} cores"),
     };
     let mut text = match program.soft {
-        true => format!("has the soft seat of CPUs {own} ({size})"),
-        false => format!("has CPUs {own} of its own ({size})"),
+        true => format!("the program has a soft seat on CPUs {own} ({size})"),
+        false => format!("the program has CPUs {own} of its own ({size})"),
     };
     let Some(curve) = &program.profile else {
         return text;
@@ -246,7 +252,7 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     }
     if cores > 1.0 {
         text.push_str(&format!(
-            ", {:.2} with one fewer",
+            ", {:.2} with one core less",
             ntt(curve, cores - 1.0, all)
         ));
     }
@@ -257,26 +263,26 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
 fn known(program: &ProgramStatus) -> String {
     let curve = match &program.profile {
         Some(curve) => format!(
-            "its curve is known from earlier runs ({})",
+            "the curve of the program is known from earlier runs ({})",
             text::count(curve.points().len(), "point")
         ),
-        None => "it has no stored profile".to_owned(),
+        None => "the program has no stored profile".to_owned(),
     };
     let progress = match &program.progress {
         Some(p) => format!(
-            "progress comes from {} (confidence {:.0} %)",
+            "its progress is measured by {} (confidence {:.0} %)",
             p.source,
             p.confidence * 100.0
         ),
         None => "its progress is unknown".to_owned(),
     };
     let waits = match (program.spinners, program.active_wait) {
-        (0, Some(true)) => "; its OpenMP or MPI runtime counted the CPUs when it started, so its \
-                            seat is not narrowed"
+        (0, Some(true)) => "; its OpenMP or MPI runtime adapted to the number of CPUs at its \
+                            start, so Usher does not reduce its seat"
             .to_owned(),
         (0, _) => String::new(),
         (n, _) => {
-            format!("; {n} of its threads busy-wait, so it gets that number of cores or more")
+            format!("; {n} of its threads busy-wait, so the program gets at least {n} cores")
         }
     };
     format!("{curve}; {progress}{waits}")
@@ -292,15 +298,16 @@ fn loans<'a>(program: &'a ProgramStatus, status: &'a Status) -> impl Iterator<It
         let cpus = &loan.cpus;
         match loan.owner {
             Some(owner) if owner == program.id => Some(format!(
-                "lends CPUs {cpus} to {} until it needs them",
+                "the program lends CPUs {cpus} to {} until it needs them",
                 name(loan.borrower)
             )),
-            Some(owner) if loan.borrower == program.id => {
-                Some(format!("borrows CPUs {cpus} from {}", name(owner)))
-            }
-            None if loan.borrower == program.id => {
-                Some(format!("uses CPUs {cpus}, which belong to no seat"))
-            }
+            Some(owner) if loan.borrower == program.id => Some(format!(
+                "the program borrows CPUs {cpus} from {}",
+                name(owner)
+            )),
+            None if loan.borrower == program.id => Some(format!(
+                "the program uses CPUs {cpus}, which belong to no seat"
+            )),
             _ => None,
         }
     })
@@ -412,8 +419,14 @@ mod tests {
             };
             place(&one, &status(vec![], &machine), &machine)
         };
-        assert_eq!(actual(true), "has the soft seat of CPUs 0-1 (2.0 cores)");
-        assert_eq!(actual(false), "has CPUs 0-1 of its own (2.0 cores)");
+        assert_eq!(
+            actual(true),
+            "the program has a soft seat on CPUs 0-1 (2.0 cores)"
+        );
+        assert_eq!(
+            actual(false),
+            "the program has CPUs 0-1 of its own (2.0 cores)"
+        );
     }
 
     #[test]

@@ -50,17 +50,17 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.is_empty() {
-                true => Err("unix: must be followed by a path".to_owned()),
+                true => Err("the text after unix: must be a path".to_owned()),
                 false => Ok(Self::Unix(path.into())),
             };
         }
-        let address: SocketAddr = text
-            .parse()
-            .map_err(|_| "give unix:PATH or an address with a port, 127.0.0.1:9464".to_owned())?;
+        let address: SocketAddr = text.parse().map_err(|_| {
+            "give unix:PATH, or an address with a port such as 127.0.0.1:9464".to_owned()
+        })?;
         match address.ip().is_loopback() {
             true => Ok(Self::Loopback(address)),
             false => Err(format!(
-                "{} is not a loopback address: metrics are for this machine only",
+                "{} is not a loopback address: metrics are served only to this machine",
                 address.ip()
             )),
         }
@@ -109,7 +109,7 @@ pub fn page(status: &Status, timings: &Timings) -> Result<String, std::fmt::Erro
     register_predictions(&mut registry, status);
     registry.register_with_unit(
         "seating",
-        "Time from a registration to the program's seat",
+        "Time from the registration of a program to its seat",
         Unit::Seconds,
         timings.seating.clone(),
     );
@@ -132,7 +132,11 @@ fn register_seats(registry: &mut Registry, status: &Status) {
     programs
         .get_or_create(&ModeLabel { mode: "background" })
         .set(background.count() as i64);
-    registry.register("programs", "Programs managed, by where they run", programs);
+    registry.register(
+        "programs",
+        "Managed programs, by the kind of place where they run",
+        programs,
+    );
     let pinned = status.programs.iter().filter(|p| p.pinned_to.is_some());
     registry.register(
         "pinned_programs",
@@ -191,7 +195,7 @@ fn register_loop(registry: &mut Registry, status: &Status) {
         ),
         (
             "actions_failed",
-            "Actions that could not be carried out",
+            "Actions that failed",
             status.failed_actions,
         ),
     ] {
@@ -205,7 +209,7 @@ fn register_loop(registry: &mut Registry, status: &Status) {
     );
     registry.register_with_unit(
         "uptime",
-        "Time since the start",
+        "Time since the start of the daemon",
         Unit::Seconds,
         ConstGauge::new(status.uptime_seconds),
     );
@@ -216,12 +220,12 @@ fn register_predictions(registry: &mut Registry, status: &Status) {
     for (name, help, value) in [
         (
             "antt_predicted",
-            "Mean normalised turnaround time of the plan",
+            "Predicted mean normalised turnaround time (ANTT) of the present plan",
             status.plan.antt,
         ),
         (
             "antt_time_sharing",
-            "Mean normalised turnaround time under time sharing",
+            "Predicted mean normalised turnaround time (ANTT) if all programs share all CPUs",
             status.plan.antt_time_sharing,
         ),
     ] {

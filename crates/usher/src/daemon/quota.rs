@@ -35,8 +35,7 @@ impl Quota {
                                          hold one"
             }
             Self::Connections => {
-                "try again later; for root, 'usher status' lists the users' \
-                                  programs"
+                "try again later; as root, list the programs of users with 'usher status'"
             }
             Self::Message => "send fewer or shorter arguments",
             Self::Bytes => "read replies sooner, or use fewer connections at a time",

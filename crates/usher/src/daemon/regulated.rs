@@ -12,21 +12,24 @@ const SHARE_SECONDS: f64 = 10.0;
 pub fn place(program: &ProgramStatus, status: &BackgroundStatus) -> String {
     let policy = status.regulation.name();
     let Some(state) = &status.state else {
-        return format!("is background work under the policy {policy}, and has just come");
+        return format!(
+            "the program is background work under the policy {policy}, and has just \
+                        been admitted"
+        );
     };
     let since = seconds(status.since_seconds);
     let now = match (program.frozen, &state.reason_text) {
-        (true, Some(why)) => format!("it has been stopped for {since}: {why}"),
+        (true, Some(why)) => format!("it has been stopped for {since}, because {why}"),
         (true, None) => format!("it has been stopped for {since}"),
         (false, _) => format!("it has run for {since}"),
     };
     let of = match program.seconds < SHARE_SECONDS {
-        true => "its time until now".to_owned(),
+        true => "its run time".to_owned(),
         false => format!("the last {SHARE_SECONDS:.0} s"),
     };
     format!(
-        "is background work under the policy {policy}: {now}; it might run for {:.0} % of {of}, \
-         was stopped {}, and has {:.2} CPUs",
+        "the program is background work under the policy {policy}: {now}; it was allowed to run \
+         for {:.0} % of {of}, was stopped {}, and uses {:.2} CPUs",
         state.share * 100.0,
         times(state.stops),
         program.busy_cpus
@@ -38,10 +41,12 @@ pub fn known(status: &BackgroundStatus) -> String {
     let reason = status.state.as_ref().and_then(|one| one.reason.as_ref());
     let figures = match reason {
         Some(reason) => figures(status, reason),
-        None => "it has not been stopped: programs in the foreground get CPUs first".to_owned(),
+        None => {
+            "the program has not been stopped; foreground programs get CPUs before it".to_owned()
+        }
     };
     let figures = match &status.user {
-        Some(user) => format!("{figures}; most of it by {user}"),
+        Some(user) => format!("{figures}; the main foreground user was {user}"),
         None => figures,
     };
     match status.lacking.is_empty() {
@@ -57,7 +62,7 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
     match status.regulation {
         // Run queues are checked much more often than times.
         Regulation::Usher if reason.resource == Resource::Cpu && reason.background == 0 => {
-            format!("last stopped for {what}, at once: threads waited for one another")
+            format!("last stopped for {what}, immediately: foreground threads waited for a CPU")
         }
         Regulation::Usher => {
             let foreground = used(reason.foreground);
@@ -67,12 +72,13 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
             };
             match reason.resource {
                 Resource::Cpu => format!(
-                    "last stopped for {what}: foreground threads waited for {foreground} in all \
-                     in {window}, in which background used {background}"
+                    "last stopped for {what}: in {window}, foreground threads waited for CPUs \
+                     for {foreground} in total, and background work used {background}"
                 ),
                 _ => format!(
-                    "last stopped for {what}: foreground used {foreground} of it in {window}, \
-                     where background used {background}, and goes on after {} without",
+                    "last stopped for {what}: in {window}, the foreground used it by \
+                     {foreground} and background work by {background}; background work continues \
+                     after {} without foreground use",
                     seconds(reason.threshold * 1e-9)
                 ),
             }
@@ -80,8 +86,8 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
         Regulation::Eii | Regulation::Ipd => {
             let all = (reason.background + reason.foreground).max(1);
             format!(
-                "last stopped for {what}: {:.1} % of its use in {window} was background work's \
-                 ({} beside {}), below the threshold of {:.0} %",
+                "last stopped for {what}: in {window}, background work had {:.1} % of its use \
+                 ({}, and the foreground {}), less than the threshold of {:.0} %",
                 reason.background as f64 / all as f64 * 100.0,
                 used(reason.background),
                 used(reason.foreground),
@@ -166,16 +172,16 @@ mod tests {
         let eii = status(Regulation::Eii, Some(reason.clone()));
         assert_eq!(
             place(&one, &eii),
-            "is background work under the policy eii: it has been stopped for 250.0 ms: \
-             foreground uses disk vda; it might run for 50 % of its time until now, was stopped \
-             3 times, and has 0.00 CPUs"
+            "the program is background work under the policy eii: it has been stopped for 250.0 \
+             ms, because foreground uses disk vda; it was allowed to run for 50 % of its run \
+             time, was stopped 3 times, and uses 0.00 CPUs"
         );
         one.seconds = 60.0;
         assert!(place(&one, &eii).contains("for 50 % of the last 10 s, was"));
         assert_eq!(
             known(&eii),
-            "last stopped for disk vda: 80.0 % of its use in 100.0 ms was background work's \
-             (80 sectors beside 20 sectors), below the threshold of 100 %"
+            "last stopped for disk vda: in 100.0 ms, background work had 80.0 % of its use (80 \
+             sectors, and the foreground 20 sectors), less than the threshold of 100 %"
         );
         let threshold = 20e6;
         let usher = status(
@@ -187,8 +193,9 @@ mod tests {
         );
         assert_eq!(
             known(&usher),
-            "last stopped for disk vda: foreground used 20 requests of it in 100.0 ms, where \
-             background used 80 requests, and goes on after 20.0 ms without"
+            "last stopped for disk vda: in 100.0 ms, the foreground used it by 20 requests and \
+             background work by 80 requests; background work continues after 20.0 ms without \
+             foreground use"
         );
         let crowd = Contention {
             resource: Resource::Cpu,
@@ -198,9 +205,9 @@ mod tests {
             threshold: 0.0,
         };
         let crowd = status(Regulation::Usher, Some(crowd));
-        assert!(known(&crowd).ends_with("at once: threads waited for one another"));
+        assert!(known(&crowd).ends_with("immediately: foreground threads waited for a CPU"));
         let mut free = status(Regulation::Usher, None);
-        assert!(known(&free).starts_with("it has not been stopped"));
+        assert!(known(&free).starts_with("the program has not been stopped"));
         free.lacking = vec!["its nice value stays, as it could not be given back".to_owned()];
         assert!(known(&free).ends_with("; its nice value stays, as it could not be given back"));
     }
