@@ -82,7 +82,7 @@ pub struct Global {
     /// Choose when to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub color: Color,
-    /// Use DIR for the daemon's socket, its journal and the record of the sched_ext scheduler
+    /// Use DIR for the daemon's socket and its journal
     #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
     pub runtime_dir: Option<PathBuf>,
 }

@@ -38,6 +38,44 @@ fn foreign_daemon(socket: &Path) -> String {
     )
 }
 
+/// A connection to a process of root or of this user, in this PID namespace.
+pub struct TrustedConnection {
+    /// The Varlink connection.
+    pub connection: Arc<RwLock<varlink::Connection>>,
+    /// The same socket.
+    pub stream: UnixStream,
+    /// The process that listens.
+    pub pid: i32,
+}
+
+impl TrustedConnection {
+    /// Connects to the socket. Each read and write waits for `timeout` at most.
+    ///
+    /// # Errors
+    /// No process listens there, or it cannot be trusted.
+    pub fn open(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        let owner = peer::credentials(&stream)?;
+        if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
+            // Another user created a socket in the place of the daemon's.
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let Some(pid) = owner.pid else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        let mut connection = varlink::Connection::default();
+        connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
+        connection.writer = Some(Box::new(stream.try_clone()?));
+        Ok(Self {
+            connection: Arc::new(RwLock::new(connection)),
+            stream,
+            pid,
+        })
+    }
+}
+
 /// A connection to a daemon that this user may trust.
 pub struct Daemon {
     client: VarlinkClient,
@@ -91,24 +129,10 @@ impl Daemon {
     }
 
     fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        let owner = peer::credentials(&stream)?;
-        if owner.uid != 0 && owner.uid != rustix::process::geteuid().as_raw() {
-            // Another user created a socket in the place of the daemon's.
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        if owner.pid.is_none() {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        let mut connection = varlink::Connection::default();
-        connection.reader = Some(BufReader::new(Box::new(stream.try_clone()?)));
-        connection.writer = Some(Box::new(stream.try_clone()?));
-        let client = VarlinkClient::new(Arc::new(RwLock::new(connection)));
+        let trusted = TrustedConnection::open(path, timeout)?;
         Ok(Self {
-            client,
-            stream,
+            client: VarlinkClient::new(trusted.connection),
+            stream: trusted.stream,
             path: path.to_owned(),
             timeout,
         })

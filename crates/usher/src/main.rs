@@ -19,6 +19,7 @@ mod progress;
 mod regulate;
 mod remember;
 mod runtime;
+mod scheduler_api;
 
 use std::process::ExitCode;
 

@@ -18,6 +18,8 @@ use crate::failure;
 
 /// The socket's name in the runtime directory.
 pub const SOCKET: &str = "usher.varlink";
+/// The socket's name of a scheduler that runs without a daemon.
+pub const FOREGROUND_SOCKET: &str = "sched.varlink";
 /// Environment variable of the runtime directory, with precedence over all else.
 pub const RUNTIME_DIR: &str = "USHER_RUNTIME_DIR";
 
@@ -68,7 +70,7 @@ pub fn problem(dir: &Path) -> Option<String> {
     })
 }
 
-/// Returns the directory in which root's `usher sched` keeps its record: the given one, else the
+/// Returns the directory of root's daemon, which holds the scheduler: the given one, else the
 /// default.
 pub fn sched_dir(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| SYSTEM.into(), Path::to_owned)

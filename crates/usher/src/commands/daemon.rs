@@ -47,6 +47,10 @@ pub struct Args {
     /// to FILE.old
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// End when no program is managed and the scheduler has been stopped; `usher sched start` starts
+    /// such a daemon
+    #[arg(long)]
+    exit_when_idle: bool,
     #[command(flatten)]
     regulation: super::bg::RegulationArgs,
     #[command(flatten)]
@@ -63,6 +67,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         store: runtime::store_path(args.store.path.as_deref()),
         thresholds: args.regulation.thresholds.clone(),
         ignore: args.regulation.ignore.clone(),
+        exit_when_idle: args.exit_when_idle,
     })?;
     Ok(0)
 }

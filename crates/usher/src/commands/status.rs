@@ -98,8 +98,12 @@ fn head(state: &api::State, out: Output) -> String {
         duration(state.uptime_seconds),
         state.pid
     );
+    let scheduler = match &state.scheduler {
+        Some(does) => out.paint(FAINT, &format!("scheduler: {}", shown(does))) + "\n",
+        None => String::new(),
+    };
     format!(
-        "{}\n{}\n",
+        "{}\n{}\n{scheduler}",
         out.paint(STRONG, &antt),
         out.paint(FAINT, &about)
     )

@@ -4,7 +4,7 @@
 //!
 //! The kernel releases the lock when the daemon dies; a socket found while holding the lock is a
 //! dead daemon's and is replaced. Root's socket serves all users; another user's socket serves only
-//! that user.
+//! that user. `usher sched start --foreground` has a socket and a lock of its own there.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -19,6 +19,30 @@ use rustix::io::Errno;
 use crate::client::Daemon;
 use crate::runtime;
 
+/// The names of a socket and of the lock of its only process, in the runtime directory.
+#[derive(Debug, Clone, Copy)]
+pub struct SocketNames {
+    socket: &'static str,
+    lock: &'static str,
+    /// What listens there, for messages.
+    process: &'static str,
+}
+
+impl SocketNames {
+    /// Those of a daemon.
+    pub const DAEMON: Self = Self {
+        socket: runtime::SOCKET,
+        lock: "usher.lock",
+        process: "a daemon",
+    };
+    /// Those of `usher sched start --foreground`.
+    pub const FOREGROUND_SCHEDULER: Self = Self {
+        socket: runtime::FOREGROUND_SOCKET,
+        lock: "sched.lock",
+        process: "'usher sched start --foreground'",
+    };
+}
+
 /// A listening socket; removed on drop.
 pub struct DaemonSocket {
     listener: UnixListener,
@@ -28,14 +52,14 @@ pub struct DaemonSocket {
 }
 
 impl DaemonSocket {
-    /// Creates the directory, locks it as its only daemon and listens.
+    /// Creates the directory, takes the lock and listens.
     ///
     /// # Errors
-    /// Another daemon runs there, or the directory cannot be used.
-    pub fn start(runtime_dir: &Path) -> anyhow::Result<Self> {
+    /// Another process has the lock, or the directory cannot be used.
+    pub fn start(runtime_dir: &Path, names: SocketNames) -> anyhow::Result<Self> {
         runtime::make_dir(runtime_dir)?;
-        let lock = lock(runtime_dir)?;
-        let path = runtime_dir.join(runtime::SOCKET);
+        let lock = lock(runtime_dir, names)?;
+        let path = runtime_dir.join(names.socket);
         // This daemon has the lock, so an existing socket belongs to a dead daemon.
         match fs::remove_file(&path) {
             Ok(()) => {}
@@ -89,12 +113,12 @@ fn socket_mode() -> u32 {
     }
 }
 
-/// Locks this directory for its only daemon.
+/// Locks this directory for its only daemon, or its only scheduler without a daemon.
 ///
 /// A process that can open the file can lock it, with a shared lock even through a read-only
 /// descriptor. The file is therefore accessible only to the owner.
-fn lock(dir: &Path) -> anyhow::Result<File> {
-    let path = dir.join("usher.lock");
+fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
+    let path = dir.join(names.lock);
     let doing = || format!("locking '{}'", path.display());
     let mut file = open_lock(&path).with_context(doing)?;
     let readable = file.metadata().with_context(doing)?.mode() & 0o077 != 0;
@@ -103,7 +127,7 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
             .with_context(doing)?;
     }
     let mut locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-    if readable && locked == Err(Errno::WOULDBLOCK) && !is_served(dir) {
+    if readable && locked == Err(Errno::WOULDBLOCK) && !is_served(&dir.join(names.socket)) {
         // The file of an earlier version, which all users could open. No daemon answers, so another
         // user's process may hold the lock: a new file is made.
         fs::remove_file(&path).with_context(doing)?;
@@ -119,7 +143,8 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
             bail!(
-                "a daemon is running already in '{}' (process {}); end it first, or name another directory with --runtime-dir",
+                "{} is running already in '{}' (process {}); end it first, or name another directory with --runtime-dir",
+                names.process,
                 dir.display(),
                 pid.trim()
             );
@@ -143,9 +168,9 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns whether a daemon listens there.
-fn is_served(dir: &Path) -> bool {
-    UnixStream::connect(dir.join(runtime::SOCKET)).is_ok()
+/// Returns whether a process listens there.
+fn is_served(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
 }
 
 #[cfg(test)]
@@ -161,11 +186,12 @@ mod tests {
         // A process that opened the old file for reading can still lock it.
         let reader = File::open(&path).unwrap();
         rustix::fs::flock(&reader, FlockOperation::NonBlockingLockShared).unwrap();
-        let lock = lock(dir.path()).unwrap();
+        let names = SocketNames::DAEMON;
+        let lock = lock(dir.path(), names).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let again = super::lock(dir.path()).unwrap_err().to_string();
+        let again = super::lock(dir.path(), names).unwrap_err().to_string();
         assert!(again.contains("running already"), "{again}");
         drop(lock);
-        super::lock(dir.path()).unwrap();
+        super::lock(dir.path(), names).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The daemon: starts the engine, which acts on programs on a thread of its own, and the socket's
-//! event loop, which never blocks on a peer; then waits for a signal or a failure, and undoes
-//! everything.
+//! The daemon: starts the engine, which acts on programs on a thread of its own, the thread that
+//! holds the sched_ext scheduler, and the socket's event loop, which never blocks on a peer; then
+//! waits for a signal or a failure, and undoes everything.
 //!
 //! At the start, the daemon locks its runtime directory and claims the machine. While another
 //! daemon holds the claim, this daemon gives no seats. When the control loop ends, the daemon ends
@@ -10,21 +10,23 @@
 mod claim;
 mod connection;
 mod explain;
+mod idle;
 mod listen;
 pub mod metrics;
 mod quota;
 mod refusal;
 mod regulated;
+pub mod scheduler;
 mod server;
 mod service;
+mod signals;
 mod view;
 mod workers;
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use anyhow::{Context, bail};
 use rustix::event::{EventfdFlags, eventfd};
@@ -36,9 +38,9 @@ use usher_model::Topology;
 use crate::commands::usable_machine;
 use crate::failure;
 use crate::runtime;
-use listen::DaemonSocket;
+use listen::{DaemonSocket, SocketNames};
 use metrics::{Address, Timings};
-use server::{Limits, Server};
+use scheduler::{SchedulerContext, SchedulerControl, SchedulerThread};
 use service::ServiceContext;
 
 /// The configuration of a daemon.
@@ -58,6 +60,8 @@ pub struct Config {
     pub thresholds: Option<PathBuf>,
     /// Further services that do not count as foreground.
     pub ignore: Vec<String>,
+    /// Whether the daemon ends when it manages no program and no scheduler is needed any more.
+    pub exit_when_idle: bool,
 }
 
 /// Serves until SIGTERM or SIGINT, then undoes everything.
@@ -67,21 +71,28 @@ pub struct Config {
 pub fn run(config: &Config) -> anyhow::Result<()> {
     let config = &config.absolute();
     let ending = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).context("making an eventfd")?);
-    catch_signals(&ending).context("catching signals")?;
+    signals::catch(&ending, &[SIGTERM, SIGINT]).context("catching signals")?;
     raise_descriptor_limit();
-    let listening = DaemonSocket::start(&config.runtime_dir)?;
+    let listening = DaemonSocket::start(&config.runtime_dir, SocketNames::DAEMON)?;
     let topology = usable_machine()?;
-    let engine = start_engine(config, topology, &ending)?;
+    let scheduler = SchedulerThread::start(&config.runtime_dir, scheduler::kernel(), None)?;
+    let engine = start_engine(config, topology, scheduler.control(), &ending)?;
     claim_machine(&engine)?;
     let shared = ServiceContext {
         engine: engine.handle(),
+        scheduler: scheduler_context(config, &engine, scheduler.control()),
         timings: Timings::default(),
         instance_dir: engine.instance_dir().to_owned(),
     };
+    if config.exit_when_idle {
+        idle::watch(engine.handle(), scheduler.control().clone(), ending.clone())
+            .context("starting a thread")?;
+    }
     if let Some(address) = &config.metrics {
         serve_metrics(address, &shared)?;
     }
-    let server = start_server(&listening, shared, &ending)?;
+    let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
+    let server = server::spawn(&listening, make_service, &ending)?;
     failure::print_error(&format!(
         "listening at {} with policy {}",
         listening.path().display(),
@@ -95,6 +106,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     listening.remove_socket();
     let panicked = engine.has_panicked();
     let left = engine.stop();
+    // No soft seat is left. The scheduler ends before another daemon can start.
+    drop(scheduler);
     drop(listening);
     for error in &left {
         failure::print_error(&failure::line(&anyhow::anyhow!("{error}")));
@@ -124,6 +137,7 @@ impl Config {
             store: absolute(&self.store),
             thresholds: self.thresholds.as_ref().map(absolute),
             ignore: self.ignore.clone(),
+            exit_when_idle: self.exit_when_idle,
         }
     }
 
@@ -143,6 +157,10 @@ impl Config {
         if let Some(path) = &self.record {
             option("--record", path.clone().into());
         }
+        if self.exit_when_idle {
+            words.push("--exit-when-idle".into());
+        }
+        let mut option = |name: &str, value: OsString| words.extend([name.into(), value]);
         match &self.metrics {
             Some(Address::Unix(path)) => {
                 let mut text = OsString::from("unix:");
@@ -159,6 +177,7 @@ impl Config {
 fn start_engine(
     config: &Config,
     topology: Topology,
+    scheduler: &SchedulerControl,
     ending: &Arc<OwnedFd>,
 ) -> anyhow::Result<Engine> {
     let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
@@ -185,7 +204,7 @@ fn start_engine(
     settings.record = config.record.clone();
     settings.policy_factory = Some(PolicyFactory::new(make_policy));
     settings.ignore = config.ignore.clone();
-    settings.soft = Some(crate::commands::sched::seats(&config.runtime_dir));
+    settings.soft = Some(scheduler::seats(scheduler::kernel(), scheduler.clone()));
     // A daemon without its loop must end.
     settings.ended = Some(ending.clone());
     // No client requests a timeline from a daemon.
@@ -196,6 +215,19 @@ fn start_engine(
         respawn,
     });
     Engine::start(settings, policy).context("starting the daemon")
+}
+
+/// Returns what the interface of the scheduler needs.
+fn scheduler_context(
+    config: &Config,
+    engine: &Engine,
+    scheduler: &SchedulerControl,
+) -> SchedulerContext {
+    let (engine, exit_when_idle) = (engine.handle(), config.exit_when_idle);
+    SchedulerContext {
+        scheduler: scheduler.clone(),
+        exits: Arc::new(move || exit_when_idle && idle::manages_no_program(&engine)),
+    }
 }
 
 /// Forbids the engine to give seats while another daemon plans this machine.
@@ -217,35 +249,6 @@ fn serve_metrics(address: &Address, shared: &ServiceContext) -> anyhow::Result<(
     let shared = shared.clone();
     let page = move || metrics::page(&shared.engine.status().ok()?, &shared.timings).ok();
     metrics::serve(address, Box::new(page)).with_context(|| format!("serving metrics at {address}"))
-}
-
-fn start_server(
-    listening: &DaemonSocket,
-    shared: ServiceContext,
-    ending: &Arc<OwnedFd>,
-) -> anyhow::Result<JoinHandle<std::io::Result<()>>> {
-    let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
-    let wake = ending.try_clone().context("copying a descriptor")?;
-    let listener = listening.listener().context("copying a descriptor")?;
-    let server = Server::new(listener, wake, Limits::default(), make_service);
-    let mut server = server.context("serving the socket")?;
-    std::thread::Builder::new()
-        .name("socket".to_owned())
-        .spawn(move || server.run())
-        .context("starting a thread")
-}
-
-/// Makes the descriptor readable when a signal requests the daemon's end.
-fn catch_signals(ending: &Arc<OwnedFd>) -> std::io::Result<()> {
-    for signal in [SIGTERM, SIGINT] {
-        let ending = ending.clone();
-        let notify = move || {
-            let _ = rustix::io::write(ending.as_fd(), &1u64.to_ne_bytes());
-        };
-        // SAFETY: write(2) is async-signal-safe, and nothing else is done.
-        unsafe { signal_hook::low_level::register(signal, notify) }?;
-    }
-    Ok(())
 }
 
 /// Raises the limit of descriptors to the maximum: a connection and a few files are needed per

@@ -26,13 +26,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use usher_probe::ProcessFacts;
 use varlink::VarlinkService;
 
 use super::connection::Connection;
+use super::listen::DaemonSocket;
 use super::quota::{self, Quota};
 use super::workers::Workers;
 use crate::peer;
@@ -324,6 +327,25 @@ impl Server {
             _ => None,
         }
     }
+}
+
+/// Starts a thread that serves until `ending` becomes readable.
+///
+/// # Errors
+/// A descriptor cannot be copied, or a thread cannot be started.
+pub fn spawn(
+    listening: &DaemonSocket,
+    make_service: MakeService,
+    ending: &Arc<OwnedFd>,
+) -> anyhow::Result<JoinHandle<io::Result<()>>> {
+    let wake = ending.try_clone().context("copying a descriptor")?;
+    let listener = listening.listener().context("copying a descriptor")?;
+    let server = Server::new(listener, wake, Limits::default(), make_service);
+    let mut server = server.context("serving the socket")?;
+    std::thread::Builder::new()
+        .name("socket".to_owned())
+        .spawn(move || server.run())
+        .context("starting a thread")
 }
 
 #[cfg(test)]

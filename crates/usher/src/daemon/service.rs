@@ -15,6 +15,7 @@ use varlink::VarlinkService;
 
 use super::metrics::Timings;
 use super::refusal::{Refusal, to_int};
+use super::scheduler::{self, Phase, SchedulerContext};
 use super::server::Peer;
 use super::workers::if_undelivered;
 use super::{explain, view};
@@ -33,6 +34,8 @@ const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
 pub struct ServiceContext {
     /// The engine.
     pub engine: EngineHandle,
+    /// The scheduler.
+    pub scheduler: SchedulerContext,
     /// Statistics of its latency.
     pub timings: Timings,
     /// The directory of the journal.
@@ -50,7 +53,10 @@ pub fn for_peer(shared: &ServiceContext, peer: Peer) -> VarlinkService {
         "usher",
         env!("CARGO_PKG_VERSION"),
         "varlink:org.usher.Usher1",
-        vec![Box::new(api::new(Box::new(service)))],
+        vec![
+            Box::new(api::new(Box::new(service))),
+            scheduler::interface(&shared.scheduler, peer),
+        ],
     )
 }
 
@@ -137,6 +143,16 @@ impl Service {
                 explain::explain(&status, &topology, Some(&id))
             }
             (explained, _) => explained,
+        }
+    }
+
+    /// Adds the running scheduler to the state.
+    fn with_scheduler(&self, state: api::State) -> api::State {
+        let scheduler = self.shared.scheduler.scheduler.state();
+        let running = scheduler.filter(|scheduler| scheduler.state == Phase::Running);
+        api::State {
+            scheduler: running.map(|scheduler| scheduler.does),
+            ..state
         }
     }
 
@@ -265,7 +281,7 @@ impl VarlinkInterface for Service {
 
     fn status(&self, call: &mut dyn api::Call_Status) -> varlink::Result<()> {
         match self.shared.engine.status() {
-            Ok(status) => call.reply(view::state(&status)),
+            Ok(status) => call.reply(self.with_scheduler(view::state(&status))),
             Err(error) => Refusal::from(error).reply(call),
         }
     }
@@ -276,7 +292,11 @@ impl VarlinkInterface for Service {
         program: Option<String>,
     ) -> varlink::Result<()> {
         match self.explained(program.as_deref()) {
-            Ok(reply) => call.reply(reply.state, reply.alternatives, reply.reasons),
+            Ok(reply) => call.reply(
+                self.with_scheduler(reply.state),
+                reply.alternatives,
+                reply.reasons,
+            ),
             Err(refusal) => refusal.reply(call),
         }
     }

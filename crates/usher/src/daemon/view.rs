@@ -23,6 +23,8 @@ pub fn state(status: &Status) -> api::State {
             false => "affinity masks".to_owned(),
         },
         seating_forbidden: status.seating_forbidden.clone(),
+        // The service adds it: the engine does not know it.
+        scheduler: None,
         placing: placing(&status.acting),
         uptime_seconds: status.uptime_seconds,
         usable: status.usable.to_string(),

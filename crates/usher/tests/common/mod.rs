@@ -232,7 +232,7 @@ fn state(pid: i32) -> Option<u8> {
 }
 
 /// Returns whether a process exists and is not dead.
-fn lives(pid: i32) -> bool {
+pub fn lives(pid: i32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, b'Z' | b'X'))
 }
 

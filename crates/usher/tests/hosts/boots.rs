@@ -65,6 +65,7 @@ pub fn all() -> Vec<Trial> {
                 "background::",
                 "crash::",
                 "users::",
+                "sched::the_service_holds_it",
             ],
         },
         Boot {

@@ -133,9 +133,18 @@ const CHECKS: &[Check] = &[
         "users::a_second_daemon_abstains",
         users::a_second_daemon_abstains,
     ),
+    ("sched::the_service_holds_it", sched::the_service_holds_it),
     (
-        "sched::root_starts_and_stops_it",
-        sched::root_starts_and_stops_it,
+        "sched::a_start_starts_the_service",
+        sched::a_start_starts_the_service,
+    ),
+    (
+        "sched::a_killed_service_unloads_it",
+        sched::a_killed_service_unloads_it,
+    ),
+    (
+        "sched::the_foreground_needs_no_service",
+        sched::the_foreground_needs_no_service,
     ),
     (
         "logout::programs_that_survive_stay_seated",

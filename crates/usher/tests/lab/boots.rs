@@ -56,7 +56,7 @@ const SCHED: &[&str] = &["meter::", "sched::", "o1::", "weights::"];
 /// Checks that each BPF program loads and does its main work. `make lab` runs the other checks.
 const SCHED_SHORT: &[&str] = &[
     "meter::",
-    "sched::runs_a_crowd",
+    "sched::runs_many_threads",
     "sched::follows_the_cpus",
     "sched::keeps_seats",
     "o1::",

@@ -120,14 +120,30 @@ const CHECKS: &[Check] = &[
         sched::serves_in_the_order_of_linux_26,
     ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
-    ("sched::ends_with_its_holder", sched::ends_with_its_holder),
+    ("sched::ends_with_its_daemon", sched::ends_with_its_daemon),
     (
-        "sched::the_holder_closes_its_callers_files",
-        sched::the_holder_closes_its_callers_files,
+        "sched::runs_in_the_daemon_that_listens",
+        sched::runs_in_the_daemon_that_listens,
+    ),
+    (
+        "sched::runs_in_the_foreground_without_a_daemon",
+        sched::runs_in_the_foreground_without_a_daemon,
+    ),
+    (
+        "sched::the_daemon_closes_its_callers_files",
+        sched::the_daemon_closes_its_callers_files,
     ),
     (
         "sched::reports_that_the_kernel_ended_it",
         sched::reports_that_the_kernel_ended_it,
+    ),
+    (
+        "sched::the_foreground_prints_the_kernels_reason_once",
+        sched::the_foreground_prints_the_kernels_reason_once,
+    ),
+    (
+        "sched::two_starts_at_once_load_one_scheduler",
+        sched::two_starts_at_once_load_one_scheduler,
     ),
     (
         "sched::first_come_first_served_uses_idle_cpus",

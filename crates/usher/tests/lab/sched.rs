@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Checks in a guest of the sched_ext scheduler under load: threads that communicate, threads that
-//! change their affinity, CPU hotplug, and the scheduler's end, orderly or by a fault.
+//! change their affinity, CPU hotplug, the scheduler's end, orderly or by a fault, and the daemon
+//! that holds it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +15,7 @@ use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 use serde_json::Value;
 use usher_model::CpuSet;
 
-use crate::common::{World, stderr, wait_for};
+use crate::common::{World, lives, stderr, wait_for};
 use crate::load::Loop;
 
 const PAIRS: usize = 8;
@@ -328,9 +329,11 @@ fn serves_a_crowd(world: &World, running: Running<'_>) {
     drop(running);
     assert_eq!(kernel_says("state"), "disabled");
     let after = world.json(&["sched", "status"]).unwrap();
-    assert_eq!(after["last"]["ended"], "stopped");
     let kernels_own = (&false.into(), &Value::Null);
     assert_eq!((&after["running"], &after["scheduler"]), kernels_own);
+    // The daemon was started for the scheduler, and has ended with it.
+    assert_eq!(after["last"], Value::Null);
+    assert!(!world.socket().exists());
 }
 
 /// Takes a CPU offline and online while threads move onto it: the scheduler must restart.
@@ -357,8 +360,9 @@ pub fn follows_the_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// Ends the holder by SIGKILL, so that it cannot undo anything.
-pub fn ends_with_its_holder() {
+/// Ends the daemon by SIGKILL, so that it cannot unload the scheduler. The keeper must restart the
+/// daemon, without a scheduler.
+pub fn ends_with_its_daemon() {
     let world = World::new();
     let running = Running::start(&world);
     let pid = running.status()["last"]["pid"].as_i64().unwrap();
@@ -366,12 +370,81 @@ pub fn ends_with_its_holder() {
     wait_for("the kernel's own scheduler", || {
         (kernel_says("state") == "disabled").then_some(())
     });
+    let daemon = wait_for("the keeper to restart the daemon", || {
+        Some(world.json(&["status"])?["pid"].clone()).filter(|now| *now != pid)
+    });
     let after = running.status();
-    let died = format!("its process {pid} died");
+    assert_eq!(
+        (&after["running"], &after["last"]),
+        (&false.into(), &Value::Null)
+    );
+    // A scheduler can be started in the new daemon.
+    drop(Running::start(&world));
+    wait_for("the daemon to end", || {
+        (!lives(daemon.as_i64()? as i32)).then_some(())
+    });
+    drop(running);
+    assert_nothing_went_wrong();
+}
+
+/// Checks that a running daemon loads the scheduler, stays when the scheduler stops, and reports how
+/// it ended. The daemon's end must unload the scheduler.
+pub fn runs_in_the_daemon_that_listens() {
+    let mut world = World::new();
+    let daemon = world.daemon(&[]);
+    let running = Running::start(&world);
+    assert_eq!(running.status()["last"]["pid"], daemon);
+    let does = running.status()["last"]["does"].clone();
+    assert_eq!(world.status()["scheduler"], does);
+    assert_eq!(world.json(&["sched", "stop"]).unwrap()["stopped"], daemon);
+    assert_eq!(kernel_says("state"), "disabled");
+    let after = running.status();
     assert_eq!(
         (&after["running"], &after["last"]["ended"]),
-        (&false.into(), &died.into())
+        (&false.into(), &"stopped".into())
     );
+    assert_eq!(world.status()["scheduler"], Value::Null);
+    assert_eq!(world.json(&["sched", "stop"]), None, "none runs");
+    drop(running);
+    world.json(&["sched", "start"]).unwrap();
+    assert_eq!(world.end(daemon), Some(0));
+    assert_eq!(kernel_says("state"), "disabled");
+    assert_nothing_went_wrong();
+}
+
+/// Runs the scheduler without a daemon: other commands must reach it at a socket of its own, and its
+/// process must end with it.
+pub fn runs_in_the_foreground_without_a_daemon() {
+    let world = World::new();
+    let start = ["sched", "start", "--foreground"];
+    let mut foreground = world.usher(&start).spawn().unwrap();
+    wait_for("the scheduler to run", || {
+        (kernel_says("root/ops") == "usher").then_some(())
+    });
+    let running = Running(&world);
+    let pid = i64::from(foreground.id());
+    wait_for("its status", || {
+        (running.status()["last"]["pid"] == pid && running.status()["running"] == true)
+            .then_some(())
+    });
+    assert!(!world.socket().exists(), "there is no daemon");
+    assert_eq!(world.json(&["sched", "start"]), None, "beside another");
+    let set = world.json(&["sched", "set", "--smt", "off"]).unwrap();
+    assert_eq!(set["settings"]["smt"], false);
+    assert!(world.json(&["sched", "stats"]).is_some());
+    assert_eq!(world.json(&["sched", "stop"]).unwrap()["stopped"], pid);
+    assert_eq!(foreground.wait().unwrap().code(), Some(0));
+    assert_eq!(kernel_says("state"), "disabled");
+    let mut killed = world.usher(&start).spawn().unwrap();
+    wait_for("the scheduler to run", || {
+        (kernel_says("root/ops") == "usher").then_some(())
+    });
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    wait_for("the kernel's own scheduler", || {
+        (kernel_says("state") == "disabled").then_some(())
+    });
+    drop(running);
     assert_nothing_went_wrong();
 }
 
@@ -384,7 +457,7 @@ pub fn reports_that_the_kernel_ended_it() {
     wait_for("the kernel's own scheduler", || {
         (kernel_says("state") == "disabled").then_some(())
     });
-    let last = &wait_for("the holder to tell", || {
+    let last = &wait_for("the daemon to report it", || {
         let status = running.status();
         (status["last"]["state"] == "ended").then_some(status)
     })["last"];
@@ -393,6 +466,55 @@ pub fn reports_that_the_kernel_ended_it() {
     assert!(why.contains("sysrq"), "{why}");
     drop(running);
     drop(Running::start(&world));
+    assert_nothing_went_wrong();
+}
+
+/// Lets the kernel end a scheduler without a daemon: the command must print the reason once.
+pub fn the_foreground_prints_the_kernels_reason_once() {
+    let world = World::new();
+    let start = ["sched", "start", "--foreground"];
+    let foreground = world.usher(&start).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the scheduler to run", || {
+        (kernel_says("root/ops") == "usher").then_some(())
+    });
+    fs::write("/proc/sysrq-trigger", "S").unwrap();
+    let output = foreground.wait_with_output().unwrap();
+    let printed = stderr(&output);
+    assert_eq!(output.status.code(), Some(125), "{printed}");
+    let about_end = |line: &&str| line.contains("the kernel ended it");
+    let lines: Vec<&str> = printed.lines().filter(about_end).collect();
+    assert_eq!(lines.len(), 1, "{printed}");
+    assert!(lines[0].contains("sysrq"), "{printed}");
+    assert_eq!(kernel_says("state"), "disabled");
+    assert_nothing_went_wrong();
+}
+
+/// Starts the scheduler twice at once: one start must load it, in a new daemon. The other must be
+/// rejected in one line, and must not end the scheduler.
+pub fn two_starts_at_once_load_one_scheduler() {
+    let world = World::new();
+    let start = || {
+        let mut usher = world.usher(&["sched", "start"]);
+        usher.stdout(Stdio::null()).stderr(Stdio::piped());
+        usher.spawn().unwrap()
+    };
+    let outputs = [start(), start()].map(|child| child.wait_with_output().unwrap());
+    let running = Running(&world);
+    let mut codes = outputs.each_ref().map(|output| output.status.code());
+    codes.sort_unstable();
+    let printed = outputs.each_ref().map(stderr);
+    assert_eq!(codes, [Some(0), Some(125)], "{printed:?}");
+    let refused = outputs.iter().find(|output| !output.status.success());
+    let refused = stderr(refused.unwrap());
+    let is_about_another = |line: &&str| line.contains(" already");
+    assert_eq!(
+        refused.lines().filter(is_about_another).count(),
+        1,
+        "{refused}"
+    );
+    assert_eq!(running.status()["running"], true);
+    drop(running);
+    assert!(!world.socket().exists(), "the daemon ends");
     assert_nothing_went_wrong();
 }
 
@@ -430,7 +552,7 @@ pub fn first_come_first_served_uses_idle_cpus() {
 
 /// A process holds a lock and a directory while it starts the scheduler. Afterwards it must have
 /// both exclusively again.
-pub fn the_holder_closes_its_callers_files() {
+pub fn the_daemon_closes_its_callers_files() {
     let world = World::new();
     let lock = world.path("lock");
     let start = world.usher(&["sched", "start"]);
@@ -445,13 +567,13 @@ pub fn the_holder_closes_its_callers_files() {
         .arg(&lock)
         .arg("true")
         .status();
-    assert!(free.unwrap().success(), "the holder has the lock still");
+    assert!(free.unwrap().success(), "the daemon has the lock still");
     let pid = running.status()["last"]["pid"].as_i64().unwrap();
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
     assert_eq!(folder.to_str(), Some("/"));
-    let holder = Pid::from_raw(pid as i32).unwrap();
-    let session = rustix::process::getsid(Some(holder)).unwrap();
-    assert_eq!(session, holder);
+    let daemon = Pid::from_raw(pid as i32).unwrap();
+    let session = rustix::process::getsid(Some(daemon)).unwrap();
+    assert_eq!(session, daemon);
     drop(running);
     assert_nothing_went_wrong();
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::{World, allowed, children, signal, wait_for};
 use crate::load::Loop;
-use crate::sched::{Running, assert_nothing_went_wrong};
+use crate::sched::{Running, assert_nothing_went_wrong, kernel_says};
 use crate::seats::{cleared, machine};
 use crate::weights::Cgroup;
 
@@ -66,7 +66,7 @@ impl Drop for Program {
     }
 }
 
-/// Seats that the scheduler keeps without a daemon.
+/// Seats that a test gives, without the control loop.
 struct Seats {
     held: usher_scx::SchedulerHandle,
     kernel: usher_scx::Kernel,
@@ -252,23 +252,21 @@ pub fn many_threads_stay_in_their_seat() {
     assert_nothing_went_wrong();
 }
 
-/// Kills daemon and keeper, so that no process can remove the seats.
+/// Kills daemon and keeper, so that no process can remove the seats. The kernel must unload the
+/// scheduler, with its seats.
 pub fn a_killed_daemon_leaves_no_seats() {
     let mut world = World::new();
     let daemon = world.daemon(&["--policy", "equal"]);
     world.json(&["sched", "start"]).unwrap();
     let one = Program::run(&world, "one", 1);
     let _other = Program::run(&world, "other", 1);
-    let has_seat = |world: &World| {
-        let pid = one.pids()[1].to_string();
-        let explained = world.json(&["sched", "explain", &pid])?;
-        Some(!explained["seat"].is_null())
-    };
-    wait_for("a seat", || has_seat(&world)?.then_some(()));
-    world.kill_with_keeper(daemon);
-    wait_for("the program to be without a seat", || {
-        (!has_seat(&world)?).then_some(())
+    wait_for("a seat", || {
+        let explained = world.json(&["sched", "explain", &one.pids()[1].to_string()])?;
+        (!explained["seat"].is_null()).then_some(())
     });
-    world.json(&["sched", "stop"]).unwrap();
+    world.kill_with_keeper(daemon);
+    wait_for("the kernel's own scheduler", || {
+        (kernel_says("state") == "disabled").then_some(())
+    });
     assert_nothing_went_wrong();
 }

@@ -17,7 +17,7 @@ const RUN_PROGRAMS: &[&str] = &[
 ];
 /// Commands that give a program a heartbeat page and the OpenMP tool.
 const GIVE_PAGES: &[&str] = &["usher run", "usher bg", "usher mix", "usher profile"];
-/// Commands that use the socket, the journal or the scheduler's record in the runtime directory.
+/// Commands that use the socket or the journal in the runtime directory.
 const USE_RUNTIME_DIR: &[&str] = &[
     "usher run",
     "usher bg",
@@ -87,11 +87,21 @@ const RUNTIME_FILES: &[Entry] = &[
         "Journal that describes how to undo each change of a daemon, in the runtime directory.",
     ),
 ];
-const SCHED_FILES: &[Entry] = &[(
-    "sched.dump",
-    "Dump that the kernel wrote when it ended Usher's scheduler because of an error, in the \
-     runtime directory.",
-)];
+const SCHED_FILES: &[Entry] = &[
+    (
+        "sched.varlink",
+        "Socket of usher sched start --foreground, in the runtime directory.",
+    ),
+    (
+        "sched.dump",
+        "Dump that the kernel wrote when it ended Usher's scheduler because of an error, in the \
+         runtime directory.",
+    ),
+    (
+        "daemon.log",
+        "Messages of a daemon that usher sched start started, in the runtime directory.",
+    ),
+];
 const STORE_FILES: &[Entry] = &[
     (
         "/var/lib/usher/profiles.db",

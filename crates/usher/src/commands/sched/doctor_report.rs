@@ -7,8 +7,10 @@ use std::path::Path;
 use serde::Serialize;
 use usher_scx::Kernel;
 
+use crate::daemon::scheduler::{SchedulerState, kernel};
 use crate::failure;
 
+use super::remote::Found;
 use super::status::{self, Answer};
 use super::{FOR_ROOT, start};
 
@@ -27,7 +29,8 @@ pub struct SchedDoctorReport {
 /// Collects the report; changes nothing.
 pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
     let is_root = rustix::process::geteuid().is_root();
-    let mut report = SchedDoctorReport::of(&super::kernel(), dir, is_root);
+    let last = Found::at(dir).map(|found| found.state);
+    let mut report = SchedDoctorReport::of(&kernel(), dir, last, is_root);
     if report.refused.is_none() {
         let error = usher_scx::check_bpf_permitted().err();
         report.refused = error.map(|error| failure::line(&error.into()));
@@ -36,8 +39,14 @@ pub fn doctor_report(dir: &Path) -> SchedDoctorReport {
 }
 
 impl SchedDoctorReport {
-    fn of(kernel: &Kernel, dir: &Path, is_root: bool) -> Self {
-        let (status, refused) = match status::read(kernel, dir) {
+    fn of(
+        kernel: &Kernel,
+        dir: &Path,
+        last: anyhow::Result<Option<SchedulerState>>,
+        is_root: bool,
+    ) -> Self {
+        let status = last.and_then(|last| status::read(kernel, dir, last));
+        let (status, refused) = match status {
             Ok(status) => {
                 let refused = start::check(kernel, dir, status.last()).err();
                 (Some(status), refused)
@@ -73,19 +82,23 @@ mod tests {
 
     use usher_scx::Settings;
 
-    use super::super::record::{self, Phase};
     use super::*;
+    use crate::daemon::scheduler::Phase;
 
     const BTF: (&str, &str) = ("btf/vmlinux", "");
 
-    fn report(files: &[(&str, &str)], dir: &Path, is_root: bool) -> SchedDoctorReport {
+    fn report(
+        files: &[(&str, &str)],
+        last: anyhow::Result<Option<SchedulerState>>,
+        is_root: bool,
+    ) -> SchedDoctorReport {
         let sys = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = sys.path().join("kernel").join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let mut report = SchedDoctorReport::of(&Kernel::at(sys.path()), dir, is_root);
+        let mut report = SchedDoctorReport::of(&Kernel::at(sys.path()), sys.path(), last, is_root);
         // The warning of the machine on which the test runs.
         report.warnings = vec![];
         report
@@ -93,7 +106,6 @@ mod tests {
 
     #[test]
     fn doctor_reports_what_start_would_refuse() {
-        let dir = tempfile::tempdir().unwrap();
         let idle = ("sched_ext/state", "disabled\n");
         let taken = [
             BTF,
@@ -113,11 +125,11 @@ mod tests {
                 "stop it first",
             ),
         ] {
-            let line = report(files, dir.path(), is_root).line();
+            let line = report(files, Ok(None), is_root).line();
             assert!(line.starts_with(begins) && line.contains(says), "{line}");
             assert!(line.contains("would fail: "), "{line}");
         }
-        let mut ready = report(&[idle, BTF], dir.path(), true);
+        let mut ready = report(&[idle, BTF], Ok(None), true);
         assert_eq!(ready.line(), format!("{own} starts Usher's"));
         ready.warnings = vec!["it is young".to_owned()];
         assert_eq!(ready.line(), format!("{own} starts Usher's; it is young"));
@@ -125,15 +137,14 @@ mod tests {
 
     #[test]
     fn reports_a_running_scheduler_with_its_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut held = record::RecordWriter::take(dir.path(), &Settings::default()).unwrap();
-        held.write(|record| record.state = Phase::Running).unwrap();
+        let mut last = SchedulerState::starting(&Settings::default());
+        last.state = Phase::Running;
         let ours = [
             BTF,
             ("sched_ext/state", "enabled\n"),
             ("sched_ext/root/ops", "usher\n"),
         ];
-        let report = report(&ours, dir.path(), true);
+        let report = report(&ours, Ok(Some(last)), true);
         let line = report.line();
         assert!(line.starts_with("Usher's scheduler runs: idle"), "{line}");
         assert!(line.ends_with("'usher sched stop' ends it"), "{line}");
@@ -144,12 +155,11 @@ mod tests {
 
     #[test]
     fn reports_unreadable_state() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("sched.json")).unwrap();
-        let line = report(&[], dir.path(), true).line();
-        assert!(
-            line.starts_with("'usher sched start' would fail: reading"),
-            "{line}"
+        let silent = anyhow::anyhow!("the daemon did not answer");
+        let line = report(&[], Err(silent), true).line();
+        assert_eq!(
+            line,
+            "'usher sched start' would fail: the daemon did not answer"
         );
     }
 }

@@ -16,7 +16,7 @@ use usher_scx::{Queue, SchedulerHandle, Settings, SoftSeat, ThreadState, Why};
 use crate::failure::{self, Outcome};
 use crate::output::{self, Output, shown};
 
-use super::record;
+use super::remote;
 
 /// Shows where the threads of a process run or wait, and why
 #[derive(Debug, clap::Args)]
@@ -112,8 +112,8 @@ struct Answer {
 
 /// Reads the threads and prints them.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
-    let running = record::of_running(dir)?;
-    record::refuse_minimal(&running)?;
+    let running = remote::running(dir)?;
+    remote::refuse_minimal(&running)?;
     let held = SchedulerHandle::open(&running.maps)?;
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
     for (at, &pid) in args.pids.iter().enumerate() {

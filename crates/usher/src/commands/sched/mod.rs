@@ -3,35 +3,33 @@
 //! Holds the names, limits and descriptions that the subcommands share. The scheduler itself is in
 //! crate `usher-scx`.
 
+mod daemon_launch;
 mod doctor_report;
 mod explain;
-mod hold;
 mod limits;
-mod record;
+mod remote;
 mod set;
-mod soft_seats;
 mod start;
 mod stats;
 mod status;
 mod stop;
 
-use std::path::PathBuf;
-
-use usher_scx::{Kernel, Settings};
+use usher_scx::Settings;
 
 use crate::cli::Global;
+use crate::daemon::scheduler::LIMIT_MS;
 use crate::failure::Outcome;
 use crate::output::Output;
 use crate::runtime;
 
 pub use doctor_report::{SchedDoctorReport, doctor_report};
-pub use soft_seats::seats;
 
 /// Runs this machine's threads with Usher's own scheduler
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Requires root and a kernel with sched_ext (6.12 or newer). A process of Usher's holds the
-scheduler. When that process ends, in any way, the kernel's own scheduler takes over.
+Requires root and a kernel with sched_ext (6.12 or newer). Root's daemon holds the
+scheduler; 'usher sched start' starts the daemon if none listens. When the daemon ends, in
+any way, the kernel's own scheduler takes over.
 
 Examples:
   usher sched start                       idle cores first, address spaces in turns
@@ -65,7 +63,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     );
     let dir = runtime::sched_dir(global.runtime_dir.as_deref());
     match &args.command {
-        Command::Start(args) => start::run(args, &dir, out),
+        Command::Start(args) => start::run(args, global, out),
         Command::Stop(_) => stop::run(&dir, out),
         Command::Status(_) => status::run(&dir, out),
         Command::Set(args) => set::run(args, &dir, out),
@@ -86,10 +84,9 @@ impl Switch {
     }
 }
 
-/// Parses `--turn-ms` and `--max-lag-ms`. Within this range, no thread waits as long as the
-/// kernel's watchdog allows, even with a hundred threads per CPU.
+/// Parses `--turn-ms` and `--max-lag-ms`.
 fn limit_ms(text: &str) -> Result<u64, &'static str> {
-    let ms = text.parse().ok().filter(|ms| (1..=200).contains(ms));
+    let ms = text.parse().ok().filter(|ms| LIMIT_MS.contains(ms));
     ms.ok_or("the value must be a whole number of milliseconds from 1 to 200")
 }
 
@@ -101,10 +98,6 @@ const TAKES_OVER: &str = "the kernel's own scheduler takes over\n";
 
 /// The name of Usher's scheduler in the kernel.
 const NAME: &str = "usher";
-
-fn kernel() -> Kernel {
-    Kernel::at(&PathBuf::from("/sys"))
-}
 
 /// Returns the error if a turn length is given, alone or with a maximum lag, and the settings have
 /// no turns.
@@ -121,54 +114,9 @@ fn turn_warning(given: [Option<u64>; 2], settings: &Settings) -> Option<&'static
     )
 }
 
-/// Describes the scheduler's behaviour in a few words.
-fn described(settings: &Settings) -> String {
-    if settings.minimal {
-        return "first come, first served, and nothing else".to_owned();
-    }
-    if settings.fifo {
-        return "first come, first served, without SMT".to_owned();
-    }
-    if settings.o1 {
-        let cure = match settings.aggregate {
-            true => ", the running address space one level better",
-            false => "",
-        };
-        return format!("the order of Linux 2.6 (O(1)), without SMT{cure}");
-    }
-    let on = |on: bool| if on { "on" } else { "off" };
-    let ms = |ns: u64| ns / 1_000_000;
-    let lag = match settings.max_lag_ns == settings.turn_ns {
-        true => String::new(),
-        false => format!(", lag at most {} ms", ms(settings.max_lag_ns)),
-    };
-    let turns = match settings.aggregate {
-        true => format!("on ({} ms{lag})", ms(settings.turn_ns)),
-        false => "off".to_owned(),
-    };
-    format!(
-        "idle cores first {}, address spaces in turns {turns}, seats {}",
-        on(settings.smt),
-        on(settings.seats)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_description_names_each_feature() {
-        let mut settings = Settings::default();
-        let all = "idle cores first on, address spaces in turns on (24 ms), seats on";
-        assert_eq!(described(&settings), all);
-        settings.max_lag_ns /= 2;
-        settings.seats = false;
-        let some = "address spaces in turns on (24 ms, lag at most 12 ms), seats off";
-        assert!(described(&settings).ends_with(some));
-        settings.aggregate = false;
-        assert!(described(&settings).contains("in turns off, seats"));
-    }
 
     #[test]
     fn warns_of_a_turn_length_without_turns() {

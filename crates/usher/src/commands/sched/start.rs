@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched start`.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Write};
-use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::io::IsTerminal;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use anyhow::bail;
 use serde_json::json;
 use usher_scx::{Kernel, Settings};
 
+use crate::cli::Global;
+use crate::daemon::scheduler::{self, SchedulerState, kernel};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
+use crate::runtime;
 
-use super::record::SchedulerRecord;
-use super::{Switch, TAKES_OVER, record};
+use super::remote::{self, Found};
+use super::{Switch, TAKES_OVER, daemon_launch};
 
-/// Starts the scheduler in a process of its own
+/// Loads the scheduler in root's daemon, and starts the daemon if none listens
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-docs/sched.md describes the scheduler. With --foreground it ends with this command (Ctrl-C).
+docs/sched.md describes the scheduler. If no daemon listens, the systemd service usher is
+started if it is installed, else a daemon that ends after 'usher sched stop'. With
+--foreground the scheduler runs without a daemon and ends with this command (Ctrl-C).
 
 Examples:
   usher sched start
@@ -54,7 +54,7 @@ pub struct Args {
     /// The order of Linux 2.6's O(1) scheduler, without SMT; for comparisons
     #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
     o1: Option<O1>,
-    /// Run the scheduler in this process, and end it with this process
+    /// Run the scheduler in this process, without a daemon, and end it with this process
     #[arg(long)]
     foreground: bool,
 }
@@ -97,28 +97,20 @@ impl Args {
     }
 }
 
-/// Set for the process that holds the scheduler and reports on standard output when it runs. Not an
-/// option, because shells also complete hidden options.
-const HOLDS: &str = "USHER_SCHED_HOLDS";
-
-/// The holder's report when the scheduler runs.
-const READY: &str = "ready";
-
 /// Time after which the user is informed about the reason of the wait.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts the scheduler.
-pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
+pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let settings = args.settings();
-    if std::env::var_os(HOLDS).is_some() {
-        return hold_for_another(dir, &settings);
-    }
+    let dir = runtime::sched_dir(global.runtime_dir.as_deref());
     let report = || {
-        let does = super::described(&settings);
+        let does = scheduler::described(&settings);
         let text = || format!("the scheduler runs: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
-    check(&super::kernel(), dir, record::read(dir)?.as_ref())?;
+    let found = Found::at(&dir)?;
+    check(&kernel(), &dir, found.state.as_ref())?;
     usher_scx::check_bpf_permitted()?;
     warnings()
         .iter()
@@ -127,84 +119,48 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         failure::print_error(line);
     }
     if args.foreground {
-        super::hold::hold(dir, &settings, report)?;
+        scheduler::hold(&dir, settings, report)?;
         if !out.json {
             // A closed terminal is no failure of the scheduler.
             let _ = out.text(TAKES_OVER);
         }
         return Ok(0);
     }
-    let mut holder = holder()?;
-    let mut line = String::new();
-    if let Some(output) = holder.stdout.take() {
-        if std::io::stderr().is_terminal() && is_silent(&output, NOTICE_AFTER)? {
-            failure::print_error("the kernel is verifying the scheduler's BPF programs");
-        }
-        BufReader::new(output).read_line(&mut line)?;
-    }
-    if line.trim() == READY {
-        report()?;
-        return Ok(0);
-    }
-    let status = holder.wait();
-    never_ran(status.context("waiting for the scheduler's process")?)
-}
-
-/// Starts the process that holds the scheduler: this program again, with the same options.
-fn holder() -> anyhow::Result<Child> {
-    let mut holder = Command::new(std::env::current_exe().context("finding this program")?);
-    holder.args(std::env::args_os().skip(1)).env(HOLDS, "1");
-    holder.stdin(Stdio::null()).stdout(Stdio::piped());
-    holder.stderr(Stdio::inherit());
-    // SAFETY: two system calls, which may be made between fork and exec.
-    unsafe { holder.pre_exec(leave_caller) };
-    holder.spawn().context("starting the scheduler's process")
-}
-
-/// Returns whether the stream stays silent and open for that time.
-fn is_silent(output: &impl AsFd, within: Duration) -> anyhow::Result<bool> {
-    let mut output = [PollFd::new(output, PollFlags::IN)];
-    let within = Timespec::try_from(within).ok();
-    match poll(&mut output, within.as_ref()) {
-        Ok(ready) => Ok(ready == 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(error).context("waiting for the scheduler's process"),
-    }
-}
-
-/// Moves to a session of its own, and closes everything that the caller has open, such as a lock: a
-/// process that waits for the end of such a file does not wait for the scheduler's end.
-fn leave_caller() -> std::io::Result<()> {
-    rustix::process::setsid()?;
-    // SAFETY: marks descriptors to be closed by exec; a kernel without this flag leaves them open.
-    unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            3u32,
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
+    let found = match found.client {
+        Some(_) => found,
+        None => daemon_launch::start_daemon(global)?,
     };
-    Ok(())
+    let Some(mut client) = found.client else {
+        bail!("no daemon listens in {}", dir.display());
+    };
+    noticing_delay(|| client.start(&settings))?;
+    report()?;
+    Ok(0)
 }
 
-/// Returns the result of a holder that ended before it reported that the scheduler runs.
-fn never_ran(status: ExitStatus) -> Outcome {
-    match status.code() {
-        Some(0) => bail!("the scheduler was stopped while it was starting"),
-        // It has reported the reason on this process's standard error.
-        Some(code) => Ok(u8::try_from(code).unwrap_or(failure::OWN)),
-        None => bail!("the scheduler's process was ended ({status})"),
-    }
+/// Does something, and informs the user about the reason if it takes long.
+fn noticing_delay<T>(action: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            let waited = is_done.recv_timeout(NOTICE_AFTER);
+            if waited == Err(RecvTimeoutError::Timeout) && std::io::stderr().is_terminal() {
+                failure::print_error("the kernel is verifying the scheduler's BPF programs");
+            }
+        });
+        let result = action();
+        drop(done);
+        result
+    })
 }
 
 /// Checks whether a scheduler can be started now.
 ///
 /// # Errors
 /// One of Usher's runs already; there is no sched_ext or BTF; or another scheduler runs.
-pub fn check(kernel: &Kernel, dir: &Path, last: Option<&SchedulerRecord>) -> anyhow::Result<()> {
-    record::refuse_beside(last)?;
-    if let Some(unknown) = record::unknown(kernel, dir, last) {
+pub fn check(kernel: &Kernel, dir: &Path, last: Option<&SchedulerState>) -> anyhow::Result<()> {
+    scheduler::refuse_beside(last)?;
+    if let Some(unknown) = remote::unknown(kernel, dir) {
         bail!(unknown);
     }
     Ok(kernel.ready()?)
@@ -240,35 +196,6 @@ fn untested(release: &str) -> Option<&str> {
     let mut number = || numbers.next()?.parse().ok();
     let version = (number()?, number()?);
     (version < TESTED.0 || version > TESTED.1).then_some(release)
-}
-
-/// Runs in the process that `usher sched start` leaves behind. It writes to no terminal once the
-/// scheduler runs.
-fn hold_for_another(dir: &Path, settings: &Settings) -> Outcome {
-    let dir = std::path::absolute(dir).with_context(|| format!("finding {}", dir.display()))?;
-    // The caller's directory may be unmounted meanwhile.
-    rustix::process::chdir("/").context("leaving the caller's directory")?;
-    super::hold::hold(&dir, settings, || {
-        report_ready(&mut std::io::stdout())?;
-        let mut null = OpenOptions::new();
-        let null = null.read(true).write(true).open("/dev/null");
-        let null = null.context("opening /dev/null")?;
-        rustix::stdio::dup2_stdout(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
-        Ok(())
-    })?;
-    Ok(0)
-}
-
-/// Notifies the waiting process.
-fn report_ready(output: &mut impl Write) -> anyhow::Result<()> {
-    match writeln!(output, "{READY}").and_then(|()| output.flush()) {
-        // No `context`: a broken pipe is no useful message.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-            bail!("'usher sched start' was interrupted while it waited")
-        }
-        written => written.context("reporting that the scheduler runs"),
-    }
 }
 
 #[cfg(test)]
@@ -321,48 +248,6 @@ mod tests {
         for refused in ["--turn-ms 0", "--turn-ms 201", "--max-lag-ms 201"] {
             assert_eq!(ms(refused), None, "{refused}");
         }
-    }
-
-    #[test]
-    fn a_scheduler_that_never_ran_is_no_success() {
-        use std::os::unix::process::ExitStatusExt;
-
-        let ended = |raw| never_ran(ExitStatus::from_raw(raw)).map_err(|e| e.to_string());
-        assert_eq!(ended(125 << 8), Ok(125));
-        assert!(
-            ended(0)
-                .unwrap_err()
-                .contains("stopped while it was starting")
-        );
-        assert!(ended(9).unwrap_err().contains("was ended"));
-    }
-
-    #[test]
-    fn a_holder_that_writes_or_closes_is_not_silent() {
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        let is_silent = |within| is_silent(&reader, Duration::from_millis(within)).unwrap();
-        assert!(is_silent(1));
-        report_ready(&mut writer).unwrap();
-        assert!(!is_silent(30_000));
-        BufReader::new(&reader)
-            .read_line(&mut String::new())
-            .unwrap();
-        assert!(is_silent(1));
-        drop(writer);
-        assert!(!is_silent(30_000));
-    }
-
-    #[test]
-    fn a_holder_without_a_waiting_caller_reports_it() {
-        let (reader, mut writer) = std::io::pipe().unwrap();
-        report_ready(&mut writer).unwrap();
-        drop(reader);
-        let error = report_ready(&mut writer).unwrap_err();
-        let report = failure::line(&error);
-        assert!(
-            report.ends_with("was interrupted while it waited"),
-            "{report}"
-        );
     }
 
     #[test]

@@ -16,11 +16,12 @@ use usher_host::launch::{Exit, Forwarder, LaunchSpec, hold};
 use usher_scx::{Counted, Counter, MapIds, SchedulerHandle, SoftSeat, State, Tally};
 use usher_topology::Source;
 
+use crate::daemon::scheduler::kernel;
 use crate::failure::Outcome;
 use crate::launch;
 use crate::output::{self, Output};
 
-use super::record;
+use super::remote;
 
 /// Counts the actions of the running scheduler, Usher's or another
 #[derive(Debug, clap::Args)]
@@ -81,8 +82,8 @@ struct SchedSample {
 
 impl SchedSample {
     fn read(dir: &Path) -> anyhow::Result<Self> {
-        let running = record::of_running(dir)?;
-        record::refuse_minimal(&running)?;
+        let running = remote::running(dir)?;
+        remote::refuse_minimal(&running)?;
         let maps = running.maps;
         let held = SchedulerHandle::open(&maps)?;
         Ok(Self {
@@ -120,7 +121,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
 }
 
 fn scheduler() -> Option<String> {
-    match super::kernel().state() {
+    match kernel().state() {
         Ok(State::Enabled { name }) => Some(name),
         _ => None,
     }
@@ -159,8 +160,8 @@ impl Answer {
 }
 
 fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
-    // An unreadable directory is reported before the command runs.
-    record::read(dir)?;
+    // A daemon that does not answer is reported before the command runs.
+    remote::Found::at(dir)?;
     let scheduler = scheduler();
     let mut samples = Vec::new();
     let exit = run_between(command, |counter| {

@@ -8,10 +8,11 @@ use std::path::Path;
 use serde::Serialize;
 use usher_scx::{Kernel, ScxError, State as Loaded};
 
+use crate::daemon::scheduler::{Phase, SchedulerState, kernel};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::record::{self, Phase, RESTARTS, SchedulerRecord};
+use super::remote::{self, Found, RESTARTS};
 
 /// Shows which scheduler runs, and how Usher's ended
 #[derive(Debug, clap::Args)]
@@ -29,8 +30,8 @@ pub struct Answer {
     scheduler: Option<String>,
     /// Why no scheduler can run, or none now.
     lacking: Option<String>,
-    /// The last scheduler that was started here.
-    last: Option<SchedulerRecord>,
+    /// The last scheduler of the process that listens here.
+    last: Option<SchedulerState>,
     /// Why nothing is known here about a running scheduler of Usher's.
     #[serde(skip)]
     unknown: Option<String>,
@@ -38,17 +39,16 @@ pub struct Answer {
 
 /// Reads the status and prints it.
 pub fn run(dir: &Path, out: Output) -> Outcome {
-    let answer = read(&super::kernel(), dir)?;
+    let answer = read(&kernel(), dir, Found::at(dir)?.state)?;
     out.answer(&answer, || text(&answer))?;
     Ok(0)
 }
 
-/// Reads the status.
+/// Returns the status; `last` is the last scheduler of the process that listens in `dir`.
 ///
 /// # Errors
-/// The record of the last scheduler, or the kernel's state, cannot be read.
-pub fn read(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
-    let last = record::read(dir)?;
+/// The kernel's state cannot be read.
+pub fn read(kernel: &Kernel, dir: &Path, last: Option<SchedulerState>) -> anyhow::Result<Answer> {
     let (scheduler, lacking) = match kernel.state() {
         Ok(Loaded::Disabled) => (None, None),
         Ok(Loaded::Enabled { name }) => (Some(name), None),
@@ -56,10 +56,10 @@ pub fn read(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let ended = last.as_ref().filter(|last| last.state == Phase::Ended);
-    let unknown = match ended.is_some() || last.is_none() {
-        true => record::unknown(kernel, dir, ended),
-        false => None,
+    let lives = |last: &SchedulerState| last.state != Phase::Ended;
+    let unknown = match last.as_ref().is_some_and(lives) {
+        true => None,
+        false => remote::unknown(kernel, dir),
     };
     Ok(Answer {
         unknown,
@@ -69,7 +69,7 @@ pub fn read(kernel: &Kernel, dir: &Path) -> anyhow::Result<Answer> {
 
 impl Answer {
     /// The last scheduler that was started here.
-    pub fn last(&self) -> Option<&SchedulerRecord> {
+    pub fn last(&self) -> Option<&SchedulerState> {
         self.last.as_ref()
     }
 
@@ -94,7 +94,7 @@ impl Answer {
     }
 
     fn of(
-        last: Option<SchedulerRecord>,
+        last: Option<SchedulerState>,
         scheduler: Option<String>,
         lacking: Option<String>,
     ) -> Self {
@@ -117,7 +117,7 @@ fn text(answer: &Answer) -> String {
     lines.join("\n") + "\n"
 }
 
-fn of_ours(last: &SchedulerRecord) -> Vec<String> {
+fn of_ours(last: &SchedulerState) -> Vec<String> {
     let mut lines = vec![
         format!("Usher's scheduler runs: {}", last.does),
         format!("held by process {}", last.pid),
@@ -136,7 +136,7 @@ fn of_ours(last: &SchedulerRecord) -> Vec<String> {
 /// Formats the status if Usher's scheduler does not run the threads.
 fn of_others(
     (scheduler, runs): (Option<&str>, String),
-    last: Option<&SchedulerRecord>,
+    last: Option<&SchedulerState>,
 ) -> Vec<String> {
     let Some(last) = last else {
         return vec![runs];
@@ -165,8 +165,8 @@ fn of_others(
 mod tests {
     use super::*;
 
-    fn last(state: Phase, ended: Option<&str>) -> SchedulerRecord {
-        SchedulerRecord {
+    fn last(state: Phase, ended: Option<&str>) -> SchedulerState {
+        SchedulerState {
             pid: 12,
             state,
             does: "its work".to_owned(),
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    fn actual(last: Option<SchedulerRecord>, scheduler: Option<&str>) -> (bool, String) {
+    fn actual(last: Option<SchedulerState>, scheduler: Option<&str>) -> (bool, String) {
         let answer = Answer::of(last, scheduler.map(str::to_owned), None);
         (answer.running, text(&answer))
     }
@@ -212,8 +212,8 @@ mod tests {
             ),
             (
                 Phase::Ended,
-                Some("its process 12 died"),
-                format!("{own}Usher's scheduler ended: its process 12 died\n"),
+                Some("the kernel ended it"),
+                format!("{own}Usher's scheduler ended: the kernel ended it\n"),
             ),
             (Phase::Ended, None, own.to_owned()),
         ] {

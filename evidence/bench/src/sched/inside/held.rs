@@ -24,7 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A scheduler that runs until this is dropped.
 #[derive(Debug)]
 pub struct Held {
-    usher: PathBuf,
     how: How,
 }
 
@@ -35,8 +34,8 @@ enum How {
     Slice {
         before: String,
     },
-    Usher,
-    Peer(Child),
+    /// The process that holds the scheduler: `usher sched start --foreground`, or a peer.
+    Child(Child),
 }
 
 impl Held {
@@ -48,26 +47,22 @@ impl Held {
         let how = match rival {
             Rival::Eevdf => How::Kernels,
             Rival::EevdfSlice { ms } => slice(*ms)?,
-            Rival::Peer(peer) => How::Peer(begin(peer)?),
+            Rival::Peer(peer) => How::Child(begin(peer)?),
             Rival::Usher
             | Rival::Fifo
             | Rival::FifoMinimal
             | Rival::O1Plain
             | Rival::O1Aggregate => {
                 let options = rival.options().unwrap_or_default();
-                run_usher(usher, &[&["sched", "start"], options].concat())?;
-                How::Usher
+                How::Child(start_usher(usher, options)?)
             }
         };
-        Ok(Self {
-            usher: usher.to_owned(),
-            how,
-        })
+        Ok(Self { how })
     }
 
     /// Whether it runs still: the kernel ends one with which it finds fault.
     pub fn check(&self) -> Result<()> {
-        let is_ext = matches!(self.how, How::Usher | How::Peer(_));
+        let is_ext = matches!(self.how, How::Child(_));
         let state = kernel_state("state");
         ensure!(
             !is_ext || state == "enabled",
@@ -85,10 +80,7 @@ impl Drop for Held {
             How::Slice { before } => {
                 let _ = fs::write(BASE_SLICE, before);
             }
-            How::Usher => {
-                let _ = run_usher(&self.usher, &["sched", "stop"]);
-            }
-            How::Peer(child) => end(child),
+            How::Child(child) => end(child),
         }
     }
 }
@@ -116,20 +108,27 @@ fn slice(ms: u64) -> Result<How> {
     })
 }
 
-fn run_usher(usher: &Path, words: &[&str]) -> Result<()> {
-    let output = Command::new(usher)
-        .args(words)
+/// Starts Usher's scheduler without a daemon, whose control loop would run beside the measurement.
+/// Returns when the scheduler runs.
+fn start_usher(usher: &Path, options: &[&str]) -> Result<Child> {
+    let words = [&["sched", "start", "--foreground"], options].concat();
+    let mut child = Command::new(usher)
+        .args(&words)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .with_context(|| format!("running {}", usher.display()))?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let doing = words.join(" ");
-    ensure!(
-        output.status.success(),
-        "usher {doing}: {}",
-        stderr.trim().lines().next_back().unwrap_or("it failed")
-    );
-    Ok(())
+    let stdout = child.stdout.take().context("usher has no output")?;
+    let mut report = String::new();
+    let read = BufReader::new(stdout).read_line(&mut report);
+    if read.context("waiting for the scheduler")? == 0 {
+        let output = child.wait_with_output().context("waiting for usher")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let line = stderr.trim().lines().next_back();
+        bail!("usher {}: {}", words.join(" "), line.unwrap_or("it failed"));
+    }
+    Ok(child)
 }
 
 /// Starts a peer, and waits until the kernel has it.
@@ -248,7 +247,10 @@ mod tests {
     #[test]
     fn failures_of_usher_are_reported() {
         let why = Held::start(&Rival::Fifo, &stand_in()).unwrap_err();
-        assert_eq!(why.to_string(), "usher sched start --fifo: usher: no BTF");
+        assert_eq!(
+            why.to_string(),
+            "usher sched start --foreground --fifo: usher: no BTF"
+        );
         let why = Meter::start(Path::new("false")).unwrap_err();
         assert_eq!(
             why.to_string(),

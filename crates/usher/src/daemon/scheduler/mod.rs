@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The sched_ext scheduler in the daemon.
+//!
+//! One thread ([`SchedulerThread`]) loads, restarts and unloads the scheduler; other threads send
+//! it requests through a [`SchedulerControl`]. The kernel unloads the scheduler when the last
+//! descriptor of its link closes, so it ends with this process, however the process dies.
+
+mod control;
+mod foreground;
+mod service;
+mod soft_seats;
+mod state;
+mod thread;
+
+use usher_scx::Kernel;
+
+pub use control::SchedulerControl;
+pub use foreground::hold;
+pub use service::{SchedulerContext, interface};
+pub use soft_seats::seats;
+pub use state::{LIMIT_MS, Phase, SchedulerState, SettingsChange, described, refuse_beside};
+pub use thread::{ENDING, SchedulerThread};
+
+/// Returns the kernel of this machine.
+pub fn kernel() -> Kernel {
+    Kernel::at("/sys".as_ref())
+}

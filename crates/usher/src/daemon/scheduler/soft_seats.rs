@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Implements the control loop's interface for soft seats (`SoftSeats`) on the scheduler of the same
+//! daemon: writes seats, by the id of the program's cgroup, to the scheduler's BPF map.
+//!
+//! Each call opens the maps of the scheduler that runs at that moment, so a restart of the
+//! scheduler needs no notification. [`SoftSeats::running`] returns another number after a restart;
+//! the control loop then gives the seats again.
+
+use std::sync::Arc;
+
+use usher_host::engine::SoftSeats;
+use usher_model::CpuSet;
+use usher_scx::{Kernel, SchedulerHandle};
+
+use super::control::SchedulerControl;
+use super::state::{Phase, SchedulerState};
+
+/// The scheduler of this process.
+#[derive(Debug)]
+struct SoftSeatScheduler {
+    kernel: Kernel,
+    scheduler: SchedulerControl,
+}
+
+/// Returns an identity of the scheduler that keeps seats; `None`: it does not run, or keeps none.
+/// A scheduler with a fixed order ignores seats.
+fn seat_keeper(state: Option<&SchedulerState>) -> Option<u64> {
+    let state = state.filter(|state| state.state == Phase::Running)?;
+    // The kernel does not reuse a map id soon. Seats that were removed meanwhile have to be given
+    // again.
+    let identity = u64::from(state.maps.seats) << 32 | u64::from(state.seats_since);
+    let keeps_seats = state.settings.seats && !state.settings.is_fixed();
+    keeps_seats.then_some(identity)
+}
+
+/// Returns the scheduler of this process for the control loop.
+pub fn seats(kernel: Kernel, scheduler: SchedulerControl) -> Arc<dyn SoftSeats> {
+    Arc::new(SoftSeatScheduler { kernel, scheduler })
+}
+
+impl SoftSeatScheduler {
+    fn held(&self) -> Result<SchedulerHandle, String> {
+        let state = self.scheduler.state();
+        let running = state.filter(|state| state.state == Phase::Running);
+        let running = running.ok_or("the scheduler does not run")?;
+        SchedulerHandle::open(&running.maps).map_err(|error| error.to_string())
+    }
+}
+
+impl SoftSeats for SoftSeatScheduler {
+    fn running(&self) -> Option<u64> {
+        seat_keeper(self.scheduler.state().as_ref())
+    }
+
+    fn seat(&self, cgroup: u64, name: &str, cpus: &CpuSet) -> Result<(), String> {
+        let seated = self.held()?.seat(&self.kernel, cgroup, name, cpus);
+        seated.map_err(|error| error.to_string())
+    }
+
+    fn unseat(&self, cgroup: u64) -> Result<(), String> {
+        let unseated = self.held()?.unseat(cgroup);
+        unseated.map_err(|error| error.to_string())
+    }
+
+    fn unseat_all(&self) -> Result<(), String> {
+        let unseated = self.held()?.unseat_all();
+        unseated.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use usher_scx::Settings;
+
+    #[test]
+    fn only_a_running_scheduler_with_seats_on_keeps_seats() {
+        assert_eq!(seat_keeper(None), None);
+        let mut state = SchedulerState::starting(&Settings::default());
+        assert_eq!(seat_keeper(Some(&state)), None);
+        state.state = Phase::Running;
+        state.maps.seats = 7;
+        assert_eq!(seat_keeper(Some(&state)), Some(7 << 32));
+        state.seats_since = 3;
+        assert_eq!(seat_keeper(Some(&state)), Some(7 << 32 | 3));
+        state.settings.seats = false;
+        assert_eq!(seat_keeper(Some(&state)), None);
+        state.settings = Settings::of_linux_26(false);
+        assert_eq!(seat_keeper(Some(&state)), None);
+        state.settings = Settings::default();
+        assert_eq!(seat_keeper(Some(&state)), Some(7 << 32 | 3));
+        state.end("stopped");
+        assert_eq!(seat_keeper(Some(&state)), None);
+    }
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The thread that holds the scheduler. It loads the scheduler on request, reloads it when the
+//! machine has gained or lost a CPU, changes its settings, and unloads it on request or when the
+//! kernel ends it.
+//!
+//! A request waits for the thread: at most for the kernel's verification of the BPF programs.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use usher_scx::{Ending, Kernel, MapIds, Scheduler, ScxError, Settings};
+use usher_topology::Source;
+
+use super::control::{Request, Requests, SchedulerControl, Shared};
+use super::state::{self, Phase, SchedulerState, SettingsChange};
+use crate::failure;
+
+/// Upper limit of the time in which the kernel ends a scheduler.
+pub const ENDING: Duration = Duration::from_secs(20);
+/// Time between two attempts to restart the scheduler.
+const RETRY_AFTER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+/// The verification of BPF programs recurses deeply.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Returns the path of the kernel's dump when it ends the scheduler.
+fn dump_path(dir: &Path) -> PathBuf {
+    dir.join("sched.dump")
+}
+
+/// The running thread. It unloads the scheduler when this is dropped.
+#[derive(Debug)]
+pub struct SchedulerThread {
+    control: SchedulerControl,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SchedulerThread {
+    /// Starts the thread, without a scheduler. It writes the kernel's dumps to `dir`. `ended`
+    /// becomes readable whenever a scheduler has ended.
+    ///
+    /// # Errors
+    /// A thread or a descriptor cannot be created.
+    pub fn start(dir: &Path, kernel: Kernel, ended: Option<Arc<OwnedFd>>) -> anyhow::Result<Self> {
+        let (control, requests) = SchedulerControl::new()?;
+        let worker = Worker {
+            dir: dir.to_owned(),
+            kernel,
+            requests,
+            ended,
+            loaded: None,
+            restart_until: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("scheduler".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || worker.run())
+            .context("starting a thread")?;
+        Ok(Self {
+            control,
+            thread: Some(thread),
+        })
+    }
+
+    /// Returns access for other threads.
+    pub fn control(&self) -> &SchedulerControl {
+        &self.control
+    }
+}
+
+impl Drop for SchedulerThread {
+    fn drop(&mut self) {
+        self.control.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's own state.
+struct Worker {
+    dir: PathBuf,
+    kernel: Kernel,
+    requests: Requests,
+    /// Notified of each end, by a process that only holds the scheduler.
+    ended: Option<Arc<OwnedFd>>,
+    /// Never moved to another thread.
+    loaded: Option<Scheduler>,
+    /// The scheduler restarts, until this time.
+    restart_until: Option<Instant>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The thread may have panicked.
+        self.end("its thread ended");
+    }
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            if let Err(error) = self.wait() {
+                self.end(&failure::line(&error));
+                return;
+            }
+            loop {
+                match self.requests.queue.try_recv() {
+                    Ok(Request::End) | Err(TryRecvError::Disconnected) => {
+                        self.end(state::STOPPED);
+                        return;
+                    }
+                    Ok(request) => self.serve(request),
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            self.follow_kernel();
+        }
+    }
+
+    /// Waits for a request, the end of the scheduler, or the next attempt to restart it.
+    fn wait(&self) -> anyhow::Result<()> {
+        let mut fds = vec![PollFd::new(&self.requests.wake, PollFlags::IN)];
+        if let Some(scheduler) = &self.loaded {
+            // SAFETY: the descriptor belongs to the scheduler, which outlives this borrow.
+            let notify_fd = unsafe { BorrowedFd::borrow_raw(scheduler.notify_fd()) };
+            fds.push(PollFd::from_borrowed_fd(notify_fd, PollFlags::IN));
+        }
+        let timeout = self.restart_until.map(|_| RETRY_AFTER);
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for the scheduler's end"),
+        }
+        // Fails if another descriptor ended the wait.
+        let _ = rustix::io::read(&self.requests.wake, &mut [0; 8]);
+        Ok(())
+    }
+
+    fn serve(&mut self, request: Request) {
+        // A client that is gone needs no answer.
+        match request {
+            Request::Start(settings, answer) => drop(answer.send(self.start(&settings))),
+            Request::Set(change, answer) => drop(answer.send(self.set(change))),
+            Request::Stop(reason, answer) => drop(answer.send(Ok(self.stop(&reason)))),
+            Request::End => {}
+        }
+    }
+
+    fn start(&mut self, settings: &Settings) -> anyhow::Result<SchedulerState> {
+        state::refuse_beside(self.requests.shared.state().as_ref())?;
+        let before = self.requests.shared.state();
+        self.requests.shared.set_released(false);
+        let started = self.load(settings);
+        let is_loaded = started.is_ok();
+        self.requests.shared.set_released(!is_loaded);
+        if !is_loaded {
+            self.requests.shared.set(before);
+            self.notify_end();
+        }
+        started
+    }
+
+    /// Loads a scheduler; the dump of the previous one is removed.
+    fn load(&mut self, settings: &Settings) -> anyhow::Result<SchedulerState> {
+        self.kernel.ready()?;
+        usher_scx::check_bpf_permitted()?;
+        remove(&dump_path(&self.dir))?;
+        self.requests
+            .shared
+            .set(Some(SchedulerState::starting(settings)));
+        self.begin()?;
+        self.requests.shared.state().context(NONE_HERE)
+    }
+
+    fn begin(&mut self) -> anyhow::Result<()> {
+        // Before the machine is read, so that no CPU that appears meanwhile is overlooked.
+        let hotplug_seq = self.kernel.hotplug_seq()?;
+        let machine = usher_topology::load(Source::ThisMachine)?;
+        let settings = self.requests.shared.state().context(NONE_HERE)?.settings;
+        let scheduler = Scheduler::start(&self.kernel, hotplug_seq, &machine, &settings)?;
+        let maps = scheduler.map_ids()?;
+        self.requests.shared.change(|state| {
+            state.maps = maps;
+            // Remaining seats vanished with the maps of the previous scheduler.
+            state.undone = None;
+            state.idle_by_node = scheduler.keeps_nodes_apart();
+            state.state = Phase::Running;
+        });
+        self.loaded = Some(scheduler);
+        Ok(())
+    }
+
+    fn set(&mut self, change: SettingsChange) -> anyhow::Result<SchedulerState> {
+        let state = self.requests.shared.state().context(NONE_HERE)?;
+        let scheduler = match (&self.loaded, state.state) {
+            (Some(scheduler), Phase::Running) => scheduler,
+            (_, Phase::Restarting) => bail!("the scheduler restarts: try again in a moment"),
+            _ => bail!(NONE_HERE),
+        };
+        if state.settings.is_fixed() {
+            let option = if state.settings.o1 { "--o1" } else { "--fifo" };
+            bail!(
+                "the scheduler was started with {option}: stop it ('usher sched stop') and start \
+                 it without that option"
+            );
+        }
+        let settings = change.apply(state.settings);
+        scheduler.set(&settings)?;
+        note(&self.requests.shared, &settings, |maps| {
+            usher_scx::SchedulerHandle::open(maps)?.unseat_all()
+        });
+        let state = self.requests.shared.state().context(NONE_HERE)?;
+        match &state.undone {
+            None => Ok(state),
+            Some(undone) => bail!("the scheduler now has: {}, but {undone}", state.does),
+        }
+    }
+
+    fn stop(&mut self, reason: &str) -> Option<SchedulerState> {
+        self.requests.shared.set_released(true);
+        let lives = |state: &SchedulerState| state.state != Phase::Ended;
+        let state = self.requests.shared.state().filter(lives);
+        self.end(reason);
+        state
+    }
+
+    /// Unloads the scheduler, if one is loaded, and records the reason.
+    fn end(&mut self, reason: &str) {
+        self.restart_until = None;
+        self.loaded = None;
+        self.requests.shared.change(|state| {
+            if state.state != Phase::Ended {
+                state.end(reason);
+            }
+        });
+        self.notify_end();
+    }
+
+    fn notify_end(&self) {
+        if let Some(ended) = &self.ended {
+            let _ = rustix::io::write(ended, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Handles the end of the scheduler by the kernel, and restarts it after CPU hotplug.
+    fn follow_kernel(&mut self) {
+        if let Some(deadline) = self.restart_until {
+            match self.begin() {
+                Ok(()) => self.restart_until = None,
+                // The kernel may not yet have completed the end of the previous scheduler, or the
+                // hotplug of the CPU.
+                Err(_) if Instant::now() <= deadline => {}
+                Err(error) => self.fail(&error.context("it could not be restarted")),
+            }
+            return;
+        }
+        let ending = match self.loaded.as_ref().map(Scheduler::ending) {
+            None | Some(Ok(None)) => return,
+            Some(Ok(Some(ending))) => ending,
+            Some(Err(error)) => return self.fail(&error.into()),
+        };
+        if !ending.asks_for_restart() {
+            self.loaded = None;
+            let error = end_error(&self.dir, &ending);
+            return self.fail(&error);
+        }
+        self.requests.shared.change(|state| {
+            state.state = Phase::Restarting;
+            state.restarts += 1;
+        });
+        self.loaded = None;
+        self.restart_until = Some(Instant::now() + ENDING);
+    }
+
+    fn fail(&mut self, error: &anyhow::Error) {
+        let reason = failure::line(error);
+        // A process that only holds the scheduler ends with the reason as its error.
+        if self.ended.is_none() {
+            failure::print_error(&format!("{ENDED}: {reason}"));
+        }
+        self.end(&reason);
+    }
+}
+
+/// The message about the end of a scheduler, before the reason.
+pub const ENDED: &str = "the scheduler has ended";
+
+/// The error if there is no scheduler to change.
+const NONE_HERE: &str = "no scheduler of Usher's runs";
+
+/// Returns whether the file existed.
+fn remove(path: &Path) -> anyhow::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("removing {}", path.display())),
+    }
+}
+
+/// Records the new settings. If seats are switched off, existing seats are removed first.
+fn note(
+    shared: &Shared,
+    settings: &Settings,
+    unseat_all: impl FnOnce(&MapIds) -> Result<(), ScxError>,
+) {
+    let Some(before) = shared.state() else {
+        return;
+    };
+    let seats_change = before.settings.seats != settings.seats;
+    let mut undone = None;
+    if !settings.seats {
+        // The control loop reads this, and gives no seats while they are removed.
+        shared.change(|state| state.settings.seats = false);
+        let unseated = unseat_all(&before.maps);
+        undone = unseated.err().map(|error| {
+            format!("some seats remain ({error}): repeat 'usher sched set --seats off'")
+        });
+    }
+    shared.change(|state| {
+        state.does = state::described(settings);
+        state.changes += 1;
+        state.undone = undone;
+        if seats_change {
+            state.seats_since = state.changes;
+        }
+        state.settings = *settings;
+    });
+}
+
+/// Makes the error for a scheduler that the kernel has ended. Its dump is written first, so that
+/// a client that reads the state finds it.
+fn end_error(dir: &Path, ending: &Ending) -> anyhow::Error {
+    let why = match ending.message.is_empty() {
+        true => ending.reason.clone(),
+        false => format!("{}: {}", ending.reason, ending.message),
+    };
+    let dump = match write_dump(dir, &ending.dump) {
+        Ok(None) => String::new(),
+        Ok(Some(path)) => format!("; its dump is in {}", path.display()),
+        Err(error) => format!("; its dump is lost ({})", failure::line(&error)),
+    };
+    anyhow!("the kernel ended it ({why}){dump}")
+}
+
+/// Writes the kernel's dump. Returns its path; `None` if the kernel gave none.
+fn write_dump(dir: &Path, dump: &str) -> anyhow::Result<Option<PathBuf>> {
+    if dump.is_empty() {
+        return Ok(None);
+    }
+    let path = dump_path(dir);
+    if let Err(error) = fs::write(&path, dump) {
+        // A partial dump would take the space that the record needs.
+        let _ = fs::remove_file(&path);
+        return Err(error).with_context(|| format!("writing {}", path.display()));
+    }
+    Ok(Some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_are_removed_before_the_change_is_recorded() {
+        let shared = Shared::default();
+        shared.set(Some(SchedulerState::starting(&Settings::default())));
+        let recorded = || {
+            let now = shared.state().unwrap();
+            let seats = (now.settings.seats, now.seats_since);
+            (now.changes, seats, now.undone)
+        };
+        let kept = Settings {
+            smt: false,
+            ..Settings::default()
+        };
+        note(&shared, &kept, |_| panic!("they are kept"));
+        assert_eq!(recorded(), (1, (true, 0), None));
+        let off = Settings {
+            seats: false,
+            ..kept
+        };
+        note(&shared, &off, |_| {
+            // Clients see no change yet; the control loop already gives no more seats.
+            assert_eq!(recorded(), (1, (false, 0), None));
+            Err(ScxError::NotRoot)
+        });
+        let (changes, seats, undone) = recorded();
+        assert_eq!((changes, seats), (2, (false, 2)));
+        let undone = undone.unwrap();
+        assert!(
+            undone.starts_with("some seats remain (loading a scheduler requires root"),
+            "{undone}"
+        );
+        note(&shared, &off, |_| Ok(()));
+        assert_eq!(recorded(), (3, (false, 2), None));
+        note(&shared, &kept, |_| panic!("they are kept"));
+        assert_eq!(recorded(), (4, (true, 4), None));
+    }
+
+    /// Returns a thread whose kernel has no sched_ext, with its directories.
+    fn thread_without_sched_ext() -> (tempfile::TempDir, SchedulerThread) {
+        let dir = tempfile::tempdir().unwrap();
+        let thread = SchedulerThread::start(dir.path(), Kernel::at(dir.path()), None).unwrap();
+        (dir, thread)
+    }
+
+    #[test]
+    fn a_failed_start_changes_nothing_but_releases_the_process() {
+        let (dir, thread) = thread_without_sched_ext();
+        let control = thread.control();
+        fs::write(dump_path(dir.path()), "CPU states").unwrap();
+        assert!(!control.is_released());
+        let refused = control.start(Settings::default()).unwrap_err();
+        let line = failure::line(&refused);
+        assert!(line.starts_with("this kernel has no sched_ext"), "{line}");
+        assert!(control.state().is_none() && control.is_released());
+        assert!(dump_path(dir.path()).exists());
+    }
+
+    #[test]
+    fn changes_and_stops_nothing_without_a_scheduler() {
+        let (_dir, thread) = thread_without_sched_ext();
+        let control = thread.control().clone();
+        let changed = control.set(SettingsChange::default()).unwrap_err();
+        assert_eq!(changed.to_string(), NONE_HERE);
+        assert!(!control.is_released());
+        assert!(control.stop("stopped").unwrap().is_none());
+        assert!(control.is_released());
+        drop(thread);
+        let late = control.stop("stopped").unwrap_err().to_string();
+        assert_eq!(late, "the daemon is ending");
+    }
+
+    fn stall(dump: &str) -> Ending {
+        Ending {
+            kind: 1026,
+            code: 0,
+            reason: "runnable task stall".to_owned(),
+            message: "make[7] for 30 s".to_owned(),
+            dump: dump.to_owned(),
+        }
+    }
+
+    const STALLED: &str = "the kernel ended it (runnable task stall: make[7] for 30 s)";
+
+    #[test]
+    fn reports_why_the_kernel_ended_it_without_a_dump() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let report = |dump: &str| failure::line(&end_error(dir, &stall(dump)));
+        assert_eq!(report(""), STALLED);
+        assert!(!dump_path(dir).exists());
+        let path = dump_path(dir);
+        let is_there = format!("{STALLED}; its dump is in {}", path.display());
+        assert_eq!(report("CPU states"), is_there);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "CPU states");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let lost = report("CPU states");
+        let begins = format!("{STALLED}; its dump is lost (writing {}", path.display());
+        assert!(lost.starts_with(&begins), "{lost}");
+    }
+}
