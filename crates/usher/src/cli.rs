@@ -7,17 +7,21 @@
 //! and the help command to use. `--color` is read before clap parses, because help output also
 //! obeys it.
 
+pub mod options;
+
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands;
+use crate::commands::{
+    attach, bg, completions, daemon, detach, doctor, explain, keeper, man, mix, plan, profile,
+    replay, run, sched, seated, sim, status, top, topo, undo,
+};
 use crate::failure;
-use crate::output::{Color, Output};
-use crate::runtime;
+use crate::output::Output;
+use options::Global;
 
 /// Seats parallel programs: gives each program its own cores along cache boundaries, as many as its
 /// scalability justifies, so that together they finish as early as possible.
@@ -55,51 +59,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Upper limit of the length of a name, which must fit into a table.
-const NAME_BYTES_MAX: usize = 256;
-
-/// Checks the name of a program.
-///
-/// # Errors
-/// Why the name is rejected.
-pub fn program_name(text: &str) -> Result<String, String> {
-    let odd = text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control);
-    match odd {
-        true => Err(format!(
-            "a program name must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
-        )),
-        false => Ok(text.to_owned()),
-    }
-}
-
-/// Options of every command.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// Print the result as JSON
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Choose when to colour the output
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub color: Color,
-    /// Use DIR for the daemon's socket and its journal
-    #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
-    pub runtime_dir: Option<PathBuf>,
-}
-
-/// The profile store, for the commands that use it.
-#[derive(Debug, Clone, Default, Args)]
-pub struct StoreArg {
-    /// Use FILE as the profile store, which holds the measurements of earlier runs
-    #[arg(
-        long = "store",
-        value_name = "FILE",
-        env = "USHER_STORE",
-        hide_env_values = true
-    )]
-    pub path: Option<PathBuf>,
-}
-
 /// The commands, in the order in which help lists them.
 #[derive(Debug, Subcommand)]
 #[allow(
@@ -107,29 +66,29 @@ pub struct StoreArg {
     reason = "each process has only one value of this type"
 )]
 pub enum Command {
-    Run(commands::run::Args),
-    Bg(commands::bg::Args),
-    Attach(commands::attach::Args),
-    Detach(commands::detach::Args),
-    Status(commands::status::Args),
-    Top(commands::top::Args),
-    Explain(commands::explain::Args),
-    Topo(commands::topo::Args),
-    Doctor(commands::doctor::Args),
-    Profile(commands::profile::Args),
-    Plan(commands::plan::Args),
-    Sched(commands::sched::Args),
-    Sim(commands::sim::Args),
-    Mix(commands::mix::Args),
-    Daemon(commands::daemon::Args),
-    Undo(commands::undo::Args),
-    Replay(commands::replay::Args),
-    Completions(commands::completions::Args),
-    Man(commands::man::Args),
+    Run(run::Args),
+    Bg(bg::Args),
+    Attach(attach::Args),
+    Detach(detach::Args),
+    Status(status::Args),
+    Top(top::Args),
+    Explain(explain::Args),
+    Topo(topo::Args),
+    Doctor(doctor::Args),
+    Profile(profile::Args),
+    Plan(plan::Args),
+    Sched(sched::Args),
+    Sim(sim::Args),
+    Mix(mix::Args),
+    Daemon(daemon::Args),
+    Undo(undo::Args),
+    Replay(replay::Args),
+    Completions(completions::Args),
+    Man(man::Args),
     #[command(hide = true)]
-    Keeper(commands::keeper::Args),
+    Keeper(keeper::Args),
     #[command(hide = true)]
-    Seated(commands::seated::Args),
+    Seated(seated::Args),
     /// `usher-NAME` beside this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),

@@ -9,7 +9,6 @@ use usher_host::launch::LaunchError;
 use usher_host::mix::MixError;
 use usher_host::profile::ProfileError;
 
-use crate::measure::EndedBySignal;
 use crate::output;
 
 /// Usher itself failed.
@@ -17,6 +16,21 @@ pub const OWN: u8 = usher_host::launch::OWN_FAILURE;
 
 /// The result of a command: the exit status of the process.
 pub type Outcome = anyhow::Result<u8>;
+
+/// A signal ended the measurement.
+#[derive(Debug, thiserror::Error)]
+#[error("ended by {}", signal_hook::low_level::signal_name(*signal).unwrap_or("a signal"))]
+pub struct EndedBySignal {
+    /// Its number.
+    pub signal: i32,
+}
+
+impl EndedBySignal {
+    /// Returns the exit status as in a shell: 128 plus the signal's number.
+    pub fn code(&self) -> u8 {
+        u8::try_from(128 + self.signal).unwrap_or(OWN)
+    }
+}
 
 /// Prints an error as one line, `usher: …`, and returns the exit status. A closed reader (`usher
 /// topo | head -1`) is no failure.

@@ -12,6 +12,7 @@ mod commands;
 mod daemon;
 mod failure;
 mod launch;
+mod machine;
 mod measure;
 mod output;
 mod peer;
@@ -19,7 +20,6 @@ mod progress;
 mod regulate;
 mod remember;
 mod runtime;
-mod scheduler_api;
 
 use std::process::ExitCode;
 

@@ -16,9 +16,10 @@ use usher_host::mix::MixError;
 use usher_report::table::TerminalStyle;
 use usher_report::text;
 
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
-use crate::commands::usable_machine;
+use crate::failure::EndedBySignal;
+use crate::machine::usable_machine;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::runtime;
@@ -44,13 +45,6 @@ const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 pub struct Interruption {
     came: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
-}
-
-/// A signal ended the measurement.
-#[derive(Debug, thiserror::Error)]
-#[error("ended by {}", signal_hook::low_level::signal_name(*signal).unwrap_or("a signal"))]
-pub struct EndedBySignal {
-    signal: i32,
 }
 
 impl Interruption {
@@ -87,13 +81,6 @@ impl Interruption {
             error if error.is_cancelled() && signal != 0 => EndedBySignal { signal }.into(),
             error => error.into(),
         })
-    }
-}
-
-impl EndedBySignal {
-    /// Returns the exit status as in a shell: 128 plus the signal's number.
-    pub fn code(&self) -> u8 {
-        u8::try_from(128 + self.signal).unwrap_or(crate::failure::OWN)
     }
 }
 

@@ -21,9 +21,9 @@ use usher_host::engine::{AdoptOptions, Engine, EngineConfig, KeeperCommand, Prof
 use usher_host::launch::{Forwarder, LaunchSpec};
 use usher_model::{ProgramId, Regulation};
 
-use crate::commands::bg::RegulationArgs;
-use crate::commands::usable_machine;
+use crate::cli::options::RegulationArgs;
 use crate::failure::{self, Outcome};
+use crate::machine::usable_machine;
 use crate::runtime;
 
 /// Interval of checks whether remaining processes have ended.

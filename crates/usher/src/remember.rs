@@ -12,7 +12,7 @@ use usher_model::{CurvePoint, ProgressSource};
 use usher_probe::{MachineProbe, ProgramCommand, Roots};
 use usher_store::{MachineKey, MeasuredPoint, Measurement, Store};
 
-use crate::commands::usable_machine;
+use crate::machine::usable_machine;
 use crate::{failure, runtime};
 
 /// Programs that ran for less contain no information about their scalability.

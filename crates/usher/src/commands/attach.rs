@@ -8,7 +8,7 @@
 use serde_json::json;
 
 use crate::api::Program_mode;
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(required = true, value_name = "PID")]
     pids: Vec<i32>,
     /// Name the program in reports and profiles; by default, as its command
-    #[arg(long, value_parser = crate::cli::program_name)]
+    #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
     /// default

@@ -8,13 +8,12 @@
 //! `usher_policy::background`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde_json::json;
 use usher_model::Regulation;
 
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::launch::{self, RunOptions};
@@ -57,7 +56,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
     /// Name the program in reports; by default, as the command's file
-    #[arg(long, value_parser = crate::cli::program_name)]
+    #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Regulate the running processes with these pids, instead of starting a command
     #[arg(long, value_name = "PID", num_args = 1.., conflicts_with = "command")]
@@ -74,37 +73,6 @@ pub struct Args {
         value_name = "CMD"
     )]
     command: Vec<OsString>,
-}
-
-/// How background work is distinguished from foreground, and when it interferes.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct RegulationArgs {
-    /// Read the thresholds of background work from FILE; by default, use the result of `usher bench
-    /// calibrate`, or else the values of paper 2
-    #[arg(long, value_name = "FILE")]
-    pub thresholds: Option<PathBuf>,
-    /// Do not count the service with this name (as in `ps -o comm`) as foreground work; may be
-    /// repeated
-    #[arg(long, value_name = "NAME")]
-    pub ignore: Vec<String>,
-}
-
-impl RegulationArgs {
-    /// Rejects options that only a daemon's own command line can set, if a daemon runs.
-    ///
-    /// # Errors
-    /// One of the options is given.
-    pub fn refuse_beside_daemon(&self) -> anyhow::Result<()> {
-        let given = match (&self.thresholds, self.ignore.first()) {
-            (Some(file), _) => format!("--thresholds {}", file.display()),
-            (None, Some(name)) => format!("--ignore {name}"),
-            (None, None) => return Ok(()),
-        };
-        anyhow::bail!(
-            "`{given}` has no effect, because a daemon runs and uses its own setting: restart \
-             the daemon as `usher daemon {given}`"
-        )
-    }
 }
 
 /// A policy by its name on the command line.

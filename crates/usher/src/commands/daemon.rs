@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::daemon::metrics::Address;
 use crate::daemon::{self, Config};
 use crate::failure::Outcome;
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     exit_when_idle: bool,
     #[command(flatten)]
-    regulation: super::bg::RegulationArgs,
+    regulation: RegulationArgs,
     #[command(flatten)]
     store: StoreArg,
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use serde_json::json;
 
 use crate::api;
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::{self, Outcome};
 use crate::output::{Output, shown};

@@ -18,7 +18,7 @@ use usher_report::text as words;
 use usher_store::Store;
 
 use crate::api;
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, StoreArg};
 use crate::client::Daemon;
 use crate::commands::sched;
 use crate::failure::{self, Outcome};

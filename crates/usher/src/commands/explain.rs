@@ -3,7 +3,7 @@
 //! cost of its alternatives, and prints them for one program or for all.
 
 use crate::api;
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};

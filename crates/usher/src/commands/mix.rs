@@ -16,7 +16,7 @@ use usher_host::mix::{MixEvent, MixFile, MixOptions, run_mix};
 use usher_report::data::MixResult;
 use usher_report::{html, table, text as words, trace};
 
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, StoreArg};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::{self, Output};

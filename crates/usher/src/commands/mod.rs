@@ -25,9 +25,6 @@ pub mod top;
 pub mod topo;
 pub mod undo;
 
-use usher_model::Topology;
-use usher_topology::Source;
-
 use crate::cli::{Cli, Command};
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -59,11 +56,4 @@ pub fn run(cli: Cli, out: &Output) -> Outcome {
         Command::Seated(args) => seated::run(&args),
         Command::External(words) => external::run(&words),
     }
-}
-
-/// Returns this machine, restricted to the usable CPUs.
-pub fn usable_machine() -> anyhow::Result<Topology> {
-    let machine = usher_topology::load(Source::ThisMachine)?;
-    let usable = usher_topology::usable_cpus("/".as_ref())?;
-    Ok(machine.restrict(&usable)?)
 }

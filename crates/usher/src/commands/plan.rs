@@ -15,6 +15,7 @@ use usher_policy::planfile::{PlanOutput, plan_json};
 use usher_topology::Source;
 
 use crate::failure::Outcome;
+use crate::machine;
 use crate::output::{self, Output, STRONG};
 
 /// Computes the best seats for programs with known scalability curves, for any machine
@@ -68,7 +69,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
 fn machine(text: Option<&str>) -> anyhow::Result<Topology> {
     match text {
         Some(text) => Ok(usher_topology::load(Source::parse(text)?)?),
-        None => super::usable_machine(),
+        None => machine::usable_machine(),
     }
 }
 

@@ -20,7 +20,7 @@ use usher_host::profile::{
 use usher_report::figure::{CurveFigure, curve_svg};
 use usher_report::{summary, table, text as words};
 
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, StoreArg};
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::output::Output;

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use crate::cli::{Global, StoreArg};
+use crate::cli::options::{Global, RegulationArgs, StoreArg};
 use crate::failure::Outcome;
 use crate::launch::{self, RunOptions};
 
@@ -27,7 +27,7 @@ Examples:
   usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
 pub struct Args {
     /// Name the program in reports and profiles; by default, as the command's file
-    #[arg(long, value_parser = crate::cli::program_name)]
+    #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
     /// default
@@ -57,7 +57,7 @@ pub fn run(args: &Args, global: &Global) -> Outcome {
         weight: args.weight,
         hints: args.hints,
         background: None,
-        regulation: super::bg::RegulationArgs::default(),
+        regulation: RegulationArgs::default(),
         runtime_dir: global.runtime_dir.clone(),
         store: args.store.path.clone(),
     })

@@ -5,7 +5,7 @@
 use usher_model::ProgressSource;
 
 use crate::api::{self, Program_mode};
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};

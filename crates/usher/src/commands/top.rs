@@ -14,9 +14,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use usher_model::{CpuSet, Topology};
 
 use crate::api::{Program_mode, State};
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::client::Daemon;
 use crate::failure::Outcome;
+use crate::machine;
 use crate::output::{Output, shown};
 
 /// Shows the seat and the progress of each program, live, until Ctrl-C
@@ -43,7 +44,7 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Draws repeatedly.
 pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let mut daemon = Daemon::need(global.runtime_dir.as_deref())?;
-    let topology = super::usable_machine()?;
+    let topology = machine::usable_machine()?;
     if out.json || !out.is_terminal() {
         let state = daemon.status()?;
         out.answer(&state, || picture(&state, &topology, out))?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use usher_act::{ActConfig, ActError, UndoReport, undo_stale};
 use usher_report::text as words;
 
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::runtime;

@@ -35,8 +35,8 @@ use usher_act::ActConfig;
 use usher_host::engine::{Engine, EngineConfig, KeeperCommand, PolicyFactory, ProfileUse};
 use usher_model::Topology;
 
-use crate::commands::usable_machine;
 use crate::failure;
+use crate::machine::usable_machine;
 use crate::runtime;
 use listen::{DaemonSocket, SocketNames};
 use metrics::{Address, Timings};
@@ -101,24 +101,34 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let served = server.join();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    // No program can register from here on; then everything is undone. Only afterwards may another
-    // daemon start.
+    undo_all(engine, scheduler, listening)?;
+    match served {
+        Ok(result) => result.context("serving the socket"),
+        Err(_) => bail!("the thread that serves the socket died"),
+    }
+}
+
+/// Undoes all changes and unloads the scheduler. Only afterwards can another daemon start.
+fn undo_all(
+    engine: Engine,
+    scheduler: SchedulerThread,
+    listening: DaemonSocket,
+) -> anyhow::Result<()> {
+    // No program can register from here on.
     listening.remove_socket();
     let panicked = engine.has_panicked();
     let left = engine.stop();
-    // No soft seat is left. The scheduler ends before another daemon can start.
+    // No soft seat is left.
     drop(scheduler);
     drop(listening);
     for error in &left {
         failure::print_error(&failure::line(&anyhow::anyhow!("{error}")));
     }
-    if panicked {
-        bail!("the control loop panicked; its changes are undone");
-    }
-    match served {
-        Ok(result) => result.context("serving the socket"),
-        Err(_) => bail!("the thread that serves the socket died"),
-    }
+    anyhow::ensure!(
+        !panicked,
+        "the control loop panicked; its changes are undone"
+    );
+    Ok(())
 }
 
 impl Config {

@@ -20,7 +20,7 @@ use super::server::Peer;
 use super::workers::if_undelivered;
 use super::{explain, view};
 use crate::api::{self, VarlinkInterface};
-use crate::cli::program_name;
+use crate::cli::options::program_name;
 
 /// Upper limit of words of a command line that are accepted from a caller.
 const ARGV_WORDS_MAX: usize = 4096;

@@ -18,8 +18,8 @@ use usher_act::ActConfig;
 use usher_host::launch::{ChildProcess, Forwarder, LaunchError, LaunchSpec, Stream, hold};
 use usher_model::Regulation;
 
+use crate::cli::options::RegulationArgs;
 use crate::client::{Daemon, DaemonError, RegisterRequest};
-use crate::commands::bg::RegulationArgs;
 use crate::failure::{self, Outcome};
 use crate::measure;
 use crate::regulate::{self, LocalRegulator};

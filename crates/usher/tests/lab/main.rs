@@ -17,6 +17,7 @@ mod load;
 mod machine;
 mod meter;
 mod sched;
+mod sched_daemon;
 mod seats;
 mod softly;
 mod stress;
@@ -120,30 +121,33 @@ const CHECKS: &[Check] = &[
         sched::serves_in_the_order_of_linux_26,
     ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
-    ("sched::ends_with_its_daemon", sched::ends_with_its_daemon),
+    (
+        "sched::ends_with_its_daemon",
+        sched_daemon::ends_with_its_daemon,
+    ),
     (
         "sched::runs_in_the_daemon_that_listens",
-        sched::runs_in_the_daemon_that_listens,
+        sched_daemon::runs_in_the_daemon_that_listens,
     ),
     (
         "sched::runs_in_the_foreground_without_a_daemon",
-        sched::runs_in_the_foreground_without_a_daemon,
+        sched_daemon::runs_in_the_foreground_without_a_daemon,
     ),
     (
         "sched::the_daemon_closes_its_callers_files",
-        sched::the_daemon_closes_its_callers_files,
+        sched_daemon::the_daemon_closes_its_callers_files,
     ),
     (
         "sched::reports_that_the_kernel_ended_it",
-        sched::reports_that_the_kernel_ended_it,
+        sched_daemon::reports_that_the_kernel_ended_it,
     ),
     (
         "sched::the_foreground_prints_the_kernels_reason_once",
-        sched::the_foreground_prints_the_kernels_reason_once,
+        sched_daemon::the_foreground_prints_the_kernels_reason_once,
     ),
     (
         "sched::two_starts_at_once_load_one_scheduler",
-        sched::two_starts_at_once_load_one_scheduler,
+        sched_daemon::two_starts_at_once_load_one_scheduler,
     ),
     (
         "sched::first_come_first_served_uses_idle_cpus",

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use rustix::fs::FlockOperation;
 
 use super::remote::Found;
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::runtime;
 
 /// The name of the service.

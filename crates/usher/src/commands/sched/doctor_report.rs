@@ -10,9 +10,9 @@ use usher_scx::Kernel;
 use crate::daemon::scheduler::{SchedulerState, kernel};
 use crate::failure;
 
-use super::remote::Found;
+use super::remote::{FOR_ROOT, Found};
+use super::start;
 use super::status::{self, Answer};
-use super::{FOR_ROOT, start};
 
 /// The scheduler that runs, and whether `usher sched start` would succeed.
 #[derive(Debug, Serialize)]

@@ -12,9 +12,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_scx::{Kernel, ScxError, Settings, State as Loaded};
 
 use crate::client::TrustedConnection;
+use crate::daemon::scheduler::api::{self, ErrorKind, VarlinkClient, VarlinkClientInterface};
 use crate::daemon::scheduler::{ENDING, Phase, SchedulerState, SettingsChange, kernel};
 use crate::runtime;
-use crate::scheduler_api::{self as api, ErrorKind, VarlinkClient, VarlinkClientInterface};
 
 /// Upper limit of the time for an answer. The kernel verifies the BPF programs meanwhile, or ends
 /// the scheduler.
@@ -25,6 +25,15 @@ pub const RESTARTS: &str = "restarts because of CPU hotplug";
 
 /// The message if no scheduler of Usher's runs anywhere.
 pub const NONE_RUNS: &str = "no scheduler of Usher's runs";
+
+/// The error for other users.
+pub const FOR_ROOT: &str = "'usher sched' requires root, except for its status: run this as root";
+
+/// The message after an end.
+pub const TAKES_OVER: &str = "the kernel's own scheduler takes over\n";
+
+/// The name of Usher's scheduler in the kernel.
+pub const NAME: &str = "usher";
 
 /// A connection to a process that can hold the scheduler: a daemon, or `usher sched start
 /// --foreground`.
@@ -131,7 +140,7 @@ fn none_runs(kernel: &Kernel, dir: &Path) -> anyhow::Error {
 /// process of this runtime directory holds it. `None` if the kernel runs none.
 pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
     match kernel.state() {
-        Ok(Loaded::Enabled { name }) if name == super::NAME => {}
+        Ok(Loaded::Enabled { name }) if name == NAME => {}
         _ => return None,
     }
     Some(format!(
@@ -251,7 +260,7 @@ const OTHER_VERSION: &str = "the daemon has another version than this command: r
 fn converted(error: api::Error) -> anyhow::Error {
     use varlink::ErrorKind as V;
     match error.kind() {
-        ErrorKind::PermissionDenied(_) => anyhow!(super::FOR_ROOT),
+        ErrorKind::PermissionDenied(_) => anyhow!(FOR_ROOT),
         ErrorKind::Failed(Some(failed)) => anyhow!(failed.reason.clone()),
         ErrorKind::BadArgument(Some(bad)) => anyhow!("{}: {}", bad.argument, bad.reason),
         _ => match error.source_varlink_kind() {

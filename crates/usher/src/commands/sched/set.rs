@@ -10,7 +10,7 @@ use crate::daemon::scheduler::SettingsChange;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-use super::Switch;
+use super::options::{Switch, limit_ms, turn_warning};
 use super::remote::Found;
 
 /// Changes the scheduler's settings while it runs
@@ -35,10 +35,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
     /// Longest turn of an address space, 1 to 200
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
     /// Largest lead over waiting threads in virtual time, 1 to 200
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
 }
 
@@ -64,7 +64,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     ensure!(change != SettingsChange::default(), NOTHING);
     let (mut client, _) = Found::at(dir)?.holder(dir)?;
     let after = client.set(&change)?;
-    if let Some(line) = super::turn_warning([args.turn_ms, args.max_lag_ms], &after.settings) {
+    if let Some(line) = turn_warning([args.turn_ms, args.max_lag_ms], &after.settings) {
         failure::print_error(line);
     }
     out.answer(

@@ -10,14 +10,15 @@ use anyhow::bail;
 use serde_json::json;
 use usher_scx::{Kernel, Settings};
 
-use crate::cli::Global;
+use crate::cli::options::Global;
 use crate::daemon::scheduler::{self, SchedulerState, kernel};
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 use crate::runtime;
 
-use super::remote::{self, Found};
-use super::{Switch, TAKES_OVER, daemon_launch};
+use super::daemon_launch;
+use super::options::{Switch, limit_ms, turn_warning};
+use super::remote::{self, Found, TAKES_OVER};
 
 /// Loads the scheduler in root's daemon, and starts the daemon if none listens
 #[derive(Debug, clap::Args)]
@@ -43,10 +44,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
     /// Longest turn of an address space, 1 to 200; 24 by default
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
     /// Largest lead over waiting threads in virtual time, 1 to 200; by default one turn
-    #[arg(long, value_name = "MS", value_parser = super::limit_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
     /// First come, first served, without the above; for comparisons
     #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
@@ -115,7 +116,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     warnings()
         .iter()
         .for_each(|line| failure::print_error(line));
-    if let Some(line) = super::turn_warning([args.turn_ms, args.max_lag_ms], &settings) {
+    if let Some(line) = turn_warning([args.turn_ms, args.max_lag_ms], &settings) {
         failure::print_error(line);
     }
     if args.foreground {

@@ -12,7 +12,7 @@ use crate::daemon::scheduler::{Phase, SchedulerState, kernel};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::remote::{self, Found, RESTARTS};
+use super::remote::{self, Found, NAME, RESTARTS};
 
 /// Shows which scheduler runs, and how Usher's ended
 #[derive(Debug, clap::Args)]
@@ -86,7 +86,7 @@ impl Answer {
         let name = self.scheduler.as_deref();
         let runs = match (&self.unknown, name) {
             (Some(unknown), _) => unknown.clone(),
-            (None, Some(name)) if name == super::NAME => "a scheduler of Usher's runs".to_owned(),
+            (None, Some(name)) if name == NAME => "a scheduler of Usher's runs".to_owned(),
             (None, Some(name)) => format!("the scheduler '{name}' runs, which is not Usher's"),
             (None, None) => "the kernel's own scheduler runs".to_owned(),
         };
@@ -102,7 +102,7 @@ impl Answer {
             .as_ref()
             .is_some_and(|last| last.state == Phase::Running);
         Self {
-            running: has_begun && scheduler.as_deref() == Some(super::NAME),
+            running: has_begun && scheduler.as_deref() == Some(NAME),
             scheduler,
             lacking,
             last,
@@ -156,7 +156,7 @@ fn of_others(
     };
     // If Usher's scheduler is about to run the threads, report that.
     match (last.state, scheduler) {
-        (Phase::Starting | Phase::Restarting, None | Some(super::NAME)) => vec![ours],
+        (Phase::Starting | Phase::Restarting, None | Some(NAME)) => vec![ours],
         _ => vec![runs, ours],
     }
 }

@@ -12,8 +12,7 @@ use crate::daemon::scheduler::{ENDING, kernel};
 use crate::failure::Outcome;
 use crate::output::Output;
 
-use super::TAKES_OVER;
-use super::remote::{self, Found, NONE_RUNS};
+use super::remote::{self, Found, NONE_RUNS, TAKES_OVER};
 
 /// Stops the scheduler; the kernel's own takes over
 #[derive(Debug, clap::Args)]

@@ -21,8 +21,8 @@ use usher_sim::evaluation::{Evaluation, SimulationSize};
 use usher_sim::parsec::programs;
 use usher_sim::setup::{EvaluationSetup, FREE_PARAMETERS, PAPER_1};
 
-use super::machine;
 use crate::failure::Outcome;
+use crate::machine;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
@@ -79,7 +79,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         File::create(&probe).with_context(|| format!("writing '{}'", probe.display()))?;
     }
     let began = Instant::now();
-    let topology = machine(PAPER_1)?;
+    let topology = machine::synthetic(PAPER_1)?;
     let setup = EvaluationSetup::new(programs()?);
     let size = SimulationSize {
         repetition_s: args.seconds,

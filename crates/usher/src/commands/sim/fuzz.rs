@@ -18,8 +18,8 @@ use serde_json::json;
 use usher_model::Topology;
 use usher_sim::fuzz::{FuzzCase, FuzzStats, MACHINES, Violation};
 
-use super::machine;
 use crate::failure::Outcome;
+use crate::machine;
 use crate::output::Output;
 use crate::progress::Progress;
 
@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     let seeds = range(&args.seeds)?;
     let machines: Vec<Topology> = MACHINES
         .iter()
-        .map(|spec| machine(spec))
+        .map(|spec| machine::synthetic(spec))
         .collect::<Result<_, _>>()?;
     if seeds.end - seeds.start == 1 {
         return run_one(seeds.start, &machines, args.record.as_deref(), out);

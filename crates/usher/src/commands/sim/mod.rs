@@ -7,9 +7,6 @@ mod fuzz;
 mod mix;
 mod smt;
 
-use usher_model::Topology;
-use usher_topology::Source;
-
 use crate::failure::Outcome;
 use crate::output::Output;
 
@@ -50,8 +47,4 @@ pub fn run(args: &Args, out: Output) -> Outcome {
         Command::Casas(args) => casas::run(args, out),
         Command::Fuzz(args) => fuzz::run(args, out),
     }
-}
-
-fn machine(spec: &str) -> anyhow::Result<Topology> {
-    Ok(usher_topology::load(Source::Synthetic(spec.to_owned()))?)
 }

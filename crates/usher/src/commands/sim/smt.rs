@@ -10,8 +10,8 @@ use serde_derive::Serialize;
 use usher_report::text as words;
 use usher_sim::smt::CompletionTimes;
 
-use super::machine;
 use crate::failure::Outcome;
+use crate::machine;
 use crate::output::{self, Output, STRONG};
 
 /// The machine of paper 3b.
@@ -45,7 +45,7 @@ struct SmtAnswer {
 /// Runs the command.
 pub fn run(args: &Args, out: Output) -> Outcome {
     let seeds = args.seeds;
-    let topology = machine(PAPER_3B)?;
+    let topology = machine::synthetic(PAPER_3B)?;
     let kernels = usher_sim::smt::kernels();
     let [smt_unaware, smt_aware, usher_sched] =
         kernels.map(|of| usher_sim::smt::test(&topology, &of, seeds));

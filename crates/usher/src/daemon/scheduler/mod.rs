@@ -5,6 +5,7 @@
 //! it requests through a [`SchedulerControl`]. The kernel unloads the scheduler when the last
 //! descriptor of its link closes, so it ends with this process, however the process dies.
 
+pub mod api;
 mod control;
 mod foreground;
 mod service;

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Options that several commands share.
+
+use std::path::PathBuf;
+
+use crate::output::Color;
+use crate::runtime;
+
+/// Upper limit of the length of a name, which must fit into a table.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Checks the name of a program.
+///
+/// # Errors
+/// Why the name is rejected.
+pub fn program_name(text: &str) -> Result<String, String> {
+    let odd = text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control);
+    match odd {
+        true => Err(format!(
+            "a program name must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
+        )),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Choose when to colour the output
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub color: Color,
+    /// Use DIR for the daemon's socket and its journal
+    #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
+    pub runtime_dir: Option<PathBuf>,
+}
+
+/// The profile store, for the commands that use it.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct StoreArg {
+    /// Use FILE as the profile store, which holds the measurements of earlier runs
+    #[arg(
+        long = "store",
+        value_name = "FILE",
+        env = "USHER_STORE",
+        hide_env_values = true
+    )]
+    pub path: Option<PathBuf>,
+}
+
+/// How background work is distinguished from foreground, and when it interferes.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct RegulationArgs {
+    /// Read the thresholds of background work from FILE; by default, use the result of `usher bench
+    /// calibrate`, or else the values of paper 2
+    #[arg(long, value_name = "FILE")]
+    pub thresholds: Option<PathBuf>,
+    /// Do not count the service with this name (as in `ps -o comm`) as foreground work; may be
+    /// repeated
+    #[arg(long, value_name = "NAME")]
+    pub ignore: Vec<String>,
+}
+
+impl RegulationArgs {
+    /// Rejects options that only a daemon's own command line can set, if a daemon runs.
+    ///
+    /// # Errors
+    /// One of the options is given.
+    pub fn refuse_beside_daemon(&self) -> anyhow::Result<()> {
+        let given = match (&self.thresholds, self.ignore.first()) {
+            (Some(file), _) => format!("--thresholds {}", file.display()),
+            (None, Some(name)) => format!("--ignore {name}"),
+            (None, None) => return Ok(()),
+        };
+        anyhow::bail!(
+            "`{given}` has no effect, because a daemon runs and uses its own setting: restart \
+             the daemon as `usher daemon {given}`"
+        )
+    }
+}
