@@ -218,3 +218,29 @@ fn stolen_thread_keeps_its_distance_from_the_clock() {
     let shares = shares(&mut rig, &[waiter, busy[0], other, busy[1]], 3_000);
     assert!(shares.iter().all(|&share| share > 30), "{shares:?}");
 }
+
+/// The number of CPUs of an LLC counts.
+#[test]
+fn larger_llc_gets_more_threads() {
+    let mut places = common::places(4, 1);
+    for (cpu, place) in places.iter_mut().enumerate() {
+        place.llc = u32::from(cpu > 0);
+        place.near = set(if cpu > 0 { 1..4 } else { 0..1 });
+        place.node_llcs = 3;
+    }
+    let settings = usher_rules::sched::HostSettings {
+        llcs: 2,
+        ..SETTINGS
+    };
+    let mut machine = common::Machine::on(&places, settings);
+    for mm in 1..=16 {
+        machine.start(common::Program::new(mm, 0b1111));
+    }
+    machine.run(3_000 * MS);
+    let before: Vec<u64> = machine.threads.iter().map(|thread| thread.ran_ns).collect();
+    machine.run(12_000 * MS);
+    for (thread, before) in machine.threads.iter().zip(before) {
+        let share = (thread.ran_ns - before) / (30 * MS);
+        assert!((75..=130).contains(&share), "{share} % of its share");
+    }
+}

@@ -187,3 +187,24 @@ fn end_of_a_slice_moves_a_thread_from_a_shared_core() {
         assert_eq!(rig.state(thread), State::On(due), "smt = {smt}");
     }
 }
+
+/// A tick ends no slice of a thread that has no better CPU, nor any slice in FIFO order.
+#[test]
+fn tick_leaves_the_slices_of_other_threads() {
+    for fifo in [0, 1] {
+        let variant = HostVariant {
+            fifo,
+            ..HostVariant::default()
+        };
+        let mut rig = Rig::with(Shape(1, 1, 2, 2), SETTINGS, variant);
+        let movable = rig.start(1, if fifo == 1 { vec![0, 2] } else { vec![0, 1] });
+        rig.start(2, [1]);
+        assert_eq!(rig.state(movable), State::On(0));
+        rig.pass(MS);
+        rig.tick(0);
+        rig.tick(1);
+        let left_ns = rig.sched.slice_ns(rig.threads[movable].id);
+        assert_eq!(left_ns, SETTINGS.slice_ns - MS, "fifo = {fifo}");
+        assert_eq!(rig.state(movable), State::On(0));
+    }
+}
