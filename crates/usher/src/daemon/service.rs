@@ -110,8 +110,8 @@ impl Service {
         let bytes: usize = adopt.argv.iter().map(|word| word.len()).sum();
         if adopt.argv.len() > ARGV_WORDS_MAX || bytes > ARGV_BYTES_MAX {
             let reason = format!(
-                "{} words of {bytes} bytes; at most {ARGV_WORDS_MAX} words of {ARGV_BYTES_MAX} \
-                 bytes are accepted: send only the first words",
+                "the command line has {} words and {bytes} bytes; at most {ARGV_WORDS_MAX} words \
+                 and {ARGV_BYTES_MAX} bytes are accepted: send only the first words",
                 adopt.argv.len()
             );
             return Err(bad("argv", reason));
@@ -120,8 +120,7 @@ impl Service {
             let length = path.as_ref().map_or(0, |path| path.as_os_str().len());
             if length > PATH_BYTES_MAX {
                 let reason = format!(
-                    "a path of {length} bytes; at most {PATH_BYTES_MAX} are \
-                                      accepted"
+                    "the path has {length} bytes; at most {PATH_BYTES_MAX} bytes are accepted"
                 );
                 return Err(bad(argument, reason));
             }
@@ -174,7 +173,7 @@ fn regulation(name: Option<&str>) -> Result<Option<Regulation>, Refusal> {
     let known = |name: &str| {
         let found = Regulation::ALL.into_iter().find(|one| one.name() == name);
         let names = Regulation::ALL.map(Regulation::name).join(", ");
-        found.ok_or_else(|| bad("background", format!("'{name}' is none of {names}")))
+        found.ok_or_else(|| bad("background", format!("'{name}' is not one of {names}")))
     };
     name.map(known).transpose()
 }

@@ -36,7 +36,11 @@ pub fn start_daemon(global: &Global) -> anyhow::Result<Found> {
     let is_default = global.runtime_dir.is_none();
     if is_default && Path::new(SYSTEMD).exists() && start_service()? {
         let found = Found::at(&dir)?;
-        anyhow::ensure!(found.client.is_some(), "{UNIT} runs, but does not listen");
+        anyhow::ensure!(
+            found.client.is_some(),
+            "the systemd service {UNIT} runs, but does not \
+                                                 listen on its socket"
+        );
         return Ok(found);
     }
     let dir = std::path::absolute(&dir).with_context(|| format!("finding {}", dir.display()))?;

@@ -22,20 +22,20 @@ use super::remote;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Columns, for each thread:
-  state       runs, waits or sleeps
-  where       the CPU that it runs on or ran on last, or the queue in which it waits
+  state       the thread runs, waits for a CPU, or sleeps
+  where       the CPU on which the thread runs or ran last, or the queue in which it waits
   why         the reason for that CPU or queue
-  lag         its virtual time minus that of the threads that it competes with, when it
-              last ran or woke; a thread with a negative lag runs earlier
-  avg burst   its average CPU time between two sleeps
-  cpu.weight  the factor of its cgroups' cpu.weight for its weight, in per cent
+  lag         the virtual time of the thread minus that of the threads that it competes with,
+              when the thread last ran or woke; a thread with a negative lag runs earlier
+  avg burst   average CPU time of the thread between two sleeps
+  cpu.weight  factor in the weight of the thread by the cpu.weight of its cgroups, in per cent
 
-Threads are read one after the other, so two threads may be shown on one CPU.
+The command reads the threads one after the other, so it may show two threads on one CPU.
 
 Examples:
   usher sched explain 4711
   usher sched explain $(pidof firefox)
-  usher sched explain 4711 --json          for several processes, a list")]
+  usher sched explain 4711 --json          prints a list for several processes")]
 pub struct Args {
     /// Processes, each by its pid or the number of one of its threads
     #[arg(value_name = "PID", required = true, value_parser = pid, allow_negative_numbers = true)]

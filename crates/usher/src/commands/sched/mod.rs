@@ -30,12 +30,12 @@ scheduler; 'usher sched start' starts the daemon if none listens. When the daemo
 any way, the kernel's own scheduler takes over.
 
 Examples:
-  usher sched start                       idle cores first, address spaces in turns
-  usher sched start --aggregate off       idle cores first, without turns
+  usher sched start                       prefers idle cores, runs address spaces in turns
+  usher sched start --aggregate off       prefers idle cores, without turns
   usher sched status
   usher sched set --turn-ms 8             changes the running scheduler
   usher sched explain 4711                shows where the threads of a process run, and why
-  usher sched stats -- make -j8           counts the actions of any scheduler meanwhile
+  usher sched stats -- make -j8           counts scheduling events while make runs
   usher sched stop")]
 pub struct Args {
     #[command(subcommand)]

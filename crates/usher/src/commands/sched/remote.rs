@@ -255,7 +255,8 @@ fn parse(state: serde_json::Value) -> anyhow::Result<SchedulerState> {
     serde_json::from_value(state).context(OTHER_VERSION)
 }
 
-const OTHER_VERSION: &str = "the daemon has another version than this command: restart the daemon";
+const OTHER_VERSION: &str = "the daemon has a different version than this command: restart the \
+                             daemon";
 
 fn converted(error: api::Error) -> anyhow::Error {
     use varlink::ErrorKind as V;

@@ -17,27 +17,27 @@ use super::remote::Found;
 #[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
 Give at least one option. Other settings keep their values, but a maximum lag that equals
-the turn follows the turn. A scheduler that was started with --fifo or --o1 keeps that
-order until it is stopped.
+the length of a turn changes with it. A scheduler that was started with --fifo or --o1
+keeps that order until it is stopped.
 
 Examples:
   usher sched set --aggregate off
   usher sched set --smt on --turn-ms 8
-  usher sched set --seats off              the daemon seats by affinity masks again")]
+  usher sched set --seats off              makes the daemon use affinity masks again")]
 pub struct Args {
-    /// Prefer idle physical cores; no two threads on one core while another core is idle
+    /// Prefer idle cores: run no two threads on one core while another core is idle
     #[arg(long, value_enum, value_name = "ON|OFF")]
     smt: Option<Switch>,
-    /// Run threads of one address space one after another, in bounded turns
+    /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// Let the scheduler keep the seats that a daemon gives; off: affinity masks
+    /// Let the scheduler keep the seats that a daemon gives (soft seats); off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
-    /// Longest turn of an address space, 1 to 200
+    /// Limit the turn of an address space to this time in ms, 1 to 200
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// Largest lead over waiting threads in virtual time, 1 to 200
+    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
 }

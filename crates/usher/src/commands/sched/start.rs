@@ -30,29 +30,30 @@ started if it is installed, else a daemon that ends after 'usher sched stop'. Wi
 Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
-  usher sched start --seats off            the daemon seats by affinity masks
+  usher sched start --seats off            makes the daemon use affinity masks
   usher sched start --fifo --foreground
   usher sched start --o1 aggregate")]
 pub struct Args {
-    /// Prefer idle physical cores; no two threads on one core while another core is idle
+    /// Prefer idle cores: run no two threads on one core while another core is idle
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     smt: Switch,
-    /// Run threads of one address space one after another, in bounded turns
+    /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// Let the scheduler keep the seats that a daemon gives; off: affinity masks
+    /// Let the scheduler keep the seats that a daemon gives (soft seats); off: affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
-    /// Longest turn of an address space, 1 to 200; 24 by default
+    /// Limit the turn of an address space to this time in ms, 1 to 200; 24 by default
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// Largest lead over waiting threads in virtual time, 1 to 200; by default one turn
+    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200; by default
+    /// one turn
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
-    /// First come, first served, without the above; for comparisons
+    /// Run threads first come, first served, without the options above; for comparisons
     #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: Option<Fifo>,
-    /// The order of Linux 2.6's O(1) scheduler, without SMT; for comparisons
+    /// Run threads in the order of Linux 2.6's O(1) scheduler, without SMT awareness; for comparisons
     #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
     o1: Option<O1>,
     /// Run the scheduler in this process, without a daemon, and end it with this process
@@ -62,7 +63,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Fifo {
-    /// Usher's scheduler with that order only, without SMT
+    /// Usher's scheduler with first-come, first-served order only, without SMT awareness
     Blind,
     /// A minimal scheduler with the kernel's selection of idle CPUs, without statistics or
     /// explanations
@@ -173,8 +174,8 @@ pub fn warnings() -> Vec<String> {
     let ((old, older), (new, newer)) = TESTED;
     let untested = untested(&release).map(|release| {
         format!(
-            "this scheduler is not tested with Linux {release}, only with {old}.{older} to \
-             {new}.{newer}"
+            "Usher's scheduler is tested with Linux {old}.{older} to {new}.{newer}, but not with \
+             Linux {release}"
         )
     });
     untested

@@ -26,10 +26,10 @@ use super::remote;
 /// Counts the actions of the running scheduler, Usher's or another
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a command: the counts of Usher's scheduler since its start. With a command: counts
-of the whole machine while the command runs, under any scheduler. Signals are forwarded to
-the command, and its exit status is returned. Its output comes first; JSON is the last
-line.
+Without CMD, the command prints the counts of Usher's scheduler since its start. With CMD, it
+prints the counts of the whole machine while CMD runs, under any scheduler. Signals are
+forwarded to CMD, and its exit status is returned. The output of CMD comes first; with
+--json the counts are the last line.
 
 Examples:
   usher sched stats

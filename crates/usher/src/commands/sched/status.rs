@@ -123,7 +123,7 @@ fn of_ours(last: &SchedulerState) -> Vec<String> {
         format!("held by process {}", last.pid),
     ];
     if last.idle_by_node {
-        lines.push("the kernel keeps idle CPUs per NUMA node".to_owned());
+        lines.push("the kernel selects idle CPUs within a NUMA node first".to_owned());
     }
     match last.restarts {
         0 => {}

@@ -119,7 +119,7 @@ fn check_limit(argument: &'static str, ms: u64) -> Result<(), Refusal> {
         true => Ok(()),
         false => {
             let (least, most) = LIMIT_MS.into_inner();
-            let reason = format!("{ms} ms is outside the range of {least} to {most} ms");
+            let reason = format!("the value must be from {least} to {most} ms, not {ms} ms");
             Err(Refusal::BadArgument(argument, reason))
         }
     }
