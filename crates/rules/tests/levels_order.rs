@@ -47,7 +47,7 @@ fn thread_that_sleeps_preempts_threads_that_compute() {
     assert!(long.iter().all(|&thread| rig.ran_ns(thread) > 3_000 * MS));
 }
 
-/// A thread that computes moves to an idle CPU when another one takes its CPU.
+/// A thread that computes moves to an idle CPU when another thread takes its CPU.
 #[test]
 fn displaced_thread_moves_to_an_idle_cpu() {
     let mut rig = rig(Shape(1, 1, 2, 1));

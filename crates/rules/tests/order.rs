@@ -280,7 +280,7 @@ fn thread_is_charged_when_its_turn_continues() {
     assert!(continued > 5, "{continued}");
 }
 
-/// A thread that runs alone owes nothing when another one begins.
+/// A thread that runs alone owes nothing when another thread begins.
 #[test]
 fn thread_that_ran_alone_keeps_its_share() {
     let mut rig = one_cpu();

@@ -153,7 +153,7 @@ fn waiting_threads_run_in_their_seat() {
     }
 }
 
-/// An owner that sleeps leaves its CPU to borrowers, which wait in another LLC or this one.
+/// An owner that sleeps leaves its CPU to borrowers, which wait in the same LLC or in another LLC.
 #[test]
 fn waiting_borrowers_take_cpus_that_become_idle() {
     for shape in [Shape(1, 1, 4, 1), Shape(1, 2, 2, 1), Shape(2, 2, 1, 1)] {

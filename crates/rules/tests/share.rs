@@ -65,7 +65,7 @@ fn urgent_threads_yield_after_the_largest_lag() {
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
 }
 
-/// Virtual times in milliseconds by which a thread is placed at 0 and behind the overdue ones.
+/// Virtual times in milliseconds by which a thread is placed at 0 and behind the overdue threads.
 fn placed(aging: &Aging, clock: u64) -> [u64; 2] {
     [0, 500].map(|vtime| aging.behind_overdue(clock * MS, vtime * MS) / MS)
 }

@@ -175,7 +175,7 @@ fn tick_moves_a_thread_from_a_shared_core() {
     }
 }
 
-/// At the end of its slice, the thread does not get another one on a shared core.
+/// At the end of its slice, the thread gets no second slice on a shared core.
 #[test]
 fn end_of_a_slice_moves_a_thread_from_a_shared_core() {
     for (smt, moves) in [(1, true), (0, false)] {

@@ -86,7 +86,7 @@ fn idle_entry_examines_few_of_512_cpus() {
     assert_eq!(sched.tally().pulls, 0, "no thread may move");
 }
 
-/// In the own LLC and in another one, far behind the CPUs that one search examines.
+/// In the own LLC and in another LLC, beyond the CPUs that a single search examines.
 #[test]
 fn successive_idle_entries_find_a_thread_anywhere() {
     for shared in [62, 66, 300, 510] {
