@@ -44,7 +44,7 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the error of a command whose subcommand or option does not exist; `None` for a valid
+/// Returns the error of a command with an unknown subcommand or option; `None` for a valid
 /// command.
 fn wrong(command: &str) -> Option<String> {
     let mut words = command

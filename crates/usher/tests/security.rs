@@ -107,7 +107,7 @@ fn rejects_another_users_process_before_reading_any_file() {
         let reply = call(&alice, "Register", &arguments);
         assert_eq!(error(&reply), "NotYours", "{reply}");
     }
-    // The user's own process has an executable whose hash would take hours.
+    // To hash the executable of the user's own process would take hours.
     let own = Process::sleeping(ALICE);
     let many: Vec<UnixStream> = (0..32)
         .map(|_| connect_as(&world.socket(), ALICE))

@@ -242,7 +242,7 @@ pub fn signal(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Returns a connection whose peer is this user, as the daemon sees it.
+/// Returns a connection on which the daemon sees this user as its peer.
 pub fn connect_as(socket: &Path, uid: u32) -> UnixStream {
     let connect = || {
         // SAFETY: the raw system call changes the effective user id of this thread alone, which

@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(recorded(), (4, (true, 4), None));
     }
 
-    /// Returns a thread whose kernel has no sched_ext, with its directories.
+    /// Returns a thread on a kernel without sched_ext, with its directories.
     fn thread_without_sched_ext() -> (tempfile::TempDir, SchedulerThread) {
         let dir = tempfile::tempdir().unwrap();
         let thread = SchedulerThread::start(dir.path(), Kernel::at(dir.path()), None).unwrap();
