@@ -124,6 +124,7 @@ clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@$(call evidence,lints,clippy,--workspace --all-targets -- -D warnings)
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
+	@$(call evidence,lints of guests,clippy,--workspace --test minimal_fifo -- -D warnings)
 
 # Installed files, the errors for missing tools, the rights of the units.
 packages:
@@ -163,6 +164,7 @@ OTHER_CPUS := $(shell n=$$(nproc); echo $$((n > 1 ? n - 1 : 1)))
 ifeq ($(shell id -u),0)
 guests: kernels
 	@scripts/stage guests $(IN_GUESTS) --test guests
+	@$(call evidence,guests,test,--workspace --test minimal_fifo)
 	@scripts/at-once "Usher in guests" "$(IN_GUESTS) --test lab -- quick:: --test-threads $(OTHER_CPUS)" \
 	  "systemd guest" "$(IN_GUESTS) --test hosts -- quick::"
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
 
-const OBJECTS: [&str; 3] = ["sched", "minimal", "count"];
+const OBJECTS: [&str; 2] = ["sched", "count"];
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=src/bpf");

@@ -1,24 +1,66 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the workload of `usher bench tasks`, which its peers in C++ link too,
-//! and finds out which rayon it is compared with.
+//! Compiles the workload of `usher bench tasks`, which its peers in C++ link too, and the minimal
+//! sched_ext scheduler of `usher bench sched`. Reads the version of rayon from the lock file.
 
-use std::path::Path;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-const FOLDER: &str = "src/tasks/peers";
+use libbpf_cargo::SkeletonBuilder;
 
-fn main() {
-    println!("cargo:rerun-if-changed={FOLDER}/workload.c");
-    println!("cargo:rerun-if-changed={FOLDER}/workload.h");
+const PEERS: &str = "src/tasks/peers";
+const MINIMAL_FIFO: &str = "src/sched/bpf/minimal_fifo.bpf.c";
+/// The kernel's declarations for BPF programs.
+const KERNEL: &str = "../../crates/scx/src/bpf";
+
+fn main() -> ExitCode {
+    compile_workload();
+    if let Err(error) = compile_minimal_fifo() {
+        eprintln!("compiling {MINIMAL_FIFO}: {error:?}");
+        return ExitCode::FAILURE;
+    }
     println!("cargo:rerun-if-changed=../Cargo.lock");
-    // As `toolchain.rs` compiles it for the peers, whatever this build's profile is.
-    cc::Build::new()
-        .file(format!("{FOLDER}/workload.c"))
-        .std("gnu11")
-        .opt_level(3)
-        .compile("usher_bench_workload");
     let lock = std::fs::read_to_string(Path::new("../Cargo.lock")).unwrap_or_default();
     let version = rayon_version(&lock).unwrap_or("1");
     println!("cargo:rustc-env=USHER_BENCH_RAYON={version}");
+    ExitCode::SUCCESS
+}
+
+fn compile_workload() {
+    println!("cargo:rerun-if-changed={PEERS}/workload.c");
+    println!("cargo:rerun-if-changed={PEERS}/workload.h");
+    // As `toolchain.rs` compiles it for the peers, whatever this build's profile is.
+    cc::Build::new()
+        .file(format!("{PEERS}/workload.c"))
+        .std("gnu11")
+        .opt_level(3)
+        .compile("usher_bench_workload");
+}
+
+fn compile_minimal_fifo() -> Result<(), Box<dyn Error>> {
+    let arithmetic = std::env::var("DEP_USHER_RULES_INCLUDE")?;
+    for changed in [MINIMAL_FIFO, KERNEL, &arithmetic] {
+        println!("cargo:rerun-if-changed={changed}");
+    }
+    println!("cargo:rerun-if-env-changed=USHER_CLANG");
+    // The plain `clang` of Debian may be too old for these programs.
+    let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
+    let object = PathBuf::from(std::env::var("OUT_DIR")?).join("minimal_fifo.bpf.o");
+    SkeletonBuilder::new()
+        .source(MINIMAL_FIFO)
+        .obj(object)
+        .clang(clang)
+        .clang_args([
+            "-mcpu=v3",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-parameter",
+            &format!("-I{KERNEL}"),
+            &format!("-I{arithmetic}"),
+        ])
+        .build()?;
+    Ok(())
 }
 
 /// The version that the lock file names.

@@ -24,9 +24,6 @@ pub struct Settings {
     pub aggregate: bool,
     /// FIFO order, without knowledge of SMT: for comparison.
     pub fifo: bool,
-    /// With `fifo`: the smallest possible scheduler, as the reference for overhead.
-    #[serde(default)]
-    pub minimal: bool,
     /// Levels of Linux 2.6 instead of virtual time: for comparison.
     #[serde(default)]
     pub o1: bool,
@@ -49,7 +46,6 @@ impl Default for Settings {
             smt: true,
             aggregate: true,
             fifo: false,
-            minimal: false,
             o1: false,
             seats: true,
         }

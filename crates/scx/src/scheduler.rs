@@ -23,8 +23,6 @@ use crate::seats::{SEATING, TALLIES};
 use crate::{Kernel, MapIds, ScxError};
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
-static MINIMAL: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/minimal.bpf.o")));
 
 /// Offset of `hotplug_seq` in `struct sched_ext_ops` of kernel.h.
 const HOTPLUG_SEQ: Range<usize> = 0..8;
@@ -82,14 +80,12 @@ impl Scheduler {
             return Err(ScxError::NotRoot);
         }
         let tables = machine::tables(machine)?;
-        let bytes = if settings.minimal { MINIMAL } else { OBJECT };
         let flag = match tables.nodes {
             0 => None,
-            _ if settings.minimal => None,
             _ => by_node()?,
         };
         let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
-        let mut open = object::open(&bytes.0)?;
+        let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
         if !settings.o1 {
             change(&mut open, "usher", STOPPING, |callback| callback.fill(0))?;

@@ -127,7 +127,6 @@ fn settings_fields_match_by_name() {
             aggregate: of("aggregate") == 1,
             fifo: of("fifo") == 1,
             o1: of("o1") == 1,
-            minimal: false,
             seats: false,
         };
         let number = |name: &str| match name {

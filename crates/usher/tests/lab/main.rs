@@ -154,10 +154,6 @@ const CHECKS: &[Check] = &[
         sched::first_come_first_served_uses_idle_cpus,
     ),
     (
-        "sched::the_minimal_scheduler_runs_many_threads",
-        sched::the_minimal_scheduler_runs_many_threads,
-    ),
-    (
         "sched::keeps_seats_and_lends_them",
         softly::keeps_seats_and_lends_them,
     ),

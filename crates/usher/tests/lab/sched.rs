@@ -358,19 +358,6 @@ pub fn follows_the_cpus() {
     assert_nothing_went_wrong();
 }
 
-/// Checks that the minimal scheduler for comparisons runs many threads without a fault.
-pub fn the_minimal_scheduler_runs_many_threads() {
-    let world = World::new();
-    let running = Running::start_as(&world, &["--fifo=minimal"]);
-    let does = &running.status()["last"]["does"];
-    assert_eq!(does, "first come, first served, and nothing else");
-    run_thread_pairs(cpus());
-    assert_eq!(running.status()["running"], true);
-    drop(running);
-    assert_eq!(kernel_says("state"), "disabled");
-    assert_nothing_went_wrong();
-}
-
 /// Checks, without SMT but with idle CPUs, that a waking thread need not wait for the end of a
 /// slice.
 pub fn first_come_first_served_uses_idle_cpus() {

@@ -44,6 +44,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use usher_lab::Clock;
 
+pub use inside::minimal_fifo::{COMMAND as MINIMAL_FIFO, run as run_minimal_fifo};
 pub use inside::programs::{WORKER, WorkerArgs, work};
 pub use inside::{COMMAND as INSIDE, InsideArgs, run as run_inside};
 pub use turns::{PARTNER, PartnerArgs, partner};

@@ -92,7 +92,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          wake-up, a blocking read and a context switch; the instructions of a write and a read \
          without a waiting reader are subtracted."
             .to_owned(),
-        "The minimal FIFO (--fifo=minimal) is the smallest sched_ext scheduler: a separate BPF \
+        "The minimal FIFO is the smallest sched_ext scheduler: a separate BPF \
          program with one queue, the kernel's selection of idle CPUs and no state per thread. \
          --fifo is Usher's scheduler with first-come, first-served order; it executes most of \
          the code of Usher's scheduler at a wake-up and a switch, so it is shown without a bar."

@@ -21,7 +21,7 @@ pub enum Rival {
     Usher,
     /// First come, first served, blind to SMT: `--fifo`, which keeps most of our program.
     Fifo,
-    /// A separate program that does the minimum that the kernel requires: `--fifo=minimal`.
+    /// The minimum that the kernel requires: `bpf/minimal_fifo.bpf.c`.
     FifoMinimal,
     /// Paper 4's baseline: `--o1 plain`.
     O1Plain,
@@ -76,10 +76,9 @@ impl Rival {
         match self {
             Self::Usher => Some(&[]),
             Self::Fifo => Some(&["--fifo"]),
-            Self::FifoMinimal => Some(&["--fifo=minimal"]),
             Self::O1Plain => Some(&["--o1", "plain"]),
             Self::O1Aggregate => Some(&["--o1", "aggregate"]),
-            Self::Eevdf | Self::EevdfSlice { .. } | Self::Peer(_) => None,
+            Self::Eevdf | Self::EevdfSlice { .. } | Self::FifoMinimal | Self::Peer(_) => None,
         }
     }
 

@@ -150,17 +150,6 @@ pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
     ))
 }
 
-/// Rejects requests that need a scheduler with statistics.
-///
-/// # Errors
-/// The scheduler has none.
-pub fn refuse_minimal(running: &SchedulerState) -> anyhow::Result<()> {
-    match running.settings.minimal {
-        true => bail!("the scheduler was started with --fifo=minimal, which has no statistics"),
-        false => Ok(()),
-    }
-}
-
 impl SchedulerClient {
     /// Returns `None` if no process listens there that this user can trust.
     fn connect(socket: &Path) -> Option<Self> {

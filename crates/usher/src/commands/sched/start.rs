@@ -51,23 +51,14 @@ pub struct Args {
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
     /// Run threads first come, first served, without the options above; for comparisons
-    #[arg(long, value_enum, value_name = "BLIND|MINIMAL", num_args = 0..=1, require_equals = true, default_missing_value = "blind", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
-    fifo: Option<Fifo>,
+    #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
+    fifo: bool,
     /// Run threads in the order of Linux 2.6's O(1) scheduler, without SMT awareness; for comparisons
     #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
     o1: Option<O1>,
     /// Run the scheduler in this process, without a daemon, and end it with this process
     #[arg(long)]
     foreground: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Fifo {
-    /// Usher's scheduler with first-come, first-served order only, without SMT awareness
-    Blind,
-    /// A minimal scheduler with the kernel's selection of idle CPUs, without statistics or
-    /// explanations
-    Minimal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -83,7 +74,7 @@ impl Args {
         if let Some(o1) = self.o1 {
             return Settings::of_linux_26(o1 == O1::Aggregate);
         }
-        let fifo = self.fifo.is_some();
+        let fifo = self.fifo;
         let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
         let turn_ns = ns(self.turn_ms).unwrap_or(Settings::default().turn_ns);
         Settings {
@@ -91,7 +82,6 @@ impl Args {
             aggregate: self.aggregate.is_on() && !fifo,
             seats: self.seats.is_on() && !fifo,
             fifo,
-            minimal: self.fifo == Some(Fifo::Minimal),
             turn_ns,
             max_lag_ns: ns(self.max_lag_ms).unwrap_or(turn_ns),
             ..Settings::default()
@@ -223,13 +213,11 @@ mod tests {
         let without = settings("--smt off --aggregate off --seats off").unwrap();
         assert!(!without.smt && !without.aggregate && !without.seats);
         let fifo = settings("--fifo").unwrap();
-        assert!(fifo.fifo && !fifo.smt && !fifo.seats && !fifo.minimal);
-        let minimal = settings("--fifo=minimal --foreground").unwrap();
-        assert!(minimal.fifo && minimal.minimal && !minimal.smt);
+        assert!(fifo.fifo && !fifo.smt && !fifo.seats);
         for refused in [
             "--fifo --seats off",
             "--o1 plain --max-lag-ms 3",
-            "--fifo=o1",
+            "--fifo=minimal",
         ] {
             assert!(settings(refused).is_err(), "{refused}");
         }

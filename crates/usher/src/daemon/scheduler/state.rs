@@ -134,9 +134,6 @@ impl SettingsChange {
 
 /// Describes the scheduler's behaviour in a few words.
 pub fn described(settings: &Settings) -> String {
-    if settings.minimal {
-        return "first come, first served, and nothing else".to_owned();
-    }
     if settings.fifo {
         return "first come, first served, without SMT".to_owned();
     }

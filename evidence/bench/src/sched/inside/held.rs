@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::minimal_fifo;
 use crate::sched::messages::Counted;
-use crate::sched::rival::{Peer, Rival};
+use crate::sched::rival::Rival;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
@@ -34,7 +35,8 @@ enum How {
     Slice {
         before: String,
     },
-    /// The process that holds the scheduler: `usher sched start --foreground`, or a peer.
+    /// The process that holds the scheduler: `usher sched start --foreground`, the minimal FIFO, or
+    /// a peer.
     Child(Child),
 }
 
@@ -47,12 +49,16 @@ impl Held {
         let how = match rival {
             Rival::Eevdf => How::Kernels,
             Rival::EevdfSlice { ms } => slice(*ms)?,
-            Rival::Peer(peer) => How::Child(begin(peer)?),
-            Rival::Usher
-            | Rival::Fifo
-            | Rival::FifoMinimal
-            | Rival::O1Plain
-            | Rival::O1Aggregate => {
+            Rival::Peer(peer) => {
+                let mut command = Command::new(&peer.program);
+                How::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
+            }
+            Rival::FifoMinimal => {
+                let own = std::env::current_exe().context("finding this program")?;
+                let mut command = Command::new(own);
+                How::Child(begin(&rival.label(), command.arg(minimal_fifo::COMMAND))?)
+            }
+            Rival::Usher | Rival::Fifo | Rival::O1Plain | Rival::O1Aggregate => {
                 let options = rival.options().unwrap_or_default();
                 How::Child(start_usher(usher, options)?)
             }
@@ -131,28 +137,24 @@ fn start_usher(usher: &Path, options: &[&str]) -> Result<Child> {
     Ok(child)
 }
 
-/// Starts a peer, and waits until the kernel has it.
-fn begin(peer: &Peer) -> Result<Child> {
-    let mut child = Command::new(&peer.program)
+/// Starts a program that holds a scheduler, and waits until the kernel runs the scheduler.
+fn begin(name: &str, program: &mut Command) -> Result<Child> {
+    let mut child = program
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
         .spawn()
-        .with_context(|| format!("starting {}", peer.program.display()))?;
+        .with_context(|| format!("starting {name}"))?;
     let deadline = Instant::now() + BEGINS_WITHIN;
     while kernel_state("state") != "enabled" {
         if let Some(status) = child
             .try_wait()
-            .context("waiting for the start of a peer scheduler")?
+            .with_context(|| format!("waiting for the start of the scheduler {name}"))?
         {
-            bail!("{} ended: {status}", peer.name);
+            bail!("{name} ended: {status}");
         }
         if Instant::now() > deadline {
             end(&mut child);
-            bail!(
-                "the scheduler {} did not start within {BEGINS_WITHIN:?}",
-                peer.name
-            );
+            bail!("the scheduler {name} did not start within {BEGINS_WITHIN:?}");
         }
         thread::sleep(LOOK_EVERY);
     }

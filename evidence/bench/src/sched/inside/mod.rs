@@ -3,6 +3,7 @@
 //! in a line.
 
 mod held;
+pub mod minimal_fifo;
 pub mod programs;
 pub mod seated;
 

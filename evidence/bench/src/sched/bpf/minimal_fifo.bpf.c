@@ -2,13 +2,15 @@
 /*
  * Smallest possible sched_ext scheduler, as the reference for overhead measurements: the kernel's
  * selection of idle CPUs, and one FIFO queue. Equivalent to tools/sched_ext/scx_simple.c of the
- * kernel source with -f, without its counters.
+ * kernel source with -f, without its counters. The declarations of the kernel are those of Usher's
+ * scheduler (crates/scx/src/bpf).
  */
-#include "ending.h"
-#include "seats.h"
+#include "kernel.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* The only queue. */
+#define QUEUE 0
 /* SCX_SLICE_DFL */
 #define SLICE_NS 20000000ULL
 
@@ -27,29 +29,26 @@ __s32 BPF_PROG(minimal_select_cpu, struct task_struct *p, __s32 prev,
 OP(minimal_enqueue)
 void BPF_PROG(minimal_enqueue, struct task_struct *p, __u64 flags)
 {
-	insert(p, FIFO, SLICE_NS, flags);
+	insert(p, QUEUE, SLICE_NS, flags);
 }
 
 OP(minimal_dispatch)
 void BPF_PROG(minimal_dispatch, __s32 cpu, struct task_struct *prev)
 {
-	take(FIFO);
+	take(QUEUE);
 }
 
 OP_SLEEPABLE(minimal_init)
 __s32 BPF_PROG(minimal_init)
 {
-	return scx_bpf_create_dsq(FIFO, -1);
+	return scx_bpf_create_dsq(QUEUE, -1);
 }
 
-/* Same name, so that user space finds and stops it in the same way. */
 SEC(".struct_ops.link")
-struct sched_ext_ops usher = {
-	.exit_dump_len = DUMP_BYTES,
+struct sched_ext_ops minimal_fifo = {
 	.select_cpu = (void *)minimal_select_cpu,
 	.enqueue = (void *)minimal_enqueue,
 	.dispatch = (void *)minimal_dispatch,
 	.init = (void *)minimal_init,
-	.exit = (void *)usher_exit,
-	.name = "usher",
+	.name = "minimal_fifo",
 };
