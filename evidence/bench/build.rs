@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use libbpf_cargo::SkeletonBuilder;
 
 const PEERS: &str = "src/tasks/peers";
-const MINIMAL_FIFO: &str = "src/sched/bpf/minimal_fifo.bpf.c";
+const MINIMAL_FIFO: &str = "src/bpf/minimal_fifo.bpf.c";
 /// The kernel's declarations for BPF programs.
 const KERNEL: &str = "../../crates/scx/src/bpf";
 
