@@ -183,7 +183,7 @@ impl Procs {
         threads
     }
 
-    /// Returns one listing of a process's threads, which may have ended early.
+    /// Lists the threads of a process once. The list lacks threads if a thread dies meanwhile.
     pub(crate) fn listed_threads(&self, pid: i32) -> Vec<i32> {
         numbers(&self.path(pid, "task"))
     }

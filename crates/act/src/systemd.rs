@@ -123,8 +123,8 @@ impl Manager {
         let (unit, name) = unit.ok_or("the launcher belongs to no systemd unit")?;
         if !name.ends_with(".scope") || name == "init.scope" {
             return Err(format!(
-                "the launcher belongs to {name}, a service, and `systemctl stop` must end the \
-                 program with the service"
+                "the launcher belongs to the service {name}: in a scope, `systemctl stop` of the \
+                 service would not end the program"
             ));
         }
         let mut levels = launcher

@@ -126,7 +126,8 @@ impl Disks {
     }
 
     /// Total use of a disk: the disk's own use, and the use of the disks stacked on it. `open`
-    /// holds the disks of the present recursion, which terminates cycles (the kernel makes none).
+    /// holds the disks that the recursion has entered, and none of them is entered again: a cycle
+    /// of disks, which the kernel does not make, ends the recursion.
     fn total(
         &self,
         disk: DiskId,

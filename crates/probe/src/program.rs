@@ -47,8 +47,8 @@ const REST_DIVISOR: u64 = 100;
 
 /// The first interval between counts of threads; each interval is twice the previous one.
 const COUNT_NS_MIN: u64 = 4_000_000;
-/// Intervals between the first checks for spinning, in which threads are sampled. They are short,
-/// because programs that end within a second also wait.
+/// Intervals between the first checks for spinning, in which threads are sampled. The intervals are
+/// short: programs that run for less than a second must be checked, too.
 const FIRST_CHECKS_NS: [u64; 3] = [0, 100_000_000, 150_000_000];
 /// A program waits for CPUs if it waits for more than 1/WAITING_DIVISOR of the time.
 const WAITING_DIVISOR: u64 = 10;

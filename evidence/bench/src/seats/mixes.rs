@@ -115,10 +115,10 @@ fn one(name: &str, args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Re
 }
 
 fn judge(name: &str, gains: bool, result: &MixResult) -> Result<(Bar, String)> {
-    let policy = |name: &str| {
+    let policy = |policy: &str| {
         result
-            .policy(name)
-            .with_context(|| format!("the mix {name} has no result"))
+            .policy(policy)
+            .with_context(|| format!("the mix {name} has no result of the policy {policy}"))
     };
     let interval = |p: &PolicyResult| p.comparison.as_ref().and_then(|c| c.antt);
     let usher = policy("usher")?;

@@ -245,7 +245,7 @@ static uint64_t time_frames(const char *name, uint64_t tasks,
 	return count + untimed;
 }
 
-/* The value of a chain of so many steps. */
+/* Returns the number that follows x after count steps of the linear congruential generator. */
 static uint64_t lcg_after(uint64_t x, uint64_t count)
 {
 	uint64_t factor = LCG_FACTOR, summand = LCG_SUMMAND;
