@@ -159,14 +159,14 @@ mod tests {
     fn rejects_machines_that_cannot_be_built() {
         for (text, reason) in [
             ("package:256", "256 CPUs, but a guest has at most 255"),
-            ("package:1 die:2 l3:2 core:2", "ask for die:4 alone"),
+            ("package:1 die:2 l3:2 core:2", "give only die:4"),
             (
                 "package:2 core:2 pu:2(indexes=0,4,1,5,2,6,3,7)",
                 "not numbered in order",
             ),
             ("core:0", "the count of the level 'core:0' is 0"),
             ("/", "not a description"),
-            ("/nowhere", "no such file"),
+            ("/nowhere", "does not exist"),
             ("", "contains no level"),
         ] {
             let message = Shape::parse(text).unwrap_err().to_string();

@@ -168,7 +168,7 @@ mod tests {
         }
         assert!(Table::<u32, u64>::new(make().unwrap()).is_ok());
         let error = Table::<u32, u32>::new(make().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("the map sizes"), "{error}");
+        assert!(error.to_string().contains("the BPF map sizes"), "{error}");
         assert!(Table::<u64, u64>::new(make().unwrap()).is_err());
     }
 }

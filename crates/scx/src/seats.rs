@@ -414,8 +414,8 @@ mod tests {
             ("3,5-7", "none of the CPUs is online"),
             ("0,8-9", "CPUs 8-9 do not exist"),
             ("511", "CPUs 511 do not exist"),
-            ("0,512", "CPUs 512 exceed"),
-            ("1000", "CPUs 1000 exceed"),
+            ("0,512", "CPUs 512 are beyond"),
+            ("1000", "CPUs 1000 are beyond"),
         ] {
             let why = requested(seat).unwrap_err();
             assert!(

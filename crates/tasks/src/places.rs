@@ -57,10 +57,10 @@ impl WorkerPlaces {
     ///
     /// ```
     /// # // A machine as data, of one package with two LLCs of two cores.
-    /// use usher_tasks::Places;
+    /// use usher_tasks::WorkerPlaces;
     /// use usher_model::Topology;
     /// # fn of(topology: &Topology) {
-    /// let places = Places::on(topology, 4, None);
+    /// let places = WorkerPlaces::on(topology, 4, None);
     /// assert_eq!(places.workers(), 4);
     /// # }
     /// ```

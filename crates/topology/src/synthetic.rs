@@ -180,9 +180,15 @@ mod tests {
             ("", "contains no level"),
             ("  ", "contains no level"),
             ("package:0", "the count of the level 'package:0' is 0"),
-            ("core:99999999", "more than 8192 CPUs at 'core:99999999'"),
+            (
+                "core:99999999",
+                "more than 8192 CPUs at the level 'core:99999999'",
+            ),
             ("core:99999999999999999999", "is not a valid count"),
-            ("package:64 core:128 pu:2", "more than 8192 CPUs at 'pu:2'"),
+            (
+                "package:64 core:128 pu:2",
+                "more than 8192 CPUs at the level 'pu:2'",
+            ),
             ("package", "the level 'package' has no count"),
             (
                 "package: core:2",
@@ -203,8 +209,8 @@ mod tests {
             ("core:2(size=3", "is not closed"),
             ("core:2)", "the bracket ')' has no matching bracket"),
             ("[numa:2 core:2", "is not closed"),
-            ("core:2\0", "the character '\\0'"),
-            ("corée:2", "the character 'é'"),
+            ("core:2\0", "the invalid character '\\0'"),
+            ("corée:2", "the invalid character 'é'"),
         ] {
             let said = check(description).unwrap_err();
             assert!(said.contains(reason), "{description}: {said}");

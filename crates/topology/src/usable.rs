@@ -133,7 +133,11 @@ mod tests {
     #[test]
     fn errors_name_the_file_and_the_reason() {
         for (status, online, said) in [
-            ("Name:\tsh\n", "0-3", "proc/self/status: it has no line"),
+            (
+                "Name:\tsh\n",
+                "0-3",
+                "proc/self/status: the file has no line",
+            ),
             ("Cpus_allowed_list:\t\n", "0-3", "the list of CPUs is empty"),
             (STATUS_2_9, "0-1", "CPUs 2-9 are allowed, CPUs 0-1"),
             (STATUS_2_9, "3-x", "cpu/online: '3-x"),

@@ -340,7 +340,11 @@ mod tests {
         assert_eq!(few.matches("<circle").count(), 3);
         assert_eq!(few.matches(&color(2)).count(), 2, "a task and the legend");
         let many = of(40);
-        assert!(many.contains("T 11") && !many.contains("T 12") && many.contains("… (40 in all)"));
+        assert!(
+            many.contains("T 11")
+                && !many.contains("T 12")
+                && many.contains("… (40 groups in all)")
+        );
         assert_eq!(many.matches("<circle").count(), 12);
         let one = trace(&[(7, 1, 0, 0, 10)]).picture(ColorBy::S).to_string();
         assert!(one.contains("1 task on 2 workers") && one.contains("S 1"));
