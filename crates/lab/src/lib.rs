@@ -4,16 +4,19 @@
 //! The machine is described in one line (`package:4 die:2 core:6 pu:1`), emulated by QEMU, and runs
 //! a Debian kernel with sched_ext. The command has the host's files and a separate Linux system:
 //! processes, cgroups, CPUs that can be taken offline, BPF. The command's output and exit status
-//! are passed on. docs/lab.md states the uses and limits of such a machine.
+//! are passed on. A guest has at most 255 CPUs, the host must be x86-64, and only root can share
+//! files with a guest. docs/lab.md states the other limits.
 //!
 //! - `shape`: machines that can be emulated;
-//! - `kernels`, `apt`, `cache`: source and storage of kernels; `packages`: other Debian programs
-//!   for guests;
+//! - `vm`: the main interface, a guest with its options and the command that it runs;
+//! - `kernels`, `apt`, `cache`: source and storage of kernels and emulators; `packages`: other
+//!   Debian programs for guests;
 //! - `emulator`: QEMU and virtiofsd with their arguments;
 //! - `clock`: frequency of a guest's counters;
 //! - `session`: one guest from start to end, on the host's side;
 //! - `guest`: the same inside the guest, where this program is init;
-//! - `job`: messages between the two sides;
+//! - `job`: messages between the two sides; `exit_status`, `error`: results of a guest;
+//! - `interrupts`: signals that end a guest;
 //! - `systemd`: guests that run Debian with systemd from their own disk;
 //! - `cli`: the command `usher-lab`.
 //!

@@ -4,7 +4,8 @@
 //! LLVM's OpenMP runtime, and others descended from Intel's, load `libusher_ompt.so` if
 //! `OMP_TOOL_LIBRARIES` names it. The runtime reports when a thread waits: at a barrier, for tasks,
 //! for a lock, or for the next parallel region. The tool records each thread's useful and waiting
-//! time, wall and CPU, in a slot of the heartbeat page (`USHER_HEARTBEAT`).
+//! time, wall and CPU, in a slot of the heartbeat page (`USHER_HEARTBEAT`). The page has 1024 slots;
+//! threads beyond these are not recorded.
 //!
 //! Useful CPU time measures progress without spinning. The useful share of wall time is the
 //! parallel efficiency of TALP (Lopez, Ramirez Miranda, Garcia-Gasulla, "TALP: A Lightweight Tool

@@ -8,8 +8,8 @@ use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, CpuWords, Place};
 
 const LLCS: usize = 8;
-/// Iterations of all loops of a CPU that becomes idle: two searches of 16 CPUs and of nine steps
-/// from word to word, and those of the selection before.
+/// Iterations of all loops of a CPU that becomes idle: two searches of at most 25 steps, each of
+/// which examines a CPU or skips a word of CPUs, and those of the selection before.
 const ITERATIONS_MAX: u64 = 80;
 
 fn range(cpus: std::ops::Range<usize>) -> CpuWords {

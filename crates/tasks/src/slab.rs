@@ -7,7 +7,8 @@
 //!
 //! Blocks with free slots are in a list. A full block is in no list until one of its slots is
 //! freed. An empty block is returned to the source, unless it is the only block in the list,
-//! because the next value would need it again. Insertion and removal take constant time.
+//! because the next value would need it again. Insertion and removal take constant time, unless
+//! a block has to be taken from or returned to the source, which needs a lock.
 
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
@@ -46,8 +47,8 @@ struct Slot {
     next: *mut Slot,
 }
 
-/// Values of one type. Dropping the slab frees its blocks but drops no value: all values must be
-/// removed before.
+/// Values of one type, of 8 to 1023 bytes and an alignment of 8 to 64 bytes. Dropping the slab drops
+/// no value: all values must be removed before. The source of the blocks frees their memory.
 pub(crate) struct Slab<T> {
     /// List of blocks with free slots.
     partial: *mut Header,

@@ -2,12 +2,16 @@
 /*
  * Classification of a task: which owner its use of resources is charged to.
  *
- * - A background program is a cgroup with all cgroups below it. A program without
- *   a cgroup is a process with all descendants forked since it was registered
- *   (pid_map.bpf.c maintains the list).
- * - Kernel threads, the meter itself, always-on services and SCHED_IDLE tasks are
- *   ignored. SCHED_IDLE tasks are background work that this Usher does not manage.
- * - All other tasks are foreground.
+ * The first rule that applies decides:
+ *
+ * 1. A background program is a cgroup with all cgroups below it; of nested programs
+ *    the outermost counts. A program without a cgroup is a process with all its
+ *    descendants: the meter adds those that exist when the process is registered,
+ *    pid_map.bpf.c those that are forked later.
+ * 2. Kernel threads, the meter itself, always-on services and SCHED_IDLE tasks are
+ *    ignored. These SCHED_IDLE tasks are background work that this Usher does not
+ *    manage; demoted tasks of a background program fall under rule 1.
+ * 3. All other tasks are foreground.
  */
 #ifndef USHER_METER_OWNER_H
 #define USHER_METER_OWNER_H

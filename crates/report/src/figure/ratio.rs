@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every policy relative to the baseline: ratios with their intervals, and the band of A/A noise.
+//! Figure of the ratios of ANTT (mean normalised turnaround time) of policies to that of the
+//! baseline: one row per policy, with its confidence interval, and the band of the noise (ratios of
+//! the baseline to itself). A policy without a comparison gets no row. Lengths are in CSS pixels.
 
 use maud::{Markup, html};
 
@@ -15,7 +17,7 @@ const TOP: f64 = 8.0;
 const STEP: f64 = 28.0;
 const BOTTOM: f64 = 40.0;
 
-/// ANTT of every policy relative to the baseline.
+/// ANTT relative to the baseline, of each policy with a comparison.
 pub fn ratio(mix: &MixResult) -> Markup {
     let Some(baseline) = mix.baseline() else {
         return html! { p.empty { "There is no comparison to draw, because no policy is the \

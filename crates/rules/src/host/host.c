@@ -3,7 +3,8 @@
  * Host build of the scheduler: its callbacks, compiled for this machine, and the kernel around them
  *
  * It contains the part of kernel/sched/ext.c that the scheduler relies on, without its locks:
- * dispatch queues, idle CPUs, wake-ups, scheduling, ticks. The caller provides the time. Nothing
+ * wake-ups, scheduling and ticks. Dispatch queues and idle CPUs are in kfuncs.h, the state of one
+ * machine in instance.h. The caller provides the time. Nothing
  * runs by itself: a call that makes a CPU schedule only marks it. The caller lets each marked CPU
  * schedule (host_next_resched, host_schedule) until none is left.
  */

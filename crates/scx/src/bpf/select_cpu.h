@@ -352,8 +352,8 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Upper limit of the busy CPUs that one search for a thread to pull examines, as the CPU's run
- * queue is locked.
+ * One search for a thread to pull takes as many steps, and CPU_WORDS + 1 steps to pass words
+ * without busy CPUs. The steps are limited because the CPU's run queue is locked meanwhile.
  */
 #define PULL_SCANS_MAX 16
 
@@ -377,7 +377,8 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 
 /*
  * Returns a CPU of this LLC, or of the other LLCs. Its thread shares a core and may migrate to
- * `idle`. The search examines PULL_SCANS_MAX CPUs at most, and the next one starts where it ended.
+ * `idle`. The search takes PULL_SCANS_MAX + CPU_WORDS + 1 steps at most, each of which examines a
+ * CPU or skips a word of 64 CPUs. The next search starts where this search ended.
  * Successive searches therefore cover all CPUs. The first one starts behind `idle`: a CPU with a
  * real-time thread, on which a kick has no effect, is not the first candidate of all CPUs.
  */

@@ -12,7 +12,7 @@ use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 ANTT is the mean of the predicted turnaround times of all programs, each relative to the
-program's time alone on the whole machine. Usher chooses the seats with the least ANTT.
+program's time alone on the best number of CPUs. Usher chooses the seats with the least ANTT.
 Predictions use the scalability curve of each program (progress per second for each
 number of cores); the output contains the source and the confidence of each curve.
 

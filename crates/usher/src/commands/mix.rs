@@ -27,9 +27,9 @@ use crate::runtime;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A mix is a set of programs that run at the same time. Each program is repeated until every
-program has run at least three times. NTT is the time of a program relative to its best
-time alone; ANTT is the mean NTT, and the policy with the least ANTT is the best for the
-mix. Rounds of the policies are interleaved. Each ratio of two policies is printed with a
+program has run as often as FILE.toml or --repeats states (by default three times). NTT is
+the time of a program relative to its best time alone; ANTT is the mean NTT, weighted by the
+programs' weights. The policy with the least ANTT is the best for the mix. Rounds of the policies are interleaved. Each ratio of two policies is printed with a
 confidence interval, which shows the noise.
 
 docs/mix-file.md in the sources describes mix files. The command needs no daemon: it runs
@@ -44,8 +44,8 @@ pub struct Args {
     /// Description of the mix: programs, their inputs, rounds and repetitions
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Compare these policies, separated by commas, with the first of them. `linux#2` is a second
-    /// `linux`, which shows the noise of the machine; `linux-bare` runs without Usher's measurements
+    /// Compare these policies, separated by commas, with `linux` if it is among them, else with the
+    /// first of them. `linux#2` is a second `linux`, which shows the noise of the machine; `linux-bare` runs without Usher's measurements
     /// of running programs
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
           value_parser = PossibleValuesParser::new(arms()))]
@@ -56,10 +56,11 @@ pub struct Args {
     /// Repeat each program at least N times in a round; by default, as often as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeats: Option<u32>,
-    /// Limit the duration of the whole command; rounds and repetitions are reduced to fit
+    /// Limit the duration of the command; rounds and repetitions are reduced to fit, but one round
+    /// with one repetition is always run
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Seed the random order of the policies
+    /// Select by N the policy with which the first round begins, and seed the confidence intervals
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Measure every program alone again, even if the profile store has its measurement

@@ -13,14 +13,14 @@ use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 /// Shows the seat and the progress of each managed program, and its lent CPUs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SEATS     the CPUs that the program may use. +N are CPUs borrowed from other programs, -N
-          are CPUs lent to other programs. 'in turn': programs take turns on all CPUs; only
+SEATS     the CPUs that the program may use. +N are borrowed CPUs, which other programs lend or
+          which no seat contains; -N are CPUs lent to other programs. 'in turn': programs take turns on all CPUs; only
           one of them runs at a time, and the others are stopped. 'quota': the CPU time
           that the program's cgroups allow. 'pinned threads': the program set the affinity
           of its threads and gets no seat. Background work: the resource for which it is
           stopped, or the share of the last ten seconds in which it could run.
-NTT       predicted turnaround time relative to running alone on the whole machine; 1.0 is
-          undisturbed
+NTT       predicted turnaround time relative to running alone on the best number of CPUs; 1.0
+          is undisturbed
 BUSY      number of CPUs that the program keeps busy
 PROGRESS  work per second, with its source and confidence. The sources are, best first:
           heartbeat, repetitions, ompt, instructions, cpu-time (which shows only demand).
@@ -178,7 +178,7 @@ fn rate(progress: &api::Progress) -> String {
     }
 }
 
-/// Formats a number in about five characters: 0.0123, 12.3, 4.56G.
+/// Formats a number in about five characters: 0.012, 12.3, 4.56G.
 pub fn compact(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.iter().find(|(size, _)| number.abs() >= *size) {
