@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The interface of a policy.
+//! The interface of a policy ([`Policy`]): it receives observations and returns decisions. A policy
+//! accesses neither the machine nor the clock; both appear only in the observations.
 
 use usher_model::{Decision, Observation};
 

@@ -21,7 +21,7 @@ pub type Outcome = anyhow::Result<u8>;
 #[derive(Debug, thiserror::Error)]
 #[error("ended by {}", signal_hook::low_level::signal_name(*signal).unwrap_or("a signal"))]
 pub struct EndedBySignal {
-    /// Its number.
+    /// Number of the signal.
     pub signal: i32,
 }
 

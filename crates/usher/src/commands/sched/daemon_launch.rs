@@ -29,7 +29,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Starts a daemon and waits until it answers.
 ///
 /// # Errors
-/// It cannot be started, or ends at once.
+/// The daemon cannot be started, or ends at once.
 pub fn start_daemon(global: &Global) -> anyhow::Result<Found> {
     let dir = runtime::sched_dir(global.runtime_dir.as_deref());
     // The service uses the default directory.

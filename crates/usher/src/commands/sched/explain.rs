@@ -177,7 +177,7 @@ impl Thread {
         // The scheduler's knowledge is outdated when another scheduling class runs the thread.
         let mut sched = known.filter(|_| policy.apart().is_none());
         if let Some(sched) = &mut sched {
-            // It is decided anew when the thread wakes.
+            // Whether a thread is urgent is decided anew when the thread wakes.
             sched.urgent &= stat.state == 'R';
         }
         if let (Some(sched), Some(cpu)) = (&mut sched, cpu)
@@ -307,7 +307,7 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
     let turn = |owner: &str| match (waits, state) {
         (true, _) => format!("for {owner} turn"),
         (_, 'R') => format!("{owner} turn"),
-        // Its past run: the thread does not run now.
+        // The thread does not run now, so the text is about its past run.
         _ => format!("it was {owner} turn"),
     };
     let why: &str = match (sched.why, waits) {

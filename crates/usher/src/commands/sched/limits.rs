@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Detects cgroups that limit CPU time. The kernel leaves such limits to a sched_ext scheduler, and
-//! Usher's does not enforce them.
+//! Usher's scheduler does not enforce them. Cgroups deeper than 16 levels are not examined.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Upper limit of nested cgroups that are examined.
 const DEPTH_MAX: usize = 16;
 
-/// Returns the warning, if there are such cgroups.
+/// Returns the warning about cgroups that limit CPU time, if such cgroups exist.
 pub fn warning() -> Option<String> {
     warning_of(Path::new(CGROUPS))
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The client side of the scheduler's interface.
+//! The client side of the scheduler's interface `org.usher.Scheduler1`: finds the process that
+//! holds the scheduler by the sockets in the runtime directory, and requests starts, changes and
+//! stops from this process. Two processes can hold a scheduler: a daemon, and `usher sched start
+//! --foreground`.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,7 +112,7 @@ impl Found {
 /// Returns the state of the scheduler that runs the threads.
 ///
 /// # Errors
-/// It cannot be read, or no scheduler of Usher's runs the threads now.
+/// The state cannot be read, or no scheduler of Usher's runs the threads now.
 pub fn running(dir: &Path) -> anyhow::Result<SchedulerState> {
     let (_, state) = Found::at(dir)?.holder(dir)?;
     check_running(state)
@@ -167,10 +170,10 @@ impl SchedulerClient {
         self.pid
     }
 
-    /// Returns a pidfd of that process.
+    /// Returns a pidfd of the process that listens.
     ///
     /// # Errors
-    /// It has ended.
+    /// The process has ended.
     pub fn process(&self) -> anyhow::Result<OwnedFd> {
         let pid = Pid::from_raw(self.pid).context("the daemon has no pid")?;
         let process = pidfd_open(pid, PidfdFlags::empty());

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched set`.
+//! `usher sched set`: changes settings of the running scheduler.
+//!
+//! One request carries all changed settings to the process that holds the scheduler, and the reply
+//! arrives when the scheduler applies them. The order (`--fifo`, `--o1`) cannot be changed: it
+//! requires a new start.
 
 use std::path::Path;
 
@@ -58,7 +62,7 @@ impl Args {
     }
 }
 
-/// Requests the change; the reply arrives when it is applied.
+/// Requests the change; the reply arrives when the scheduler applies the new settings.
 pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     let change = args.change();
     ensure!(change != SettingsChange::default(), NOTHING);

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched start`.
+//! `usher sched start`: loads the scheduler in root's daemon, or with `--foreground` in this
+//! process.
+//!
+//! The command first checks that no sched_ext scheduler runs, and that the kernel has sched_ext and
+//! BTF. Then the command prints warnings (untested kernel, cgroups with CPU limits), starts a daemon
+//! if none listens, and requests the start. The reply arrives when the kernel has verified the BPF
+//! programs, or has rejected them.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -46,14 +52,15 @@ pub struct Args {
     /// Limit the turn of an address space to this time in ms, 1 to 200; 24 by default
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200; by default
-    /// one turn
+    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200; by
+    /// default one turn
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
     /// Run threads first come, first served, without the options above; for comparisons
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: bool,
-    /// Run threads in the order of Linux 2.6's O(1) scheduler, without SMT awareness; for comparisons
+    /// Run threads in the order of Linux 2.6's O(1) scheduler, without SMT awareness; for
+    /// comparisons
     #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
     o1: Option<O1>,
     /// Run the scheduler in this process, without a daemon, and end it with this process
@@ -130,7 +137,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     Ok(0)
 }
 
-/// Does something, and informs the user about the reason if it takes long.
+/// Calls `action`. If the call takes longer than [`NOTICE_AFTER`], informs the user about the
+/// reason of the wait.
 fn noticing_delay<T>(action: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|threads| {
@@ -149,7 +157,8 @@ fn noticing_delay<T>(action: impl FnOnce() -> T) -> T {
 /// Checks whether a scheduler can be started now.
 ///
 /// # Errors
-/// One of Usher's runs already; there is no sched_ext or BTF; or another scheduler runs.
+/// A scheduler of Usher's or another sched_ext scheduler runs already, or the kernel has no
+/// sched_ext or BTF.
 pub fn check(kernel: &Kernel, dir: &Path, last: Option<&SchedulerState>) -> anyhow::Result<()> {
     scheduler::refuse_beside(last)?;
     if let Some(unknown) = remote::unknown(kernel, dir) {

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher sched stop`.
+//! `usher sched stop`: unloads the scheduler, after which the kernel's own scheduler runs all
+//! threads.
+//!
+//! Works also while the scheduler starts. A daemon that was started only for the scheduler ends
+//! afterwards; the command waits for this end for a limited time ([`EXIT_WITHIN`]), and then names
+//! the process that is left.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,8 +26,8 @@ Examples:
   usher sched stop")]
 pub struct Args {}
 
-/// Upper limit of the time in which a daemon ends that is not needed any more. It releases no
-/// program meanwhile, because it manages none.
+/// Upper limit of the time in which a daemon ends that is not needed any more. Such a daemon
+/// manages no programs, so it need not release any before its end.
 const EXIT_WITHIN: Duration = ENDING;
 
 /// Stops the scheduler, even while it starts, and waits until it is unloaded. A daemon that was

@@ -22,7 +22,7 @@ use crate::daemon::{server, signals};
 /// runs, but not if the signal arrives first.
 ///
 /// # Errors
-/// It could not be started, or the kernel ended it.
+/// The scheduler could not be started, or the kernel ended it.
 pub fn hold(
     dir: &Path,
     settings: Settings,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The interface `org.usher.Scheduler1` for one peer.
+//! The server side of the interface `org.usher.Scheduler1`: checks the peer's rights, and passes
+//! the requests of one peer to the scheduler's thread.
 
 use std::sync::Arc;
 

@@ -14,27 +14,27 @@ pub const LIMIT_MS: RangeInclusive<u64> = 1..=200;
 /// State of a scheduler that was started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SchedulerState {
-    /// The process that holds it.
+    /// The process that holds the scheduler.
     pub pid: i32,
-    /// Its phase.
+    /// The phase of the scheduler.
     pub state: Phase,
-    /// Its behaviour, as text.
+    /// The behaviour of the scheduler, as text.
     pub does: String,
-    /// Its settings.
+    /// The settings of the scheduler.
     pub settings: Settings,
-    /// Number of changes of the settings while it ran.
+    /// Number of changes of the settings while the scheduler ran.
     pub changes: u32,
     /// What could not be done at the last change, and why.
     pub undone: Option<String>,
     /// The change that last switched seats on or off.
     pub seats_since: u32,
-    /// The kernel's ids of its maps.
+    /// The kernel's ids of the scheduler's maps.
     pub maps: MapIds,
-    /// Whether the kernel keeps idle CPUs per NUMA node for it.
+    /// Whether the kernel keeps idle CPUs per NUMA node for the scheduler.
     pub idle_by_node: bool,
     /// Number of restarts because CPUs appeared or disappeared.
     pub restarts: u32,
-    /// Why it ended.
+    /// Why the scheduler ended.
     pub ended: Option<String>,
 }
 
@@ -45,13 +45,15 @@ pub const STOPPED: &str = "stopped";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// The kernel verifies its programs; it does not run the threads yet.
+    /// The kernel verifies the scheduler's BPF programs; the scheduler does not run the threads
+    /// yet.
     Starting,
-    /// It runs the threads.
+    /// The scheduler runs the threads.
     Running,
-    /// The kernel took the threads back because a CPU appeared or disappeared; it starts again.
+    /// The kernel took the threads back because a CPU appeared or disappeared; the
+    /// scheduler starts again.
     Restarting,
-    /// It has ended.
+    /// The scheduler has ended.
     Ended,
 }
 
