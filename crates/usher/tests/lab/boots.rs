@@ -68,6 +68,14 @@ const PAPER: &str = "package:4 die:2 core:6 pu:1";
 /// Returns the guests of `make test` and of `make lab`.
 pub fn all() -> Vec<Trial> {
     let quick = [
+        // The longest first: no CPU is idle at the end.
+        Boot {
+            name: "quick::sched_newest",
+            machine: "package:2 [numa:1] core:2 pu:2",
+            kernel: KernelChoice::Newest,
+            instruction_ns: 1,
+            checks: SCHED,
+        },
         Boot {
             name: "quick::dies",
             machine: "package:2 die:2 core:2 pu:1",
@@ -88,13 +96,6 @@ pub fn all() -> Vec<Trial> {
             kernel: KernelChoice::Newest,
             instruction_ns: 4,
             checks: &["machine::", "seats::", "crash::without"],
-        },
-        Boot {
-            name: "quick::sched_newest",
-            machine: "package:2 [numa:1] core:2 pu:2",
-            kernel: KernelChoice::Newest,
-            instruction_ns: 1,
-            checks: SCHED,
         },
         Boot {
             name: "quick::sched_oldest",
