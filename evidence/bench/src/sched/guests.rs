@@ -15,8 +15,8 @@ use super::otp::Erlang;
 use super::pace::Pace;
 use super::rival::Rival;
 use super::{
-    SchedArgs, Which, begun, cores, elapsed, erlang, gain, mixed, overhead, peers, rows, seats,
-    spaces, switches,
+    SchedArgs, Which, begun, cores, elapsed, erlang, fork_storm, gain, mixed, overhead, peers,
+    rows, seats, spaces, switches,
 };
 use crate::bars::{Bar, Part};
 use crate::processes;
@@ -182,7 +182,10 @@ impl<'a> Guests<'a> {
             Which::Mix => mixed::part(measured, note),
             Which::Cores => cores::part(measured, note),
             Which::Seats => seats::part(measured, note),
-            Which::Overhead => overhead::part(measured, note),
+            Which::ForkStorm => fork_storm::part(measured, note),
+            Which::Overhead => overhead::part(overhead::NAME, measured, note),
+            Which::Overhead8 => overhead::part(overhead::NAME_8, measured, note),
+            Which::Overhead48 => overhead::part(overhead::NAME_48, measured, note),
             Which::Switches => self.args.switches(),
         }
     }

@@ -82,6 +82,20 @@ pub enum Load {
         /// Approximate length.
         ms: u64,
     },
+    /// The same on a machine with SMT.
+    OverheadSmt {
+        /// Approximate length.
+        ms: u64,
+        /// CPUs of the machine.
+        cpus: usize,
+    },
+    /// Loops beside programs that end soon.
+    ForkStorm {
+        /// Number of these programs at a time.
+        at_once: usize,
+        /// Work of each loop: its time in milliseconds if it runs alone.
+        work_ms: u64,
+    },
 }
 
 impl Load {
@@ -96,6 +110,9 @@ impl Load {
             Self::Cores { .. } => super::cores::NAME,
             Self::Seats { .. } => super::seats::NAME,
             Self::Overhead { .. } => super::overhead::NAME,
+            Self::OverheadSmt { cpus: 8, .. } => super::overhead::NAME_8,
+            Self::OverheadSmt { .. } => super::overhead::NAME_48,
+            Self::ForkStorm { .. } => super::fork_storm::NAME,
         }
     }
 
@@ -107,12 +124,13 @@ impl Load {
             Self::Mix { commands } => vec![commands.len()],
             Self::Cores { .. } => vec![LOOPS],
             Self::Seats { .. } => vec![SEATED],
-            Self::Overhead { .. } => vec![TAKE_TURNS],
+            Self::Overhead { .. } | Self::OverheadSmt { .. } => vec![TAKE_TURNS],
+            Self::ForkStorm { .. } => vec![LOOPS],
         }
     }
 }
 
-/// Loops of [`Load::Cores`].
+/// Loops of [`Load::Cores`] and [`Load::ForkStorm`].
 pub const LOOPS: usize = 4;
 /// Programs of [`Load::Seats`].
 const SEATED: usize = 3;

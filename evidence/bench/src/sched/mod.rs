@@ -18,6 +18,7 @@ mod begun;
 mod cores;
 mod elapsed;
 mod erlang;
+mod fork_storm;
 mod gain;
 mod guests;
 mod inside;
@@ -76,8 +77,16 @@ enum Which {
     Cores,
     /// Three programs with seats, by affinity masks and by soft seats (paper 1)
     Seats,
+    /// Loops beside a program that starts short programs without end
+    ForkStorm,
     /// Instructions of a context switch
     Overhead,
+    /// The same on 8 CPUs with SMT, with the transition to idle and back
+    #[value(name = "overhead-8")]
+    Overhead8,
+    /// The same on 48 CPUs with SMT
+    #[value(name = "overhead-48")]
+    Overhead48,
 }
 
 /// Schedulers compared: address spaces, hardware threads, cost (papers 3b and 4)
@@ -96,7 +105,10 @@ enum Which {
 ///            time that a core is shared while the other core is idle.
 /// seats      Three programs with seats on 48 CPUs. The owner of a seat rests half of the
 ///            time: use of its seat, and time that the owner loses.
-/// overhead   Two partners that take turns on one CPU: instructions a switch.
+/// fork-storm Four loops beside 16 short programs at a time, on two CPUs: the part of their
+///            fair share that the loops keep.
+/// overhead   Two partners that take turns on one CPU: instructions a switch. overhead-8
+///            and overhead-48: on so many CPUs with SMT, with idle CPUs in between.
 ///
 /// All but switches run in guests of the lab, which needs root. All but elapsed run in virtual
 /// time (docs/lab.md). The schedulers are EEVDF, usher, its modes for comparison, and with
@@ -202,8 +214,22 @@ const ONE: Machine = Machine {
     cpus_off: "1",
     ..TWO
 };
+/// Eight CPUs of one LLC, with SMT.
+const EIGHT: Machine = Machine {
+    name: "eight",
+    topology: "core:4 pu:2",
+    append: TICKS_APART,
+    ..TWO
+};
+/// 48 CPUs in four LLCs, with SMT.
+const FORTY_EIGHT: Machine = Machine {
+    name: "forty-eight",
+    topology: "package:2 die:2 core:6 pu:2",
+    append: TICKS_APART,
+    ..TWO
+};
 /// Machines of the parts that are measured in guests.
-const MACHINES: [Machine; 6] = [TWO, PLAIN, MIX, THREADS, MANY, ONE];
+const MACHINES: [Machine; 8] = [TWO, PLAIN, MIX, THREADS, MANY, ONE, EIGHT, FORTY_EIGHT];
 
 impl SchedArgs {
     fn wants(&self, which: Which) -> bool {
@@ -253,11 +279,13 @@ impl SchedArgs {
     /// Parts of a machine.
     fn of(&self, machine: &Machine) -> Vec<Which> {
         let parts: &[Which] = match machine.name {
-            "two" => &[Which::Spaces, Which::Erlang],
+            "two" => &[Which::Spaces, Which::Erlang, Which::ForkStorm],
             "plain" => &[Which::Elapsed],
             "mix" => &[Which::Mix],
             "threads" => &[Which::Cores],
             "many" => &[Which::Seats],
+            "eight" => &[Which::Overhead8],
+            "forty-eight" => &[Which::Overhead48],
             _ => &[Which::Overhead],
         };
         parts
@@ -284,7 +312,8 @@ impl SchedArgs {
             Which::Cores => rivals.push(Rival::Fifo),
             // Others know of no seats, and two make a pair.
             Which::Seats | Which::Elapsed => return rivals,
-            Which::Overhead => {
+            Which::ForkStorm => {}
+            Which::Overhead | Which::Overhead8 | Which::Overhead48 => {
                 rivals.extend([Rival::FifoMinimal, Rival::Fifo]);
                 rivals.extend(o1.into_iter().filter(|_| !self.quick));
             }
@@ -320,8 +349,15 @@ impl SchedArgs {
                 rounds: if quick { 5 } else { 10 },
                 work_us: 1_000,
             },
-            Which::Overhead => Load::Overhead {
-                ms: if quick { 50 } else { 200 },
+            Which::ForkStorm => Load::ForkStorm {
+                at_once: 16,
+                work_ms: if quick { 300 } else { 1_000 },
+            },
+            // Most of it is after the partners' youth: 24 ms of CPU time each.
+            Which::Overhead => Load::Overhead { ms: 200 },
+            Which::Overhead8 | Which::Overhead48 => Load::OverheadSmt {
+                ms: 200,
+                cpus: if which == Which::Overhead8 { 8 } else { 48 },
             },
             Which::Switches => {
                 anyhow::bail!("the part 'switches' runs on this machine, not in a guest")

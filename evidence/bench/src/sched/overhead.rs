@@ -12,7 +12,12 @@ use super::rival::Rival;
 use super::rows::{cell, figure, named, ratio, rivals};
 use crate::bars::{Bar, Part, Table};
 
+/// On one CPU, where the partners switch.
 pub const NAME: &str = "overhead";
+/// On 8 CPUs with SMT, where each partner has a CPU that becomes idle.
+pub const NAME_8: &str = "overhead-8";
+/// The same on 48 CPUs.
+pub const NAME_48: &str = "overhead-48";
 const TITLE: &str = "Guest instructions of a context switch";
 
 /// Bar: cost at most, as a multiple of that of a minimal sched_ext scheduler.
@@ -57,11 +62,11 @@ impl Row {
 }
 
 /// The part.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
-    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
+pub fn part(name: &str, measured: &Measured, note: String) -> Result<Part> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
     let each = rivals(&samples);
     let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
-    let mut part = Part::new(NAME, TITLE);
+    let mut part = Part::new(name, TITLE);
     let switches = rows.iter();
     let switches = switches.filter_map(|row| Some((row.rival.clone(), row.switch(row.threads)?)));
     part.figures = figure(
@@ -84,8 +89,16 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(|row| row.cells(least)).collect(),
     }];
-    part.bars = bars(&rows);
-    part.notes = vec![
+    if name == NAME {
+        part.bars = bars(&rows);
+    } else {
+        part.notes.push(
+            "On several CPUs, each partner wakes the other on an idle CPU, and its own CPU becomes \
+             idle. The figures contain both, and no bar applies."
+                .to_owned(),
+        );
+    }
+    part.notes.extend([
         note,
         "Two threads send one byte to and fro through pipes, and may run on any CPU of the \
          guest. In virtual time one nanosecond is one instruction. A turn consists of a write, a \
@@ -97,7 +110,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          --fifo is Usher's scheduler with first-come, first-served order; it executes most of \
          the code of Usher's scheduler at a wake-up and a switch, so it is shown without a bar."
             .to_owned(),
-    ];
+    ]);
     part.raw = serde_json::to_value(&samples)?;
     Ok(part)
 }
@@ -145,7 +158,7 @@ mod tests {
             ],
             left_out: vec![],
         };
-        let part = part(&measured, String::new()).unwrap();
+        let part = part(NAME, &measured, String::new()).unwrap();
         assert_eq!(part.bars[0].measured, Some(1.25));
         assert!(!part.bars[0].is_met());
         let rows = &part.tables[0].rows;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::messages::{GuestMessage, LOOPS, Load, Plan, Sample, Turn};
-use super::turns;
+use super::{fork_storm, turns};
 use held::{Held, Meter};
 use programs::Program;
 
@@ -206,13 +206,13 @@ impl Workloads {
                 }
                 Ok(())
             }
-            Load::Cores { .. } => {
+            Load::Cores { .. } | Load::ForkStorm { .. } => {
                 while self.loops.len() < LOOPS {
                     self.loops.push(Program::worker(1)?);
                 }
                 warm(&mut self.loops, "1000")
             }
-            Load::Seats { .. } | Load::Overhead { .. } => Ok(()),
+            Load::Seats { .. } | Load::Overhead { .. } | Load::OverheadSmt { .. } => Ok(()),
         }
     }
 
@@ -252,7 +252,10 @@ impl Workloads {
                 };
                 seated::measure(&plan.usher, &load, &mut sample)?;
             }
-            Load::Overhead { ms } => {
+            Load::ForkStorm { at_once, work_ms } => {
+                self.beside_a_storm(&mut sample, *at_once, *work_ms)?;
+            }
+            Load::Overhead { ms } | Load::OverheadSmt { ms, .. } => {
                 let time = Duration::from_millis(*ms);
                 let mut note = |name: &str, ns: Result<f64>| -> Result<()> {
                     sample.figures.insert(name.to_owned(), ns?);
@@ -264,6 +267,23 @@ impl Workloads {
             }
         }
         Ok(sample)
+    }
+
+    /// Runs the loops alone, then while threads start one short program after another.
+    fn beside_a_storm(&mut self, sample: &mut Sample, at_once: usize, work_ms: u64) -> Result<()> {
+        let lines = vec![self.steps(work_ms).to_string(); LOOPS];
+        let loops = &mut self.loops;
+        let alone_s = programs::run(loops, &lines)?.into_iter().reduce(f64::max);
+        let alone_s = alone_s.context("no loop ran")?;
+        let (ends_s, forked) = programs::beside_a_storm(at_once, || programs::run(loops, &lines))?;
+        let figures = [
+            (fork_storm::ALONE_S, alone_s),
+            (fork_storm::FORKED, forked as f64),
+        ];
+        let figures = figures.map(|(name, value)| (name.to_owned(), value));
+        sample.figures.extend(figures);
+        sample.ends_s = ends_s;
+        Ok(())
     }
 
     /// Runs the loops `times` times; `short` and `long` are their steps.

@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 const READY: &str = "ready";
 const DONE: &str = "done";
 /// Sleep and work of the thread that mostly sleeps.
 const NAP: Duration = Duration::from_millis(5);
 const AWAKE_MS: f64 = 0.3;
+/// The program of a fork storm, which ends at once.
+const SHORT_PROGRAM: &str = "/bin/true";
 /// Steps by which this machine's speed is measured.
 const STEPS_MEASURED: u64 = 2_000_000;
 
@@ -118,6 +120,31 @@ pub fn steps_a_ms() -> f64 {
     let begun = Instant::now();
     compute(STEPS_MEASURED);
     STEPS_MEASURED as f64 / (begun.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Does `work` while so many threads start one short program after another. Returns the result and
+/// the number of these programs.
+pub fn beside_a_storm<T>(at_once: usize, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    let (is_over, forked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let storm = || -> Result<()> {
+        while !is_over.load(Ordering::Relaxed) {
+            let status = Command::new(SHORT_PROGRAM).status();
+            let status = status.with_context(|| format!("starting {SHORT_PROGRAM}"))?;
+            ensure!(status.success(), "{SHORT_PROGRAM} failed: {status}");
+            forked.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let done = thread::scope(|scope| {
+        let storms: Vec<_> = (0..at_once).map(|_| scope.spawn(&storm)).collect();
+        let done = work();
+        is_over.store(true, Ordering::Relaxed);
+        for storm in storms {
+            storm.join().map_err(|_| anyhow!("a thread panicked"))??;
+        }
+        done
+    })?;
+    Ok((done, forked.into_inner()))
 }
 
 /// A program that waits for what to do.
@@ -248,6 +275,14 @@ pub fn beside_a_sleeper<T>(steps_a_ms: f64, work: impl FnOnce() -> T) -> (T, Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn storm_starts_programs_until_the_work_ends() {
+        let work = || Ok(thread::sleep(Duration::from_millis(50)));
+        let ((), forked) = beside_a_storm(2, work).unwrap();
+        assert!(forked >= 1);
+        assert!(beside_a_storm(1, || -> Result<()> { Err(anyhow!("no")) }).is_err());
+    }
 
     fn shell(script: &str) -> Result<Program> {
         Program::start(Command::new("sh").args(["-c", script]))

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Part `fork-storm`: loops beside threads of one process that start short programs without end.
+
+use anyhow::Result;
+
+use super::lab::Measured;
+use super::messages::{LOOPS, Sample};
+use super::rival::Rival;
+use super::rows::{cell, named, ratio, rivals};
+use crate::bars::{Bar, Part, Table};
+
+pub const NAME: &str = "fork-storm";
+const TITLE: &str = "Loops beside a fork storm";
+
+/// Figure: time after which the last loop has ended without the storm.
+pub const ALONE_S: &str = "alone_s";
+/// Figure: number of short programs.
+pub const FORKED: &str = "forked";
+
+/// Bar: part of the fair share that each loop keeps at least.
+const KEPT_AT_LEAST: f64 = 0.9;
+
+/// Time after which the loops end if the storm has the share of one more thread.
+fn fair_s(alone_s: f64) -> f64 {
+    alone_s * (LOOPS + 1) as f64 / LOOPS as f64
+}
+
+/// Results of one scheduler: medians over rounds.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    rival: Rival,
+    /// Part of the fair share that the last loop had.
+    kept: Option<f64>,
+    forked: Option<f64>,
+    last_s: Option<f64>,
+}
+
+impl Row {
+    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+        let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+        let lasts = of_it.filter_map(|sample| sample.ends_s.iter().copied().reduce(f64::max));
+        let last_s = usher_report::stats::median(&lasts.collect::<Vec<f64>>());
+        Self {
+            rival: rival.clone(),
+            kept: ratio(named(samples, rival, ALONE_S).map(fair_s), last_s),
+            forked: named(samples, rival, FORKED),
+            last_s,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.rival.label(),
+            cell(self.last_s, 2),
+            cell(self.kept, 3),
+            cell(ratio(self.forked, self.last_s), 0),
+        ]
+    }
+}
+
+/// The part.
+pub fn part(measured: &Measured, note: String) -> Result<Part> {
+    let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
+    let each = rivals(&samples);
+    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let mut part = Part::new(NAME, TITLE);
+    let head = [
+        "scheduler",
+        "last loop ended after, s",
+        "part of its fair share",
+        "short programs per second",
+    ];
+    part.tables = vec![Table {
+        head: head.map(str::to_owned).to_vec(),
+        rows: rows.iter().map(Row::cells).collect(),
+    }];
+    let ours = rows.iter().find(|row| row.rival == Rival::Usher);
+    part.bars = vec![Bar::at_least(
+        "part of its fair share that each loop keeps beside a fork storm",
+        ours.and_then(|row| row.kept),
+        KEPT_AT_LEAST,
+        "",
+    )];
+    part.notes = vec![
+        note,
+        "Four loops with equal work run on two CPUs, first alone and then beside sixteen threads \
+         of another process, each of which starts one short program after another and waits for \
+         its end. The fair share of a loop is that beside one more thread, computed from the run \
+         without the storm, because emulated CPUs share the time of one. The loop that ends last \
+         decides."
+            .to_owned(),
+    ];
+    part.raw = serde_json::to_value(&samples)?;
+    Ok(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::rows::tests::sample;
+
+    #[test]
+    fn last_loop_decides() {
+        let mut sample = sample(Rival::Usher, NAME, 4, [0, 0]);
+        sample.ends_s = vec![2.0, 2.5, 2.2, 2.1];
+        sample.figures = [(ALONE_S, 1.6), (FORKED, 500.0)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into();
+        let measured = Measured {
+            samples: vec![sample],
+            left_out: vec![],
+        };
+        let part = part(&measured, String::new()).unwrap();
+        assert_eq!(part.bars[0].measured, Some(0.8));
+        assert!(!part.bars[0].is_met());
+        assert_eq!(part.tables[0].rows[0][1..], ["2.50", "0.800", "200"]);
+    }
+}
