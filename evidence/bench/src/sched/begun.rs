@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(with(&[Load::Overhead { ms: 5 }, cores(100)]), Ok(()));
         let other = with(&[cores(250)]).unwrap_err();
         assert!(
-            other.contains("its 'cores' was begun with another load"),
+            other.contains("the part 'cores' was begun with another load"),
             "{other}"
         );
         assert_eq!(with(&[cores(100)]), Ok(()), "as it was begun");
