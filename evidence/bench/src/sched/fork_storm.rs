@@ -4,18 +4,12 @@
 use anyhow::Result;
 
 use super::lab::Measured;
-use super::messages::{LOOPS, Sample};
+use super::messages::{ALONE_S, FORK_STORM as NAME, FORKED, LOOPS, Sample};
 use super::rival::Rival;
 use super::rows::{cell, named, ratio, rivals};
 use crate::bars::{Bar, Part, Table};
 
-pub const NAME: &str = "fork-storm";
 const TITLE: &str = "Loops beside a fork storm";
-
-/// Figure: time after which the last loop has ended without the storm.
-pub const ALONE_S: &str = "alone_s";
-/// Figure: number of short programs.
-pub const FORKED: &str = "forked";
 
 /// Bar: part of the fair share that each loop keeps at least.
 const KEPT_AT_LEAST: f64 = 0.9;

@@ -112,7 +112,7 @@ impl Load {
             Self::Overhead { .. } => super::overhead::NAME,
             Self::OverheadSmt { cpus: 8, .. } => super::overhead::NAME_8,
             Self::OverheadSmt { .. } => super::overhead::NAME_48,
-            Self::ForkStorm { .. } => super::fork_storm::NAME,
+            Self::ForkStorm { .. } => FORK_STORM,
         }
     }
 
@@ -129,6 +129,13 @@ impl Load {
         }
     }
 }
+
+/// Name of the part with [`Load::ForkStorm`].
+pub const FORK_STORM: &str = "fork-storm";
+/// Figure of [`FORK_STORM`]: time after which the last loop has ended without the storm.
+pub const ALONE_S: &str = "alone_s";
+/// Figure of [`FORK_STORM`]: number of short programs.
+pub const FORKED: &str = "forked";
 
 /// Loops of [`Load::Cores`] and [`Load::ForkStorm`].
 pub const LOOPS: usize = 4;

@@ -256,7 +256,10 @@ mod tests {
             same.contains("slices of 8 ms (4.0 ms): ours switches"),
             "{same}"
         );
-        assert!(same.contains("wake-up delay is 0.50 times as long"), "{same}");
+        assert!(
+            same.contains("wake-up delay is 0.50 times as long"),
+            "{same}"
+        );
         assert!(same.contains("0.50 times as often"), "{same}");
     }
 

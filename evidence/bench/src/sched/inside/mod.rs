@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::messages::{GuestMessage, LOOPS, Load, Plan, Sample, Turn};
-use super::{fork_storm, turns};
+use super::{messages, turns};
 use held::{Held, Meter};
 use programs::Program;
 
@@ -277,8 +277,8 @@ impl Workloads {
         let alone_s = alone_s.context("no loop ran")?;
         let (ends_s, forked) = programs::beside_a_storm(at_once, || programs::run(loops, &lines))?;
         let figures = [
-            (fork_storm::ALONE_S, alone_s),
-            (fork_storm::FORKED, forked as f64),
+            (messages::ALONE_S, alone_s),
+            (messages::FORKED, forked as f64),
         ];
         let figures = figures.map(|(name, value)| (name.to_owned(), value));
         sample.figures.extend(figures);
