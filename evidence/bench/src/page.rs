@@ -34,10 +34,7 @@ fn summary(parts: &[Part]) -> Option<Section> {
     (all > 0).then(|| Section {
         title: "Bars and measured figures".to_owned(),
         items: vec![
-            Item::Verdict(format!(
-                "{met} of {} bars are met.",
-                text::count(all, "bar")
-            )),
+            Item::Verdict(format!("{met} of {} met.", text::count(all, "bar"))),
             Item::Table {
                 head: head.map(str::to_owned).to_vec(),
                 rows: rows.collect(),

@@ -170,7 +170,7 @@ fn rejects_invalid_settings_with_reason() {
     };
     let memory = simulate(&small, &plain).unwrap_err();
     assert!(
-        memory.to_string().contains("the memory has 128"),
+        memory.to_string().contains("the memory has only 128"),
         "{memory}"
     );
 }

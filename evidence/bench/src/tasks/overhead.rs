@@ -165,9 +165,9 @@ mod tests {
             bars.next().unwrap()
         };
         assert!(bar("no hints, 1 thread").is_met());
-        assert!(!bar("/ oneTBB, task_group").is_met());
+        assert!(!bar("time of oneTBB, task_group").is_met());
         assert!(
-            !bar("/ rayon, 1 thread").is_met(),
+            !bar("time of rayon, 1 thread").is_met(),
             "what was not measured is not met"
         );
         assert_eq!(part.tables[0].rows.len(), 4);
