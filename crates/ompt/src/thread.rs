@@ -24,7 +24,7 @@ use crate::{guarded, heartbeat};
 
 /// Duration in nanoseconds below which a wait for a lock counts as the cost of the lock itself.
 const SHORT_WAIT_NS: u64 = 2_000;
-/// Maximum depth of nested waits whose tasks are distinguished. Deeper waits are only counted.
+/// Maximum depth of nested waits that distinguish their tasks. Deeper waits are only counted.
 const WAIT_DEPTH_MAX: usize = 32;
 
 /// `ompt_data_t *` of a task. Only compared, never dereferenced.

@@ -35,6 +35,15 @@ fn make_computing(rig: &mut Rig, thread: usize) {
     }
 }
 
+/// Adds two threads that compute, of different address spaces.
+fn two_computing(rig: &mut Rig) -> [usize; 2] {
+    [1, 2].map(|mm| {
+        let thread = rig.add(mm, [0]);
+        make_computing(rig, thread);
+        thread
+    })
+}
+
 #[test]
 fn thread_with_short_bursts_preempts_one_that_computes() {
     let mut rig = one_cpu();
@@ -73,11 +82,7 @@ fn thread_with_short_bursts_preempts_one_that_computes() {
 #[test]
 fn thread_that_computes_preempts_no_other() {
     let mut rig = one_cpu();
-    let threads = [1, 2].map(|mm| {
-        let thread = rig.add(mm, [0]);
-        make_computing(&mut rig, thread);
-        thread
-    });
+    let threads = two_computing(&mut rig);
     rig.wake(threads[0]);
     rig.pass(MS);
     rig.wake(threads[1]);
@@ -256,11 +261,7 @@ fn turn_of_a_shared_queue_ends() {
 #[test]
 fn thread_is_charged_when_its_turn_continues() {
     let mut rig = one_cpu();
-    let threads = [1, 2].map(|mm| {
-        let thread = rig.add(mm, [0]);
-        make_computing(&mut rig, thread);
-        thread
-    });
+    let threads = two_computing(&mut rig);
     threads.iter().for_each(|&thread| rig.wake(thread));
     rig.pass(100 * SLICE);
     let mut continued = 0;
@@ -304,11 +305,7 @@ fn thread_that_ran_alone_keeps_its_share() {
 #[test]
 fn thread_that_slept_catches_up_no_further_than_a_slice() {
     let mut rig = one_cpu();
-    let threads = [1, 2].map(|mm| {
-        let thread = rig.add(mm, [0]);
-        make_computing(&mut rig, thread);
-        thread
-    });
+    let threads = two_computing(&mut rig);
     let third = rig.start(3, [0]);
     rig.wake(threads[0]);
     rig.pass(4_000 * MS);

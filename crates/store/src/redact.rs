@@ -15,7 +15,7 @@
 //!
 //! The hash has 32 bits, which distinguishes the arguments of one program. It does not protect a
 //! password that is on a short list of guesses, so only the owner may read the store. Redacting a
-//! redacted word returns the same word, so a key that was listed can be looked up.
+//! redacted word returns the same word, so the store finds a key that was listed.
 
 /// Hashes a word to eight hexadecimal digits.
 fn hashed(word: &str) -> String {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The profile store in one SQLite file, shared by any number of processes: opening, looking up,
+//! The profile store in one SQLite file, shared by any number of processes: opening, reading,
 //! merging and deleting profiles.
 //!
 //! Writers exclude one another (WAL, a busy timeout of 5 s, one immediate transaction per merge);
@@ -138,7 +138,7 @@ impl Store {
         &self.path
     }
 
-    /// Looks up the profile of a program on a kind of machine.
+    /// Returns the profile of a program on a kind of machine.
     ///
     /// # Errors
     /// The store cannot be read.
