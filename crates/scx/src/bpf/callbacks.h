@@ -1,5 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Callbacks of sched_ext, in the order of a thread's life. */
+/*
+ * Callbacks of sched_ext
+ *
+ * The kernel calls these functions; sched.bpf.c registers them and describes the scheduler. Each
+ * callback updates the state of the thread and its CPU, and leaves decisions to other headers.
+ *
+ *   usher_select_cpu   a thread wakes or is forked: claim an idle CPU (select_cpu.h)
+ *   usher_enqueue      a runnable thread has no CPU yet: let it wait, or move it (enqueue.h)
+ *   usher_dispatch     a CPU needs a thread: select one that waits (dispatch.h)
+ *   usher_running      a thread starts to run: count it out of its queue, begin its turn
+ *   usher_tick         CONFIG_HZ times per second on a busy CPU: leave a shared core
+ *   usher_update_idle  a CPU becomes idle or busy: record it; an idle core pulls a thread
+ *   usher_enable       a thread comes under this scheduler: initial vtime
+ *   usher_disable      a thread ends or leaves this scheduler: charge its last run
+ *   usher_init_task    a thread is forked, or exists at the start: create its state
+ *   usher_init         before all others, once: create the dispatch queues
+ *
+ * A turn is the time in which the threads of one address space run one after another (turns.h). A
+ * borrower is a thread on a CPU outside its program's seat, the set of CPUs that the program
+ * prefers (seats.h). An urgent thread has short bursts and waits in a queue of its own (enqueue.h).
+ *
+ * Callbacks run on many CPUs at the same time and take no lock of their own. Counts, clocks and CPU
+ * sets that several CPUs write are updated by atomic operations; a minimum vtime may be stale for a
+ * while (run_queue.h). No loop depends on the number of threads. All loops have constant limits:
+ * CPUs, nodes, LLCs, queues of an LLC, nested cgroups, and STEPS_MAX entries of a queue.
+ */
 #ifndef USHER_SCX_CALLBACKS_H
 #define USHER_SCX_CALLBACKS_H
 
@@ -44,7 +69,7 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	if (!g_variant.o1)
 		account_run(p, thread, flags & ENQ_WAKEUP);
 	if (is_pinned_kthread(p)) {
-		/* Work of the CPU itself, for which another thread waits. */
+		/* A kernel thread of one CPU runs at once: other threads wait for its work. */
 		if (flags & ENQ_WAKEUP && !g_variant.o1 && !g_variant.fifo)
 			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
@@ -89,6 +114,7 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 		continue_prev(prev, cpu, now_ns(), settings);
 }
 
+/* Counts a switch of address spaces. Kernel threads (`mm` is 0) are passed over. */
 static inline void note_space(struct cpu_state *state, __u64 mm)
 {
 	COUNT(switches);
@@ -98,7 +124,10 @@ static inline void note_space(struct cpu_state *state, __u64 mm)
 	COUNT(space_switches);
 }
 
-/* Begins or continues the turn of the thread's address space. Not called for urgent threads. */
+/*
+ * Begins or continues the turn of the thread's address space `mm`. Not called for urgent threads,
+ * which may interrupt a turn.
+ */
 static inline void note_turn(struct cpu_state *state, struct thread *thread,
 			     __u64 mm, __u32 queue)
 {
@@ -114,6 +143,10 @@ static inline void note_turn(struct cpu_state *state, struct thread *thread,
 	state->turn_queue = queue;
 }
 
+/*
+ * Converts the thread's vtime to the LLC that it runs in. If no thread waits there, the vtime is
+ * capped at the clock: the thread has delayed no other.
+ */
 static inline void note_llc(struct thread *thread, __u32 llc)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -155,7 +188,11 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	note_allowed(state, p);
 }
 
-/* Fallback for imbalance that no kick resolved. */
+/*
+ * Finds idle CPUs that the kernel did not report, and applies a change of the seats to the running
+ * thread. Ends the slice of a thread that shares a core although another core is idle: the fallback
+ * where no kick moved the thread.
+ */
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
 {

@@ -6,8 +6,9 @@
  * 1. Problem
  * ----------
  * The kernel calls `dispatch` when the slice of the running thread has ended or when the thread
- * sleeps. The CPU has to weigh urgent threads, the turn of the current address space, the load of
- * other LLCs, and seats.
+ * sleeps. Threads wait in queues per LLC: one for urgent threads (short bursts), 32 by address
+ * space. The CPU has to weigh urgent threads, the turn of the current address space, the load of
+ * other LLCs, and seats: CPUs that a program prefers. On other CPUs its threads are borrowers.
  *
  * 2. Idea
  * -------
@@ -25,8 +26,8 @@
  * 1. Take an urgent thread of this LLC; see take_urgent() for the exception.
  * 2. At most once per BALANCE_PERIOD_NS and LLC, take a thread from another LLC with more load
  *    (balance_llcs()).
- * 3. Take the next thread of this LLC, or let the previous thread continue (pick_in_own_llc()). Queues of
- *    programs that do not prefer this CPU are excluded.
+ * 3. Take the next thread of this LLC, or let the previous thread continue (pick_in_own_llc()).
+ *    Queues of programs that do not prefer this CPU are excluded.
  * 4. If no thread can be taken and the previous thread is not a borrower, it continues.
  * 5. Steal a thread that prefers this CPU from another LLC.
  * 6. If the other CPUs of this core run borrowers only, run any thread (run_borrowers()). Otherwise
@@ -34,8 +35,10 @@
  *
  * 5. Bound
  * --------
- * Each step visits each queue, or each LLC, at most once. After max_lag_ns in which only urgent
- * threads ran, another waiting thread is next.
+ * The cost does not depend on the number of threads. A selection in an LLC tries each of the 32
+ * queues at most once, and compares all queues for each try. Step 5 visits each LLC at most once.
+ * After max_lag_ns in which only urgent threads ran, another waiting thread is next; after one
+ * slice, if a thread is overdue (share.h).
  *
  * 6. Known limits
  * ---------------
@@ -124,6 +127,7 @@ static inline _Bool pick_in_own_llc(struct pick_ctx *ctx,
 	return outcome != NONE_WAITING;
 }
 
+/* Adds the previous thread as a candidate, with the vtime that it has after the current run. */
 static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
@@ -144,7 +148,8 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 }
 
 /*
- * Checks another LLC from time to time, as its load may be higher. Without a runnable or waiting
+ * Takes a thread from another LLC with more waiting threads per CPU (balance.h). Returns whether it
+ * did. One LLC, selected at random, is checked per BALANCE_PERIOD_NS. Without a runnable or waiting
  * thread here, all LLCs are checked anyway (steal()).
  */
 static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
@@ -207,7 +212,7 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx->now_ns, settings);
 }
 
-/* Serves a CPU, except in the fast path in which only urgent threads wait. */
+/* Steps 1 to 6, except the fast path of dispatch(). */
 static __attribute__((noinline)) void
 dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 		   const struct settings *settings)
@@ -255,6 +260,7 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx.now_ns, settings);
 }
 
+/* Selects a thread for the CPU. Fast path: only urgent threads wait, and the first one is taken. */
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
 			    const struct settings *settings)
 {

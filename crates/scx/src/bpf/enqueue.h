@@ -1,22 +1,67 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * Enqueueing a thread
+ * ===================
  *
- * The thread is charged, its credit for sleep is clamped, and it goes to an idle CPU, to the CPU of
- * a borrower, or into a queue. In the last case an idle CPU is kicked: it may have become idle too
- * early to see the thread.
+ * 1. Problem
+ * ----------
+ * The kernel calls `enqueue` (callbacks.h) for a runnable thread that has no CPU: it woke or is new
+ * and select_cpu found no idle CPU; its slice ended; it was preempted; or its allowed CPUs changed.
+ * The scheduler has to charge the thread and to decide where it waits.
+ *
+ * 2. Terms
+ * --------
+ * - vtime: CPU time over weight. The clock of an LLC is the minimum vtime of its waiting threads.
+ *   Behind the clock, a thread has credit; ahead of it, lag.
+ * - Burst: the CPU time of a thread between two sleeps.
+ * - Urgent: a thread with an average burst below SHORT_BURST_NS (new threads included) that has not
+ *   exceeded its share. Urgent threads wait in one queue per LLC, in FIFO order, which is served
+ *   before the others; take_urgent() has the exception.
+ * - Family: the young threads that one process forks, itself or through young children. They share
+ *   a vtime, so that a fork storm gets the share of one thread (share.h).
+ * - Borrower: a thread on a CPU outside its program's seat (seats.h).
+ *
+ * 3. Steps
+ * --------
+ * 1. account_run(): charge the last run. A sleep ends the burst.
+ * 2. A kernel thread of one CPU goes to that CPU directly and preempts.
+ * 3. wake(), after a sleep or a fork: limit the credit to one slice; decide whether the thread is
+ *    urgent.
+ * 4. move_to_idle_cpu(), unless the thread woke: move it to an idle CPU, if one is suitable.
+ * 5. If no other thread is runnable on this CPU (ENQ_LAST), the thread continues here.
+ * 6. enqueue_wait(): preempt a borrower, if the thread is pinned to that CPU and prefers it.
+ *    Otherwise join_queue() (run_queue.h) inserts the thread into the urgent queue or the queue of
+ *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
+ * 7. An urgent thread that woke preempts a thread of its CPU that is not urgent. An idle CPU is
+ *    kicked: it may have become idle too early to see the thread.
+ *
+ * 4. Bound
+ * --------
+ * The cost does not depend on the number of threads, except that the kernel inserts into a queue
+ * ordered by vtime in O(log n). All loops have constant limits: the 32 queues and the CPUs of the
+ * LLC, the words of a CPU set, the nodes, the nested cgroups, and four attempts to claim an idle
+ * CPU. turns.h states the bound on waits.
+ *
+ * 5. Known limits
+ * ---------------
+ * More than 32 address spaces per LLC share queues, and so share turns. An urgent thread preempts
+ * on its own CPU only, not on the CPU whose thread has run longest.
  */
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H
 
 #include "o1.h"
 
+/* Returns whether this is a kernel thread of one CPU, such as ksoftirqd. */
 static inline _Bool is_pinned_kthread(struct task_struct *p)
 {
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
 }
 
-/* Average vtime of the waiting threads. Not inlined, so that the verifier checks it once. */
+/*
+ * Returns the average vtime of the threads that wait in an LLC. Not inlined, so that the verifier
+ * checks it once.
+ */
 __noinline __u64 average_in_llc(__u32 llc)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -24,7 +69,10 @@ __noinline __u64 average_in_llc(__u32 llc)
 	return average_of(llc_rq->mm_queues, llc_rq->clock);
 }
 
-/* Charges the last run. A thread that was preempted in a short burst stays urgent. */
+/*
+ * Charges the last run. After a sleep, the burst is over. Otherwise the burst goes on, and the
+ * thread stays urgent until it has run for SHORT_BURST_NS.
+ */
 ALWAYS void account_run(struct task_struct *p, struct thread *thread,
 			_Bool has_slept)
 {
@@ -50,7 +98,8 @@ static inline void clamp_sleeper_vtime(struct thread *thread,
 
 /*
  * Limits the credit of a thread that is new, or slept, and may have to wait. Decides whether it is
- * urgent. Its lag may be as large as that of a thread in a turn.
+ * urgent: its average burst is short, and its vtime is less than max_lag() ahead of the clock. A
+ * thread in a turn may get as far ahead. For a young thread, the vtime of its family counts.
  */
 static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 			const struct settings *settings)
@@ -72,8 +121,9 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
 	/*
-	 * A thread further behind than the LLC's clock indicates stands still while others have
-	 * their turns. The average vtime decides then. It is expensive and seldom needed.
+	 * The LLC's clock stands still during a turn, so that a vtime ahead of it may still be
+	 * below the average of the waiting threads. The average decides then. It takes a loop over
+	 * the queues, and is seldom needed.
 	 */
 	if (!thread->urgent && clock == llc_rq->clock &&
 	    thread->burst_average_ns < SHORT_BURST_NS)
@@ -98,7 +148,7 @@ static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
 	       claim_from_borrower(thread, cpu);
 }
 
-/* A borrower is preempted before its slice ends. */
+/* Returns the flag that preempts the borrower on a claimed CPU; 0: the claimed CPU was idle. */
 static inline __u64 preempt_flag(const struct thread *thread)
 {
 	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
@@ -111,8 +161,9 @@ static inline __u64 slice_of(const struct thread *thread,
 }
 
 /*
- * Moves a thread that did not just wake to an idle CPU. If it could also continue on its CPU, only
- * an idle core is worth the move. A thread that wakes has passed select_cpu already.
+ * Moves a thread that did not just wake to an idle CPU. Returns whether it did. If the thread could
+ * also continue on its CPU (ENQ_LAST), only an idle core is worth the move. A thread that wakes has
+ * passed select_cpu already.
  */
 static inline _Bool move_to_idle_cpu(struct task_struct *p,
 				     struct thread *thread, __u32 cpu,
@@ -134,7 +185,7 @@ static inline _Bool move_to_idle_cpu(struct task_struct *p,
 	return 1;
 }
 
-/* Returns an idle preferred CPU of any node. */
+/* Returns an idle CPU that the thread prefers, the nearest to `cpu`; NOWHERE: there is none. */
 __noinline int find_idle(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -204,7 +255,11 @@ static inline void enqueue_by_level(struct task_struct *p,
 	kick_idle(p, thread, cpu);
 }
 
-/* Puts a thread into a queue, unless it preempts a borrower. */
+/*
+ * Puts a thread into a queue, unless it preempts a borrower. An urgent thread that wakes preempts
+ * the thread of its CPU, unless that thread is urgent too or the woken thread would be a borrower
+ * there.
+ */
 ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u32 cpu, const struct settings *settings,
 			 __u64 flags)

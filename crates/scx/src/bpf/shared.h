@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Interface between the BPF programs and user space: the values of the maps, besides `struct
- * place`. The counterpart in user space is src/layout.rs. It compares sizes when it opens the maps;
- * its tests compare the offset of each field.
+ * Interface between the BPF programs and user space: the values of the maps
+ *
+ * User space writes settings and seats, and reads counters, the state of threads and the report of
+ * the end. `struct place`, the table of the topology, is in sets.h. The counterpart in user space
+ * is src/layout.rs. It compares sizes when it opens the maps; its tests compare the offset of each
+ * field. Names of times end in _ns; vtime (CPU time over weight) is in nanoseconds too.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H
 
 #include "sets.h"
 
+/* NUMA nodes with idle masks of their own, as bits of one word. */
 #define NODES_MAX 64
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
@@ -19,13 +23,17 @@
 
 /* Settings that user space may change at any time; read at every decision. */
 struct settings {
+	/* Time for which a thread runs before the CPU selects again. */
 	__u64 slice_ns;
 	/* Longest turn of an address space. */
 	__u64 turn_ns;
 	/* Largest vtime by which the address space may get ahead of waiting threads. */
 	__u64 max_lag_ns;
+	/* 1: idle cores come before idle CPUs of busy cores, and threads leave shared cores. */
 	__u32 smt;
+	/* 1: threads of one address space run one after another, in turns. */
 	__u32 aggregate;
+	/* Number of LLCs with run queues of their own. */
 	__u32 llcs;
 	__u32 unused;
 };
@@ -53,11 +61,12 @@ struct seat {
 
 /* Counters of a seat, for each CPU that its threads ran on. */
 struct seat_tally {
+	/* CPU time on the CPUs of the seat, and as borrowers on other CPUs. */
 	__u64 home_ns;
 	__u64 guest_ns;
 	/* Preemptions of borrowers by threads of this seat. */
 	__u64 returns;
-	/* Histogram of the latency from such a wake-up until the thread ran. */
+	/* Histogram of the latency from such a wake-up until the thread ran; see slot_of(). */
 	__u64 return_latency[LATENCY_SLOTS];
 };
 
@@ -103,10 +112,11 @@ struct o1_entity {
 
 /* State of a thread. */
 struct thread {
+	/* CPU time over weight, relative to the clock of `llc`. May overflow: only differences count. */
 	__u64 vtime;
 	/* Part of the kernel's sum_exec_runtime that is charged. */
 	__u64 counted_ns;
-	/* CPU time since the last wake-up. */
+	/* CPU time since the last sleep, and its average over earlier bursts (burst_after()). */
 	__u64 burst_ns;
 	__u64 burst_average_ns;
 	/*
@@ -114,17 +124,19 @@ struct thread {
 	 * share.
 	 */
 	__s64 lag_ns;
-	/* Cgroup of the program's seat, as of that version; 0: none. */
+	/* Cgroup of the program's seat; 0: none. Read at seat_found_ns, as of seat_version. */
 	__u64 cgroup;
 	__u64 seat_version;
 	__u64 seat_found_ns;
-	/* Same, but 0 if the thread may run on no CPU of the seat. */
+	/* Same as `cgroup`, but 0 if the thread may run on no CPU of the seat. */
 	__u64 seat;
 	/* Time at which the thread preempted a borrower; 0 once it runs. */
 	__u64 returning_ns;
 	/* Queue in which the thread waits, or NO_QUEUE. */
 	__u32 queue;
+	/* 1: waits in the urgent queue (enqueue.h). */
 	__u32 urgent;
+	/* CPU on which it last started to run, and the reason. */
 	__u32 cpu;
 	enum why why;
 	/* LLC of the clock that the vtime refers to. */
@@ -146,20 +158,28 @@ struct thread {
 	__u64 family_wait_ns;
 };
 
+/* Counters of one CPU since the scheduler started. */
 struct tally {
+	/* Threads that started to run. */
 	__u64 switches;
 	/* A user thread followed one of another address space on that CPU. */
 	__u64 space_switches;
+	/* Threads placed on an idle core, and on an idle CPU of a busy core. */
 	__u64 idle_cores;
 	__u64 idle_threads;
 	/* Enqueued in the queues of address spaces; `soon`: in the urgent queue. */
 	__u64 queued;
+	/* Slices extended because no thread waited; `turns_kept`: although threads waited. */
 	__u64 prolonged;
 	__u64 turns_kept;
+	/* Threads taken from the queues of another LLC. */
 	__u64 stolen;
+	/* Kicks by which an idle core pulls a thread from a shared core. */
 	__u64 pulls;
+	/* Threads moved to an idle CPU without a sleep. */
 	__u64 moved;
 	__u64 soon;
+	/* Kicks by which an urgent thread preempts. */
 	__u64 preempted;
 	/* CPUs reclaimed from borrowers. */
 	__u64 returned;
@@ -180,12 +200,13 @@ struct ending {
 	char message[MESSAGE_BYTES];
 };
 
-/* Counters of a CPU under any scheduler. */
+/* Counters of a CPU under any scheduler; count.bpf.c defines each event. */
 struct counts {
 	__u64 switches;
 	__u64 space_switches;
 	/* Same, with a kernel thread in between counted as an address space. */
 	__u64 mm_changes;
+	/* By distance: within the core, the LLC, the node, and to another node. */
 	__u64 migrations_core;
 	__u64 migrations_llc;
 	__u64 migrations_node;
