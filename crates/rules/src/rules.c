@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Wrappers with external linkage for the functions of the headers. */
+/*
+ * Wrappers with external linkage for the inline functions of the headers in bpf/
+ *
+ * c.rs declares them for the modules of this crate, which unit tests call. Each wrapper calls one
+ * function. The array `rules_numbers` at the end has the constants and layouts of the headers; a
+ * test in c.rs compares them with those in Rust.
+ */
 #include <stddef.h>
 
 #include "bpf/levels.h"

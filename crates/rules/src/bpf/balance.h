@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * Load balancing between LLCs: when a CPU takes a thread from another LLC although its own LLC has
- * threads. An idle CPU does not need this rule.
+ * threads
+ *
+ * 1. begins_balance(): once per BALANCE_PERIOD_NS and LLC, one of its CPUs makes a check.
+ * 2. other_llc(): select another LLC at random.
+ * 3. surplus_of(): compare the waiting threads per CPU of both LLCs.
+ * 4. After a migration, end_balance() sets the time of the next check of both.
+ *
+ * Each function takes constant time. The load is a number of threads, without their weights. An
+ * idle CPU without waiting threads does not use this rule: it takes any thread (steal() in
+ * run_queue.h).
  */
 #ifndef USHER_RULES_BALANCE_H
 #define USHER_RULES_BALANCE_H
@@ -14,6 +23,7 @@ struct load {
 	__u32 cpus;
 };
 
+/* Result of a comparison of two LLCs. */
 enum surplus {
 	/* No thread is taken. */
 	SURPLUS_NONE,

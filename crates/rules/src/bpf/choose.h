@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Selection of a CPU for a thread that wakes (paper 3b, SMT; paper 1, seats)
+ * Selection of a CPU for a thread that wakes, from given CPU sets (paper 3b, SMT; paper 1, seats)
  *
  * An idle core is better than an idle CPU of a busy core, even if the latter is the CPU that the
  * thread last used. Among equals the nearest wins: the last CPU, then the same LLC, then the same
- * node.
+ * node. Without `smt`, each idle CPU counts as an idle core.
  *
- * If programs have seats, the preferred CPUs of a thread come first: those of its program's seat.
- * There it preempts a borrower at once. On other CPUs the thread is a borrower itself. It borrows
- * only idle cores, and cores that run borrowers only.
+ * A program may have a seat: CPUs that user space gave it. If programs have seats, the preferred
+ * CPUs of a thread come first: those of its program's seat. There it preempts a borrower at once.
+ * On other CPUs the thread is a borrower itself. It borrows only idle cores, and cores that run
+ * borrowers only.
+ *
+ * Each function takes constant time: a few passes over the CPU_WORDS words of a CPU set. The sets
+ * are snapshots. The caller (select_cpu.h in crates/scx) reads them, and claims the CPU.
  */
 #ifndef USHER_RULES_CHOOSE_H
 #define USHER_RULES_CHOOSE_H
@@ -35,6 +39,7 @@ static inline __s32 first_of(const struct cpu_set *some,
 	return NOWHERE;
 }
 
+/* Returns whether the set contains a CPU. */
 static inline _Bool has_any(const struct cpu_set *set)
 {
 	__u64 any = 0;
@@ -45,12 +50,16 @@ static inline _Bool has_any(const struct cpu_set *set)
 	return any != 0;
 }
 
+/* Returns whether the set contains this CPU. */
 static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
 {
 	return set->words[cpu / 64 % CPU_WORDS] >> cpu % 64 & 1;
 }
 
-/* Returns the CPU of both sets that is nearest to `last`. `here` is the place of `last`. */
+/*
+ * Returns the CPU of both sets that is nearest to `last`; NOWHERE: there is none. `here` is the
+ * place of `last`.
+ */
 static inline __s32 nearest_of(const struct cpu_set *some,
 			       const struct cpu_set *allowed, __u32 last,
 			       const struct place *here)
@@ -116,7 +125,7 @@ static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Returns whether the core runs borrowers only. */
+/* Returns whether each CPU of the core is idle or runs a borrower. */
 static inline _Bool only_borrowers_run(const struct cpu_set *core,
 				       const struct idle_scan_ctx *scan)
 {
@@ -139,7 +148,10 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 			: nearest_of(&scan->cores, &scan->allowed, last, here);
 }
 
-/* Computes the preferred CPUs. False: the thread may run on no CPU of its seat. */
+/*
+ * Computes the preferred CPUs: the allowed ones in the seat. Returns false if there are none: the
+ * thread may run on no CPU of its seat.
+ */
 static inline _Bool find_preferred(struct cpu_set *preferred_cpus,
 				   const struct cpu_set *allowed,
 				   const struct cpu_set *seat)

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Arithmetic on integers, bit words and timestamps. */
+/*
+ * Arithmetic on timestamps, bits and logarithms, for the BPF programs and the host
+ *
+ * Timestamps and vtimes (CPU time over weight) are 64-bit nanoseconds that may overflow. They are
+ * compared by their difference, which must be below 2^63. Each function takes constant time,
+ * without loops and, for the bits, without branches: the verifier follows each path.
+ */
 #ifndef USHER_RULES_NUMBERS_H
 #define USHER_RULES_NUMBERS_H
 
@@ -18,7 +24,7 @@ static volatile __u32 zero;
 #define UNKNOWN(number) (number)
 #endif
 
-/* Wrap-safe comparison. */
+/* Returns whether `a` is before `b`, also across an overflow. */
 static inline _Bool is_before(__u64 a, __u64 b)
 {
 	return (__s64)(a - b) < 0;
@@ -40,7 +46,7 @@ static inline __u64 since(__u64 then_ns, __u64 now_ns)
 	return is_before(then_ns, now_ns) ? now_ns - then_ns : 0;
 }
 
-/* Branch-free, because the verifier would follow every path. */
+/* Returns the number of bits set. */
 static inline __u32 bits_in(__u64 word)
 {
 	word -= word >> 1 & 0x5555555555555555ULL;
@@ -50,12 +56,13 @@ static inline __u32 bits_in(__u64 word)
 	return word * 0x0101010101010101ULL >> 56;
 }
 
+/* Returns the number of the lowest bit set; 64 if none is. */
 static inline __s32 lowest_bit(__u64 bits)
 {
 	return bits_in((bits & -bits) - 1);
 }
 
-/* Binary logarithm, rounded down; 0 for 0. */
+/* Returns the binary logarithm, rounded down; 0 for 0. */
 static inline __u32 log2_of(__u64 value)
 {
 	value |= 1;
@@ -69,8 +76,8 @@ static inline __u32 log2_of(__u64 value)
 }
 
 /*
- * Returns the histogram slot, four per power of two: the logarithm and the two bits below the
- * leading one.
+ * Returns the histogram slot of a value, 0 to 255. There are four slots per power of two: the
+ * number consists of the logarithm and the two bits below the leading one.
  */
 static inline __u32 slot_of(__u64 value)
 {

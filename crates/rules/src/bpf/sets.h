@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* CPU sets, the place of each CPU, and the sizes of the tables. */
+/*
+ * Types and table sizes that the BPF programs, the host build and user space share: integers, CPU
+ * sets, and the place of a CPU in the topology
+ *
+ * User space rejects a machine with a CPU number from CPUS_MAX on. LLC number n uses the queues of
+ * n % LLCS_MAX. src/select_cpu.rs declares the same structures, and a test compares the layouts.
+ */
 #ifndef USHER_RULES_SETS_H
 #define USHER_RULES_SETS_H
 
@@ -16,27 +22,33 @@ typedef __u32 __wsum;
 /* Bytes. Structures that one CPU writes begin at a multiple, so that CPUs do not share a line. */
 #define CACHE_LINE 64
 
+/* CPU numbers are below this. */
 #define CPUS_MAX 512
 #define CPU_WORDS (CPUS_MAX / 64)
+/* LLCs with queues of their own; their numbers are bits of one word. */
 #define LLCS_MAX 64
 /* Run queues per LLC. With more address spaces than this, some share a queue. */
 #define MM_QUEUES_PER_LLC 32
 /* Histogram slots of latencies in nanoseconds, four per power of two. */
 #define LATENCY_SLOTS 256
 
+/* A set of CPUs: CPU n is bit n % 64 of word n / 64. */
 struct cpu_set {
 	__u64 words[CPU_WORDS];
 };
 
 /* Place of a CPU in the topology. */
 struct place {
+	/* 1: the CPU exists. */
 	__u32 known;
+	/* Number of its LLC, below LLCS_MAX. */
 	__u32 llc;
 	/* Number of its node in the kernel. */
 	__u32 node_number;
 	__u32 unused;
 	/* Bitmask of the LLCs of its node. */
 	__u64 node_llcs;
+	/* CPUs of its core, its LLC (`near`) and its node, each with the CPU itself. */
 	struct cpu_set core;
 	struct cpu_set near;
 	struct cpu_set node;

@@ -2,8 +2,18 @@
 /*
  * Shares of the CPU, as virtual time
  *
- * Virtual time (vtime) is CPU time over weight. This file holds its limits after sleep and after
- * long waits, and the condition under which a thread is urgent.
+ * Virtual time (vtime) is CPU time over weight, in nanoseconds that may overflow: only differences
+ * count. The thread with the lowest vtime is due. A clock is the minimum vtime of the waiting
+ * threads; a thread behind it has credit, a thread ahead of it has lag. This file has:
+ *
+ * - the weight: that of the thread times those of its cgroups;
+ * - the limits: credit of one slice after a sleep (clamp_sleeper()), lag of a new waiter
+ *   (max_lag(), clamp_waiter()), no lag from CPU time that delayed no thread (clamp_to_clock());
+ * - the starvation rule, which bounds waits in real time (`struct aging`);
+ * - fork storms: young threads of one family share a vtime (family_charge());
+ * - urgent threads: short bursts of CPU time between sleeps (is_urgent(), burst_after()).
+ *
+ * Each function takes constant time. turns.h selects by vtime, and states the bounds on waits.
  */
 #ifndef USHER_RULES_SHARE_H
 #define USHER_RULES_SHARE_H
@@ -88,15 +98,16 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
  *
  * Virtual time alone bounds no wait in real time: beside heavy threads the clock of a CPU almost
  * stands still, and it is slow beside many threads. Each CPU records the highest vtime of its
- * waiters, in periods. While a waiter of an earlier period may still wait, it is overdue: threads
- * that begin to wait and threads that could continue are placed behind it, and no turn lasts.
+ * waiters, in periods of OVERDUE_NS. While a waiter of an earlier period may still wait, it is
+ * overdue: threads that begin to wait and threads that could continue are placed behind it, and no
+ * turn lasts.
  */
 #define OVERDUE_NS 1000000000ULL
 
 struct aging {
 	/* Highest vtime of the waiters since the first one. */
 	__u64 highest;
-	/* Same, at the start of the current period, and at the start of the period before. */
+	/* Same, at the start of the current period (`recent`) and of the one before (`overdue`). */
 	__u64 recent;
 	__u64 overdue;
 	/* Start of the current period; 0: no thread has waited since the reset. */
@@ -152,9 +163,12 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
  * that live for longer no longer counts in the shared vtime.
  */
 #define YOUNG_NS 24000000ULL
-/* Number of families that are told apart; others share a vtime. */
+/* Number of shared vtimes per LLC; families with equal remainders use the same one. */
 #define FAMILIES 128
-/* Upper limit of the lag of a family, which delays its next threads. */
+/*
+ * Lag at which a family is not charged further. The last charge may exceed it, by
+ * MAX_WEIGHTED_LAG_NS at most. The lag delays the next threads of the family.
+ */
 #define FAMILY_LAG_MAX_NS 200000000ULL
 
 /* Returns whether a thread with this CPU time since its creation is young. */

@@ -31,18 +31,22 @@
  *
  * 5. Bound
  * --------
- * In virtual time: while a thread waits, any other thread runs at most until it is `max_lag_ns` ahead
- * of it and its last slice is over. With n threads of equal weight on a CPU, the wait is at most
- * (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns / slice + 2 times the (n - 1) slices of strict
- * rotation. In time the wait is up to twice that bound, because the other threads may first be as
- * far behind as they later get ahead.
+ * In virtual time: while a thread waits, any other thread runs at most until its vtime is
+ * `max_lag_ns` ahead of that of the waiting thread, and its last slice is over. With n threads of
+ * equal weight on a CPU, the wait is at most (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns /
+ * slice + 2 times the (n - 1) slices of strict rotation. In time the wait is up to twice that
+ * bound, because the other threads may first be as far behind as they later get ahead.
  *
  * In real time, for any weights: at most two periods of OVERDUE_NS (share.h) and one slice of each
  * other thread that may run on the CPU. A waiter is overdue after two periods at the latest. From
  * then on, each other thread is placed behind it after its slice, and no turn lasts. With the
- * default slice, 1,000 threads on a CPU wait for up to 2 s + 3 s. That is the limit of the kernel's
- * watchdog (timeout_ms in sched.bpf.c). Urgent threads come first, but beside an overdue thread for
- * one slice only, and then another thread is next. They double the part of the other threads at most.
+ * default slice, 1,000 threads on a CPU wait for up to 2 s + 3 s. That is the limit of the
+ * kernel's watchdog (timeout_ms in sched.bpf.c). Urgent threads come first, but beside an overdue
+ * thread for one slice only, and then another thread is next. They at most double the time that the
+ * other threads take.
+ *
+ * Cost: a selection compares the MM_QUEUES_PER_LLC queues of an LLC once; the number of threads
+ * does not matter.
  *
  * 6. Known limits
  * ---------------
@@ -56,6 +60,7 @@
 
 #include "share.h"
 
+/* Start of the current turn, and its limits in time and in vtime. */
 struct turn {
 	__u64 began_ns;
 	__u64 turn_ns;
@@ -303,6 +308,7 @@ static inline __u64 place_at(const struct mm_queue *mm_queues, __u64 clock,
 	return clamp_waiter(vtime, least, max_lag_ns);
 }
 
+/* Result of a selection. */
 enum next {
 	/* The previous thread continues. */
 	NEXT_SAME,

@@ -2,11 +2,27 @@
 /*
  * Host build of the scheduler: its callbacks, compiled for this machine, and the kernel around them
  *
- * It contains the part of kernel/sched/ext.c that the scheduler relies on, without its locks:
- * wake-ups, scheduling and ticks. Dispatch queues and idle CPUs are in kfuncs.h, the state of one
- * machine in instance.h. The caller provides the time. Nothing
- * runs by itself: a call that makes a CPU schedule only marks it. The caller lets each marked CPU
- * schedule (host_next_resched, host_schedule) until none is left.
+ * Unit tests and the simulator run the scheduler by it (sched.rs). An instance is one scheduler on
+ * one simulated machine. A task is a thread of that machine, as the kernel sees it; the scheduler's
+ * state of it is a `struct thread`. This file has the part of kernel/sched/ext.c that the scheduler
+ * relies on: wake-ups, scheduling and ticks. Dispatch queues and idle CPUs are in kfuncs.h, the
+ * state of an instance in instance.h.
+ *
+ * 1. host_new() creates a machine of idle CPUs, host_new_task() a task that sleeps.
+ * 2. The caller sets the time (host_set_now()) and calls an event: host_wake(), host_tick(),
+ *    host_set_cpus() and others. The event runs the scheduler's callbacks. If a CPU has to
+ *    schedule, it is only marked.
+ * 3. The caller lets each marked CPU schedule (host_next_resched(), host_schedule()) until none is
+ *    left: the running task is charged, `dispatch` selects the next one, and the CPU switches to
+ *    it.
+ * 4. host_end_task() ends a task, host_free() the instance.
+ *
+ * Nothing runs by itself, so that the same calls give the same results.
+ *
+ * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. One seat more,
+ * or lack of memory, aborts the process. An insertion by vtime takes time in proportion to the
+ * waiting tasks. There are no locks and no real-time threads, cgroups have one level, and one
+ * callback runs at a time: races are simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
 
@@ -25,7 +41,10 @@ static void enqueue(struct task_struct *p, __u64 flags)
 	finish_insert(p);
 }
 
-/* As balance_one: returns whether `prev` keeps the CPU. */
+/*
+ * As balance_one() of the kernel: calls `dispatch` if the CPU needs a task. Returns whether `prev`
+ * keeps the CPU.
+ */
 static _Bool balance(struct rq *rq, __u32 cpu, struct task_struct *prev)
 {
 	_Bool is_runnable = prev && prev->scx.flags & TASK_QUEUED;
@@ -38,6 +57,9 @@ static _Bool balance(struct rq *rq, __u32 cpu, struct task_struct *prev)
 	return is_runnable && prev->scx.slice;
 }
 
+/*
+ * Switches the CPU to a task, or to idle (`next` is 0), with the callbacks that the kernel calls.
+ */
 static void switch_to(struct rq *rq, __u32 cpu, struct task_struct *next)
 {
 	rq->curr = instance->current = next;
@@ -58,6 +80,7 @@ static void switch_to(struct rq *rq, __u32 cpu, struct task_struct *next)
 	}
 }
 
+/* Lets a CPU schedule. Returns the number of the task that runs afterwards; -1: the CPU is idle. */
 __s32 host_schedule(struct instance *host, __u32 cpu)
 {
 	struct rq *rq = &host->rqs[cpu];
@@ -91,6 +114,7 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	return next ? (__s32)next->id : -1;
 }
 
+/* Returns the first CPU that is marked to schedule; -1: there is none. */
 __s32 host_next_resched(const struct instance *host)
 {
 	__u32 word;
@@ -103,9 +127,9 @@ __s32 host_next_resched(const struct instance *host)
 }
 
 /*
- * Ends the slice of the running task at `at_ns`, while no task waited: the CPU dispatched, and the
- * task continued. If the scheduler wants to migrate the task instead, that is left to the next
- * tick.
+ * Ends the slice of the running task at `at_ns`, a time in the past, as if the CPU had dispatched
+ * then and the task had continued because no task waited. The caller uses it to skip events. If the
+ * scheduler wants to migrate the task instead, it does so at the next tick.
  */
 void host_end_slice(struct instance *host, __u32 cpu, __u64 at_ns)
 {
@@ -126,6 +150,7 @@ void host_end_slice(struct instance *host, __u32 cpu, __u64 at_ns)
 	host->now_ns = now;
 }
 
+/* The running task of a CPU gives up the rest of its slice. */
 void host_yield(struct instance *host, __u32 cpu)
 {
 	struct rq *rq = &host->rqs[cpu];
@@ -137,6 +162,7 @@ void host_yield(struct instance *host, __u32 cpu)
 	resched(cpu);
 }
 
+/* Runs the tick of a CPU. */
 void host_tick(struct instance *host, __u32 cpu)
 {
 	struct rq *rq = &host->rqs[cpu];
@@ -152,6 +178,7 @@ void host_tick(struct instance *host, __u32 cpu)
 
 /* Tasks. */
 
+/* Returns the CPU of a task if the task may run there; otherwise the first allowed CPU. */
 static __u32 first_allowed(const struct task_struct *p)
 {
 	__u32 cpu = p->thread_info.cpu;
@@ -162,6 +189,7 @@ static __u32 first_allowed(const struct task_struct *p)
 					 (const void *)&p->cpus, 0);
 }
 
+/* Makes a sleeping or new task runnable, by a call on `by_cpu`. */
 void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 {
 	struct task_struct *p = host->tasks[id];
@@ -178,6 +206,7 @@ void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 		enqueue(p, is_new ? 0 : ENQ_WAKEUP);
 }
 
+/* Enqueues a runnable task that does not run, after it has left its queue, if it was in one. */
 void host_requeue(struct instance *host, __u32 id)
 {
 	struct task_struct *p = host->tasks[id];
@@ -190,6 +219,7 @@ void host_requeue(struct instance *host, __u32 id)
 	enqueue(p, 0);
 }
 
+/* Makes a task unrunnable: it sleeps, or is stopped while it waits. */
 void host_remove(struct instance *host, __u32 id)
 {
 	struct task_struct *p = host->tasks[id];
@@ -206,6 +236,7 @@ void host_remove(struct instance *host, __u32 id)
 	unlink_from(p);
 }
 
+/* Sets the allowed CPUs. A waiting task is enqueued again; a running one continues. */
 void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
 {
 	struct task_struct *p = host->tasks[id];
@@ -224,6 +255,7 @@ void host_set_migration_disabled(struct instance *host, __u32 id, __u32 times)
 	host->tasks[id]->migration_disabled = times;
 }
 
+/* Returns a task with a number: that of an ended task, or the next one. */
 static struct task_struct *new_task(struct instance *host)
 {
 	struct task_struct *p = host->free_tasks;
@@ -248,6 +280,7 @@ static struct task_struct *new_task(struct instance *host)
 	return p;
 }
 
+/* Creates a task that sleeps, and returns its number. */
 __u32 host_new_task(struct instance *host, const struct host_task *task)
 {
 	struct scx_init_task_args args = {.fork = task->is_forked};
@@ -297,6 +330,7 @@ void host_end_task(struct instance *host, __u32 id)
 
 /* The instance. */
 
+/* Creates an instance with `cpus` idle CPUs. `seed` determines its random numbers. */
 struct instance *host_new(const struct place *places, __u32 cpus,
 			  const struct settings *settings,
 			  const struct variant *variant, __u64 seed)
@@ -340,6 +374,7 @@ void host_set_now(struct instance *host, __u64 now)
 	host->now_ns = now;
 }
 
+/* Takes a CPU off line, or on line again. */
 void host_set_online(struct instance *host, __u32 cpu, _Bool is_online)
 {
 	struct rq *rq = &host->rqs[cpu];
@@ -359,6 +394,7 @@ void host_set_online(struct instance *host, __u32 cpu, _Bool is_online)
 	}
 }
 
+/* Gives the tasks of a cgroup a soft seat, or changes it. At most SEATS_MAX cgroups have one. */
 void host_set_seat(struct instance *host, __u64 cgroup,
 		   const struct cpu_set *cpus)
 {
@@ -386,6 +422,7 @@ __u64 host_slice(struct instance *host, __u32 id)
 	return host->tasks[id]->scx.slice;
 }
 
+/* Returns whether a CPU is idle that the task may run on. */
 _Bool host_may_idle(const struct instance *host, __u32 id)
 {
 	const struct task_struct *p = host->tasks[id];
@@ -447,17 +484,22 @@ void host_read_tally(struct instance *host, struct tally *sum)
 	}
 }
 
+/* The next `claims` claims of an idle CPU fail, as if another task had been faster. */
 void host_lose_claims(struct instance *host, __u32 claims)
 {
 	host->claims_lost = claims;
 }
 
+/* While bypassed, CPUs become idle without a call of update_idle. */
 void host_set_bypassed(struct instance *host, _Bool is_bypassed)
 {
 	host->is_bypassed = is_bypassed;
 }
 
-/* Returns the races that have not taken place yet. */
+/*
+ * Before each of the next `races` swaps of the clock of LLC 0, another CPU advances it by race_ns.
+ * Returns the number of earlier races that have not taken place.
+ */
 __u32 host_race(struct instance *host, __u32 races, __u64 race_ns)
 {
 	__u32 left = host->races;
@@ -467,6 +509,7 @@ __u32 host_race(struct instance *host, __u32 races, __u64 race_ns)
 	return left;
 }
 
+/* Returns the loop iterations of callbacks since the last call. */
 __u64 host_take_iterations(struct instance *host)
 {
 	__u64 iterations = host->iterations;

@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Interface between sched.rs and host.c. */
+/*
+ * Structures that sched.rs passes to the functions of host.c, and those that it receives
+ *
+ * sched.rs declares the same fields in the same order. Times are in nanoseconds. Fields that begin
+ * with is_ are 0 or 1.
+ */
 #ifndef USHER_RULES_HOST_H
 #define USHER_RULES_HOST_H
 
 /* Initial state of a task. */
 struct host_task {
+	/* Address space; 0: none, as of a kernel thread. */
 	__u64 mm;
+	/* Number of its cgroup, which may have a seat; 0: none. */
 	__u64 cgroup;
-	/* CPU time before. */
+	/* CPU time so far; 0: a new task. */
 	__u64 ran_ns;
-	/* Weight of its only cgroup; 0: none. */
+	/* cpu.weight of its only cgroup; 0: none. */
 	__u32 group_weight;
+	/* Weight by its nice value: 100 for nice 0. */
 	__u32 weight;
 	/* CPU on which it is created. */
 	__u32 cpu;
@@ -21,10 +29,11 @@ struct host_task {
 	/* Times that its migration is disabled, which includes those by BPF callbacks. */
 	__u32 migration_disabled;
 	__u32 unused;
+	/* Allowed CPUs. */
 	struct cpu_set cpus;
 };
 
-/* Current state of a task. */
+/* Current state of a task: fields of `struct thread` (shared.h) and of the kernel. */
 struct host_task_state {
 	__u64 vtime;
 	__u64 burst_average_ns;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * One scheduler on one simulated machine. A process may have any number of instances. A function of
- * host.c enters one: the scheduler's variables are then those of that instance, for the calling
- * thread.
+ * One scheduler on one simulated machine: the scheduler's variables (globals.h), and the kernel's
+ * state of CPUs, tasks and dispatch queues
+ *
+ * A process may have any number of instances. A function of host.c enters one (enter() in
+ * kfuncs.h): the macros below then refer to the variables of that instance, for the calling thread.
+ * An instance takes a fixed size for CPUS_MAX CPUs, LLCS_MAX LLCs and SEATS_MAX seats, and memory
+ * for each task.
  */
 #ifndef USHER_RULES_INSTANCE_H
 #define USHER_RULES_INSTANCE_H
@@ -25,17 +29,21 @@ struct host_seat {
 	struct seat_tally tally;
 };
 
+/* QUEUES_PER_LLC queues of each LLC, and FIFO. */
 #define HOST_DSQS (LLCS_MAX * 64 + 1)
 
 struct instance {
 #include "globals.h"
 	struct place places[CPUS_MAX];
+	/* The kernel's state of each CPU, and the dispatch queues. */
 	struct rq rqs[CPUS_MAX];
 	struct dsq dsqs[HOST_DSQS];
 	struct host_seat seats_by_cgroup[SEATS_MAX];
 	__u32 seats_used;
+	/* Number of CPUs. */
 	__u32 cpus;
 	__u64 now_ns;
+	/* State of the random numbers. */
 	__u64 random;
 	/* CPU of the current callback, and its current task. */
 	__u32 cpu;
@@ -48,8 +56,8 @@ struct instance {
 	/* Iterations of loops since the last reset. */
 	__u64 iterations;
 	/*
-	 * Simulated races: another CPU advances the clock of LLC 0 before the next swaps, by so much
-	 * each.
+	 * Simulated races: another CPU advances the clock of LLC 0 before the next swaps, by so
+	 * much each.
 	 */
 	__u64 race_ns;
 	__u32 races;
@@ -57,11 +65,13 @@ struct instance {
 	__u32 claims_lost;
 	/* CPUs become idle without a call of update_idle. */
 	_Bool is_bypassed;
+	/* Tasks by number; those that have ended are linked from `free_tasks`. */
 	struct task_struct **tasks;
 	__u32 tasks_made;
 	struct task_struct *free_tasks;
 };
 
+/* The instance that the calling thread has entered. */
 static __thread struct instance *instance;
 
 #define g_settings (instance->g_settings)

@@ -3,9 +3,10 @@
  * Declarations of the kernel for the host build
  *
  * This file replaces scx/src/bpf/kernel.h and defines the include guard of that file. It declares
- * the same structures, constants and functions. host.c implements the functions on the queues and
+ * the same structures, constants and functions. kfuncs.h implements the functions on the queues and
  * CPUs of one instance. Properties that the BPF build reads from the running kernel (CO-RE) are
- * fixed here: the host behaves like the newest kernel.
+ * fixed here: the host behaves like the newest kernel. bpf_for() also counts loop iterations, by
+ * which tests bound the cost of callbacks.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
@@ -78,6 +79,7 @@ struct task_struct {
 	_Bool by_vtime;
 };
 
+/* BPF_CORE_READ() of one or two fields, as plain loads. */
 #define READ_1(p, a) ((p)->a)
 #define READ_2(p, a, b) ((p)->a->b)
 #define READ_THIRD(_1, _2, name, ...) name
@@ -87,7 +89,7 @@ struct task_struct {
 #define bpf_core_field_offset(type, field) offsetof(type, field)
 #define bpf_ksym_exists(name) 1
 
-/* The maps are identified by these addresses. */
+/* Maps: host_lookup() distinguishes them by these addresses. */
 extern const char host_threads, host_seats, host_seat_tallies;
 #define threads host_threads
 #define seats host_seats

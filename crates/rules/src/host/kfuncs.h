@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * The kernel's functions that the scheduler calls, on the CPUs, tasks and dispatch queues of the
- * entered instance. host.c includes this file.
+ * instance that the calling thread has entered
+ *
+ * host.c includes this file, after the scheduler. The functions have the names and results of the
+ * kernel's (kernel.h declares them), without its locks:
+ *
+ * - helpers: time (set by the caller), seats by cgroup, seeded random numbers;
+ * - idle CPUs: two masks, of idle CPUs and of idle cores;
+ * - dispatch queues: doubly linked lists. insert() only records the target; finish_insert() inserts
+ *   after the callback, as the kernel does.
+ *
+ * An insertion by vtime and a take visit the waiting tasks of the queue one by one, a lookup of a
+ * seat the seats. All else takes constant time, or time in proportion to the CPUs.
  */
 #ifndef USHER_RULES_KFUNCS_H
 #define USHER_RULES_KFUNCS_H
 
 const char host_threads, host_seats, host_seat_tallies;
 
+/* Enters an instance, as the given CPU with its running task. */
 static void enter(struct instance *host, __u32 cpu)
 {
 	instance = host;
@@ -33,7 +45,7 @@ static __u64 now_ns(void)
 	return instance->now_ns;
 }
 
-/* 250 Hz. */
+/* Ticks of 4 ms: a kernel with CONFIG_HZ=250. */
 static __u64 bpf_jiffies64(void)
 {
 	return instance->now_ns / 4000000;
@@ -59,6 +71,7 @@ static void host_count_iteration(void)
 	instance->iterations++;
 }
 
+/* Simulates a race: another CPU advances the clock of LLC 0 (host_race()). */
 static void host_before_swap(__u64 *clock)
 {
 	if (!instance->races || clock != &g_llc_rqs[0].clock)
@@ -67,6 +80,7 @@ static void host_before_swap(__u64 *clock)
 	*clock += instance->race_ns;
 }
 
+/* Returns the seat of a cgroup, or its counters; 0: it has none. */
 static void *host_lookup(const char *map, const __u64 *key)
 {
 	__u32 at;
@@ -135,6 +149,7 @@ static __u32 scx_bpf_nr_cpu_ids(void)
 
 /* Idle CPUs. */
 
+/* Adds a CPU to the idle CPUs; its core to the idle cores, if all its CPUs are idle. */
 static void mark_idle(__u32 cpu)
 {
 	const struct cpu_set *core = &instance->places[cpu].core;
@@ -148,6 +163,9 @@ static void mark_idle(__u32 cpu)
 		instance->idle_cores.bits[word] |= core->words[word];
 }
 
+/*
+ * Removes a CPU from the idle CPUs, and its core from the idle cores. Returns whether it was idle.
+ */
 static _Bool mark_busy(__u32 cpu)
 {
 	const struct cpu_set *core = &instance->places[cpu].core;
@@ -180,6 +198,7 @@ static const struct cpumask *scx_bpf_get_idle_smtmask(void)
 	return &instance->idle_cores;
 }
 
+/* Returns the CPUs of a mask that are in a node, in a scratch mask. */
 static const struct cpumask *of_node(const struct cpumask *all, __u32 node)
 {
 	__u32 cpu;
@@ -209,6 +228,7 @@ static void scx_bpf_put_idle_cpumask(const struct cpumask *mask)
 
 /* Dispatch queues. */
 
+/* Returns a queue by its number; 0: there is no such queue. */
 static struct dsq *dsq_of(__u64 dsq)
 {
 	__u64 at = dsq == FIFO ? HOST_DSQS - 1 : dsq - QUEUES;
@@ -245,7 +265,7 @@ static void unlink_from(struct task_struct *p)
 	dsq->waiting--;
 }
 
-/* Equal virtual times keep the order of arrival. */
+/* Inserts by virtual time. Equal virtual times keep the order of arrival. */
 static void link_by_vtime(struct dsq *dsq, struct task_struct *p)
 {
 	struct task_struct *before = dsq->last;
@@ -255,11 +275,13 @@ static void link_by_vtime(struct dsq *dsq, struct task_struct *p)
 	link_behind(dsq, before, p);
 }
 
+/* Marks a CPU that has to schedule. */
 static void resched(__u32 cpu)
 {
 	add_to(&instance->resched, cpu);
 }
 
+/* Inserts a task into the local queue of a CPU. ENQ_PREEMPT ends the slice of the running task. */
 static void put_local(struct task_struct *p, __u32 cpu, __u64 flags)
 {
 	struct rq *rq = rq_of(cpu);
@@ -306,6 +328,7 @@ static void finish_insert(struct task_struct *p)
 		link_behind(dsq_of(dsq), dsq_of(dsq)->last, p);
 }
 
+/* Moves the first task that may run on this CPU to its local queue. */
 static _Bool take(__u64 dsq)
 {
 	__u32 cpu = instance->cpu;

@@ -2,24 +2,36 @@
 /*
  * Accounting of CPU time, to threads and to families of young threads (share.h)
  *
- * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. The
- * kernel accumulates the CPU time. A `stopping` callback would cost each switch some three hundred
- * instructions. A thread that the kernel puts on a CPU without a callback (from 6.14 on, threads
- * with migration disabled) is charged later.
+ * 1. charge(): the kernel accumulates the CPU time of a thread. Its increase since the last charge,
+ *    divided by the weight of the thread, is added to the thread's vtime. It also counts for the
+ *    thread's burst and for the counters of its seat.
+ * 2. charge_family(): for a young thread, the increase is also added to the vtime of its family,
+ *    unless that is FAMILY_LAG_MAX_NS ahead of the clock. When the thread is young no more, its
+ *    part is subtracted again.
+ * 3. wait_for_family(): a young thread waits by the later of its own vtime and that of its family.
+ *    The difference is removed when the thread has run (leave_family_wait()).
+ * 4. end_burst(), after a sleep: the burst goes into the average that makes a thread urgent.
+ *
+ * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. A
+ * `stopping` callback would cost each switch some three hundred instructions.
+ *
+ * A charge takes constant time. Two families out of more than FAMILIES may share a vtime. A thread
+ * that the kernel puts on a CPU without a callback (from 6.14 on, threads with migration disabled)
+ * is charged later.
  */
 #ifndef USHER_SCX_CHARGE_H
 #define USHER_SCX_CHARGE_H
 
 #include "seats.h"
 
-/* CPU time not charged yet. */
+/* Returns the CPU time that is not charged yet. */
 static inline __u64 uncharged(const struct task_struct *p,
 			      const struct thread *thread)
 {
 	return p->se.sum_exec_runtime - thread->counted_ns;
 }
 
-/* Same, and counts it as charged. */
+/* Returns the CPU time that is not charged yet, and counts it as charged. */
 static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 {
 	__u64 ran = uncharged(p, thread);
@@ -30,7 +42,10 @@ static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 	return ran;
 }
 
-/* Threads that existed before the scheduler have no family. */
+/*
+ * Returns whether the thread is a young one of a family. It has none if it existed before the
+ * scheduler.
+ */
 static inline _Bool has_family(const struct thread *thread)
 {
 	return thread->family && is_young(thread->counted_ns);
@@ -95,7 +110,10 @@ static inline void wait_for_family(struct thread *thread, __u64 clock)
 	thread->vtime = vtime;
 }
 
-/* Removes the wait for the family from the thread's own vtime, with a credit of one slice at most. */
+/*
+ * Removes the wait for the family from the thread's own vtime. The removal leaves a credit of one
+ * slice at most.
+ */
 static inline void leave_family_wait(struct thread *thread)
 {
 	__u64 least = llc_rq_of(thread->llc)->clock - g_settings.slice_ns;
@@ -105,6 +123,7 @@ static inline void leave_family_wait(struct thread *thread)
 	thread->family_wait_ns = 0;
 }
 
+/* Charges a thread, and the family of a young one, for the CPU time since the last charge. */
 ALWAYS void charge(struct task_struct *p, struct thread *thread)
 {
 	_Bool young = has_family(thread);

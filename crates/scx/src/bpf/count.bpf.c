@@ -10,13 +10,20 @@
  * - A migration: a thread starts to run on another CPU than the last one. It is classified by
  *   distance.
  * - The latency of a wake-up: from the kernel's report that the thread is runnable until it runs.
+ *
+ * The programs run at sched_switch, sched_wakeup and sched_wakeup_new, under any scheduler, in
+ * constant time. User space reads the maps `counts` (per CPU) and `sharing` (src/counter.rs). CPUs
+ * are numbered below CPUS_MAX; user space rejects others. A CPU on which no switch has occurred
+ * since the start counts as idle.
  */
 #include "machine.h"
 #include "choose.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
+/* State of a thread. */
 struct trace {
+	/* Time of the wake-up; 0: it runs or sleeps. */
 	__u64 woken_ns;
 	/* Last CPU, counted from 1; 0: unknown. */
 	__u32 last;
@@ -37,9 +44,13 @@ struct {
 	__type(value, struct counts);
 } counts SEC(".maps");
 
+/* State of a CPU. */
 struct cpu_now {
+	/* Address space of the last user thread. */
 	__u64 last_mm;
+	/* Address space of the running thread; 0: a kernel thread. */
 	__u64 previous_mm;
+	/* 1: a thread runs. 0: the CPU is idle. */
 	__u32 works;
 	__u32 unused;
 };
@@ -66,8 +77,12 @@ struct {
 	__type(value, struct sharing);
 } sharing SEC(".maps");
 
+/* One shared core in `struct sharing`, `cores`. */
 #define SHARED_ONE (1ULL << 32)
 
+/*
+ * Adds the time since the last change to the durations, by the value of `cores` during that time.
+ */
 static inline void charge(struct sharing *all, __u64 before, __u64 now)
 {
 	__u64 then = __sync_lock_test_and_set(&all->since_ns, now);
@@ -106,6 +121,7 @@ static void change(__u32 cpu, _Bool works, __u64 now)
 	charge(all, before, now);
 }
 
+/* Counts a migration by distance. */
 static inline void note_move(struct counts *here, __u32 from, __u32 to)
 {
 	struct place *place = place_of(from);
@@ -122,6 +138,7 @@ static inline void note_move(struct counts *here, __u32 from, __u32 to)
 		here->migrations_far++;
 }
 
+/* Counts the migration and the wake-up latency of a thread that starts to run. */
 static inline void note_run(struct counts *here, struct task_struct *next,
 			    __u32 cpu, __u64 now)
 {

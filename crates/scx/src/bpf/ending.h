@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Report of the end of a scheduler: the reason and the kernel's dump. */
+/*
+ * Report of the end of a scheduler
+ *
+ * The kernel calls `exit` once, when it has taken all threads back: on request, or because of an
+ * error, a stalled thread or a CPU hotplug. The callback copies the exit code, the reason, the
+ * message and the dump into maps, and sends an event to the ring buffer `ended`, on which user
+ * space polls. Texts are cut at REASON_BYTES, MESSAGE_BYTES and DUMP_BYTES.
+ */
 #ifndef USHER_SCX_ENDING_H
 #define USHER_SCX_ENDING_H
 

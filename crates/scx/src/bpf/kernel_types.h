@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Structures of the kernel that the BPF build and the host build declare alike. The BPF build
- * includes this file where CO-RE relocates the fields of declared structures.
+ * Structures of the kernel that the BPF build and the host build declare alike, with only the
+ * fields that the scheduler reads
+ *
+ * The BPF build (kernel.h) includes this file where CO-RE relocates fields: libbpf replaces their
+ * offsets by those of the running kernel. The host build (kernel.h in crates/rules) uses the layout
+ * below.
  */
 #ifndef USHER_SCX_KERNEL_TYPES_H
 #define USHER_SCX_KERNEL_TYPES_H

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Place of each CPU, written by user space. */
+/*
+ * Topology for the programs: `g_places` has the core, LLC and node of each CPU, by CPU number
+ *
+ * User space writes the table before the programs start (src/machine.rs); it does not change
+ * later, as the kernel ends the scheduler at a CPU hotplug. Both programs, sched.bpf.c and
+ * count.bpf.c, include this file. There are at most CPUS_MAX CPUs.
+ */
 #ifndef USHER_SCX_MACHINE_H
 #define USHER_SCX_MACHINE_H
 
@@ -11,12 +17,14 @@
 struct place g_places[CPUS_MAX] SEC(".data.places");
 #endif
 
+/* Returns a pointer to the only value of an array map. */
 #define ONLY(map) \
 	({ \
 		__u32 only = 0; \
 		bpf_map_lookup_elem(&map, &only); \
 	})
 
+/* Returns the slot of a latency in a histogram of LATENCY_SLOTS slots (slot_of()). */
 static inline __u32 latency_slot(__u64 latency_ns)
 {
 	__u32 slot = slot_of(latency_ns);
@@ -26,6 +34,7 @@ static inline __u32 latency_slot(__u64 latency_ns)
 	return slot % LATENCY_SLOTS;
 }
 
+/* Returns the place of a CPU. The modulo bounds the index for the verifier. */
 static inline struct place *place_of(__u32 cpu)
 {
 	return &g_places[cpu % CPUS_MAX];

@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Maps: threads, seats and the counters of seats. */
+/*
+ * BPF maps of the scheduler that are not plain variables (globals.h has those)
+ *
+ * - `threads`: state of each thread (`struct thread`), created by usher_init_task() and freed by
+ *   the kernel with the thread;
+ * - `seats`: the CPUs of each program with a seat (seats.h), by the number of its cgroup;
+ * - `seat_tallies`: counters of each seat, by cgroup, one set per CPU.
+ *
+ * User space writes `seats`, and reads all of them. A seat beyond SEATS_MAX is rejected with an
+ * error.
+ */
 #ifndef USHER_SCX_MAPS_H
 #define USHER_SCX_MAPS_H
 

@@ -17,15 +17,15 @@
  *
  * 3. Data structures
  * ------------------
- * - DSQ `QUEUES + llc * QUEUES_PER_LLC + at`: queue `at` of an LLC, ordered by vtime; `at` = URGENT:
- *   its urgent queue, FIFO.
+ * - DSQ `QUEUES + llc * QUEUES_PER_LLC + at`: queue `at` of an LLC, ordered by vtime (CPU time over
+ *   weight). With `at` = URGENT: its queue of urgent threads, in FIFO order (enqueue.h).
  * - `struct llc_rq`: counts, minimum vtimes and the clock of these queues.
  * - `struct head_skip`, per CPU: queues with a head that may not run on this CPU.
  *
  * 4. Steps
  * --------
- * 1. join_queue(): convert the vtime to the clock of the LLC, clamp it, count the thread, insert it
- *    into its DSQ.
+ * 1. join_queue(): convert the vtime to the clock of the LLC (the minimum vtime of its waiting
+ *    threads), clamp it, count the thread, and insert it into its DSQ.
  * 2. take_next(): select a queue and move its first runnable thread to this CPU. A queue without
  *    such a thread is excluded, and the selection repeats.
  * 3. dequeue_account(), when the thread runs: count it out, and record whether it was the head.
@@ -33,8 +33,9 @@
  *
  * 5. Bound
  * --------
- * A selection tries each queue at most once: MM_QUEUES_PER_LLC attempts. A search in a queue
- * examines STEPS_MAX entries. turns.h states the bound on waits.
+ * A selection tries each queue at most once: MM_QUEUES_PER_LLC attempts, each of which compares
+ * all queues. A search in a queue examines STEPS_MAX entries. clock_of_preferred() visits the CPUs
+ * of an LLC. turns.h states the bound on waits.
  *
  * 6. Known limits
  * ---------------
@@ -48,12 +49,13 @@
 #include "charge.h"
 #include "select_cpu.h"
 
+/* Returns the number of the DSQ for queue `at` of an LLC. */
 static inline __u64 queue_at(__u32 llc, __u32 at)
 {
 	return QUEUES + llc * QUEUES_PER_LLC + at;
 }
 
-/* Upper limit of a search in a queue. */
+/* Upper limit of the entries that one search in a queue examines. */
 #define STEPS_MAX 64
 
 /*
@@ -139,7 +141,7 @@ static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 			 thread->seat_version, thread->pinned_cpu);
 }
 
-/* Returns the nearest preferred CPU. */
+/* Returns the preferred CPU that is nearest to `cpu`; `cpu` itself if there is none. */
 __noinline int preferred_cpu(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -168,7 +170,10 @@ ALWAYS __u32 cpu_to_wait_for(struct task_struct *p, struct thread *thread,
 	return preferred_cpu(cpu);
 }
 
-/* Returns a vtime, placed behind the threads that are overdue on the CPU. */
+/*
+ * Returns the vtime, or that of the threads that are overdue on the CPU if it is higher: the
+ * starvation rule of share.h.
+ */
 static inline __u64 aged(struct cpu_state *state, const struct llc_rq *llc_rq,
 			 __u64 vtime, __u64 now)
 {
@@ -209,7 +214,7 @@ __noinline __u64 clock_of_preferred(__u32 cpu)
 	return any ? clock : llc_rq->clock;
 }
 
-/* Same, after it has determined the preferred CPUs of the thread. */
+/* Determines the preferred CPUs of the thread, and returns clock_of_preferred(). */
 static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 			       __u32 cpu)
 {
@@ -239,7 +244,9 @@ ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
 	return find_clock(p, thread, cpu);
 }
 
-/* Clamps the vtime of a new waiter. Not inlined, so that the verifier checks it once. */
+/*
+ * Clamps the vtime of a new waiter (place_at()). Not inlined, so that the verifier checks it once.
+ */
 __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 			    __u64 max_lag_ns)
 {

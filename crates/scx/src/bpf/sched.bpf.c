@@ -15,8 +15,8 @@
  *   one (paper 3b).
  * - Selection of the next thread: threads of one address space run one after another, within a
  *   bound on lag (paper 4).
- * - Seats: user space gives a program preferred CPUs. Other programs borrow them while they are
- *   idle, and are preempted when the owner wakes (paper 1).
+ * - Seats: user space gives a program preferred CPUs. Threads of other programs borrow them while
+ *   they are idle, and these borrowers are preempted when the owner wakes (paper 1).
  *
  * 3. Data structures
  * ------------------
@@ -32,8 +32,8 @@
  * ----------------------------------------
  * 1. `select_cpu`: charge the last run, clamp the credit for sleep, and claim an idle CPU or the
  *    CPU of a borrower.
- * 2. `enqueue`: if there is no such CPU, wait in the LLC. New threads and those with short bursts are
- *    urgent and wait in the urgent queue; others wait in the queue of their address space.
+ * 2. `enqueue`: if there is no such CPU, wait in the LLC. New threads and those with short bursts
+ *    are urgent and wait in the urgent queue; others wait in the queue of their address space.
  * 3. `dispatch`: a CPU without a runnable thread takes an urgent thread, then continues the turn or
  *    begins a new one, then takes threads of other LLCs.
  * 4. `running`: account for the departure from the queue and begin a turn.
@@ -68,6 +68,8 @@
  *   new one. A CPU that goes off line no longer dispatches, yet the kernel waits until it has no
  *   thread. Threads that may run nowhere else must therefore not wait in the scheduler's queues.
  * - Per-CPU kernel threads never wait in a queue; they go to their CPU directly.
+ * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
+ * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
  */
 #include "callbacks.h"
 #include "dump.h"

@@ -2,18 +2,30 @@
 /*
  * Soft seats: preferred CPUs of programs (paper 1)
  *
- * User space gives a program, identified by its cgroup, a set of CPUs. These are the preferred CPUs
- * of its threads, on which they run before all other threads. On other CPUs they are borrowers:
- * they run on idle cores until a thread that prefers such a CPU wakes, which preempts them at once.
- * A thread without a seat prefers all CPUs. The same holds for a thread that may run on no CPU of
- * its program's seat.
+ * User space gives a program, identified by its cgroup, a set of CPUs: its seat. These are the
+ * preferred CPUs of its threads, on which they run before all other threads. On other CPUs they are
+ * borrowers: they run on idle cores until a thread that prefers such a CPU wakes, which preempts
+ * them at once. A thread without a seat prefers all CPUs. The same holds for a thread that may run
+ * on no CPU of its program's seat.
+ *
+ * 1. User space writes the map `seats` (cgroup to CPUs, at most SEATS_MAX entries), and then a new
+ *    version. Version 0: there are no seats.
+ * 2. read_preferred(): if the version has changed, or after SEAT_REFRESH_NS, find the seat of the
+ *    thread's cgroup or of the nearest of CGROUP_DEPTH_MAX - 1 ancestors, and store it in the
+ *    thread.
+ * 3. note_start(), when a thread starts to run: record in g_borrowers whether it is a borrower.
+ * 4. preempt_borrower(): a thread claims the CPU of a borrower (select_cpu.h).
+ * 5. remote_queues(): a CPU leaves out the queues of threads that would be borrowers there.
+ *
+ * Each step takes constant time; step 2 examines 16 cgroups at most, step 5 the 32 queues of an
+ * LLC. A process that moves to another cgroup keeps its seat for about SEAT_REFRESH_NS.
  */
 #ifndef USHER_SCX_SEATS_H
 #define USHER_SCX_SEATS_H
 
 #include "state.h"
 
-/* Upper limit of nested cgroups below that of a program. */
+/* Number of cgroups examined for a seat: that of the thread and its ancestors. */
 #define CGROUP_DEPTH_MAX 16
 /*
  * Time after which a thread reads its seat again, as the process that gave the seat may have died
@@ -21,11 +33,13 @@
  */
 #define SEAT_REFRESH_NS 1000000000ULL
 
+/* Returns the version of the seats; 0: there are none. */
 static inline __u64 seats_version(void)
 {
 	return g_seating.version;
 }
 
+/* Returns the number of the nearest cgroup of the thread that has a seat; 0: none has one. */
 static inline __u64 find_seat(struct task_struct *p)
 {
 	struct cgroup *cgroup = BPF_CORE_READ(p, cgroups, dfl_cgrp);
@@ -50,6 +64,7 @@ static inline __u64 find_seat(struct task_struct *p)
 	return 0;
 }
 
+/* Returns whether the thread has to read its seat again. */
 static inline _Bool is_stale(const struct thread *thread, __u64 version)
 {
 	return thread->seat_version != version ||
@@ -57,14 +72,14 @@ static inline _Bool is_stale(const struct thread *thread, __u64 version)
 		since(thread->seat_found_ns, now_ns()) > SEAT_REFRESH_NS);
 }
 
-/* There are no seats any more. */
+/* Clears the thread's seat, as there are no seats any more. */
 static inline void leave_seat(struct thread *thread)
 {
 	thread->seat = thread->cgroup = 0;
 	thread->seat_version = 0;
 }
 
-/* Determines the preferred CPUs, a subset of the allowed CPUs. */
+/* Determines the thread's seat, and its preferred CPUs: a subset of `scan->allowed`. */
 static inline void read_preferred(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread)
 {
@@ -90,6 +105,7 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 		thread->seat = has;
 }
 
+/* Returns whether the CPU is in the seat of this cgroup. Without a seat, all CPUs are preferred. */
 static inline _Bool is_preferred(__u64 cgroup, __u32 cpu)
 {
 	struct seat *seat;
@@ -111,7 +127,7 @@ static inline void note_borrower(__u32 cpu, _Bool is_borrower)
 	note_in(&g_borrowers, cpu, is_borrower);
 }
 
-/* Claims the CPU of a borrower. Of several claimants, one succeeds. */
+/* Claims the CPU of a borrower. Returns whether it succeeded: of several claimants, one does. */
 static inline _Bool preempt_borrower(__u32 cpu)
 {
 	__u64 bit = 1ULL << cpu % 64;
@@ -121,7 +137,7 @@ static inline _Bool preempt_borrower(__u32 cpu)
 	       bit;
 }
 
-/* Not inlined, so that the verifier checks it once. */
+/* Implements remote_queues(). Not inlined, so that the verifier checks it once. */
 __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -141,12 +157,13 @@ __noinline __u32 find_remote_queues(__u32 llc, __u32 cpu)
 	return found;
 }
 
-/* Returns the queues of an LLC with threads that would be borrowers on this CPU. */
+/* Returns a bitmask of the queues of an LLC with threads that would be borrowers on this CPU. */
 static inline __u32 remote_queues(__u32 llc, __u32 cpu)
 {
 	return seats_version() ? find_remote_queues(llc, cpu) : 0;
 }
 
+/* Returns the counters of the thread's seat on the current CPU; 0: it has no seat. */
 static inline struct seat_tally *tally_of(struct thread *thread)
 {
 	if (!thread->seat)
@@ -171,6 +188,7 @@ static inline void note_start(struct thread *thread, __u32 cpu)
 	thread->returning_ns = 0;
 }
 
+/* Counts CPU time of a thread on `cpu` for its seat. */
 static inline void note_use(struct thread *thread, __u32 cpu, __u64 ran)
 {
 	struct seat_tally *tally = tally_of(thread);

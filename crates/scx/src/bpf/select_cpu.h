@@ -1,19 +1,64 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Selection of a CPU: an idle one, of an idle core if there is one (paper 3b)
+ * Selection of a CPU for a thread
+ * ===============================
  *
- * Wake-up and fork select first. A thread selects again when its core has become shared while
- * another core is idle: a core that becomes idle kicks one of two threads that share a core
- * (smt_pull()). That thread passes through `enqueue`, which moves it. The tick repeats this check
- * for cases that the kick missed, such as a core that became idle while the thread could not
- * migrate.
+ * 1. Problem
+ * ----------
+ * A thread that wakes should run at once, on an idle CPU. Two threads that share a core slow each
+ * other down, needlessly so while another core is idle (paper 3b). Programs with a seat should run
+ * on the CPUs of that seat, and leave them to other programs while they sleep (paper 1).
+ *
+ * 2. Terms
+ * --------
+ * - Seat: the CPUs that user space gave to a program (seats.h).
+ * - Preferred CPUs: the allowed CPUs of a thread that lie in its program's seat; without a seat,
+ *   all allowed CPUs.
+ * - Borrower: a thread that runs on a CPU outside its program's seat. A thread that prefers the CPU
+ *   may preempt it at any time.
+ * - Shared core: a core on which two or more threads run.
+ * - Claim: take a CPU out of the kernel's set of idle CPUs, or out of the set of CPUs that run
+ *   borrowers, by an atomic operation. Of several claimants, one succeeds.
+ *
+ * 3. Steps
+ * --------
+ * At wake-up and fork, and in `enqueue` for threads that did not wake, claim():
+ *
+ * 1. fill_scan_ctx(): read the idle CPUs, the idle cores, the allowed CPUs and the preferred CPUs
+ *    into scratch sets. If no CPU is idle and there are no seats, no CPU is selected.
+ * 2. choose(): select the best kind of CPU, in this order: an idle core among the preferred CPUs; a
+ *    preferred CPU that runs a borrower; any other idle core; an idle preferred CPU of a busy core.
+ *    Within a kind, the CPU nearest to the thread's last one (choose.h). Without `smt`, each idle
+ *    CPU counts as an idle core.
+ * 3. choose_beside_borrowers(): otherwise an idle CPU of a core that runs borrowers only.
+ * 4. Claim the CPU. If another thread was faster, remove the CPU from the sets and repeat step 2.
+ *
+ * When a CPU becomes idle and so does its whole core, smt_pull():
+ *
+ * 5. find_smt_pull_source(): search this LLC, then all others, for a thread that shares a core and
+ *    may run here.
+ * 6. Kick its CPU. The thread passes through `enqueue`, which moves it to an idle core by steps 1
+ *    to 4. The tick and the end of a slice check again (should_migrate_to_idle_core()), for cases
+ *    that the kick missed: a core that became idle while the thread could not migrate.
+ *
+ * 4. Bound
+ * --------
+ * CLAIM_ATTEMPTS attempts, each with a constant number of passes over CPU_WORDS words and at most
+ * BORROWER_SCANS_MAX cores. The idle CPUs of the other nodes, at most NODES_MAX, are read once.
+ * Step 5 takes at most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
+ *
+ * 5. Known limits
+ * ---------------
+ * - The sets are snapshots: a CPU may have become busy since. The claim then fails.
+ * - A search of step 5 may end before it finds a thread. The next one continues where it ended.
+ * - A CPU that became idle without a report counts as busy (find_unreported_idle()).
  */
 #ifndef USHER_SCX_SELECT_CPU_H
 #define USHER_SCX_SELECT_CPU_H
 
 #include "seats.h"
 
-/* Returns whether the kernel has idle masks per node. If so, it also has the functions for them. */
+/* Returns whether the kernel keeps its idle masks per node, and has the functions to read them. */
 static inline _Bool has_nodes(void)
 {
 	return g_variant.nodes &&
@@ -22,8 +67,8 @@ static inline _Bool has_nodes(void)
 }
 
 /*
- * Reads the idle CPUs of the node of `here`, or all. Returns false, and reads nothing, if there are
- * none.
+ * Reads the idle CPUs of the node of `here`; all idle CPUs, if the kernel keeps one mask. Returns
+ * false, and leaves `idle` unchanged, if there are none.
  */
 static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 {
@@ -39,9 +84,10 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 }
 
 /*
- * Adds CPUs that became idle while the kernel had bypassed the scheduler, as during a suspend,
- * without a call of update_idle. While other CPUs are idle, such a CPU counts as busy until its
- * next idle period. The cost is at most one migration of a thread on its core.
+ * Adds CPUs to g_idle_cpus that became idle without a call of update_idle, because the kernel had
+ * bypassed the scheduler, as during a suspend. It does this only if that set is empty. While other
+ * CPUs are idle, such a CPU counts as busy until its next idle period. The cost is at most one
+ * migration of a thread on its core.
  */
 static inline void find_unreported_idle(__u32 cpu)
 {
@@ -57,7 +103,7 @@ static inline void find_unreported_idle(__u32 cpu)
 					    scan->remaining.words[word]);
 }
 
-/* Reads the CPUs of idle cores. */
+/* Reads the CPUs of idle cores: of the node of `here`, or all, as read_idle(). */
 static inline void read_cores(struct cpu_set *cores, const struct place *here)
 {
 	const struct cpumask *mask =
@@ -68,6 +114,7 @@ static inline void read_cores(struct cpu_set *cores, const struct place *here)
 	scx_bpf_put_idle_cpumask(mask);
 }
 
+/* Adds the CPUs of a kernel mask to a set, and releases the mask. `by_way_of` is overwritten. */
 static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 			    const struct cpumask *mask)
 {
@@ -80,8 +127,8 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 }
 
 /*
- * Reads the idle CPUs of other nodes, which is deferred until the own node has no suitable CPU.
- * Returns whether any CPU is idle.
+ * Adds the idle CPUs of the nodes in `unread_nodes`, which is deferred until the own node has no
+ * suitable CPU. Returns whether any CPU is idle.
  */
 __noinline int read_other_nodes(void)
 {
@@ -109,13 +156,21 @@ ALWAYS _Bool has_no_choice(void)
 	return !any_idle() && !seats_version();
 }
 
-static inline _Bool skip_scan(struct thread *thread)
+/*
+ * Result of fill_scan_ctx() if no CPU is idle and there are no seats: false, after a seat that the
+ * thread still records is cleared.
+ */
+static inline _Bool nothing_to_scan(struct thread *thread)
 {
 	leave_seat(thread);
 	return 0;
 }
 
-/* Fills the scratch CPU sets. False: there is nothing to select from. */
+/*
+ * Fills the scratch CPU sets for a thread whose last CPU is `last`. With idle masks per node, those
+ * of the other nodes are read later (read_other_nodes()). Returns false if there is nothing to
+ * select from: no CPU is idle, and there are no seats.
+ */
 static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread,
 				  __u32 last)
@@ -123,18 +178,18 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 	struct place *here = place_of(last);
 
 	if (has_no_choice())
-		return skip_scan(thread);
+		return nothing_to_scan(thread);
 	scan->unread_nodes =
 		g_variant.nodes & ~(1ULL << here->node_number % NODES_MAX);
 	if (read_idle(&scan->idle, here)) {
 		read_cores(&scan->cores, here);
 	} else {
 		if (!g_variant.nodes && !seats_version())
-			return skip_scan(thread);
+			return nothing_to_scan(thread);
 		__builtin_memset(&scan->idle, 0, sizeof(scan->idle));
 		__builtin_memset(&scan->cores, 0, sizeof(scan->cores));
 		if (!read_other_nodes() && !seats_version())
-			return skip_scan(thread);
+			return nothing_to_scan(thread);
 	}
 	read_set(&scan->allowed, p->cpus_ptr);
 	scan->borrowers = g_borrowers;
@@ -142,7 +197,10 @@ static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 	return 1;
 }
 
-/* Updates the seat of a running thread after a change of the seats. */
+/*
+ * Updates the seat of a running thread after a change of the seats, and whether it is a borrower on
+ * its CPU.
+ */
 static inline void follow_seats(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
 {
@@ -154,7 +212,11 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 	note_borrower(cpu, !is_preferred(thread->seat, cpu));
 }
 
-/* Returns an idle preferred CPU of this node. If there is none, reads the other nodes. */
+/*
+ * With idle masks per node: returns an idle preferred CPU of this node (with `smt`, of an idle
+ * core). If there is none, reads the other nodes and returns NOWHERE. With one mask, or if the
+ * other nodes have been read, returns NOWHERE at once.
+ */
 static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
 {
@@ -168,7 +230,7 @@ static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Not inlined, so that the verifier checks it once. */
+/* Step 2 of the overview. Not inlined, so that the verifier checks it once. */
 __noinline int choose(__u32 smt, __u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -179,6 +241,7 @@ __noinline int choose(__u32 smt, __u32 last)
 	return near >= 0 ? near : choose_cpu(smt, scan, last, here);
 }
 
+/* Same, but idle cores only: preferred ones first. */
 __noinline int choose_core(__u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -194,12 +257,12 @@ static inline void clear_cpu(struct cpu_set *set, __u32 cpu)
 	set->words[cpu / 64 % CPU_WORDS] &= ~(1ULL << cpu % 64);
 }
 
-/* Upper limit of the idle CPUs examined for a borrower. */
+/* Upper limit of the idle CPUs that one call of choose_beside_borrowers() examines. */
 #define BORROWER_SCANS_MAX 8
 
 /*
- * Returns an idle CPU on a core that runs borrowers only. With all cores busy, a borrower may share
- * such a core.
+ * Returns the nearest allowed idle CPU on a core that runs borrowers only; NOWHERE: there is none.
+ * With all cores busy, a borrower may share such a core.
  */
 __noinline int choose_beside_borrowers(__u32 last)
 {
@@ -227,7 +290,7 @@ __noinline int choose_beside_borrowers(__u32 last)
 	return found;
 }
 
-/* Claims the CPU of a borrower, unless another thread was faster. */
+/* Claims the CPU of a borrower. Returns false if another thread was faster. */
 static inline _Bool claim_from_borrower(struct thread *thread, __u32 cpu)
 {
 	if (!preempt_borrower(cpu))
@@ -238,6 +301,7 @@ static inline _Bool claim_from_borrower(struct thread *thread, __u32 cpu)
 	return 1;
 }
 
+/* Claims an idle CPU, and counts by kind. Returns false if another thread was faster. */
 static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 			       const struct idle_scan_ctx *scan)
 {
@@ -255,7 +319,13 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 	return 1;
 }
 
-/* Selects and claims a CPU; repeats the selection if another thread claimed the CPU first. */
+/* Upper limit of claims that other threads win before the selection gives up. */
+#define CLAIM_ATTEMPTS 4
+
+/*
+ * Steps 1 to 4 of the overview: selects and claims a CPU. With `cores_only`, only an idle core.
+ * Returns NOWHERE if there is no suitable CPU, or other threads won CLAIM_ATTEMPTS claims.
+ */
 static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 			       __u32 last, _Bool smt, _Bool cores_only)
 {
@@ -264,7 +334,7 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 
 	if (!fill_scan_ctx(scan, p, thread, last))
 		return NOWHERE;
-	bpf_for(try, 0, 4)
+	bpf_for(try, 0, CLAIM_ATTEMPTS)
 	{
 		__s32 cpu = cores_only ? choose_core(last) : choose(smt, last);
 
@@ -283,7 +353,7 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 	return NOWHERE;
 }
 
-/* Same, without a call if there is nothing to select from. */
+/* Same as claim_best(), with a fast path if there is nothing to select from. */
 ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 		   _Bool smt, _Bool cores_only)
 {
@@ -295,8 +365,8 @@ ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 }
 
 /*
- * Returns whether another thread runs on the core of this CPU. With `owners_only`, borrowers do not
- * count.
+ * Returns whether another CPU of this CPU's core is busy. With `owners_only`, CPUs that run
+ * borrowers do not count.
  */
 __noinline int is_shared(__u32 cpu, __u32 owners_only)
 {
@@ -320,7 +390,7 @@ __noinline int is_shared(__u32 cpu, __u32 owners_only)
 	return others != 0;
 }
 
-/* Returns whether the running thread should move to an idle core. */
+/* Returns whether the running thread shares its core and could run on an idle core. */
 static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 						__u32 cpu)
 {
@@ -352,8 +422,9 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * One search for a thread to pull takes as many steps, and CPU_WORDS + 1 steps to pass words
- * without busy CPUs. The steps are limited because the CPU's run queue is locked meanwhile.
+ * Upper limit of the busy CPUs that one search for a thread to pull examines. Beside these, the
+ * search skips CPU_WORDS + 1 words without busy CPUs at most. The search is limited because the
+ * run queue of the idle CPU is locked meanwhile.
  */
 #define PULL_SCANS_MAX 16
 
@@ -376,11 +447,12 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 }
 
 /*
- * Returns a CPU of this LLC, or of the other LLCs. Its thread shares a core and may migrate to
- * `idle`. The search takes PULL_SCANS_MAX + CPU_WORDS + 1 steps at most, each of which examines a
- * CPU or skips a word of 64 CPUs. The next search starts where this search ended.
- * Successive searches therefore cover all CPUs. The first one starts behind `idle`: a CPU with a
- * real-time thread, on which a kick has no effect, is not the first candidate of all CPUs.
+ * Returns a CPU whose thread shares a core and may migrate to `idle`, in the LLC of `idle` or, with
+ * `other_llcs`, in all others; NOWHERE: the search found none. It takes at most PULL_SCANS_MAX +
+ * CPU_WORDS + 1 steps, each of which examines a CPU or skips a word of 64 CPUs. The next search of
+ * this CPU starts where this one ended, so that successive searches cover all CPUs. The first one
+ * starts behind `idle`: otherwise all idle CPUs would first find the same CPU, and a kick has no
+ * effect if a real-time thread runs there.
  */
 __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 {

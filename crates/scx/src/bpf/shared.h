@@ -112,7 +112,10 @@ struct o1_entity {
 
 /* State of a thread. */
 struct thread {
-	/* CPU time over weight, relative to the clock of `llc`. May overflow: only differences count. */
+	/*
+	 * CPU time over weight, relative to the clock of `llc`. May overflow: only differences
+	 * count.
+	 */
 	__u64 vtime;
 	/* Part of the kernel's sum_exec_runtime that is charged. */
 	__u64 counted_ns;

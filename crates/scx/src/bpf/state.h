@@ -1,5 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* State of the scheduler: settings, CPUs, threads and queues. */
+/*
+ * State of the scheduler per CPU (`struct cpu_state`) and per LLC (`struct llc_rq`), and the
+ * functions that read and update it
+ *
+ * Settings and the state of threads, which user space accesses, are in shared.h; the variables are
+ * in globals.h. The tables hold CPUS_MAX CPUs and LLCS_MAX LLCs (sets.h): user space rejects a
+ * larger number of CPUs, and lets further LLCs share queues.
+ *
+ * Vtime is CPU time over weight, in nanoseconds that may overflow: vtimes are compared by their
+ * difference (is_before()). The clock of an LLC is the minimum vtime of the threads that wait
+ * there. advance() is the only way to change a clock that several CPUs write.
+ */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
 
@@ -11,10 +22,11 @@
 struct cpu_state {
 	/* 1: the running thread may migrate. */
 	__u32 movable;
+	/* 1: the running thread is urgent (enqueue.h), or a kernel thread of this CPU. */
 	__u32 urgent;
-	/* Reason for the next thread, unless it comes from its own queue. */
+	/* Reason (`enum why`) for the next thread, if it does not come from its own LLC. */
 	__u32 why;
-	/* As reported by update_idle. */
+	/* 1: the CPU is idle, as reported by update_idle. */
 	__u32 idle;
 	/* Address space of the last user thread. */
 	__u64 last_mm;
@@ -38,8 +50,9 @@ struct cpu_state {
 	 * behind if no thread waits.
 	 */
 	__u64 clock;
+	/* Starvation rule (share.h). */
 	struct aging aging;
-	/* For the queues of the LLC. */
+	/* Queues of the LLC with a head that may not run here (turns.h). */
 	struct head_skip head_skip;
 	/* Key of the running thread, in the order of Linux 2.6. */
 	__u64 key;
@@ -89,6 +102,7 @@ _Static_assert(sizeof(struct cpu_tally) % CACHE_LINE == 0, "cpu_tally");
 #include "instance.h"
 #endif
 
+/* Returns the number of waiting threads, urgent ones included. */
 static inline __u32 all_waiting(const struct llc_rq *llc_rq)
 {
 	return llc_rq->waiting + llc_rq->urgent;
@@ -146,12 +160,16 @@ static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 		remove_from(set, cpu);
 }
 
+/* Returns the scratch CPU sets of the current CPU. */
 static inline struct idle_scan_ctx *scan_ctx(void)
 {
 	return &g_scan_ctxs[bpf_get_smp_processor_id() % CPUS_MAX];
 }
 
-/* Queue numbers: by LLC, then by address space, then the queue of urgent threads. */
+/*
+ * Numbers of the kernel's dispatch queues: QUEUES + llc * QUEUES_PER_LLC + the index of the queue
+ * in the LLC, of which URGENT is the last. FIFO is the only queue of the variant `fifo`.
+ */
 #define QUEUES_PER_LLC 64
 #define URGENT MM_QUEUES_PER_LLC
 #define QUEUES 0x1000
@@ -208,6 +226,7 @@ static inline void catch_up(struct cpu_state *state,
 	reset_aging(&state->aging);
 }
 
+/* Returns the clock of a CPU, which is at most that of its LLC. */
 static inline __u64 clock_of(const struct cpu_state *state,
 			     const struct llc_rq *llc_rq)
 {
@@ -235,6 +254,7 @@ static inline __u64 mm_id(struct task_struct *p, struct thread *thread)
 	return *(volatile __u64 *)&thread->mm;
 }
 
+/* Returns the state of a thread; 0: usher_init_task() has not run for it. */
 static inline struct thread *thread_of(struct task_struct *p)
 {
 	return bpf_task_storage_get(&threads, p, 0, 0);
@@ -250,6 +270,7 @@ static inline struct thread *thread_of(struct task_struct *p)
  */
 #define WEIGHT_REFRESH_TICKS 250
 
+/* Returns the cpu.weight of a cgroup; 0: the kernel has none. */
 static inline __u32 group_weight_of(struct task_group *group)
 {
 	struct task_group___flat *flat = (void *)group;
@@ -284,7 +305,9 @@ static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
 	return percent;
 }
 
-/* Weight from the nice value and the cgroups. */
+/*
+ * Returns the weight from the nice value and the cgroups; 100: nice 0 in cgroups of default weight.
+ */
 ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
 	__u64 now = bpf_jiffies64();
@@ -296,6 +319,7 @@ ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 	return weight_in(p->scx.weight, thread->group_weight);
 }
 
+/* Copies a cpumask of the kernel; CPUs from CPUS_MAX on are left out. */
 static inline void read_set(struct cpu_set *to, const struct cpumask *from)
 {
 	__u32 bytes = (scx_bpf_nr_cpu_ids() + 63) / 64 * 8;
@@ -313,7 +337,9 @@ ALWAYS _Bool is_movable(struct task_struct *p)
 
 	if (p->nr_cpus_allowed == 1)
 		return 0;
-	/* The enabling thread may have disabled migration itself, so that the amount is too large. */
+	/*
+	 * The enabling thread may have disabled migration itself, so that the amount is too large.
+	 */
 	if (disabled && p == bpf_get_current_task_btf())
 		disabled -=
 			disabled < g_added_by_bpf ? disabled : g_added_by_bpf;
