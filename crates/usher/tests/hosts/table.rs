@@ -100,27 +100,28 @@ a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, four l
 and writes this page. A number in a table refers to a message in the section [Messages of refused
 commands](#messages-of-refused-commands): Usher refuses the command with that message.
 
-In the tables, *root* and *user* are the caller of a command. *session* is a login session,
-*service* a transient service of the caller's service manager. Containers have four CPUs and a CPU
-quota of two. A container does not see the daemons of the host, and `usher run` in a container runs
-programs unmanaged. Root starts the containers of *podman*, *docker* and *nspawn*, and the tested
-command runs in the container as the caller. The user starts the containers of *rootless podman*,
-and the tested command runs in the container as root. The cpuset of a rootless container needs
-`Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
+In the head of each table, *root* and *user* are the caller of the command, and the second word is
+the environment in which it runs:
 
-`usher attach` on the host gives a program in a container a seat on CPUs of the container. The
-attached program stays in the cgroup of the container; `usher detach` restores the masks and
-priorities of the program.
+- *session* is a login session, *service* a transient service of the caller's service manager.
+- *podman*, *docker* and *nspawn* are containers that root starts and in which the command runs as
+  the caller.
+- *rootless podman* is a container that the user starts and in which the command runs as root. Its
+  cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
+
+All containers have four CPUs and a CPU quota of two CPUs. A command in a container does not see the
+daemons of the host, and `usher run` then runs programs unmanaged. `usher attach` on the host gives
+a program in a container a seat on CPUs of the container. The program stays in the cgroup of the
+container; `usher detach` restores its masks and priorities.
 
 `make lab` also tests seats, limits and background work under the stock kernels of Debian 12 (6.1)
 and Debian 13 (6.12), which have no sched_ext. RHEL 9 and its kernel 5.14 are untested.
 
 A user's daemon (`systemctl --user start usher`) ends with the service manager of its user. logind
-keeps the service manager of a user while a process of one of the user's sessions lives. A program
-that was started with `nohup` therefore keeps its seat after the logout of its user. When the
-program ends, the user's daemon and service manager end, too. For a user with lingering (`loginctl
-enable-linger`), daemon and service manager continue to run after the logout, and services keep
-their seats.
+keeps the service manager while a process of one of the user's sessions lives. A program that was
+started with `nohup` therefore keeps its seat after the user's logout; when it ends, the user's
+daemon and service manager end, too. For a user with lingering (`loginctl enable-linger`), both
+continue to run after the logout, and services keep their seats.
 
 [A session with Usher](guest-session.md) shows commands of Usher with their output.
 ";
