@@ -69,14 +69,14 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 
 .PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
-  sanitize c-examples valgrind bless install install-tasks uninstall \
+  sanitize asan tsan c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
   new-skips skips loc mutants
 
 # One after the other, also under make -j: they share cargo's lock anyway.
 .NOTPARALLEL:
 
-test: new-skips setup fmt clippy packages deny unit fuzz deb-test guests loom doc c-examples valgrind sanitize skips
+test: new-skips setup fmt clippy packages deny unit fuzz-loom deb-test guests doc c-examples valgrind sanitize skips
 	@echo "make test: everything passed"
 
 # Tests that cannot run on this machine append themselves to this file (crates/skip).
@@ -152,6 +152,10 @@ export USHER_FUZZ_SEED ?= 1
 fuzz:
 	@scripts/stage fuzzing scripts/fuzz $(FUZZ_SECONDS)
 
+# Fuzzing takes a fixed time, whatever runs beside it.
+fuzz-loom:
+	@scripts/at-once fuzzing "scripts/fuzz $(FUZZ_SECONDS)" interleavings "$(LOOM)"
+
 # Emulator and kernels of guests: fetched once.
 kernels: setup-lab
 	@$(CARGO) build --locked --quiet --workspace --bin usher-lab
@@ -190,8 +194,9 @@ lab: guests
 	done
 
 # Lock-free code in every interleaving; with optimisation, as there are many.
+LOOM = $(CARGO) test --locked --release --package usher-tasks --features loom --lib
 loom:
-	@scripts/stage interleavings $(CARGO) test --locked --release --package usher-tasks --features loom --lib
+	@scripts/stage interleavings $(LOOM)
 
 doc:
 	@RUSTDOCFLAGS="-D warnings" scripts/stage documentation $(CARGO) doc --locked --workspace --no-deps --document-private-items
@@ -234,11 +239,16 @@ valgrind: c-examples
 	  USHER_CALLS_CASES=20 $(RUNNER)="$(VALGRIND_TESTS)" $(CARGO) test --locked \
 	    --package usher-tasks-capi --test bad_input --test callbacks --test calls --test storm'
 
+# Side by side, as the thread sanitizer runs one test at a time.
 sanitize:
-	@$(ASAN) scripts/stage "address sanitizer" \
-	  $(CARGO) test --locked --target $(HOST) --lib --tests $(SANITIZED:%=--package %)
-	@$(TSAN) scripts/stage "thread sanitizer" \
-	  $(CARGO) test --locked --target $(HOST) --target-dir $(TARGET)/tsan --lib --tests $(RACED:%=--package %) \
+	@scripts/at-once "address sanitizer" "$(MAKE) --no-print-directory asan" \
+	  "thread sanitizer" "$(MAKE) --no-print-directory tsan"
+
+asan:
+	@$(ASAN) $(CARGO) test --locked --target $(HOST) --lib --tests $(SANITIZED:%=--package %)
+
+tsan:
+	@$(TSAN) $(CARGO) test --locked --target $(HOST) --target-dir $(TARGET)/tsan --lib --tests $(RACED:%=--package %) \
 	  --features usher-tasks/tsan \
 	  -- --test-threads 1 --nocapture
 
