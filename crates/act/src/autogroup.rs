@@ -103,7 +103,7 @@ pub(crate) fn sessions(
 /// Restores the autogroups of several programs in rounds, for a bounded total time. Programs that
 /// wait for the kernel's rate limit wait together.
 ///
-/// [`restore()`] reports what is left, or cannot be restored.
+/// [`restore()`] reports the values that remain or cannot be restored.
 pub(crate) fn restore_in_rounds(procs: &Procs, of_programs: &[&BTreeMap<u64, journal::Autogroup>]) {
     let begin = Instant::now();
     let mut waiting = of_programs.to_vec();

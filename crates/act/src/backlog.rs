@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bounds the data that a program has handed to the network and that is not yet sent: this data is
-//! still sent when the program is stopped.
+//! Bounds the unsent data in the network connections of a background program, because the kernel
+//! still sends this data when the program is stopped.
+//!
+//! A BPF program on the cgroup (v2) of the program sets `TCP_NOTSENT_LOWAT` to 16 KiB for each TCP
+//! connection that is established from then on (`bpf/backlog.bpf.c`). A connection keeps this limit
+//! until it is closed; earlier connections have no limit.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

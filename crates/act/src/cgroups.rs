@@ -99,7 +99,7 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
 }
 
 /// Kills every process of a program at once, including those that have left its session. Without a
-/// cgroup these processes are unknown, and nothing is done.
+/// cgroup these processes are unknown, and the call has no effect.
 pub fn kill_all(home: &ProcessTree) {
     if let Some(dir) = &home.cgroup {
         // The directory is gone if no process was left.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Configuration of the actuator, and the description of what this machine supports.
+//! Configuration of the actuator (the paths of the runtime directory, cgroups, `/proc`, `/sys` and
+//! systemd), and the description of the mechanisms that this machine supports. Only data.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActConfig {
     /// A directory of Usher's own on a tmpfs (`/run/usher`, `$XDG_RUNTIME_DIR/usher`); created if
-    /// missing. Journals lie in `instances/` below it.
+    /// missing. It contains the journals, in `instances/`.
     pub runtime_dir: PathBuf,
     /// Only cgroup mounts at or below this path are used.
     pub cgroup_root: PathBuf,

@@ -90,7 +90,7 @@ pub enum ActError {
     NotUndone {
         /// The program.
         program: ProgramId,
-        /// What is left, and where.
+        /// The remaining changes, with the paths or threads that have them.
         what: String,
     },
     /// systemd refused a request, or could not be reached.

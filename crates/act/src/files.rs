@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads and writes the kernel's small files, with errors that name the file.
+//! Reads and writes small files of the kernel, with errors that name the file. Files of Usher's own
+//! are read only if they are regular files of bounded size, because another user may have prepared
+//! the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

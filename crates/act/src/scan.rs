@@ -177,7 +177,7 @@ pub(crate) struct Scan {
     full_at: Option<Instant>,
     /// Threads that started since the first step.
     new: Option<NewThreads>,
-    /// What earlier steps found out about the program's processes.
+    /// The knowledge of earlier steps about the program's processes.
     pub(crate) known: KnownProcesses,
     /// Steps since the last change.
     steps: u32,

@@ -3,9 +3,9 @@
 //!
 //! **Idea.** A process that was moved into the program's cgroup can only create children inside.
 //! Each round of *find the processes outside, admit them* therefore leaves fewer processes that can
-//! create children outside. The rounds end when two consecutive scans find no process outside. The
-//! cgroups of a process show whether it was created inside: they are those that the root is in by
-//! now. So the tree may fork at any rate; only without cgroups must it pause for two scans.
+//! create children outside. The rounds end when two consecutive scans find no process outside. A
+//! process that was created inside is in the same cgroups as the root process of the tree. So the
+//! tree may fork at any rate; only without cgroups must it pause for two scans.
 //!
 //! **Orphans.** If the parent of a process died between two scans, an ancestor, its reaper, has
 //! adopted the process. It is recognised by its process group or session and by its start after the

@@ -264,8 +264,8 @@ pub(crate) fn remove_bases(state: &JournalState) -> Vec<ActError> {
     errors
 }
 
-/// Moves processes out of an instance's own directory. The kernel moves processes of a v1 cpuset
-/// there when its last CPU goes offline.
+/// Moves processes out of an instance's own directory. The kernel moves the processes of a v1
+/// cpuset to its parent when its last CPU goes offline.
 fn empty(base: &Path) -> Vec<ActError> {
     let parent = base.parent().unwrap_or(base);
     let members = cgroups::members_of(base).into_iter();
@@ -341,7 +341,7 @@ pub fn undo_program(
 }
 
 /// Undoes a program of a dead Usher process if the keeper is dead too. The program's launcher calls
-/// this.
+/// this function.
 ///
 /// # Errors
 /// As [`undo_program`].
@@ -461,8 +461,8 @@ fn owner_in_name(dir: &Path) -> Option<ProcessId> {
 
 /// Locks a journal against other processes that undo it. `None` if the instance is gone.
 ///
-/// A stopped lock holder is not waited for, because it may stay stopped for ever. Every step of an
-/// undo may be repeated.
+/// The undo does not wait for a stopped lock holder, which may stay stopped for ever. Every step of
+/// an undo may be repeated.
 fn lock(procs: &Procs, dir: &Path) -> Result<Option<File>, ActError> {
     let path = dir.join("undo.lock");
     let file = match OpenOptions::new().create(true).append(true).open(&path) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Selection and arguments of QEMU and virtiofsd.
 //!
-//! The arguments were determined by experiment; docs/lab.md gives the reasons.
+//! The system's QEMU is used, unless virtual time is requested and this QEMU is older than version
+//! 10. In that case QEMU is fetched from the backports of the Debian release into the cache. The
+//! arguments were determined by experiment; docs/lab.md gives the reasons.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;

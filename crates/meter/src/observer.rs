@@ -185,8 +185,9 @@ impl Observer {
         self.lower_disks = now;
     }
 
-    /// Reads the disk counters and charges the increase since the last sample. A disk that was
-    /// stacked anew since then therefore takes no past use along.
+    /// Reads the disk counters and charges the increase since the last sample. The past use of a
+    /// disk therefore stays where it was charged, even if the disk is stacked on another disk
+    /// afterwards.
     fn read_disks(&mut self) {
         let mut now: BTreeMap<DiskKey, DiskUse> = BTreeMap::new();
         let read = self.kernel.disk_uses.each(|key, uses| {

@@ -15,8 +15,8 @@ use usher_model::{Action, CpuSet, FailedAction, ProgramId};
 /// restricted it.
 pub type DesiredSeats = BTreeMap<ProgramId, Option<CpuSet>>;
 
-/// Stores the requested state, so that no action is requested twice. The state in force is the
-/// actuator's; a policy has no other record of it than this one.
+/// Stores the requested state, so that no action is requested twice. It is a policy's only record
+/// of the state that the actuator has brought about.
 #[derive(Debug, Clone, Default)]
 pub struct ActionDiff {
     issued: DesiredSeats,

@@ -6,7 +6,7 @@
 //!
 //! - *A program arrives.* All others are stopped. The new program runs alone for a short trial at
 //!   several core counts, each of whole dies. Its progress per second at each count is its
-//!   scalability curve. Then the seating with the least predicted ANTT is put into force.
+//!   scalability curve. Then the seats with the least predicted ANTT are given.
 //! - *A program ends.* The curves of the others are known: the seating with the least predicted
 //!   ANTT for them is put into force.
 //!

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The actual state of the simulated machine, as tests and checkers read it: CPU times, work and
-//! waits of programs, masks, frozen threads. Independent of plans and of what a policy has been
-//! told. [`SimKernel::audit`] checks that no thread runs on a wrong CPU or while it is stopped.
+//! waits of programs, masks, frozen threads. Independent of plans and of the observations that the
+//! policy received. [`SimKernel::audit`] checks that no thread runs on a wrong CPU or while it is
+//! stopped.
 
 use usher_model::{CpuId, CpuSet};
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of one simulated CPU.
+//! The state of one simulated CPU: the running thread, the queue of waiting threads (without an
+//! order; `queue_order.rs` chooses the next), and the times up to which run time and vtime are
+//! charged. Only data: the kernel model (`sim_kernel`) changes it.
+//!
 
 use crate::job::ThreadId;
 

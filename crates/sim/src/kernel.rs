@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The configuration of the simulated kernel.
+//! The configuration of the simulated kernel: the order of threads (EEVDF, CFS or Usher's
+//! scheduler), the length of slices, and the periods of load balancing.
+//!
+//! The presets contain the constants of the kernels' source. Usher's scheduler can be simulated on
+//! at most [`CPUS_MAX`] CPUs and [`LLCS_MAX`] last-level caches, the limits of its C source.
+//!
 
 use serde::{Deserialize, Serialize};
 use usher_model::Topology;

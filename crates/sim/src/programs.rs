@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The life of programs: arrival, repetitions and the end.
+//! The life of simulated programs: arrival, repetitions and the end.
+//!
+//! A repetition creates all threads of the program's script anew, and ends with its last thread.
+//! The program then starts the next repetition or is removed. A script that takes no virtual time
+//! is reported as a fault, because its repetitions would never end.
 
 use std::sync::Arc;
 

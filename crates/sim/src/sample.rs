@@ -19,7 +19,7 @@ use crate::setup::EvaluationSetup;
 
 /// The programs of the sample mix.
 pub const PROGRAMS: [&str; 4] = ["canneal", "dedup", "ferret", "streamcluster"];
-/// CPUs of the programs when no two of them share a die: figure 4 (b).
+/// CPUs of the programs in the placement in which no two programs share a die: figure 4 (b).
 pub const APART: [&str; 4] = ["0-11", "12-23", "24-41", "42-47"];
 /// CPUs of the programs when canneal shares dies with dedup, and ferret with streamcluster: figure
 /// 4 (a).

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs as lists of steps for each of their threads.
+//! Scripts of simulated programs: a list of steps for each role, which is a kind of threads. Only
+//! data; `steps.rs` executes the steps.
 //!
 //! The unit of work is a nanosecond on an undisturbed core of capacity 1 with warm caches and an
 //! idle memory system.

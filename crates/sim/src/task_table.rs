@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All threads and programs of a simulated kernel, and the CPUs that they may use.
+//! All threads and programs of a simulated kernel, by index, and the CPUs that they may use.
+//!
+//! The table owns the answer to three questions: is a thread stopped, which CPUs may it use, and
+//! what is its weight. The index of a thread that has ended is reused; the index of a program is
+//! not.
 
 use crate::job::{Job, RunState, Thread, ThreadId};
 use crate::kernel::GroupBy;

@@ -93,7 +93,8 @@ impl StoreError {
     }
 }
 
-/// Describes what [`crate::Store::open_or_memory`] did because the file could not be opened.
+/// Describes the substitute that [`crate::Store::open_or_memory`] opened because the file could not
+/// be opened.
 #[derive(Debug)]
 pub struct Warning {
     /// Reason for which the file could not be used.

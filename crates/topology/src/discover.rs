@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Converts hwloc's objects to plain facts: sets of CPUs with a few attributes.
+//! Converts hwloc's objects to plain facts, sets of CPUs with a few attributes, from which
+//! `assemble.rs` builds the topology.
+//!
+//! Offline CPUs are left out. A CPU number above [`CPU_ID_MAX`] is an error.
 
 use std::collections::BTreeMap;
 use std::path::Path;

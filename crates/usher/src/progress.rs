@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Progress of a long command: a bar on a terminal, else a line now and then. All of it goes to
-//! standard error, so that standard output contains only the answer.
+//! Progress of a long command, on standard error, so that standard output contains only the result.
+//! On a terminal, progress is a bar with the present activity; elsewhere, only permanent lines are
+//! printed.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -91,7 +91,7 @@ impl Actuator {
             true => false,
             false => self.freeze_cgroup(program, frozen)?,
         };
-        // A process may have executed a setuid program meanwhile.
+        // A process may have executed a setuid program since the admission.
         let by_cgroup = match by_cgroup && frozen && self.has_foreign(program)? {
             true => !self.freeze_cgroup(program, false)?,
             false => by_cgroup,
@@ -197,8 +197,8 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Records processes that are in no cgroup of the program: those created since the last call if
-    /// the program has no cgroup, and those that left it.
+    /// Records the processes of the program that are in no cgroup of it: processes that have left
+    /// it, and, if the program has no cgroup, processes created since the last call.
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
         let state = self.state(program)?;
         let inside = release::inside(state);

@@ -75,8 +75,8 @@ pub struct Actuator {
     backlog: Option<Result<Backlog, String>>,
 }
 
-/// Number of recorded processes and threads of a program above which those that are gone are
-/// forgotten.
+/// If more processes and threads of a program are recorded, the records of those that have ended
+/// are dropped.
 const PRUNE_MIN: usize = 512;
 
 /// A program under management.
@@ -86,8 +86,8 @@ struct ManagedProgram {
     own_masks: OwnMasks,
     /// The seat; `None` if the program is not restricted.
     seat: Option<CpuSet>,
-    /// The time of the freeze; `None` if the program is not frozen. The only record of it in this
-    /// process: all others query [`Actuator::frozen_since`].
+    /// The time of the freeze; `None` if the program is not frozen. No other code of this process
+    /// stores this state: it queries [`Actuator::frozen_since`].
     frozen_since: Option<Instant>,
     /// Whether the program was stopped by signals although it has a cgroup, because processes in
     /// the cgroup must not be changed.
@@ -164,7 +164,7 @@ impl Actuator {
         })
     }
 
-    /// Returns what is used on this machine, and why nothing better is.
+    /// Returns which mechanisms the actuator uses on this machine, and why it uses no better ones.
     pub fn describe(&self) -> &ActDescription {
         &self.environment.description
     }
@@ -478,7 +478,8 @@ impl Actuator {
     pub fn undo_all(&mut self) -> Vec<ActError> {
         self.programs.clear();
         self.scans.clear();
-        // If the keeper misses this file, it undoes the rest all the same.
+        // Without this file, the keeper would undo the remaining changes, too, but restart the
+        // daemon.
         let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
         let mut errors = Vec::new();
         let state = self.journal.state().clone();

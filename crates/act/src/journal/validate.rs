@@ -12,7 +12,7 @@
 //! - for paths that the undo removes, the name of the directory or of one above it begins with
 //!   `usher-`.
 //!
-//! A path that does not exist is valid: its directory was removed by itself.
+//! A path that does not exist is valid: its directory has been removed already.
 
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};

@@ -11,8 +11,8 @@ use crate::files;
 
 /// The file in the instance's directory to which a keeper writes its process number.
 pub(super) const FILE: &str = "keeper";
-/// The file in the instance's directory that the owner makes when it begins an orderly exit. It is then not restarted,
-/// whatever state it leaves.
+/// The file in the instance's directory that the owner creates when it begins an orderly exit. The
+/// keeper then does not restart the owner, whatever state the owner leaves.
 pub(crate) const ENDING: &str = "ending";
 /// Upper limit of the bytes of a pid and start time.
 const ID_BYTES_MAX: u64 = 64;

@@ -8,11 +8,11 @@
 //! owner's death ends the keeper anyway. A keeper that a service manager ends together with its
 //! owner could not undo anything. Only `SIGKILL` and the owner's death end it.
 //!
-//! It waits on a pidfd and holds nothing else. When the owner has died without closing its journal,
-//! the keeper undoes the journal's state. If it was given a respawn command (the daemon again), it
-//! then executes that command in its own process. If several owners in a row die soon after their
-//! start, they are restarted at rising intervals, so that a daemon that cannot run does not use up
-//! a CPU.
+//! It waits on a pidfd of the owner and keeps no other resource open. When the owner has died
+//! without closing its journal, the keeper undoes the journal's state. If it was given a respawn
+//! command (the daemon again), it then executes that command in its own process. If several owners
+//! in a row die soon after their start, they are restarted at rising intervals, so that a daemon
+//! that cannot run does not use up a CPU.
 //!
 //! If the keeper has died, its owner starts another keeper ([`KeeperHandle::replace`]). Each keeper
 //! writes its process number into the instance's directory, where launchers find it
@@ -67,7 +67,7 @@ const OWNER_DEATH_WAIT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// Upper limit of the time for undo attempts. The rest is left to the next start...
+/// Upper limit of the time for undo attempts. The next start of Usher undoes what remains...
 const UNDO_TIME_MAX: Duration = Duration::from_secs(10);
 /// ... which follows soon if the keeper respawns the owner.
 const UNDO_TIME_MAX_RESPAWN: Duration = Duration::from_secs(2);
@@ -299,7 +299,8 @@ fn fork_and_exit_parent() -> io::Result<()> {
     // child takes; the child has this thread alone.
     match unsafe { libc::fork() } {
         0 => Ok(()),
-        // SAFETY: ends this process without running what belongs to its copy.
+        // SAFETY: `_exit` ends this process without running destructors or exit handlers, which the
+        // child's copy still needs.
         child if child > 0 => unsafe { libc::_exit(0) },
         _ => Err(io::Error::last_os_error()),
     }

@@ -70,14 +70,14 @@ impl RetryLimits {
 /// Less than the time for which another process waits for the lock of the journal.
 const THREADS_MAX: Duration = Duration::from_millis(1500);
 
-/// What is left of a program that was released.
+/// The result of an attempt to release a program.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
     /// Nothing.
     Done,
-    /// Directories without living processes that the kernel does not remove yet.
+    /// Directories without living processes remain, which the kernel does not remove yet.
     DirsLeft,
-    /// Threads that may inherit a mask or a priority of Usher's: the scan continues.
+    /// Threads remain that may inherit a mask or a priority of Usher's: the scan continues.
     ThreadsLeft,
     /// What could not be undone.
     Failed(Vec<ActError>),

@@ -132,8 +132,8 @@ impl BackgroundMetering {
         self.meter.as_ref()?.notify_fd()
     }
 
-    /// The time from which notifications are handled. `None` if they are not needed: no
-    /// running program would be stopped at once, and none waits for a CPU.
+    /// The time before which notifications of the meter are ignored. `None` if they are not needed:
+    /// no running program would be stopped at once, and none waits for a CPU.
     pub fn notify_from_ns(&self) -> Option<u64> {
         let needed = self.is_some_under_usher(|one| one.running) || self.waits_for_cpus();
         needed.then_some(self.sampled_ns + NOTIFY_HOLDOFF_NS)

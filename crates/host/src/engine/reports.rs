@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Notes and warnings that `usher status` and `usher explain` show.
 //!
-//! Both state what holds now; the log contains the past. A note of the policy gives the
-//! reason for a plan, so it is dropped when its reason may have ceased:
+//! Notes and warnings describe the present state; the log contains the past. A note of the policy
+//! gives the reason for a plan, so it is dropped when its reason may have ceased:
 //!
 //! 1. A note about one program, when that program departs or its mode changes.
 //! 2. A note about all programs, when a foreground program arrives or departs, when seats

@@ -30,7 +30,8 @@ impl RealWorld {
             }
             Action::Seat { .. } => {
                 self.actuator.act(action)?;
-                // Last: if both refuse, the program keeps its earlier seat.
+                // The former seat is removed last: if neither the scheduler nor the actuator gives
+                // the new seat, the program keeps the former one.
                 self.unseat(program);
                 self.set_soft(program, false);
                 Ok(())

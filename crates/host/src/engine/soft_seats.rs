@@ -5,8 +5,8 @@
 //! have to be lent in ticks of the loop. A scheduler that knows the seats gives a preference:
 //! a program runs on its seat at once, and other programs run there only while it is idle.
 //!
-//! - Where such a scheduler runs, it seats each program that has a cgroup to itself: its own
-//!   cgroup, or a unit that contains nothing else. The masks of these programs stay wide.
+//! - If such a scheduler runs, it seats each program that is alone in its cgroup. The masks of
+//!   these programs stay wide.
 //! - The scheduler identifies seats by the cgroup's inode. All other programs get masks.
 //! - While a program is measured on a seat, all programs get masks, because borrowed CPUs
 //!   would count for the seat.

@@ -113,7 +113,7 @@ pub(super) struct LoopState {
     pub cpus_changed: bool,
     /// Online CPUs that `topology` does not contain.
     pub unknown_cpus: CpuSet,
-    /// Whether the machine must be planned again because of them.
+    /// Whether the seats must be planned again because of `unknown_cpus`.
     pub needs_replan: bool,
     pub stopping: bool,
     /// Whether the policy permits soft seats.
@@ -143,7 +143,8 @@ impl World for RealWorld {
         self.scan_pins_at_change();
         let at_ns = now_ns();
         let wants_all = self.samples_all(&failed);
-        // The meter first: its figures are for `at_ns`, and the rest takes time.
+        // The meter is read first, because its figures are for `at_ns` and the other readings take
+        // time.
         let mut metering = self.state.background.sample(at_ns);
         let programs = match wants_all {
             true => self.sample_programs(at_ns),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A guest with systemd in QEMU, from its boot to the end of its job. The guest is killed when its
-//! job has ended or the time limit is exceeded.
+//! A guest with systemd in QEMU, from its boot to the end of its job. The guest has 2 GiB of
+//! memory, a disk of its Debian release and a disk with the installed files; changes to both are
+//! discarded. Its console is forwarded, and the last 64 KiB are kept for the report. The guest is
+//! killed when its job has ended or the time limit is exceeded.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};

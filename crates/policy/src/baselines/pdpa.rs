@@ -35,7 +35,8 @@ struct ProgramState {
     total: f64,
     /// Progress per second and domain on the smallest seat it had: the reference of the efficiency.
     base: Option<f64>,
-    /// Whether the program keeps its seat: more was tried and was not efficient.
+    /// Whether the program keeps its seat, because it did not use more cores efficiently when it
+    /// had them.
     stable: bool,
     wants: usize,
 }

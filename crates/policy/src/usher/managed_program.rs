@@ -312,9 +312,9 @@ impl ManagedProgram {
             && self.curve_data.seats_measured() > 1
     }
 
-    /// Whether the program is expected to run faster on more cores. A program that is being
-    /// measured on its seat does not borrow. Nor does a program whose runtime may restart on
-    /// borrowed cores and then rely on them.
+    /// Whether the program is expected to run faster on more cores. Two kinds of programs do not
+    /// borrow: a program that is being measured on its seat, and a program with a runtime that may
+    /// restart on borrowed cores and then rely on them.
     pub fn gains(&self, from: f64, to: f64, cores_max: f64) -> bool {
         if self.explores() || self.active_wait != Some(false) {
             return false;

@@ -11,8 +11,8 @@ use usher_model::Plan;
 use super::MARGIN;
 use crate::seating::Request;
 
-/// Upper limit of the error margin if both alternatives were tried. Errors of the curves matter
-/// less then: the curves determine only how much each program's rate counts.
+/// Upper limit of the error margin if seats and time sharing were both tried. The curves then
+/// determine only how much each program's rate counts, so that their errors matter less.
 const COMPARED_MARGIN_MAX: f64 = 0.02;
 /// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
 const ERROR_MARGIN_MAX: f64 = 0.10;

@@ -221,8 +221,9 @@ impl HolderSample {
         self.cpu_ns.saturating_sub(then.cpu_ns) as f64 / elapsed_ns as f64
     }
 
-    /// Whether threads of the holder waited for CPUs: then other programs cause its low use. A
-    /// program without a wait figure counts as waiting.
+    /// Returns whether threads of the program that has the turn waited for CPUs, so that its low
+    /// use of CPU time is caused by other programs. A program without a wait figure counts as
+    /// waiting.
     fn waited_since(self, then: Self) -> bool {
         let (Some(now_ns), Some(then_ns)) = (self.wait_ns, then.wait_ns) else {
             return true;

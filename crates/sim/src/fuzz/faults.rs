@@ -300,7 +300,7 @@ impl<'a> FaultyWorld<'a> {
 
     fn undo_without_keeper(&mut self, journal: &mut Vec<u8>) {
         self.note("the keeper is killed together with the daemon");
-        // Attached programs, here those with even numbers, have no launcher.
+        // Programs with even numbers count as attached here, and therefore have no launcher.
         let launched: Vec<ProgramId> = self
             .jobs
             .keys()

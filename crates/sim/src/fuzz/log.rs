@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The last actions of a run, for the report of a violation.
+//! The last actions of a run with their virtual times, for the report of a violation. The log keeps
+//! at most [`ENTRIES_MAX`] entries and drops the oldest.
+//!
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Spreads threads over CPUs: at fork, when a CPU is idle, and periodically.
+//! Load balancing of the simulated kernel: spreads threads over CPUs.
+//!
+//! - At fork, each new thread is placed on the CPU with the least load.
+//! - In each balancing period, idle CPUs pull waiting threads. With SMT awareness, idle cores also
+//!   pull running threads from cores that run several.
+//! - In each period of busy balancing, each online CPU takes at most one waiting thread from the
+//!   most loaded CPU, if the loads are more equal afterwards.
+//!
+//! A load is the sum of the weights of a CPU's threads. Usher's scheduler replaces all of this.
 
 use super::SimKernel;
 

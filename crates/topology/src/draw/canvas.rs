@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Blocks of styled text, which can be placed side by side, stacked and framed.
+//! Blocks of styled text, which can be placed side by side, stacked and framed. They are rendered
+//! as plain text or with ANSI colours. A character counts as one column; beyond six programs,
+//! colours repeat.
 
 /// Style of a piece of text when colours are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Options that several commands share.
+//! Options that several commands share: the global options, the profile store, the options for
+//! background work, and the parser of program names (1 to 256 bytes).
 
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
-/// Explains why programs have their seats, and what the alternatives would cost
+/// Explains why programs have their seats, and the predicted cost of the alternatives
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 ANTT is the mean of the predicted turnaround times of all programs, each relative to the

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `usher NAME`: an external program, `usher-NAME` beside this program or in PATH.
+//! `usher NAME` for a NAME that is no command of `usher`: executes the external program
+//! `usher-NAME` in this process, and passes it all further arguments.
+//!
+//! The program is searched first beside this program, which has the same version, and then in
+//! `PATH`. A NAME with other characters than letters, digits, `-` and `_` is an unknown command.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -38,7 +38,8 @@ pub struct Connection {
     outbox: Vec<u8>,
     /// Whether one of its calls is being processed.
     in_progress: bool,
-    /// Since when the rest of a message, or room for a reply, is awaited from the peer.
+    /// The time since which the connection waits for the rest of a message, or for room for a
+    /// reply.
     delayed_since: Option<Instant>,
 }
 

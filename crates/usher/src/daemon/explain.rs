@@ -259,7 +259,7 @@ fn where_it_runs(program: &ProgramStatus, status: &Status, topology: &Topology) 
     text
 }
 
-/// Describes what is known about the program's scalability, the source, and the confidence.
+/// Describes the known scalability of the program, with its source and its confidence.
 fn known(program: &ProgramStatus) -> String {
     let curve = match &program.profile {
         Some(curve) => format!(

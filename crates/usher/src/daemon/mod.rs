@@ -227,7 +227,7 @@ fn start_engine(
     Engine::start(settings, policy).context("starting the daemon")
 }
 
-/// Returns what the interface of the scheduler needs.
+/// Returns the state that the interface of the scheduler needs.
 fn scheduler_context(
     config: &Config,
     engine: &Engine,

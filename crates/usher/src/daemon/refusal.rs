@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The reasons for which the daemon rejects a call, and their conversion to errors of the Varlink
-//! interface.
+//! interface `org.usher.Usher1`. An error of the engine that has no error of its own in the
+//! interface is reported as `Failed`, with its text.
 
 use usher_act::ActError;
 use usher_host::engine::EngineError;

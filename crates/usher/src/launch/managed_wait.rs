@@ -104,8 +104,8 @@ impl ManagedWait {
         DaemonError::is_late(error)
     }
 
-    /// Waits until the program is executed. A program that is frozen before that needs its launcher
-    /// as soon as daemon and keeper are dead.
+    /// Waits until the program is executed. If the program is frozen before that, only its launcher
+    /// can thaw it once daemon and keeper are dead.
     pub fn wait_for_exec(
         &mut self,
         starting: StartingChild,

@@ -203,7 +203,7 @@ impl RunOptions {
         })
     }
 
-    /// Returns what is launched: the command, or Usher, which then executes the command.
+    /// Returns the program to launch: the command, or Usher, which then executes the command.
     fn words(&self) -> anyhow::Result<LaunchSpec> {
         Ok(match self.hints {
             false => LaunchSpec::new(&self.argv),

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Starts root's daemon for `usher sched start`: the systemd service if it is installed, else a
-//! daemon that ends after `usher sched stop`.
+//! Starts root's daemon for `usher sched start`: the systemd service if it is installed and no
+//! other runtime directory is requested, else `usher daemon --exit-when-idle`, which ends after
+//! `usher sched stop`.
+//!
+//! A file lock ensures that of several such commands at the same time only one starts a daemon. The
+//! command waits until the daemon answers, for at most [`READY_WITHIN`], and polls every
+//! [`CHECK_EVERY`].
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Options that `usher sched start` and `usher sched set` share.
+//! Options that `usher sched start` and `usher sched set` share: the values `on` and `off`, times
+//! of 1 to 200 ms, and a warning if `--turn-ms` has no effect.
 
 use usher_scx::Settings;
 

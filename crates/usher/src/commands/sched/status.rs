@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `usher sched status`: shows which scheduler runs the threads, the phase and settings of Usher's
-//! scheduler, and how its last run ended. Combines the kernel's sched_ext state with the record in
-//! the runtime directory. Only reads.
+//! scheduler, and how its last run ended. Combines the kernel's sched_ext state with the state that
+//! the process at the sockets of the runtime directory reports. Only reads.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub struct Answer {
     running: bool,
     /// The name of the running scheduler, unless it is the kernel's own.
     scheduler: Option<String>,
-    /// Why no scheduler can run, or none now.
+    /// Why no scheduler can run on this kernel, or none at present.
     lacking: Option<String>,
     /// The last scheduler of the process that listens here.
     last: Option<SchedulerState>,

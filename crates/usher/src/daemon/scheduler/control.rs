@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Requests to the scheduler's thread, and the state that this thread shares with others. The
-//! thread alone changes the state; all threads may read it.
+//! Requests to the scheduler's thread, and the state that this thread shares with others.
+//!
+//! A request travels through a channel, beside which an eventfd wakes the thread. The caller blocks
+//! until the answer arrives; if the thread ends first, the request fails. Only the scheduler's
+//! thread changes the state; all threads may read it.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler without a daemon: `usher sched start --foreground`. The process serves only the
-//! scheduler's interface, at a socket of its own.
+//! The scheduler without a daemon: `usher sched start --foreground`.
+//!
+//! The process loads the scheduler, serves only its interface `org.usher.Scheduler1` at a socket of
+//! its own, and waits. It ends with the scheduler: on SIGTERM, SIGINT or SIGHUP, on `usher sched
+//! stop`, or with an error when the kernel ends the scheduler.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

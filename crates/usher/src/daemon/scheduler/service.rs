@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The server side of the interface `org.usher.Scheduler1`: checks the peer's rights, and passes
-//! the requests of one peer to the scheduler's thread.
+//! The server side of the interface `org.usher.Scheduler1`: checks the rights and arguments of one
+//! peer, and passes its requests to the scheduler's thread.
+//!
+//! Only root may start, change and stop the scheduler; every user may read its state. If the caller
+//! of a start is gone when the answer is ready, the scheduler is stopped again.
 
 use std::sync::Arc;
 

@@ -26,8 +26,8 @@ struct SoftSeatScheduler {
 /// A scheduler with a fixed order ignores seats.
 fn seat_keeper(state: Option<&SchedulerState>) -> Option<u64> {
     let state = state.filter(|state| state.state == Phase::Running)?;
-    // The kernel does not reuse a map id soon. Seats that were removed meanwhile have to be given
-    // again.
+    // The kernel does not reuse a map id soon. Seats that the scheduler has lost since then have to
+    // be given again.
     let identity = u64::from(state.maps.seats) << 32 | u64::from(state.seats_since);
     let keeps_seats = state.settings.seats && !state.settings.is_fixed();
     keeps_seats.then_some(identity)

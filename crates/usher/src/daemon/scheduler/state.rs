@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The state of a scheduler, as the interface reports it, and changes of its settings.
+//! The state of a scheduler, as the interface `org.usher.Scheduler1` reports it, and changes of its
+//! settings: the permitted values, the settings that result from a change, and their description in
+//! words. No input or output.
 
 use std::ops::RangeInclusive;
 
