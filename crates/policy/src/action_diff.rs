@@ -2,10 +2,10 @@
 //! Computes the actions that lead from the present state of the machine to the desired one: seats,
 //! releases, freezes and thaws.
 //!
-//! The state that was requested is remembered, so that no action is requested twice; a failed
-//! action makes the program's state unknown and is requested again. Actions that only give up CPUs
-//! come first, and so do freezes, so that two owners never use a CPU at the same time. A release is
-//! tried at most 8 times.
+//! The requested state is stored, so that no action is requested twice. A failed action makes the
+//! state of its program unknown, and is requested again. Actions that only give up CPUs come first,
+//! and so do freezes, so that two owners never use a CPU at the same time. A release is tried at
+//! most 8 times.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,8 +7,8 @@
 //! - *A program arrives.* All others are stopped. The new program runs alone for a short trial at
 //!   several core counts, each of whole dies. Its progress per second at each count is its
 //!   scalability curve. Then the seats with the least predicted ANTT are given.
-//! - *A program ends.* The curves of the others are known: the seating with the least predicted
-//!   ANTT for them is put into force.
+//! - *A program ends.* The curves of the others are known, and they get the seats with the least
+//!   predicted ANTT.
 //!
 //! Every program gets seats, whatever is predicted; no cores are lent. Where progress cannot be
 //! measured while a program runs (no PMU, no heartbeat), a curve from the profile store replaces

@@ -72,8 +72,8 @@ pub(crate) struct SpinDetector {
     checks_left: u32,
     pause: u32,
     warning: Option<String>,
-    /// Whether a runtime is loaded that fixes its way of waiting at its start, and, in the next
-    /// field, whether threads were sampled waiting in such a runtime.
+    /// Whether a runtime is loaded that fixes its way of waiting at its start. `waits_in_runtime`:
+    /// whether threads were sampled while they waited in such a runtime.
     loaded: Option<bool>,
     waits_in_runtime: Option<bool>,
     samples: u32,

@@ -63,7 +63,8 @@ impl CpuSelection<'_> {
         if let Some(cpu) = core.or_else(|| near.iter().copied().find(|&cpu| idle(cpu))) {
             return Some(cpu);
         }
-        // No idle CPU near the last one: use the waker's neighbourhood if it has less load.
+        // If no CPU near the last CPU is idle, use the waker's neighbourhood if the waker's CPU has
+        // less load.
         let waker = self.waker.filter(|&cpu| mask.has(cpu));
         let lighter = |&cpu: &usize| !mask.has(last) || self.load(cpu) < self.load(last);
         if let Some(cpu) = waker.filter(lighter) {

@@ -13,7 +13,7 @@ use crate::script::Op;
 use crate::task_table::TaskTable;
 
 /// Maximum number of steps and events at one virtual instant. A barrier that wakes every thread of
-/// the largest machine takes a hundredth of it.
+/// the largest machine takes a hundredth of this number.
 const INSTANT_MAX: u32 = 4_000_000;
 /// Maximum nesting of wakeups in one instant.
 const CHAIN_MAX: u32 = 1_000;

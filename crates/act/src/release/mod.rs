@@ -49,7 +49,7 @@ impl RetryLimits {
         sessions: Duration::from_millis(500),
         threads: Duration::from_millis(50),
     };
-    /// For the last process that can do it.
+    /// Limits for the last process that can release the program.
     const LONG: Self = Self {
         living: Duration::from_millis(700),
         dead: Duration::from_millis(700),
@@ -57,7 +57,7 @@ impl RetryLimits {
         sessions: Duration::ZERO,
         threads: Duration::ZERO,
     };
-    /// For one attempt.
+    /// Limits for one of several attempts.
     pub(crate) const NONE: Self = Self {
         living: Duration::ZERO,
         dead: Duration::ZERO,

@@ -30,7 +30,7 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A way to act that a test goes through.
+/// A mechanism of the actuator with which a test runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActMethod {
     /// With a cgroup v2 of the program's own.

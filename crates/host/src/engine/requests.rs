@@ -207,7 +207,7 @@ impl RealWorld {
             bound_to: bound_to.filter(bound),
             pinned_to: pins.as_ref().map(|pins| pins.cpus.clone()),
             cpu_quota: self.quotas.of(arriving.root.pid),
-            // By its cgroup's freezer; without it the program would get signals.
+            // Whether the cgroup's freezer stops the program; otherwise it would get signals.
             stops_unseen: self.actuator.freezes_unseen(home.program),
             ..arriving.program
         };

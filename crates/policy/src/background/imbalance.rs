@@ -3,9 +3,10 @@
 //!
 //! An imbalance means that two foreground threads queue on one CPU while another CPU runs only
 //! background work. The kernel spreads threads over idle CPUs, but a CPU that runs background
-//! threads is not idle, `SCHED_IDLE` or not. Threads that happened to wake on the same CPU may thus
-//! share it for seconds. It suffices to stop background work: the kernel moves a thread to the free
-//! CPU within about 10 ms, and background work may continue once any CPU is idle.
+//! threads is not idle for the kernel, even if these threads are under `SCHED_IDLE`. Threads that
+//! happened to wake on the same CPU may thus share it for seconds. It suffices to stop background
+//! work: the kernel moves a thread to the free CPU within about 10 ms, and background work may
+//! continue once any CPU is idle.
 //!
 //! Not every imbalance can be resolved: threads may be bound to their CPU, or meet again and again.
 //! After a stop for an imbalance, further reports are ignored for a pause. The pause doubles

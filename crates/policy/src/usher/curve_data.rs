@@ -246,8 +246,8 @@ fn milli(cores: f64) -> u64 {
     (cores * 1e3).round() as u64
 }
 
-/// Whether the measurements at two or more core counts have another shape than the profile. Units
-/// may differ, but ratios may not.
+/// Whether the measurements at two or more core counts have another shape than the profile. The two
+/// may have different units; only the ratios of their rates are compared.
 fn contradicts(measured: &Curve, profile: &Curve, points: &[CurvePoint]) -> bool {
     let ratios = points
         .iter()

@@ -92,8 +92,8 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     });
     progress.end();
     if result.is_err() {
-        // Removes the directory if it was created for nothing. A directory that existed before and
-        // is not empty stays.
+        // Removes the directory if it is still empty. A directory that existed before and is not
+        // empty stays.
         let _ = fs::remove_dir(&dir);
     }
     let result = interruption.outcome(result)?;

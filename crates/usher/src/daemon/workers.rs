@@ -203,7 +203,7 @@ fn answer(call: &Call) -> Option<Vec<u8>> {
     }));
     let answered = match handled {
         Ok(Ok((_, upgraded))) => upgraded.is_none(),
-        // Arguments of the wrong type are answered, although this is an error.
+        // For arguments of the wrong type, the service returns an error and also writes a reply.
         Ok(Err(_)) => !reply.is_empty(),
         Err(_) => false,
     };

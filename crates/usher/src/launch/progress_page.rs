@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Directory of progress pages, in memory.
 const PAGES: &str = "/dev/shm";
 
-/// Removes the pages of launchers that were killed before they could do it.
+/// Removes the pages of launchers that were killed, which could not remove them.
 fn remove_stale_pages(prefix: &str) {
     let own = std::process::id();
     for entry in std::fs::read_dir(PAGES).into_iter().flatten().flatten() {

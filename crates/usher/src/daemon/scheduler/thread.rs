@@ -183,7 +183,8 @@ impl Worker {
     }
 
     fn begin(&mut self) -> anyhow::Result<()> {
-        // Before the machine is read, so that no CPU that appears meanwhile is overlooked.
+        // The number is read before the topology, so that a CPU that comes online in between is
+        // noticed.
         let hotplug_seq = self.kernel.hotplug_seq()?;
         let machine = usher_topology::load(Source::ThisMachine)?;
         let settings = self.requests.shared.state().context(NONE_HERE)?.settings;
