@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compiles the scheduler's C source for this machine, and publishes the headers' folder.
+//!
+//! Two static libraries result: `usher_rules`, the functions of the headers in `src/bpf`, and
+//! `usher_sched_host`, the whole scheduler with the simulated kernel in `src/host`. If
+//! `USHER_HOST_SCHED` names a folder, the shared library `usher_host_sched` in it is linked
+//! instead.
 
 use std::error::Error;
 use std::path::PathBuf;

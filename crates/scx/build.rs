@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles the BPF programs.
+//! Compiles the BPF programs `sched` and `count` to object files in `OUT_DIR`, which the crate
+//! includes as bytes. The compiler is `clang-19`, or the one in `USHER_CLANG`. The headers with the
+//! arithmetic come from `usher-rules`, through `DEP_USHER_RULES_INCLUDE`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +19,6 @@ fn main() -> ExitCode {
         eprintln!("OUT_DIR is not set: the build script must be run by cargo");
         return ExitCode::FAILURE;
     };
-    // Folder of the headers with the arithmetic.
     let Ok(rules) = std::env::var("DEP_USHER_RULES_INCLUDE") else {
         eprintln!("the build script of usher-rules has not set the directory of its headers");
         return ExitCode::FAILURE;

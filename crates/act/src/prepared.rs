@@ -113,7 +113,7 @@ impl PreparedHome {
             .and_then(|cgroup| unsafe { clone_into(cgroup) }.ok());
         let pid = match inside {
             Some(pid) => pid,
-            // SAFETY: as above.
+            // SAFETY: the caller has accepted the contract of this function.
             None => unsafe { clone() }?,
         };
         if pid == 0 {

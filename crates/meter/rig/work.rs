@@ -66,9 +66,9 @@ pub fn daemonise(ms: u64) -> io::Result<()> {
     if unsafe { libc::fork() } != 0 {
         return Ok(());
     }
-    // SAFETY: as above.
+    // SAFETY: takes no argument and changes no memory.
     unsafe { libc::setsid() };
-    // SAFETY: as above.
+    // SAFETY: this program has one thread.
     if unsafe { libc::fork() } != 0 {
         return Ok(());
     }

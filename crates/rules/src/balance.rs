@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load balancing between LLCs.
+//! Load balancing between LLCs: when a CPU takes a waiting thread of another LLC although its own
+//! LLC has threads. The functions are those of `balance.h`, which gives the steps. Each takes
+//! constant time; the load of an LLC is its number of waiting threads per CPU.
 
 use crate::c;
 
-/// Time between two checks of another LLC.
+/// Time between two checks of another LLC: 50 ms.
 pub const BALANCE_PERIOD_NS: u64 = 50_000_000;
 
 /// `struct load`: waiting threads and CPUs of an LLC.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Run queues of address spaces, and the selection of the next thread (paper 4).
+//! Run queues of address spaces, and the selection of the next thread (paper 4): the functions of
+//! `turns.h`, which describes the algorithm and its bounds.
 //!
 //! Virtual times are in nanoseconds and may overflow; only differences matter. The caller keeps the
 //! queues themselves, as the kernel does for the scheduler. [`LlcRunQueue`] holds the number of
-//! waiting threads and the minimum virtual time of each.
+//! waiting threads and the minimum virtual time of each. A selection compares all
+//! [`MM_QUEUES_PER_LLC`] queues.
 
 use crate::c;
 use crate::share::{later, max_lag};
@@ -96,7 +98,7 @@ impl HeadSkip {
 
     /// Records a new waiter that may run on the CPU.
     pub fn lower_min(&mut self, at: usize, vtime: u64) {
-        // SAFETY: as above.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe { c::rules_lower_min(self, at as u32, vtime) };
     }
 }

@@ -17,7 +17,9 @@
 //! }
 //! ```
 //!
-//! Instances share nothing. The same calls give the same results.
+//! Instances share nothing. The same calls give the same results. An instance has at most
+//! [`CPUS_MAX`](crate::select_cpu::CPUS_MAX) CPUs, [`LLCS_MAX`](crate::select_cpu::LLCS_MAX) LLCs
+//! and 256 soft seats. Times are in nanoseconds; vtime is CPU time over weight.
 
 use std::ptr::NonNull;
 
@@ -235,17 +237,17 @@ unsafe extern "C" {
 /// An instance of the scheduler on a simulated machine.
 #[derive(Debug)]
 pub struct HostSched {
+    /// From host_new, until it is dropped.
     host: NonNull<Instance>,
     cpus: u32,
+    /// Number of tasks that were created; ended ones are reused.
+    tasks: u32,
 }
 
 // SAFETY: an instance refers to no other instance and no thread; each function of host.c enters it
 // anew for the calling thread.
 unsafe impl Send for HostSched {}
 
-// SAFETY, for every call below: `host` is an instance of host_new until it is dropped, and is
-// borrowed according to the function's `const`. Pointers are to values of the declared layout,
-// which the functions copy. Numbers of tasks come from `TaskId`, which only new_task creates.
 impl HostSched {
     /// Creates the scheduler on a machine with idle CPUs at `places`. `seed` seeds its random
     /// numbers.
@@ -273,12 +275,17 @@ impl HostSched {
             cpu_words: u64::from(cpus.div_ceil(64)),
             ..variant
         };
-        // SAFETY: as above; `places` has `cpus` elements.
+        // SAFETY: `places` has `cpus` elements of the layout of `struct place`, and the settings
+        // and the variant have the layouts of the header. All of them are copied.
         let host = unsafe { host_new(places.as_ptr(), cpus, settings, &variant, seed) };
         let Some(host) = NonNull::new(host) else {
             unreachable!("host_new fails if memory is exhausted");
         };
-        Self { host, cpus }
+        Self {
+            host,
+            cpus,
+            tasks: 0,
+        }
     }
 
     fn checked(&self, cpu: usize) -> u32 {
@@ -287,88 +294,106 @@ impl HostSched {
         cpu
     }
 
+    /// Returns the number of a task, which may come from another instance.
+    fn number_of(&self, task: TaskId) -> u32 {
+        assert!(task.0 < self.tasks, "task {} does not exist", task.0);
+        task.0
+    }
+
     /// Sets the time.
     pub fn set_now(&mut self, now_ns: u64) {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_set_now(self.host.as_ptr(), now_ns) }
     }
 
     /// Creates a task, which sleeps until it is woken.
+    ///
+    /// # Panics
+    /// There is no such parent.
     pub fn new_task(&mut self, task: &Task) -> TaskId {
-        // SAFETY: as above.
-        TaskId(unsafe { host_new_task(self.host.as_ptr(), task) })
+        if task.is_forked != 0 {
+            self.number_of(TaskId(task.parent));
+        }
+        // SAFETY: the instance lives and is borrowed exclusively; the task has the layout of
+        // `struct host_task` and is copied; its parent exists.
+        let id = unsafe { host_new_task(self.host.as_ptr(), task) };
+        self.tasks = self.tasks.max(id + 1);
+        TaskId(id)
     }
 
     /// Ends a task that neither runs nor waits.
     pub fn end_task(&mut self, task: TaskId) {
-        // SAFETY: as above.
-        unsafe { host_end_task(self.host.as_ptr(), task.0) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_end_task(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Wakes a task that slept, from a CPU.
     pub fn wake(&mut self, task: TaskId, by_cpu: usize) {
         let by_cpu = self.checked(by_cpu);
-        // SAFETY: as above.
-        unsafe { host_wake(self.host.as_ptr(), task.0, by_cpu, false) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, false) }
     }
 
     /// Wakes a task for the first time.
     pub fn wake_new(&mut self, task: TaskId, by_cpu: usize) {
         let by_cpu = self.checked(by_cpu);
-        // SAFETY: as above.
-        unsafe { host_wake(self.host.as_ptr(), task.0, by_cpu, true) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, true) }
     }
 
     /// Enqueues a runnable task that does not run, because it was taken off its CPU.
     pub fn requeue(&mut self, task: TaskId) {
-        // SAFETY: as above.
-        unsafe { host_requeue(self.host.as_ptr(), task.0) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_requeue(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Makes a task unrunnable. If it was running, its CPU has to schedule.
     pub fn remove(&mut self, task: TaskId) {
-        // SAFETY: as above.
-        unsafe { host_remove(self.host.as_ptr(), task.0) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_remove(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Sets the CPUs that a task may run on. If it runs on another CPU, it stays there until it is
     /// removed.
     pub fn set_cpus(&mut self, task: TaskId, cpus: &CpuWords) {
-        // SAFETY: as above.
-        unsafe { host_set_cpus(self.host.as_ptr(), task.0, cpus) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists, and `cpus` has
+        // the layout of `struct cpu_set` and is copied.
+        unsafe { host_set_cpus(self.host.as_ptr(), self.number_of(task), cpus) }
     }
 
     /// Sets the number of times that a task's migration is disabled.
     pub fn set_migration_disabled(&mut self, task: TaskId, times: u32) {
-        // SAFETY: as above.
-        unsafe { host_set_migration_disabled(self.host.as_ptr(), task.0, times) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_set_migration_disabled(self.host.as_ptr(), self.number_of(task), times) }
     }
 
     /// Takes a CPU off line, or on line again. A task that runs there continues until it is
     /// removed.
     pub fn set_online(&mut self, cpu: usize, online: bool) {
         let cpu = self.checked(cpu);
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_set_online(self.host.as_ptr(), cpu, online) }
     }
 
-    /// Gives the tasks of a cgroup a soft seat.
+    /// Gives the tasks of a cgroup a soft seat, or changes it. Seats of more than 256 cgroups abort
+    /// the process.
     pub fn set_seat(&mut self, cgroup: u64, cpus: &CpuWords) {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively; `cpus` has the layout of
+        // `struct cpu_set` and is copied.
         unsafe { host_set_seat(self.host.as_ptr(), cgroup, cpus) }
     }
 
     /// Lets a CPU schedule. Returns the task that runs there afterwards.
     pub fn schedule(&mut self, cpu: usize) -> Option<TaskId> {
         let cpu = self.checked(cpu);
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         let next = unsafe { host_schedule(self.host.as_ptr(), cpu) };
         u32::try_from(next).ok().map(TaskId)
     }
 
     /// Returns a CPU that has to schedule.
     pub fn next_resched(&self) -> Option<usize> {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is only read.
         let cpu = unsafe { host_next_resched(self.host.as_ptr()) };
         usize::try_from(cpu).ok()
     }
@@ -377,54 +402,56 @@ impl HostSched {
     /// waited. Consecutive slices may be ended by one call, with the end of the last.
     pub fn end_slice(&mut self, cpu: usize, at_ns: u64) {
         let cpu = self.checked(cpu);
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_end_slice(self.host.as_ptr(), cpu, at_ns) }
     }
 
     /// Lets the running task of a CPU yield.
     pub fn yield_now(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_yield(self.host.as_ptr(), cpu) }
     }
 
     /// Runs the tick of a CPU.
     pub fn tick(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_tick(self.host.as_ptr(), cpu) }
     }
 
     /// Returns the rest of a task's slice, as of the last time that its CPU scheduled.
     pub fn slice_ns(&mut self, task: TaskId) -> u64 {
-        // SAFETY: as above.
-        unsafe { host_slice(self.host.as_ptr(), task.0) }
+        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        unsafe { host_slice(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Returns whether a CPU is idle that the task may run on.
     pub fn has_idle_for(&self, task: TaskId) -> bool {
-        // SAFETY: as above.
-        unsafe { host_may_idle(self.host.as_ptr(), task.0) }
+        // SAFETY: the instance lives and is only read; the task exists.
+        unsafe { host_may_idle(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Returns whether any CPU is idle.
     pub fn any_idle(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is only read.
         unsafe { host_any_idle(self.host.as_ptr()) }
     }
 
     /// Returns the state of a task.
     pub fn task(&self, task: TaskId) -> TaskState {
         let mut state = TaskState::default();
-        // SAFETY: as above.
-        unsafe { host_read_task(self.host.as_ptr(), task.0, &mut state) };
+        // SAFETY: the instance lives and is only read; the task exists, and `state` has the
+        // layout of `struct host_task_state`.
+        unsafe { host_read_task(self.host.as_ptr(), self.number_of(task), &mut state) };
         state
     }
 
     /// Returns the run queues of an LLC.
     pub fn llc(&self, llc: usize) -> LlcState {
         let mut state = LlcState::default();
-        // SAFETY: as above; the number is taken modulo the tables' size.
+        // SAFETY: the instance lives; the number is taken modulo the tables' size, and `state` has
+        // the layout of `struct host_llc_state`.
         unsafe { host_read_llc(self.host.as_ptr(), llc as u32, &mut state) };
         state
     }
@@ -432,40 +459,40 @@ impl HostSched {
     /// Returns the scheduler's counters.
     pub fn tally(&self) -> HostTally {
         let mut sum = HostTally::default();
-        // SAFETY: as above.
+        // SAFETY: the instance lives, and `sum` has the layout of `struct tally`.
         unsafe { host_read_tally(self.host.as_ptr(), &mut sum) };
         sum
     }
 
     /// Lets another thread be faster the next `claims` times that the scheduler claims an idle CPU.
     pub fn lose_claims(&mut self, claims: u32) {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_lose_claims(self.host.as_ptr(), claims) }
     }
 
     /// Lets the kernel bypass the scheduler, as during a suspend: CPUs become idle without a call.
     pub fn set_bypassed(&mut self, is_bypassed: bool) {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_set_bypassed(self.host.as_ptr(), is_bypassed) }
     }
 
     /// Lets another CPU advance the clock of LLC 0 by `race_ns` between load and swap, the next
     /// `races` times. Returns the number of earlier races that have not taken place.
     pub fn race(&mut self, races: u32, race_ns: u64) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_race(self.host.as_ptr(), races, race_ns) }
     }
 
     /// Returns the iterations of loops in callbacks since the last call.
     pub fn take_loop_iterations(&mut self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: the instance lives and is borrowed exclusively.
         unsafe { host_take_iterations(self.host.as_ptr()) }
     }
 }
 
 impl Drop for HostSched {
     fn drop(&mut self) {
-        // SAFETY: as above; nothing uses the instance after this.
+        // SAFETY: the instance comes from host_new, and nothing uses it after this.
         unsafe { host_free(self.host.as_ptr()) }
     }
 }

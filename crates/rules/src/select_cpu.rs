@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Selection of a CPU: an idle one, of an idle core if there is one (paper 3b); preferred CPUs
-//! first, if programs have seats (paper 1).
+//! first, if programs have seats (paper 1). The functions are those of `choose.h`, which explains
+//! the order. Each makes a few passes over the words of a CPU set, whatever the number of CPUs.
 
 use usher_model::CpuSet;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shares of the CPU as virtual time, in nanoseconds that may overflow: CPU time over weight. Also
-//! the condition under which a thread is urgent.
+//! the condition under which a thread is urgent. The functions are those of `share.h`, which
+//! explains the rules; each takes constant time.
 
 use crate::c;
 
@@ -118,7 +119,7 @@ impl Aging {
 
     /// Forgets all waiters, as no thread waits for the CPU.
     pub fn reset(&mut self) {
-        // SAFETY: as for `follow_periods`.
+        // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe { c::rules_reset_aging(self) };
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load balancing between LLCs.
+//! Load balancing between LLCs, by the functions of balance.h alone: which loads cause a migration,
+//! which LLC is checked, and when.
 
 use usher_rules::balance::{self, BALANCE_PERIOD_NS, Load, Surplus};
 
@@ -92,7 +93,7 @@ fn surplus_thread_stays_equally_long_in_both_llcs() {
     assert_eq!(there_ns, before_ns);
 }
 
-/// Clocks overflow.
+/// The clock of the kernel may overflow between two checks.
 #[test]
 fn checks_continue_after_clock_overflow() {
     let mut at_ns = u64::MAX - 3;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs of an LLC with clocks far apart, as threads are pinned to some of them.
+//! CPUs of one LLC with virtual-time clocks that are far apart, because many threads are pinned to
+//! some of them: the clock by which a thread that wakes is placed. On the host build of the
+//! scheduler.
 
 mod common;
 
@@ -19,7 +21,7 @@ fn make_computing(rig: &mut Rig, thread: usize) {
     }
 }
 
-/// Time until a thread runs after its wake-up.
+/// Wakes a thread. Returns the time until it runs.
 fn wait_ns(rig: &mut Rig, thread: usize) -> u64 {
     let begun_ns = rig.now_ns;
     rig.wake(thread);
@@ -258,7 +260,7 @@ fn sleeper_on_an_idle_cpu_keeps_no_credit() {
     assert!(busy.iter().all(|&thread| rig.ran_ns(thread) > 0));
 }
 
-/// Same for a kernel thread of a CPU, which starts at once.
+/// A kernel thread of one CPU starts at once, and has the credit of one slice afterwards.
 #[test]
 fn kernel_thread_of_a_cpu_keeps_no_credit() {
     let mut rig = Rig::new(Shape(1, 1, 1, 1));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection of an idle CPU by the whole scheduler, compared with a search over all CPUs.
+//! Selection of an idle CPU by the whole scheduler, on its host build: compared with a search over
+//! all CPUs, for random masks and busy CPUs on machines of several shapes.
 
 mod common;
 
@@ -44,7 +45,7 @@ fn best(rig: &Rig, smt: bool, cpus: &CpuWords, last: usize) -> Option<usize> {
     })
 }
 
-/// Bits of random numbers.
+/// The set of CPUs given by the bits of random numbers.
 fn chosen(numbers: &[u64; 3], cpus: usize) -> CpuWords {
     set((0..cpus).filter(|cpu| numbers[cpu / 64] >> (cpu % 64) & 1 == 1))
 }
@@ -184,7 +185,7 @@ fn tick_finds_cpus_that_became_idle_in_bypass() {
     }
 }
 
-/// Also in another node and in another word of a CPU set.
+/// The only idle CPU may be in another node, and in another word of a CPU set.
 #[test]
 fn only_idle_cpu_is_found_from_anywhere() {
     for (shape, cpus) in [

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Properties that hold after any sequence of events.
+//! Properties that hold after any sequence of events, on the host build of the scheduler: the
+//! counts of waiting threads are right, no CPU is idle while a thread that it may run waits, no
+//! clock moves backwards, and after a tick no thread shares a core in vain.
 
 mod common;
 
@@ -100,7 +102,8 @@ fn apply(rig: &mut Rig, event: Event) {
     }
 }
 
-/// A running thread that shares its core while it may run on an idle core.
+/// Returns a running thread that shares its core while it may run on an idle core, and a CPU of
+/// that core.
 fn shares_in_vain(rig: &Rig) -> Option<(usize, usize)> {
     let cores = |cpu: &usize| rig.is_core_idle(*cpu);
     rig.threads.iter().enumerate().find_map(|(number, thread)| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads of several LLCs: balance, and steals by CPUs without a thread.
+//! Machines with several LLCs, on the host build of the scheduler: load balancing between busy
+//! LLCs, and steals by CPUs without a thread.
 
 mod common;
 
@@ -156,7 +157,8 @@ fn busy_llc_takes_urgent_threads_of_a_crowded_one() {
     assert!(rig.ran_ns(busy) > 0);
 }
 
-/// The nearest LLC in the order of their numbers, and each LLC once.
+/// The idle CPU searches the LLCs in the order of their numbers, from its own on, each of them
+/// once.
 #[test]
 fn idle_cpu_steals_from_the_next_llc() {
     for llcs in [2, 3, 6] {
@@ -219,7 +221,7 @@ fn stolen_thread_keeps_its_distance_from_the_clock() {
     assert!(shares.iter().all(|&share| share > 30), "{shares:?}");
 }
 
-/// The number of CPUs of an LLC counts.
+/// Balancing compares the waiting threads per CPU, not per LLC.
 #[test]
 fn larger_llc_gets_more_threads() {
     let mut places = common::places(4, 1);

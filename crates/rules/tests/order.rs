@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which of several threads runs next, on the whole scheduler.
+//! Order in which threads run, on the host build of the scheduler: urgent threads, kernel threads,
+//! turns of address spaces, charges, and threads of other LLCs.
 
 mod common;
 
@@ -151,7 +152,7 @@ fn only_pinned_kernel_threads_preempt_at_once() {
     }
 }
 
-/// Urgent threads leave nothing to others for `max_lag_ns` at most.
+/// Urgent threads keep a CPU to themselves for `max_lag_ns` at most.
 #[test]
 fn other_thread_runs_after_urgent_ones_for_max_lag() {
     let mut rig = one_cpu();
@@ -281,7 +282,7 @@ fn thread_is_charged_when_its_turn_continues() {
     assert!(continued > 5, "{continued}");
 }
 
-/// A thread that runs alone owes nothing when another thread begins.
+/// CPU time for which no other thread waited is not charged when another thread begins.
 #[test]
 fn thread_that_ran_alone_keeps_its_share() {
     let mut rig = one_cpu();
@@ -455,7 +456,7 @@ fn make_computing_at(rig: &mut Rig, thread: usize, cpu: usize, busy: &[usize]) {
     rig.wake_by(thread, cpu);
 }
 
-/// The first-in, first-out variant.
+/// The variant `fifo` has one queue, and no urgent threads or turns.
 #[test]
 fn fifo_variant_serves_in_order_of_arrival() {
     let variant = HostVariant {

@@ -30,7 +30,8 @@ fn check_shares(
     }
 }
 
-/// Otherwise each of two address spaces in one queue would begin a turn in succession, without end.
+/// Two address spaces in one queue: if each began a turn of its own in succession, no turn would
+/// end.
 #[test]
 fn address_spaces_that_share_a_queue_share_a_turn() {
     for (cpus, loops) in [(2, 60), (2, 120), (4, 120), (4, 400), (3, 33)] {
@@ -43,7 +44,8 @@ fn address_spaces_that_share_a_queue_share_a_turn() {
     }
 }
 
-/// Independent of the crowd on the other CPU, and of a thread of the same program that waits there.
+/// The shares do not depend on the crowd on the other CPU, nor on a thread of the same program that
+/// waits there.
 #[test]
 fn pinned_threads_share_their_cpu_equally() {
     // Numbers of threads on CPU 0 and on CPU 1.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Run queues of an LLC: the arithmetic of turns.h.
+//! Run queues of an LLC, by the functions of turns.h alone: queues and seats of waiting threads,
+//! their placement, and heads that a CPU may not run.
 
 #![allow(clippy::unwrap_used)]
 

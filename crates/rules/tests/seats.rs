@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Soft seats on the whole scheduler: threads in their seats come before borrowers.
+//! Soft seats, on the host build of the scheduler: threads run before borrowers on the CPUs of
+//! their program's seat. A borrower is a thread on a CPU outside its program's seat.
 
 mod common;
 
@@ -216,7 +217,8 @@ fn borrowers_share_cores_with_borrowers_only() {
     assert!(cpu_of(&rig, owner).is_some_and(|cpu| cpu >= 4));
 }
 
-/// At once, not when the next slice ends. An idle CPU beside a thread in its seat does not count.
+/// A borrower that wakes runs at once, not when the next slice ends. An idle CPU beside a thread in
+/// its seat does not count.
 #[test]
 fn woken_borrower_takes_an_idle_cpu_beside_a_borrower() {
     for (cores, owned) in [(3, vec![]), (4, vec![4]), (7, vec![4, 6, 8, 10])] {
@@ -267,7 +269,7 @@ fn waiting_owner_reclaims_a_cpu_that_its_mask_gains() {
     assert_eq!(rig.state(of_a[2]), State::Waiting);
 }
 
-/// Wherever the threads before it had their seats.
+/// A pinned thread waits in the LLC of its CPU, wherever the seats of earlier threads are.
 #[test]
 fn pinned_thread_waits_in_the_llc_of_its_cpu() {
     for cpu in [0, 1, 2, 3] {

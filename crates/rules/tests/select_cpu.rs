@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection of an idle CPU, compared with a search over all CPUs.
+//! Selection of an idle CPU by the functions of choose.h alone, compared with a search over all
+//! CPUs.
 
 #![allow(clippy::unwrap_used)]
 

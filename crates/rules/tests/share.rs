@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shares of the CPU as virtual time.
+//! Shares of the CPU as virtual time (share.h): weights, credit, urgency, the starvation rule, and
+//! families of young threads.
 
 use usher_rules::share::{self, Aging, OVERDUE_NS};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that share a core while another core is idle.
+//! Threads that share a core while another core is idle, on the host build of the scheduler: an
+//! idle core pulls one of them, and the tick and the end of a slice move what the pull missed.
 
 mod common;
 
@@ -130,7 +131,7 @@ fn threads_are_pulled_only_to_cpus_of_their_mask() {
     }
 }
 
-/// The nearer of two pairs; threads that do not share a core are left alone.
+/// An idle core pulls from the pair in its own LLC first. Threads that do not share a core stay.
 #[test]
 fn pull_prefers_the_own_llc() {
     // Two LLCs of four cores. A pair shares a core in each. The others run alone.

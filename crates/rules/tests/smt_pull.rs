@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An idle core pulls a thread from a core that runs two, on machines of many CPUs.
+//! An idle core pulls a thread from a core that runs two, on a machine of 512 CPUs: one search is
+//! bounded, and successive searches cover all CPUs.
 
 mod common;
 
@@ -86,7 +87,7 @@ fn idle_entry_examines_few_of_512_cpus() {
     assert_eq!(sched.tally().pulls, 0, "no thread may move");
 }
 
-/// In the own LLC and in another LLC, beyond the CPUs that a single search examines.
+/// The thread is in the own LLC or in another one, beyond the CPUs that a single search examines.
 #[test]
 fn successive_idle_entries_find_a_thread_anywhere() {
     for shared in [62, 66, 300, 510] {

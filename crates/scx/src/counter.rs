@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Counters of any scheduler's activity, taken at the kernel's trace points.
+//! Counters of any scheduler's activity, taken at the kernel's trace points: switches, migrations,
+//! wake-up latencies, and the time in which two threads share a core.
+//!
+//! `bpf/count.bpf.c` defines the events and counts per CPU, in constant time per event.
+//! [`Counter::read`] sums up the CPUs. Counting begins with [`Counter::start`], which makes each
+//! CPU switch once; it requires root and at most [`CPUS_MAX`](crate::CPUS_MAX) CPUs.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Errors of the scheduler and the counter.
+//! Errors of the scheduler and the counter. Each message states what failed and on which input;
+//! where the user can change something, also what is required.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! sched_ext in the running kernel, and the scheduler that it runs.
+//! State of sched_ext in the running kernel, from `/sys`: whether it exists, whether a scheduler is
+//! loaded, and its name. Also the CPUs that are possible and on line.
+//!
+//! State and name are two files. If the scheduler ends in between, both are read again, in at most
+//! `READS_MAX` attempts.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Values of the maps, in the layout of `bpf/shared.h`. Tests compare them with the compiled
-//! programs.
+//! Values of the maps, in the layout of `bpf/shared.h`: settings, counters, the state of a thread
+//! and the report of the end. They are read from bytes in the order of this machine. Tests compare
+//! the fields with the compiled programs; the sizes are compared when a map is opened.
 
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
@@ -33,6 +34,7 @@ pub struct Settings {
     pub seats: bool,
 }
 
+/// Default of [`Settings::seats`].
 fn yes() -> bool {
     true
 }
@@ -396,6 +398,7 @@ impl Ending {
     }
 }
 
+/// Returns the 64-bit words of a value; a rest of less than 8 bytes is left out.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(|chunk| {
         let mut word = [0; 8];

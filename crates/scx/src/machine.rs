@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Converts a topology to the programs' tables.
+//! Converts a topology to the tables of the BPF programs: `struct place`, the core, LLC and node of
+//! each CPU, and the numbers of LLCs, cores and nodes.
+//!
+//! A CPU number from [`CPUS_MAX`] on is an error. LLCs from number [`LLCS_MAX`] on share the queues
+//! of others. The kernel keeps idle masks per node only if there are several nodes, their numbers
+//! are below 64, and each CPU is in one of them.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};
@@ -70,6 +75,7 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
     })
 }
 
+/// Returns the bitmask of the nodes with idle masks of their own; 0: the kernel keeps one mask.
 fn nodes(machine: &Topology) -> u64 {
     let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
     let nodes: Vec<&NumaNode> = with_cpus.collect();
@@ -95,6 +101,7 @@ fn llcs_of(machine: &Topology, node: &CpuSet) -> u64 {
     within.fold(0, |llcs, (number, _)| llcs | 1 << llc_of(number))
 }
 
+/// Returns the bytes of `struct place`, which has no padding.
 fn bytes_of(place: &Place) -> Vec<u8> {
     let numbers = [place.known, place.llc, place.node_number, place.unused];
     let sets = [place.core, place.near, place.node];

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! BPF objects and their maps, for the scheduler and the counter.
+//! BPF objects and their maps, for the scheduler and the counter: opens and loads an object, reads
+//! and writes its maps by name.
+//!
+//! A map is accepted only if its values have the expected size. libbpf prints the verifier's log;
+//! the last `LOG_LINES` lines become part of the error. The messages are those of the whole
+//! process: objects are to be opened and loaded one at a time.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -153,7 +158,7 @@ pub(crate) fn set_places(object: &Object, tables: &Tables) -> Result<(), ScxErro
     set(&places, 0, &all)
 }
 
-/// Time of the clock of `bpf_ktime_get_ns`.
+/// Returns the time of the clock of `bpf_ktime_get_ns`, in nanoseconds since the boot.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

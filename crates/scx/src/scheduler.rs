@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The scheduler, attached while its value lives.
+//! Loads the scheduler into the kernel, and keeps it attached while the value lives.
+//!
+//! 1. [`Scheduler::start`] checks the kernel, and builds the tables of the topology.
+//! 2. It writes what must be known before the load: page size, `hotplug_seq`, flags, variant.
+//! 3. The kernel verifies and loads the programs.
+//! 4. Settings and tables are written, and the scheduler is attached: it then runs all threads.
+//! 5. [`Scheduler::set`] changes the settings. When the kernel ends the scheduler,
+//!    [`Scheduler::notify_fd`] becomes readable and [`Scheduler::ending`] returns the reason.
+//!
+//! The kernel runs one sched_ext scheduler at a time, and ends it at a CPU hotplug. Starting
+//! requires root.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -67,8 +77,9 @@ impl Scheduler {
     /// Loads and attaches the scheduler. `hotplug_seq` is [`Kernel::hotplug_seq`], read before the
     /// topology: the kernel rejects the scheduler if a hotplug event has occurred since.
     ///
-    /// # Errors There is no sched_ext, another scheduler is loaded, or the kernel rejects the
-    /// programs.
+    /// # Errors
+    /// There is no sched_ext, another scheduler is loaded, the process does not run as root, the
+    /// machine exceeds the tables, or the kernel rejects the programs.
     pub fn start(
         kernel: &Kernel,
         hotplug_seq: u64,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Access to a scheduler in another process, through the ids of its maps: its seats, its counters
 //! and the state of threads.
+//!
+//! A soft seat is a set of CPUs that the threads of a cgroup prefer (`bpf/seats.h`). A change of
+//! the seats ends with a new version, by which threads notice it. The map holds 256 seats. A seat
+//! has CPUs that are on line and below [`CPUS_MAX`], and a name of at most 31 bytes.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;

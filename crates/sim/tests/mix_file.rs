@@ -162,7 +162,7 @@ fn rejects_invalid_program_with_line_and_key() {
         ),
         (
             "at = -0.5",
-            "5: program 'ferret': at: must be zero or more seconds, not -0.5",
+            "5: program 'ferret': at: must be from 0 to 32,000,000 seconds, not -0.5",
         ),
         (
             "threads = 0",

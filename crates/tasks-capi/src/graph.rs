@@ -222,7 +222,7 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
     boundary(|| {
         // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
-        // SAFETY: as above.
+        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
         let out = unsafe { out(graph, "the pointer to the graph") }?;
         // SAFETY: the caller guarantees a valid pointer, or null.
         let builder = unsafe { builder.as_ref() }.ok_or_else(|| Failure::null("builder"))?;

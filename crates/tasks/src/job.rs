@@ -85,7 +85,7 @@ impl JobRef {
 
     #[inline]
     pub fn vtable(&self) -> NonNull<Vtable> {
-        // SAFETY: as above.
+        // SAFETY: the job lives, because it has not run.
         unsafe { self.0.as_ref() }.vtable()
     }
 }
@@ -134,10 +134,10 @@ impl Chain {
             let Some(one) = NonNull::new(unsafe { *at }) else {
                 return false;
             };
-            // SAFETY: as above.
+            // SAFETY: a job of the chain lives.
             let link = unsafe { one.as_ref() }.link.get();
             if one == job {
-                // SAFETY: as above.
+                // SAFETY: the holder of the chain may write its head and the links of its jobs.
                 unsafe { *at = *link };
                 return true;
             }

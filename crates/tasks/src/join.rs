@@ -212,7 +212,7 @@ mod interleavings {
         }
 
         fn get(&self) -> u32 {
-            // SAFETY: as above.
+            // SAFETY: no other thread writes the data at that time, which loom checks.
             self.0.with(|data| unsafe { *data })
         }
     }

@@ -119,7 +119,8 @@ impl TaskPtr {
     }
 
     fn set_state(self, _: &mut Shard, state: TaskState) {
-        // SAFETY: as above.
+        // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
+        // proves.
         unsafe { (*self.0.as_ptr()).state = PackedState::of(state) };
     }
 
@@ -438,7 +439,8 @@ impl Tokens {
         let (_, mut shard) = self.shard(task_ptr.token());
         // SAFETY: guaranteed by the caller.
         let task = unsafe { self.remove_task(&mut shard, task_ptr) }?;
-        // SAFETY: as above.
+        // SAFETY: the task is in no table, and this function has its only copy, which is not used
+        // again.
         Some(unsafe { Task::closure(&raw const task) })
     }
 }

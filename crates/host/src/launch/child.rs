@@ -184,7 +184,7 @@ fn close_range(first: RawFd, last: RawFd) {
     if answer != 0 {
         // Before Linux 5.9: one at a time, up to the largest likely number.
         for fd in first..=last.min(65_535) {
-            // SAFETY: as above.
+            // SAFETY: no object in the child owns a descriptor in that range.
             unsafe { libc::close(fd) };
         }
     }
@@ -261,7 +261,8 @@ pub(super) fn exec(prepared: &mut PreparedExec) -> ChildError {
         error = ChildError::last(STEP_EXEC);
         if error.errno == libc::ENOEXEC {
             let argv = prepared.shell_argv(at);
-            // SAFETY: as above; the first string is "/bin/sh".
+            // SAFETY: null-terminated arrays of C strings that outlive the exec; the first string
+            // is "/bin/sh".
             unsafe { libc::execve(*argv, argv, prepared.envp()) };
             return error;
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine of any shape, on which a test wakes, stops and preempts threads itself.
+//! A machine of any shape with the host build of the scheduler, on which a test wakes, stops and
+//! preempts threads itself.
 
 use usher_rules::sched::{
     HostSched, HostSettings, HostTally, HostVariant, Task, TaskId, TaskState,
@@ -83,6 +84,7 @@ pub fn has(words: &CpuWords, cpu: usize) -> bool {
     words[cpu / 64] >> (cpu % 64) & 1 == 1
 }
 
+/// State of a thread; `On` has the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Asleep,
@@ -103,6 +105,7 @@ pub struct Rig {
     pub sched: HostSched,
     pub shape: Shape,
     pub threads: Vec<RigThread>,
+    /// The thread on each CPU.
     pub running: Vec<Option<usize>>,
     pub now_ns: u64,
     /// Numbers of threads in the order in which they began to run, with their CPUs.

@@ -193,7 +193,7 @@ impl Source<'_> {
             return Err(wrong("weight", reason));
         }
         if !(raw.at.is_finite() && (0.0..=3.2e7).contains(&raw.at)) {
-            let reason = format!("must be zero or more seconds, not {}", raw.at);
+            let reason = format!("must be from 0 to 32,000,000 seconds, not {}", raw.at);
             return Err(wrong("at", reason));
         }
         if raw.copies == 0 || raw.copies as usize > PROGRAMS_MAX {

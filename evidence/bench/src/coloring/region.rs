@@ -56,7 +56,7 @@ pub struct Region {
 
 // SAFETY: the memory is this value's own, and is used as atomics alone.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: the memory is used as atomics alone, which several threads may use at the same time.
 unsafe impl Sync for Region {}
 
 impl Region {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads all attributes of a process that Usher may change: affinity masks, priorities, autogroup,
-//! cgroups, and whether the process is stopped or frozen. Compared before and after management.
+//! Reads the attributes of a process that Usher may change, from `/proc` and `ioprio_get(2)`:
+//! affinity masks, nice value, scheduling policy, real-time and I/O priority, the nice value of the
+//! autogroup, and cgroups. Also whether the process is stopped or frozen.
+//!
+//! The benchmark compares them before and after the management of a program. The threads are read
+//! one after another, so that a change in between may be seen in some of them only. An attribute
+//! that cannot be read is empty, `?` or -1; a thread that ends meanwhile is left out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +20,8 @@ const POLICY: usize = 41 - 3;
 /// `IOPRIO_WHO_PROCESS` of `ioprio_get(2)`.
 const WHO_PROCESS: libc::c_int = 1;
 
-/// Affinity masks, priorities, autogroup and cgroups of a process's threads, one
-/// line for each different thread.
+/// Returns the attributes of a process's threads, one line for each different combination. Empty if
+/// the process does not exist.
 pub fn managed_attributes(pid: i32) -> BTreeSet<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let cgroups = text(&process.join("cgroup")).replace('\n', " ");
@@ -33,11 +38,12 @@ pub fn managed_attributes(pid: i32) -> BTreeSet<String> {
     tasks.filter_map(of_task).collect()
 }
 
-/// Whether a process is stopped by a signal or frozen by its cgroup.
+/// Returns whether a process is stopped (by a signal or a debugger) or frozen by its cgroup.
 pub fn is_held(pid: i32) -> bool {
     matches!(state_of(pid), Some('T' | 't')) || is_frozen(pid)
 }
 
+/// Returns whether the cgroup v2 of a process is frozen.
 fn is_frozen(pid: i32) -> bool {
     let cgroups = text(Path::new(&format!("/proc/{pid}/cgroup")));
     let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -47,6 +53,7 @@ fn is_frozen(pid: i32) -> bool {
     texts.any(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
+/// Returns the attributes of one thread; `None` if it has ended.
 fn of_thread(task: &Path, tid: i32) -> Option<String> {
     let status = text(&task.join("status"));
     let cpus = status

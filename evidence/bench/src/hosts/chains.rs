@@ -242,7 +242,7 @@ impl Chain {
         self.report(at, &mut slot);
         let mut life = self.life;
         while !is_over_within(life) && begun.elapsed() < PROCESS_CHAIN {
-            // SAFETY: as above.
+            // SAFETY: this process has one thread.
             match unsafe { libc::fork() } {
                 0 => {
                     self.report(at, &mut slot);

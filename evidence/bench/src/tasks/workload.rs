@@ -60,7 +60,7 @@ pub struct Workload(&'static Raw);
 
 // SAFETY: nothing in it is written after it was made.
 unsafe impl Send for Workload {}
-// SAFETY: as above.
+// SAFETY: nothing in it is written after it was made.
 unsafe impl Sync for Workload {}
 
 impl Workload {
@@ -167,7 +167,8 @@ impl Workload {
             unsafe { &mut *frames.cast::<F>() }.run()
         }
         extern "C" fn settled<F: Frames>(frames: *mut c_void, count: u32) -> c_int {
-            // SAFETY: as above.
+            // SAFETY: the pointer given below, which outlives the call. Only this function and
+            // `run` use it, and neither is called from within the other.
             unsafe { &mut *frames.cast::<F>() }.is_settled(count).into()
         }
         let context = (&raw mut *frames).cast();

@@ -3,7 +3,9 @@
 //! machine has gained or lost a CPU, changes its settings, and unloads it on request or when the
 //! kernel ends it.
 //!
-//! A request waits for the thread: at most for the kernel's verification of the BPF programs.
+//! A request waits until the thread has served the requests before it. Each takes as long as the
+//! kernel needs to verify and load the BPF programs, or to unload the scheduler. A restart after a
+//! hotplug is attempted every 50 ms (`RETRY_AFTER`), for 20 s at most (`ENDING`).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -47,7 +49,7 @@ pub struct SchedulerThread {
 
 impl SchedulerThread {
     /// Starts the thread, without a scheduler. It writes the kernel's dumps to `dir`. `ended`
-    /// becomes readable whenever a scheduler has ended.
+    /// becomes readable whenever a scheduler has ended, and when a start has failed.
     ///
     /// # Errors
     /// A thread or a descriptor cannot be created.
@@ -92,7 +94,8 @@ struct Worker {
     dir: PathBuf,
     kernel: Kernel,
     requests: Requests,
-    /// Notified of each end, by a process that only holds the scheduler.
+    /// Notified of each end and each failed start; `None`, except in a process that only holds the
+    /// scheduler.
     ended: Option<Arc<OwnedFd>>,
     /// Never moved to another thread.
     loaded: Option<Scheduler>,
