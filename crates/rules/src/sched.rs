@@ -240,7 +240,7 @@ pub struct HostSched {
     /// From host_new, until it is dropped.
     host: NonNull<Instance>,
     cpus: u32,
-    /// Number of tasks that were created; ended ones are reused.
+    /// Number of different task numbers; those of ended tasks are reused.
     tasks: u32,
 }
 

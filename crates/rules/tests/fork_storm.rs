@@ -6,11 +6,11 @@ mod common;
 
 use common::{MS, Machine, Program, SETTINGS, State};
 
-/// Virtual time that passes before shares are measured, and while they are.
+/// Simulated time before the shares are measured, and length of the measurement.
 const WARM_UP_NS: u64 = 500 * MS;
 const MEASURED_NS: u64 = 10_000 * MS;
 
-/// Forks a child whenever fewer than so many are left.
+/// Forks a child whenever fewer than `at_once` of its children live.
 struct Storm {
     forker: usize,
     at_once: usize,
@@ -63,8 +63,8 @@ fn child(runs_ns: u64, bursts: u32, sleeps_ns: u64) -> Program {
     }
 }
 
-/// Runs loops beside a storm. Returns the share of the least loop, relative to its fair share beside
-/// one more thread.
+/// Runs loops beside a storm. Returns the least CPU time of a loop, relative to its fair share if
+/// the storm were one more thread.
 fn least_loop(cpus: usize, loops: u64, at_once: usize, child: Program) -> f64 {
     let mut machine = Machine::new(cpus, SETTINGS);
     let all = (1 << cpus) - 1;

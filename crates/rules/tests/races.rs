@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clocks that other CPUs advance at the same time, and threads with migration disabled.
+//! Races on the host build of the scheduler: clocks that other CPUs advance at the same time, and
+//! threads whose migration the kernel disables around a callback.
 
 mod common;
 

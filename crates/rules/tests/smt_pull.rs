@@ -87,7 +87,7 @@ fn idle_entry_examines_few_of_512_cpus() {
     assert_eq!(sched.tally().pulls, 0, "no thread may move");
 }
 
-/// The thread is in the own LLC or in another one, beyond the CPUs that a single search examines.
+/// The thread is in the own LLC or in another LLC, beyond the CPUs that a single search examines.
 #[test]
 fn successive_idle_entries_find_a_thread_anywhere() {
     for shared in [62, 66, 300, 510] {

@@ -149,7 +149,7 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 }
 
 /*
- * Computes the preferred CPUs: the allowed ones in the seat. Returns false if there are none: the
+ * Computes the preferred CPUs: the allowed CPUs in the seat. Returns false if there are none: the
  * thread may run on no CPU of its seat.
  */
 static inline _Bool find_preferred(struct cpu_set *preferred_cpus,

@@ -19,7 +19,7 @@ typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
 
-/* Bytes. Structures that one CPU writes begin at a multiple, so that CPUs do not share a line. */
+/* In bytes. Structures of different CPUs begin at a multiple, so that CPUs share no line. */
 #define CACHE_LINE 64
 
 /* CPU numbers are below this. */

@@ -107,7 +107,9 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 struct aging {
 	/* Highest vtime of the waiters since the first one. */
 	__u64 highest;
-	/* Same, at the start of the current period (`recent`) and of the one before (`overdue`). */
+	/*
+	 * Same, at the start of the current period (`recent`) and of the last period (`overdue`).
+	 */
 	__u64 recent;
 	__u64 overdue;
 	/* Start of the current period; 0: no thread has waited since the reset. */

@@ -7,7 +7,7 @@
  *
  *   usher_select_cpu   a thread wakes or is forked: claim an idle CPU (select_cpu.h)
  *   usher_enqueue      a runnable thread has no CPU yet: let it wait, or move it (enqueue.h)
- *   usher_dispatch     a CPU needs a thread: select one that waits (dispatch.h)
+ *   usher_dispatch     a CPU needs a thread: select a waiting thread (dispatch.h)
  *   usher_running      a thread starts to run: count it out of its queue, begin its turn
  *   usher_tick         CONFIG_HZ times per second on a busy CPU: leave a shared core
  *   usher_update_idle  a CPU becomes idle or busy: record it; an idle core pulls a thread

@@ -36,9 +36,9 @@
  * 5. Bound
  * --------
  * The cost does not depend on the number of threads. A selection in an LLC tries each of the 32
- * queues at most once, and compares all queues for each try. Step 5 visits each LLC at most once.
- * After max_lag_ns in which only urgent threads ran, another waiting thread is next; after one
- * slice, if a thread is overdue (share.h).
+ * queues at most once, and compares all queues for each try. Steps 5 and 6 each visit each LLC at
+ * most once. After max_lag_ns in which only urgent threads ran, another waiting thread is next;
+ * after one slice, if a thread is overdue (share.h).
  *
  * 6. Known limits
  * ---------------

@@ -14,12 +14,13 @@
  * - vtime: CPU time over weight. The clock of an LLC is the minimum vtime of its waiting threads.
  *   Behind the clock, a thread has credit; ahead of it, lag.
  * - Burst: the CPU time of a thread between two sleeps.
- * - Urgent: a thread with an average burst below SHORT_BURST_NS (new threads included) that has not
+ * - Urgent: a thread with an average burst below 1 ms (new threads included) that has not
  *   exceeded its share. Urgent threads wait in one queue per LLC, in FIFO order, which is served
  *   before the others; take_urgent() has the exception.
- * - Family: the young threads that one process forks, itself or through young children. They share
+ * - Family: the young threads that a process forks, itself or through young children. They share
  *   a vtime, so that a fork storm gets the share of one thread (share.h).
- * - Borrower: a thread on a CPU outside its program's seat (seats.h).
+ * - Seat: the CPUs that user space gave to a program (seats.h). On these CPUs its threads preempt
+ *   borrowers: threads that run outside the seat of their program.
  *
  * 3. Steps
  * --------

@@ -55,7 +55,7 @@ static inline __u64 queue_at(__u32 llc, __u32 at)
 	return QUEUES + llc * QUEUES_PER_LLC + at;
 }
 
-/* Upper limit of the entries that one search in a queue examines. */
+/* Upper limit of the entries that a search in a queue examines. */
 #define STEPS_MAX 64
 
 /*

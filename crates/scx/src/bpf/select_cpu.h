@@ -50,7 +50,7 @@
  * 5. Known limits
  * ---------------
  * - The sets are snapshots: a CPU may have become busy since. The claim then fails.
- * - A search of step 5 may end before it finds a thread. The next one continues where it ended.
+ * - A search of step 5 may end before it finds a thread. The next search continues there.
  * - A CPU that became idle without a report counts as busy (find_unreported_idle()).
  */
 #ifndef USHER_SCX_SELECT_CPU_H
@@ -241,7 +241,7 @@ __noinline int choose(__u32 smt, __u32 last)
 	return near >= 0 ? near : choose_cpu(smt, scan, last, here);
 }
 
-/* Same, but idle cores only: preferred ones first. */
+/* Same as choose(), but only idle cores: preferred cores first. */
 __noinline int choose_core(__u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -257,7 +257,7 @@ static inline void clear_cpu(struct cpu_set *set, __u32 cpu)
 	set->words[cpu / 64 % CPU_WORDS] &= ~(1ULL << cpu % 64);
 }
 
-/* Upper limit of the idle CPUs that one call of choose_beside_borrowers() examines. */
+/* Upper limit of the idle CPUs that a call of choose_beside_borrowers() examines. */
 #define BORROWER_SCANS_MAX 8
 
 /*
@@ -422,7 +422,7 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Upper limit of the busy CPUs that one search for a thread to pull examines. Beside these, the
+ * Upper limit of the busy CPUs that a search for a thread to pull examines. Beside these, the
  * search skips CPU_WORDS + 1 words without busy CPUs at most. The search is limited because the
  * run queue of the idle CPU is locked meanwhile.
  */
@@ -450,9 +450,9 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
  * Returns a CPU whose thread shares a core and may migrate to `idle`, in the LLC of `idle` or, with
  * `other_llcs`, in all others; NOWHERE: the search found none. It takes at most PULL_SCANS_MAX +
  * CPU_WORDS + 1 steps, each of which examines a CPU or skips a word of 64 CPUs. The next search of
- * this CPU starts where this one ended, so that successive searches cover all CPUs. The first one
- * starts behind `idle`: otherwise all idle CPUs would first find the same CPU, and a kick has no
- * effect if a real-time thread runs there.
+ * this CPU starts where this search ended, so that successive searches cover all CPUs. The first
+ * search starts behind `idle`: otherwise all idle CPUs would first find the same CPU, and a kick
+ * has no effect if a real-time thread runs there.
  */
 __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 {

@@ -39,7 +39,10 @@ struct cpu_state {
 	__u64 turn_key;
 	__u32 turn_queue;
 	__u32 unused;
-	/* CPUs behind this one that searches for a thread to pull have passed: own LLC, others. */
+	/*
+	 * Number of CPUs, counted from this CPU on, at which the next search of
+	 * find_smt_pull_source() starts: for the own LLC, and for the others.
+	 */
 	__u32 pull_passed[2];
 	__u64 turn_began_ns;
 	/* Time at which a thread that is not urgent last ran; 0: none has waited since. */
@@ -102,7 +105,7 @@ _Static_assert(sizeof(struct cpu_tally) % CACHE_LINE == 0, "cpu_tally");
 #include "instance.h"
 #endif
 
-/* Returns the number of waiting threads, urgent ones included. */
+/* Returns the number of waiting threads, including urgent threads. */
 static inline __u32 all_waiting(const struct llc_rq *llc_rq)
 {
 	return llc_rq->waiting + llc_rq->urgent;
