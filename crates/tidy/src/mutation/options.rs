@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Command line of the mutation test.
+//! Command line of the mutation test (`make mutants`): the help text, and the options after
+//! parsing.
 
 use std::path::PathBuf;
 
