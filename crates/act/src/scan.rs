@@ -25,7 +25,7 @@
 //!
 //! **Cost.** A caller that has other work takes a step only while [`Scan::is_within_budget`] is
 //! true. Light and full steps have budgets of their own, because a full step on a machine with many
-//! processes would use up the budget of many light steps. The budgets of the first second are 18 ms
+//! processes would use up the budget of many light steps. The budgets of the first second are 16 ms
 //! together. A step is not interrupted, so a scan may exceed them.
 //!
 //! **Completeness.** A full pass lists each thread that still has the old value and can be found
@@ -71,11 +71,11 @@ const VISIT_AFTER_CHANGE: Duration = Duration::from_millis(100);
 /// Replaces [`VISIT_QUIET`] in steps after [`VISIT_AFTER_CHANGE`].
 const HOT_LATER: Duration = Duration::from_micros(100);
 /// CPU time that the light steps of a scan may use at once.
-const GRANT: Duration = Duration::from_millis(3);
+const GRANT: Duration = Duration::from_millis(2);
 /// Light steps may then use 1/125 (0.8 %) of a CPU.
 const SHARE_DIVISOR: u32 = 125;
 /// CPU time that the full steps of a scan may use at once.
-const GRANT_FULL: Duration = Duration::from_millis(3);
+const GRANT_FULL: Duration = Duration::from_millis(2);
 /// Full steps may then use 1/250 (0.4 %) of a CPU.
 const SHARE_DIVISOR_FULL: u32 = 250;
 

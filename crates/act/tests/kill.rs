@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
-use usher_act::{UndoOutcome, undo_orphaned, undo_stale};
+use usher_act::{UndoOutcome, undo_orphaned};
 use usher_model::ProgramId;
 
 /// The killed processes, in this order.
@@ -197,15 +197,16 @@ fn undo_without_keeper(way: ActMethod, runtime: &Path, instance: &Path, seed: u6
     let config = way.config(runtime);
     if seed & 1 << 50 != 0 {
         for program in [ProgramId(0), ProgramId(1)] {
-            match undo_orphaned(&config, instance, program).unwrap() {
-                UndoOutcome::OwnerAlive => panic!("the owner was killed"),
-                UndoOutcome::Undone(report) => assert!(report.errors.is_empty(), "{report:?}"),
-                UndoOutcome::KeeperAlive(_) | UndoOutcome::Nothing => {}
-            }
+            wait_until("the undo by a launcher", || {
+                match undo_orphaned(&config, instance, program).unwrap() {
+                    UndoOutcome::OwnerAlive => panic!("the owner was killed"),
+                    UndoOutcome::Undone(report) => is_undone(&report.errors),
+                    UndoOutcome::KeeperAlive(_) | UndoOutcome::Nothing => true,
+                }
+            });
         }
     }
-    let report = undo_stale(&config).unwrap();
-    assert!(report.errors.is_empty(), "{report:?}");
+    undo_all_stale(&config, &format!("seed {seed}"));
 }
 
 /// Stops a keeper for good, as a debugger or an administrator may.
@@ -252,8 +253,7 @@ fn a_stopped_keeper_does_not_block_the_undo() {
             let outcome = undo_orphaned(&config, &instance, ProgramId(0)).unwrap();
             assert!(!matches!(outcome, UndoOutcome::KeeperAlive(_)), "{what}");
         } else {
-            let report = undo_stale(&config).unwrap();
-            assert!(report.errors.is_empty(), "{what}: {report:?}");
+            undo_all_stale(&config, &what);
             assert!(!instance.exists(), "{what}");
         }
         wait_until(&format!("the program to be as before: {what}"), || {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_act::{ActConfig, ActError, Actuator, CgroupPlacement, WorkClass};
+use usher_act::{ActConfig, ActError, Actuator, CgroupPlacement, WorkClass, undo_stale};
 use usher_model::{ProcessId, ProcessTree, ProgramId};
 
 /// Upper limit of the wait for a state before a test fails.
@@ -370,6 +370,22 @@ fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Returns whether an undo has nothing left to do. It has if it ended before each runnable thread
+/// had run for long enough, as on a busy machine: the callers of Usher then undo again.
+pub fn is_undone(errors: &[ActError]) -> bool {
+    let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
+    let others: Vec<_> = errors.iter().filter(|error| !is_left(error)).collect();
+    assert!(others.is_empty(), "{others:?}");
+    errors.is_empty()
+}
+
+/// Undoes what dead instances left, in as many attempts as needed.
+pub fn undo_all_stale(config: &ActConfig, what: &str) {
+    wait_until(&format!("the undo of dead instances: {what}"), || {
+        is_undone(&undo_stale(config).unwrap().errors)
+    });
 }
 
 /// Returns the directories of this name anywhere in the cgroup hierarchies.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use usher_act::{ActConfig, ActError, UndoOutcome};
+use usher_act::{ActConfig, ActError, UndoOutcome, UndoReport};
 use usher_host::launch::{ChildProcess, Exit, Forwarder, StartingChild};
 use usher_model::ProgramId;
 
@@ -249,12 +249,23 @@ impl ManagedWait {
                 UndoProgress::Failed
             }
             Ok(UndoOutcome::OwnerAlive | UndoOutcome::KeeperAlive(_)) => UndoProgress::ByOthers,
-            Ok(UndoOutcome::Undone(report)) => {
-                let left = report.errors.into_iter().map(anyhow::Error::from);
-                left.for_each(|error| failure::print_error(&failure::line(&error)));
-                UndoProgress::Done
-            }
+            Ok(UndoOutcome::Undone(report)) => self.undone(report),
         }
+    }
+
+    /// Reports the errors of an undo. It is tried again if threads of the program may still inherit
+    /// a mask or a priority, as on a busy machine.
+    fn undone(&mut self, report: UndoReport) -> UndoProgress {
+        let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
+        let (left, others): (Vec<_>, Vec<_>) = report.errors.into_iter().partition(is_left);
+        for error in others {
+            failure::print_error(&failure::line(&error.into()));
+        }
+        let Some(error) = left.into_iter().next() else {
+            return UndoProgress::Done;
+        };
+        self.report_once(&error.into());
+        UndoProgress::Failed
     }
 
     /// Thaws the program of a dead daemon of root's. The next start of the daemon restores the
