@@ -11,9 +11,9 @@
  *
  * 2. Idea
  * -------
- * The scheduler counts itself. A thread is counted from before its insertion until after its
- * removal, so that a queue with count 0 is empty. The minimum vtime of a queue may be stale after a
- * race of two CPUs, until the next thread leaves that queue.
+ * The scheduler counts the threads itself. A thread is counted from before its insertion until
+ * after its removal, so that a queue with count 0 is empty. The minimum vtime of a queue may be
+ * stale after a race of two CPUs, until the next thread leaves that queue.
  *
  * 3. Data structures
  * ------------------
@@ -33,9 +33,9 @@
  *
  * 5. Bound
  * --------
- * A selection tries each queue at most once: MM_QUEUES_PER_LLC attempts, each of which compares
- * all queues. A search in a queue examines STEPS_MAX entries. clock_of_preferred() visits the CPUs
- * of an LLC. turns.h states the bound on waits.
+ * A selection tries each queue at most once: MM_QUEUES_PER_LLC = 32 attempts, each of which
+ * compares all queues. A search in a queue examines STEPS_MAX = 64 entries. clock_of_preferred()
+ * visits the CPUs of an LLC. turns.h states the bound on waits.
  *
  * 6. Known limits
  * ---------------
