@@ -13,6 +13,7 @@ pub mod dependencies;
 pub mod documents;
 pub mod layers;
 pub mod licence;
+pub mod messages;
 pub mod mutation;
 pub mod names;
 pub mod programs;

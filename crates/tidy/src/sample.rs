@@ -2,11 +2,12 @@
 //! Random sentences and files for a reading test: a reader new to the project reads them and counts
 //! those that had to be read twice.
 
+use crate::messages::messages;
 use crate::prose::{self, Kind};
 use crate::{File, Tree};
 
-/// Sentences of each kind, and files, in a sample.
-const SAMPLE: usize = 20;
+/// Sentences of each kind, and files, in a sample of the usual size.
+pub const SAMPLE: usize = 20;
 /// Shorter files and sentences need no test.
 const FILE_LINES_MIN: usize = 50;
 const SENTENCE_WORDS_MIN: usize = 4;
@@ -20,10 +21,28 @@ pub struct Sentence {
     pub text: String,
 }
 
-/// The sentences of one kind that the seed draws, without repetition.
-pub fn sentences(tree: &Tree, kind: Kind, seed: u64) -> Vec<Sentence> {
-    let all = tree.files.iter().flat_map(|file| sentences_of(file, kind));
-    draw(all.collect(), seed, SAMPLE)
+/// The `size` sentences of one kind that the seed draws, without repetition.
+pub fn sentences(tree: &Tree, kind: Kind, seed: u64, size: usize) -> Vec<Sentence> {
+    let all = tree.files.iter().flat_map(|file| match kind {
+        Kind::Message if file.has_extension("rs") => messages_of(file),
+        _ => sentences_of(file, kind),
+    });
+    draw(all.collect(), seed, size)
+}
+
+/// Messages and help texts, divided at the ends of sentences.
+fn messages_of(file: &File) -> Vec<Sentence> {
+    if file.is_test() {
+        return Vec::new();
+    }
+    let sentence = |(line, text): (usize, String)| {
+        let place = format!("{}:{line}", file.path);
+        divide(&text).into_iter().map(move |text| Sentence {
+            place: place.clone(),
+            text,
+        })
+    };
+    messages(file).into_iter().flat_map(sentence).collect()
 }
 
 /// The source files that the seed draws, without repetition and without tests.
@@ -113,7 +132,7 @@ mod tests {
         let text = "//! One sentence has\n//! two lines. A second one stands here.\n\n\
                     // Too short.\nfn f() {}\n// The comment has no full stop\n";
         let tree = Tree::of(&[("crates/a/src/a.rs", text)]);
-        let mut found = sentences(&tree, Kind::Comment, 1);
+        let mut found = sentences(&tree, Kind::Comment, 1, SAMPLE);
         found.sort_by(|a, b| a.text.cmp(&b.text));
         let texts: Vec<&str> = found.iter().map(|s| s.text.as_str()).collect();
         assert_eq!(

@@ -87,7 +87,8 @@ pub fn test_code(stream: TokenStream) -> Vec<Group> {
     found
 }
 
-fn marks_a_test(attribute: &Group) -> bool {
+/// Whether an attribute is `#[cfg(test)]` or `#[test]`.
+pub fn marks_a_test(attribute: &Group) -> bool {
     let text: String = attribute.stream().to_string().split_whitespace().collect();
     text == "test" || text == "cfg(test)"
 }
