@@ -34,7 +34,8 @@ pub struct Global {
     /// Choose when to colour the output
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub color: Color,
-    /// Use DIR for the daemon's socket and its journal
+    /// Use DIR for the daemon's socket and its journal; by default, /run/usher as root, else
+    /// $XDG_RUNTIME_DIR/usher
     #[arg(long, global = true, value_name = "DIR", env = runtime::RUNTIME_DIR, hide_env_values = true)]
     pub runtime_dir: Option<PathBuf>,
 }
@@ -42,7 +43,8 @@ pub struct Global {
 /// The profile store, for the commands that use it.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct StoreArg {
-    /// Use FILE as the profile store, which holds the measurements of earlier runs
+    /// Use FILE as the profile store, which holds the measurements of earlier runs; by default,
+    /// /var/lib/usher/profiles.db as root, else ~/.local/share/usher/profiles.db
     #[arg(
         long = "store",
         value_name = "FILE",
@@ -56,7 +58,7 @@ pub struct StoreArg {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct RegulationArgs {
     /// Read the thresholds of background work from FILE; by default, use the result of `usher bench
-    /// calibrate`, or else the values of paper 2
+    /// calibrate`, or else the published values
     #[arg(long, value_name = "FILE")]
     pub thresholds: Option<PathBuf>,
     /// Do not count the service with this name (as in `ps -o comm`) as foreground work; may be

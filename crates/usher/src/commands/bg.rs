@@ -41,8 +41,9 @@ Policies:
   usher  reacts within milliseconds, separately for each disk and network interface, and
          limits the delay of foreground work by a budget
   eii    stops the program for 1 s while the foreground uses the same resource, and
-         doubles that time up to 16 s (as published in paper 2)
-  ipd    continues the program only when all resources are idle (as published in paper 2)
+         doubles that time up to 16 s (published policy, for comparisons)
+  ipd    continues the program only when all resources are idle (published policy, for
+         comparisons)
 
 Examples:
   usher bg -- restic backup /home

@@ -25,8 +25,8 @@ running, and ends.
 Policies:
   usher  measures programs while they run together, lends idle CPUs, detects phases, and
          may let launched programs that busy-wait run in turn on all CPUs
-  casas  stops all other programs to measure a program alone at several core counts (as
-         published in paper 1)
+  casas  stops all other programs to measure a program alone at several core counts
+         (published policy, for comparisons)
   equal  gives each program the same number of cores
   linux  changes nothing: all programs share all CPUs; for comparisons
 

@@ -8,7 +8,7 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
-/// Explains why programs have their seats, and the predicted cost of the alternatives
+/// Explains why each program got its CPUs (its seat), and what the alternatives would cost
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 ANTT is the mean of the predicted turnaround times of all programs, each relative to the
@@ -63,7 +63,7 @@ fn alternatives(answer: &api::Explain_Reply, out: Output) -> String {
         .iter()
         .filter_map(|a| a.antt)
         .reduce(f64::min);
-    let head = ["CHOICE", "ANTT", "WHAT IT IS"].map(|title| out.paint(STRONG, title));
+    let head = ["CHOICE", "ANTT", "DESCRIPTION"].map(|title| out.paint(STRONG, title));
     let rows = answer.alternatives.iter().map(|a| {
         let antt = a.antt.map_or("–".to_owned(), |antt| format!("{antt:.2}"));
         let antt = match a.antt.is_some() && a.antt == best {

@@ -29,8 +29,9 @@ use crate::runtime;
 A mix is a set of programs that run at the same time. Each program is repeated until every
 program has run as often as FILE.toml or --repeats states (by default three times). NTT is
 the time of a program relative to its best time alone; ANTT is the mean NTT, weighted by the
-programs' weights. The policy with the least ANTT is the best for the mix. Rounds of the policies are interleaved. Each ratio of two policies is printed with a
-confidence interval, which shows the noise.
+programs' weights. The policy with the least ANTT is the best for the mix. Rounds of the
+policies are interleaved. Each ratio of two policies is printed with a confidence
+interval, which shows the noise.
 
 docs/mix-file.md in the sources describes mix files. The command needs no daemon: it runs
 the policies itself.

@@ -51,7 +51,7 @@ pub struct Args {
     /// Run the program at most N times on each number of cores; fewer if the times agree
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Start no further run if it would exceed this total time
+    /// Start no further run that would exceed this total time; by default, no limit
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
     /// Draw the curve into FILE as an SVG picture
@@ -211,15 +211,15 @@ fn text(measured: &MeasuredProfile, out: Output) -> String {
     }
     if measured.spinners > 0 {
         text.push_str(&format!(
-            "\n{} threads of the program busy-wait for one another: the program never gets fewer \
-             cores than that\n",
+            "\n{} threads of the program busy-wait for one another: the program always gets at \
+             least as many cores\n",
             measured.spinners
         ));
     }
     if measured.active_wait == Some(true) {
         text.push_str(
-            "\nthe program uses GNU OpenMP or MPI, whose threads spin if they have enough cores \
-             when the program starts: Usher does not reduce the program's seat while it runs\n",
+            "\nthe program uses GNU OpenMP or MPI, whose threads busy-wait if they have enough \
+             cores when the program starts: Usher takes no CPUs from the program while it runs\n",
         );
     }
     text

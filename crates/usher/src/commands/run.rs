@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_parser = weight)]
     weight: Option<f64>,
     /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
-    /// the program gets at its start; thread pools cannot grow later
+    /// the program gets at its start; thread pools of that size do not use CPUs that it gets later
     #[arg(long)]
     hints: bool,
     #[command(flatten)]

@@ -10,17 +10,17 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, LACKING, Output, STRONG, shown};
 
-/// Shows the seat and the progress of each managed program, and its lent CPUs
+/// Shows the CPUs (the seat) and the progress of each managed program
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 SEATS     the CPUs that the program may use. +N are borrowed CPUs, which other programs lend or
-          which no seat contains; -N are CPUs lent to other programs. 'in turn': programs take turns on all CPUs; only
-          one of them runs at a time, and the others are stopped. 'quota': the CPU time
-          that the program's cgroups allow. 'pinned threads': the program set the affinity
-          of its threads and gets no seat. Background work: the resource for which it is
-          stopped, or the share of the last ten seconds in which it could run.
+          which no seat contains; -N are CPUs lent to other programs. 'in turn': programs take
+          turns on all CPUs; only one of them runs at a time, and the others are stopped.
+          'quota': the CPU time that the program's cgroups allow. 'pinned threads': the program
+          set the affinity of its threads and gets no seat. Background work: the resource for
+          which it is stopped, or the share of the last ten seconds in which it could run.
 NTT       predicted turnaround time relative to running alone on the best number of CPUs; 1.0
-          is undisturbed
+          is undisturbed; the last line shows the mean over all programs (ANTT)
 BUSY      number of CPUs that the program keeps busy
 PROGRESS  work per second, with its source and confidence. The sources are, best first:
           heartbeat, repetitions, ompt, instructions, cpu-time (which shows only demand).

@@ -20,7 +20,7 @@ use crate::failure::Outcome;
 use crate::machine;
 use crate::output::{Output, shown};
 
-/// Shows the seat and the progress of each program, live, until Ctrl-C
+/// Shows the CPUs and the progress of each program, live, until Ctrl-C
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The picture shows the CPUs of the machine; the letter on a CPU identifies the program whose
@@ -31,7 +31,7 @@ Examples:
   usher top
   usher top --interval 0.2")]
 pub struct Args {
-    /// Update the picture after this time
+    /// Update the picture every SECONDS seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", allow_negative_numbers = true, value_parser = super::run::seconds)]
     interval: f64,
 }

@@ -73,7 +73,7 @@ fn start_service() -> anyhow::Result<bool> {
         Some(NOT_INSTALLED) => Ok(false),
         _ => {
             let text = String::from_utf8_lossy(&output.stderr);
-            bail!("starting {UNIT}: {}", text.trim());
+            bail!("starting the systemd service {UNIT}: {}", text.trim());
         }
     }
 }
@@ -100,7 +100,8 @@ fn log_path(dir: &Path) -> PathBuf {
 fn spawn_daemon(dir: &Path) -> anyhow::Result<Child> {
     let path = log_path(dir);
     let log = open_log(&path).with_context(|| format!("writing {}", path.display()))?;
-    let mut daemon = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut daemon =
+        Command::new(std::env::current_exe().context("finding Usher's own executable")?);
     daemon.args(["daemon", "--exit-when-idle", "--runtime-dir"]);
     daemon.arg(dir).current_dir("/").env_remove("NOTIFY_SOCKET");
     daemon
@@ -109,7 +110,7 @@ fn spawn_daemon(dir: &Path) -> anyhow::Result<Child> {
         .stderr(log);
     // SAFETY: two system calls, which may be made between fork and exec.
     unsafe { daemon.pre_exec(leave_caller) };
-    daemon.spawn().context("starting a daemon")
+    daemon.spawn().context("starting the daemon")
 }
 
 fn open_log(path: &Path) -> std::io::Result<File> {
@@ -138,7 +139,9 @@ fn wait_for_answer(dir: &Path, daemon: &mut Child) -> anyhow::Result<Found> {
     let deadline = Instant::now() + READY_WITHIN;
     loop {
         // Before the check: another daemon may listen since, which made this daemon end.
-        let ended = daemon.try_wait().context("waiting for the daemon")?;
+        let ended = daemon
+            .try_wait()
+            .context("waiting for the daemon to listen")?;
         // A connection fails if the daemon ends before it serves.
         let found = Found::at(dir);
         if let Ok(Found {
@@ -149,14 +152,17 @@ fn wait_for_answer(dir: &Path, daemon: &mut Child) -> anyhow::Result<Found> {
         }
         if let Some(status) = ended {
             bail!(
-                "starting a daemon: {}",
+                "starting the daemon: {}",
                 last_message(dir, &status.to_string())
             );
         }
         if Instant::now() > deadline {
             let seconds = READY_WITHIN.as_secs();
             found?;
-            bail!("process {} does not listen after {seconds} s", daemon.id());
+            bail!(
+                "the daemon (process {}) does not listen {seconds} s after its start",
+                daemon.id()
+            );
         }
         std::thread::sleep(CHECK_EVERY);
     }
@@ -167,7 +173,7 @@ fn last_message(dir: &Path, status: &str) -> String {
     let log = fs::read_to_string(log_path(dir)).unwrap_or_default();
     let last = log.lines().next_back();
     last.map_or_else(
-        || format!("it ended ({status})"),
+        || format!("the daemon ended ({status})"),
         |line| line.trim_start_matches("usher: ").to_owned(),
     )
 }
@@ -183,11 +189,11 @@ mod tests {
         let wait = |child: &mut Child| wait_for_answer(dir.path(), child).unwrap_err().to_string();
         let line = wait(&mut failing);
         assert!(
-            line.starts_with("starting a daemon: it ended (exit status: 1"),
+            line.starts_with("starting the daemon: the daemon ended (exit status: 1"),
             "{line}"
         );
         fs::write(log_path(dir.path()), "usher: first\nusher: no memory\n").unwrap();
-        assert_eq!(wait(&mut failing), "starting a daemon: no memory");
+        assert_eq!(wait(&mut failing), "starting the daemon: no memory");
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl SchedDoctorReport {
         match &self.refused {
             Some(why) => lines.push(format!("'usher sched start' would fail: {why}")),
             None => {
-                lines.push("'usher sched start' starts Usher's".to_owned());
+                lines.push("'usher sched start' starts Usher's scheduler".to_owned());
                 lines.extend_from_slice(&self.warnings);
             }
         }
@@ -130,9 +130,12 @@ mod tests {
             assert!(line.contains("would fail: "), "{line}");
         }
         let mut ready = report(&[idle, BTF], Ok(None), true);
-        assert_eq!(ready.line(), format!("{own} starts Usher's"));
+        assert_eq!(ready.line(), format!("{own} starts Usher's scheduler"));
         ready.warnings = vec!["it is young".to_owned()];
-        assert_eq!(ready.line(), format!("{own} starts Usher's; it is young"));
+        assert_eq!(
+            ready.line(),
+            format!("{own} starts Usher's scheduler; it is young")
+        );
     }
 
     #[test]
@@ -146,7 +149,10 @@ mod tests {
         ];
         let report = report(&ours, Ok(Some(last)), true);
         let line = report.line();
-        assert!(line.starts_with("Usher's scheduler runs: idle"), "{line}");
+        assert!(
+            line.starts_with("Usher's scheduler runs with: preference for idle cores"),
+            "{line}"
+        );
         assert!(line.ends_with("'usher sched stop' ends it"), "{line}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["running"], true);

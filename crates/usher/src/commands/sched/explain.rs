@@ -18,7 +18,7 @@ use crate::output::{self, Output, shown};
 
 use super::remote;
 
-/// Shows where the threads of a process run or wait, and why
+/// Shows where the threads of a process run or wait under Usher's scheduler, and why
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Columns, for each thread:
@@ -44,7 +44,7 @@ pub struct Args {
 
 fn pid(text: &str) -> Result<i32, &'static str> {
     let pid = text.parse().ok().filter(|pid| *pid > 0);
-    pid.ok_or("a pid is a positive number")
+    pid.ok_or("a pid must be a positive number")
 }
 
 #[derive(Debug, Serialize)]
@@ -93,8 +93,8 @@ impl Policy {
     /// Returns why no sched_ext scheduler runs such threads; `None` if it does.
     fn apart(self) -> Option<&'static str> {
         match self {
-            Self::Fifo | Self::Rr => Some("real-time: not run by this scheduler"),
-            Self::Deadline => Some("deadline: not run by this scheduler"),
+            Self::Fifo | Self::Rr => Some("real-time thread: not scheduled by this scheduler"),
+            Self::Deadline => Some("deadline thread: not scheduled by this scheduler"),
             _ => None,
         }
     }
@@ -121,7 +121,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
         }
         match explained(&held, pid, running.settings)? {
             Some(answer) => answers.push(answer),
-            None => missing.push(Err(anyhow!("there is no process {pid}"))),
+            None => missing.push(Err(anyhow!("process {pid} does not exist"))),
         }
     }
     match &answers[..] {
@@ -208,7 +208,7 @@ fn text(answer: &Answer) -> String {
     let mut lines = String::new();
     if let Some(seat) = &answer.seat {
         lines = format!(
-            "the seat of '{}' is CPUs {}\n\n",
+            "the seat of '{}' consists of CPUs {}\n\n",
             shown(&seat.name),
             seat.cpus
         );
@@ -239,8 +239,8 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
         let cpu = thread.cpu_unknown;
         row.push(cpu.map_or("-".to_owned(), |cpu| on_cpu(thread.state, cpu)));
         let why = match thread.state {
-            'Z' | 'X' => "it has ended",
-            _ => "the scheduler does not know it yet",
+            'Z' | 'X' => "the thread has ended",
+            _ => "the scheduler has not seen the thread yet",
         };
         row.push(thread.policy.apart().unwrap_or(why).to_owned());
         row.extend(["-"; 3].map(str::to_owned));
@@ -286,9 +286,9 @@ fn word(state: char, waits: Option<Queue>) -> &'static str {
 
 fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
     match sched.waits {
-        Some(Queue::Urgent { llc }) => format!("LLC {llc}, the urgent queue"),
+        Some(Queue::Urgent { llc }) => format!("LLC {llc}, the queue of urgent threads"),
         Some(Queue::AddressSpace { llc, queue }) if settings.aggregate => {
-            format!("LLC {llc}, its address space's queue (no. {queue})")
+            format!("LLC {llc}, the queue of its address space (no. {queue})")
         }
         Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue no. {queue}"),
         None => on_cpu(state, sched.cpu),
@@ -305,33 +305,36 @@ fn on_cpu(state: char, cpu: u32) -> String {
 fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
     let waits = sched.waits.is_some();
     let turn = |owner: &str| match (waits, state) {
-        (true, _) => format!("for {owner} turn"),
-        (_, 'R') => format!("{owner} turn"),
+        (true, _) => format!("waits for {owner} turn"),
+        (_, 'R') => format!("runs in {owner} turn"),
         // The thread does not run now, so the text is about its past run.
-        _ => format!("it was {owner} turn"),
+        _ => format!("ran in {owner} turn"),
     };
     let why: &str = match (sched.why, waits) {
         (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
         (Why::Turn, _) => &turn("its"),
         (Why::Level, _) => &turn("its level's"),
-        (Why::Urgent, true) => "for the next CPU: its bursts are short",
-        (Why::Unknown, _) => "it has not run since the scheduler started",
-        (Why::OnlyHere, _) => "it may run only on this CPU",
-        (Why::IdleCore, _) => "the core was idle",
-        (Why::IdleThread, _) => "the CPU was idle, but not its core",
-        (Why::Returned, _) => "a CPU of its seat, reclaimed from a borrower",
-        (Why::Urgent, false) => "its bursts are short, and it was the first",
-        (Why::Stolen, _) => "stolen from another LLC",
+        (Why::Urgent, true) => "it waits for the next free CPU, because its bursts are short",
+        (Why::Unknown, _) => "the thread has not run since the scheduler started",
+        (Why::OnlyHere, _) => "the thread may run only on this CPU",
+        (Why::IdleCore, _) => "all hardware threads of the core were idle",
+        (Why::IdleThread, _) => "the CPU was idle, but another hardware thread of its core was not",
+        (Why::Returned, _) => "the CPU is in its seat and was reclaimed from a borrower",
+        (Why::Urgent, false) => {
+            "its bursts are short, and it was the first urgent thread in the \
+                                 queue"
+        }
+        (Why::Stolen, _) => "the CPU took it from a queue of another LLC",
         (Why::Alone, _) => "no other thread waited for the CPU",
-        (Why::Fifo, _) => "first come, first served",
+        (Why::Fifo, _) => "first come, first served order",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
         let has_run = !waits && sched.why != Why::Unknown;
         has_run && !sched.kept_from_seat && !seat.cpus.contains(sched.cpu)
     });
     match (is_guest, sched.kept_from_seat) {
-        (true, _) => format!("{why}; as a borrower"),
-        (_, true) => format!("{why}; its affinity excludes its seat"),
+        (true, _) => format!("{why}; the thread is a borrower"),
+        (_, true) => format!("{why}; the affinity of the thread excludes its seat"),
         _ => why.to_owned(),
     }
 }
@@ -422,17 +425,17 @@ mod tests {
         };
         let actual = text(&answer);
         for expected in [
-            "the seat of 'make' is CPUs 0-1",
+            "the seat of 'make' consists of CPUs 0-1",
             "CPU 3",
-            "the core was idle; as a borrower",
-            "LLC 1, its address space's queue (no. 4)",
-            "for its address space's turn",
+            "all hardware threads of the core were idle; the thread is a borrower",
+            "LLC 1, the queue of its address space (no. 4)",
+            "waits for its address space's turn",
             "-1.5 ms",
             "250",
             "sleeps  -",
-            "does not know it yet",
+            "has not seen the thread yet",
             "last on CPU 7",
-            "real-time: not run by this scheduler",
+            "real-time thread: not scheduled by this scheduler",
         ] {
             assert!(actual.contains(expected), "{expected}: {actual}");
         }
@@ -452,7 +455,7 @@ mod tests {
             ..Settings::default()
         }));
         assert!(
-            !actual.contains("address space") && actual.contains("for its turn"),
+            !actual.contains("address space") && actual.contains("waits for its turn"),
             "{actual}"
         );
         let actual = text(&answer(Settings::of_linux_26(false)));
@@ -479,12 +482,16 @@ mod tests {
             (Why::Turn, false, "its turn"),
             (Why::Level, false, "its level's turn"),
         ] {
-            assert_eq!(actual(why, aggregate, None, 'R'), turn);
-            assert_eq!(actual(why, aggregate, None, 'S'), format!("it was {turn}"));
+            assert_eq!(actual(why, aggregate, None, 'R'), format!("runs in {turn}"));
+            assert_eq!(actual(why, aggregate, None, 'S'), format!("ran in {turn}"));
             let waiting = actual(why, aggregate, Some(waits), 'R');
-            assert_eq!(waiting, format!("for {turn}"));
+            assert_eq!(waiting, format!("waits for {turn}"));
         }
-        assert_eq!(actual(Why::IdleCore, true, None, 'S'), "the core was idle");
+        assert_eq!(
+            actual(Why::IdleCore, true, None, 'S'),
+            "all hardware threads of the core were \
+                                                            idle"
+        );
     }
 
     #[test]
@@ -495,7 +502,7 @@ mod tests {
             threads: vec![thread(10, 'Z', None)],
             settings: Settings::default(),
         });
-        assert!(actual.contains("it has ended"), "{actual}");
+        assert!(actual.contains("the thread has ended"), "{actual}");
     }
 
     #[test]

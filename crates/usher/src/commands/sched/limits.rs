@@ -22,11 +22,11 @@ fn warning_of(root: &Path) -> Option<String> {
     let (first, others) = limited.split_first()?;
     let others = match others.len() {
         0 => " limits".to_owned(),
-        1 => " and another cgroup limit".to_owned(),
+        1 => " and one other cgroup limit".to_owned(),
         n => format!(" and {n} other cgroups limit"),
     };
     Some(format!(
-        "'{}'{others} CPU time (cpu.max): this scheduler does not enforce the limit",
+        "'{}'{others} CPU time by cpu.max, which this scheduler does not enforce",
         first.display()
     ))
 }
@@ -82,7 +82,7 @@ mod tests {
         let two = cgroup("cpu/old/db", "cpu.cfs_quota_us", "50000\n");
         let actual = warning_of(root.path()).unwrap();
         assert!(
-            actual.starts_with(&format!("'{two}' and another cgroup limit")),
+            actual.starts_with(&format!("'{two}' and one other cgroup limit")),
             "{actual}"
         );
     }

@@ -9,9 +9,7 @@ use crate::daemon::scheduler::LIMIT_MS;
 /// The value of an option that turns a part of the scheduler on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {
-    /// The part is on.
     On,
-    /// The part is off.
     Off,
 }
 
@@ -40,8 +38,8 @@ pub fn turn_warning(given: [Option<u64>; 2], settings: &Settings) -> Option<&'st
     }
     Some(
         match max_lag_ms.is_none() && settings.max_lag_ns == settings.turn_ns {
-            true => "turns need --aggregate on: --turn-ms only sets the maximum lag",
-            false => "turns need --aggregate on: --turn-ms has no effect until then",
+            true => "--turn-ms sets only the maximum lag, because turns require --aggregate on",
+            false => "--turn-ms has no effect until --aggregate on is set",
         },
     )
 }
@@ -63,12 +61,10 @@ mod tests {
         };
         assert_eq!(turn_warning([Some(8), None], &on), None);
         assert_eq!(turn_warning([None, Some(8)], &off), None);
-        let comes = |given, settings| turn_warning(given, settings)?.split_once(": ");
-        let when = "turns need --aggregate on";
-        let lag = Some((when, "--turn-ms only sets the maximum lag"));
-        let nothing = Some((when, "--turn-ms has no effect until then"));
-        assert_eq!(comes([Some(8), None], &off), lag);
-        assert_eq!(comes([Some(8), Some(8)], &off), nothing);
-        assert_eq!(comes([Some(8), None], &apart), nothing);
+        let lag = "--turn-ms sets only the maximum lag, because turns require --aggregate on";
+        let nothing = "--turn-ms has no effect until --aggregate on is set";
+        assert_eq!(turn_warning([Some(8), None], &off), Some(lag));
+        assert_eq!(turn_warning([Some(8), Some(8)], &off), Some(nothing));
+        assert_eq!(turn_warning([Some(8), None], &apart), Some(nothing));
     }
 }

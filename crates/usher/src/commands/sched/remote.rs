@@ -24,13 +24,14 @@ use crate::runtime;
 const ANSWER_TIMEOUT: Duration = ENDING.saturating_mul(3);
 
 /// Text for [`Phase::Restarting`].
-pub const RESTARTS: &str = "restarts because of CPU hotplug";
+pub const RESTARTS: &str = "restarts because CPUs went online or offline";
 
 /// The message if no scheduler of Usher's runs anywhere.
-pub const NONE_RUNS: &str = "no scheduler of Usher's runs";
+pub const NONE_RUNS: &str = "Usher's scheduler does not run";
 
 /// The error for other users.
-pub const FOR_ROOT: &str = "'usher sched' requires root, except for its status: run this as root";
+pub const FOR_ROOT: &str = "'usher sched' requires root, except for 'usher sched status': run \
+                            this command as root";
 
 /// The message after an end.
 pub const TAKES_OVER: &str = "the kernel's own scheduler takes over\n";
@@ -78,7 +79,7 @@ impl Found {
     pub fn at(dir: &Path) -> anyhow::Result<Self> {
         if dir.is_file() {
             let dir = dir.display();
-            bail!("the runtime directory '{dir}' is a file: name another with --runtime-dir");
+            bail!("the runtime directory '{dir}' is a file: name a directory with --runtime-dir");
         }
         let mut found = Self::default();
         for socket in [runtime::SOCKET, runtime::FOREGROUND_SOCKET] {
@@ -135,7 +136,7 @@ fn none_runs(kernel: &Kernel, dir: &Path) -> anyhow::Error {
     match kernel.state() {
         // No scheduler can be started here.
         Err(error @ ScxError::NoSchedExt { .. }) => error.into(),
-        _ => anyhow!("{NONE_RUNS}: 'usher sched start' starts one"),
+        _ => anyhow!("{NONE_RUNS}: 'usher sched start' starts it"),
     }
 }
 
@@ -147,8 +148,8 @@ pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
         _ => return None,
     }
     Some(format!(
-        "a scheduler of Usher's runs, but no process that listens in {} holds it: it was started \
-         with another --runtime-dir, or is just ending",
+        "Usher's scheduler runs, but no process that listens in {} holds it: it was started with \
+         another --runtime-dir, or is just ending",
         dir.display()
     ))
 }
@@ -175,9 +176,9 @@ impl SchedulerClient {
     /// # Errors
     /// The process has ended.
     pub fn process(&self) -> anyhow::Result<OwnedFd> {
-        let pid = Pid::from_raw(self.pid).context("the daemon has no pid")?;
+        let pid = Pid::from_raw(self.pid).context("the kernel reports no pid of the daemon")?;
         let process = pidfd_open(pid, PidfdFlags::empty());
-        process.with_context(|| format!("opening process {}", self.pid))
+        process.with_context(|| format!("opening the daemon's process {}", self.pid))
     }
 
     /// Loads the scheduler, and returns its state when it runs the threads.
@@ -283,7 +284,7 @@ mod tests {
         let ext = sys.path().join("kernel/sched_ext");
         fs::create_dir_all(&ext).unwrap();
         fs::write(ext.join("state"), "disabled\n").unwrap();
-        let start = "no scheduler of Usher's runs: 'usher sched start' starts one";
+        let start = "Usher's scheduler does not run: 'usher sched start' starts it";
         assert_eq!(actual(), start);
     }
 

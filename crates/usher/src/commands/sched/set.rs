@@ -17,7 +17,7 @@ use crate::output::Output;
 use super::options::{Switch, limit_ms, turn_warning};
 use super::remote::Found;
 
-/// Changes the scheduler's settings while it runs
+/// Changes the settings of Usher's scheduler while it runs
 #[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
 Give at least one option. Other settings keep their values, but a maximum lag that equals
@@ -35,13 +35,15 @@ pub struct Args {
     /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// Let the scheduler keep the seats that a daemon gives (soft seats); off: affinity masks
+    /// Enforce the seats of programs in the scheduler, which lends their idle CPUs (soft seats);
+    /// off: by affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
     /// Limit the turn of an address space to this time in ms, 1 to 200
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200
+    /// Limit how far the virtual time of a running thread may exceed that of waiting threads, in ms,
+    /// 1 to 200
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
 }
@@ -73,7 +75,7 @@ pub fn run(args: &Args, dir: &Path, out: Output) -> Outcome {
     }
     out.answer(
         &json!({ "does": after.does, "settings": after.settings }),
-        || format!("the scheduler now has: {}\n", after.does),
+        || format!("the scheduler now runs with: {}\n", after.does),
     )?;
     Ok(0)
 }

@@ -26,12 +26,12 @@ use super::daemon_launch;
 use super::options::{Switch, limit_ms, turn_warning};
 use super::remote::{self, Found, TAKES_OVER};
 
-/// Loads the scheduler in root's daemon, and starts the daemon if none listens
+/// Starts Usher's scheduler in root's daemon, and starts that daemon if none listens
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-docs/sched.md describes the scheduler. If no daemon listens, the systemd service usher is
-started if it is installed, else a daemon that ends after 'usher sched stop'. With
---foreground the scheduler runs without a daemon and ends with this command (Ctrl-C).
+docs/sched.md describes the scheduler. If no daemon listens, the command starts the systemd
+service usher, or, if that is not installed, a daemon that ends after 'usher sched stop'.
+With --foreground the scheduler runs without a daemon and ends with this command (Ctrl-C).
 
 Examples:
   usher sched start
@@ -46,14 +46,15 @@ pub struct Args {
     /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// Let the scheduler keep the seats that a daemon gives (soft seats); off: affinity masks
+    /// Enforce the seats of programs in the scheduler, which lends their idle CPUs (soft seats);
+    /// off: by affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
     /// Limit the turn of an address space to this time in ms, 1 to 200; 24 by default
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     turn_ms: Option<u64>,
-    /// Limit the lead of a thread over waiting threads to this virtual time in ms, 1 to 200; by
-    /// default one turn
+    /// Limit how far the virtual time of a running thread may exceed that of waiting threads, in ms,
+    /// 1 to 200; by default, the value of --turn-ms
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
     /// Run threads first come, first served, without the options above; for comparisons
@@ -70,9 +71,9 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum O1 {
-    /// The original order
+    /// The original order of the threads
     Plain,
-    /// Threads of the running address space are one level better
+    /// Threads of the running address space have a priority that is one level higher
     Aggregate,
 }
 
@@ -105,7 +106,7 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
     let dir = runtime::sched_dir(global.runtime_dir.as_deref());
     let report = || {
         let does = scheduler::described(&settings);
-        let text = || format!("the scheduler runs: {does}\n");
+        let text = || format!("Usher's scheduler runs with: {does}\n");
         out.answer(&json!({ "scheduler": "usher", "does": does }), text)
     };
     let found = Found::at(&dir)?;

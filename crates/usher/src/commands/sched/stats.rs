@@ -23,7 +23,7 @@ use crate::output::{self, Output};
 
 use super::remote;
 
-/// Counts the actions of the running scheduler, Usher's or another
+/// Counts switches, migrations and wake-ups under Usher's scheduler or any other
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without CMD, the command prints the counts of Usher's scheduler since its start. With CMD, it
@@ -133,7 +133,7 @@ fn changed(before: &Option<String>, after: Option<String>) -> Option<String> {
 
 fn until_now(dir: &Path) -> anyhow::Result<Answer> {
     let ours = SchedSample::read(dir).map_err(|error| {
-        anyhow!("{error:#}; 'usher sched stats -- CMD' works with any scheduler")
+        anyhow!("{error:#}; 'usher sched stats -- CMD' counts the events of any scheduler")
     })?;
     let answer = Answer {
         scheduler: scheduler(),
@@ -169,7 +169,7 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
         Ok(())
     })?;
     let [(began, before, ours_before), (ended, after, ours)] =
-        <[_; 2]>::try_from(samples).map_err(|_| anyhow!("nothing was counted"))?;
+        <[_; 2]>::try_from(samples).map_err(|_| anyhow!("no events were counted"))?;
     let answer = Answer {
         scheduler_after: changed(&scheduler, self::scheduler()),
         scheduler,
@@ -242,7 +242,7 @@ fn text(answer: &Answer) -> String {
         .unwrap_or(KERNELS_OWN)
         .to_owned();
     if let Some(after) = &answer.scheduler_after {
-        name = format!("{name}, then {after}");
+        name = format!("{name}, later {after}");
     }
     let mut rows = Rows::new();
     row(&mut rows, "scheduler", name);
@@ -254,7 +254,7 @@ fn text(answer: &Answer) -> String {
             Some(Since::Command) => "while the command ran",
             _ => "since it started",
         };
-        row(&mut rows, "ours", since);
+        row(&mut rows, "Usher's scheduler", since);
         of_ours(&mut rows, tally);
     }
     for seat in &answer.seats {
@@ -267,14 +267,22 @@ fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
     row(rows, "the command ran", time(elapsed_ns));
     row(rows, "context switches", counted.switches);
     row(rows, "address-space switches", counted.space_switches);
-    row(rows, "two threads on a core", time(counted.shared_ns));
-    row(rows, "  while a core was idle", time(counted.needless_ns));
+    row(
+        rows,
+        "time with two threads on one core",
+        time(counted.shared_ns),
+    );
+    row(
+        rows,
+        "  of it while another core was idle",
+        time(counted.needless_ns),
+    );
     row(rows, "migrations within a core", counted.migrations_core);
     row(rows, "  within an LLC", counted.migrations_llc);
     row(rows, "  within a NUMA node", counted.migrations_node);
     row(rows, "  farther", counted.migrations_far);
     row(rows, "wake-ups", counted.wakeups);
-    for (share, name) in [(0.5, "  half of them within"), (0.99, "  99 % within")] {
+    for (share, name) in [(0.5, "  median"), (0.99, "  99th percentile")] {
         let below = counted.latency_below_ns(share);
         row(rows, name, below.map_or("-".to_owned(), time));
     }
@@ -282,7 +290,7 @@ fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
 
 fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  switches", tally.switches);
-    row(rows, "  of address spaces", tally.space_switches);
+    row(rows, "  to another address space", tally.space_switches);
     row(rows, "  to idle cores", tally.idle_cores);
     row(rows, "  to idle CPUs of busy cores", tally.idle_threads);
     row(rows, "  enqueued for a turn", tally.queued);
@@ -290,7 +298,7 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  preempted by urgent threads", tally.preempted);
     row(
         rows,
-        "  slices extended, no thread waiting",
+        "  slices extended because no thread waited",
         tally.prolonged,
     );
     row(rows, "  slices extended in a turn", tally.turns_kept);
@@ -311,7 +319,7 @@ fn of_seat(rows: &mut Rows, seat: &SoftSeat) {
     row(rows, "  outside its seat", time(tally.guest_ns));
     row(rows, "  CPUs reclaimed", tally.returns);
     if let Some(ns) = tally.return_below_ns(0.99) {
-        row(rows, "    99 % of them within", time(ns));
+        row(rows, "    99th percentile", time(ns));
     }
 }
 
@@ -398,6 +406,6 @@ mod tests {
         };
         let actual = text(&answer.with(another, since));
         assert!(actual.contains("since it started"), "{actual}");
-        assert!(actual.contains("the kernel's own, then usher"), "{actual}");
+        assert!(actual.contains("the kernel's own, later usher"), "{actual}");
     }
 }

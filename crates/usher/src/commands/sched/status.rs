@@ -14,7 +14,7 @@ use crate::output::Output;
 
 use super::remote::{self, Found, NAME, RESTARTS};
 
-/// Shows which scheduler runs, and how Usher's ended
+/// Shows which scheduler runs, and why Usher's scheduler ended
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,7 +52,7 @@ pub fn read(kernel: &Kernel, dir: &Path, last: Option<SchedulerState>) -> anyhow
     let (scheduler, lacking) = match kernel.state() {
         Ok(Loaded::Disabled) => (None, None),
         Ok(Loaded::Enabled { name }) => (Some(name), None),
-        Ok(Loaded::Changing(word)) => (None, Some(format!("the kernel is {word} one"))),
+        Ok(Loaded::Changing(word)) => (None, Some(format!("the kernel is {word} a scheduler"))),
         Err(error @ ScxError::NoSchedExt { .. }) => (None, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
@@ -86,8 +86,11 @@ impl Answer {
         let name = self.scheduler.as_deref();
         let runs = match (&self.unknown, name) {
             (Some(unknown), _) => unknown.clone(),
-            (None, Some(name)) if name == NAME => "a scheduler of Usher's runs".to_owned(),
-            (None, Some(name)) => format!("the scheduler '{name}' runs, which is not Usher's"),
+            (None, Some(name)) if name == NAME => "Usher's scheduler runs".to_owned(),
+            (None, Some(name)) => format!(
+                "the scheduler '{name}' runs, which is not Usher's \
+                                           scheduler"
+            ),
             (None, None) => "the kernel's own scheduler runs".to_owned(),
         };
         (name, runs)
@@ -119,16 +122,18 @@ fn text(answer: &Answer) -> String {
 
 fn of_ours(last: &SchedulerState) -> Vec<String> {
     let mut lines = vec![
-        format!("Usher's scheduler runs: {}", last.does),
-        format!("held by process {}", last.pid),
+        format!("Usher's scheduler runs with: {}", last.does),
+        format!("process {} holds the scheduler", last.pid),
     ];
     if last.idle_by_node {
         lines.push("the kernel selects idle CPUs within a NUMA node first".to_owned());
     }
     match last.restarts {
         0 => {}
-        1 => lines.push("restarted once because of CPU hotplug".to_owned()),
-        times => lines.push(format!("restarted {times} times because of CPU hotplug")),
+        1 => lines.push("restarted once because CPUs went online or offline".to_owned()),
+        times => lines.push(format!(
+            "restarted {times} times because CPUs went online or offline"
+        )),
     }
     lines
 }
@@ -147,10 +152,9 @@ fn of_others(
         (Phase::Restarting, _) => {
             format!("Usher's scheduler {RESTARTS}, in process {pid}")
         }
-        (Phase::Running, _) => format!(
-            "the kernel has just ended Usher's scheduler of process \
-                                        {pid}"
-        ),
+        (Phase::Running, _) => {
+            format!("the kernel has just ended Usher's scheduler, which process {pid} held")
+        }
         (Phase::Ended, Some(why)) => format!("Usher's scheduler ended: {why}"),
         (Phase::Ended, None) => return vec![runs],
     };
@@ -189,11 +193,14 @@ mod tests {
     #[test]
     fn status_names_a_running_scheduler() {
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("usher"));
-        let lines = "Usher's scheduler runs: its work\nheld by process 12\n\
-                     restarted once because of CPU hotplug\n";
+        let lines = "Usher's scheduler runs with: its work\nprocess 12 holds the scheduler\n\
+                     restarted once because CPUs went online or offline\n";
         assert_eq!((runs, text.as_str()), (true, lines));
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("other"));
-        assert!(!runs && text.starts_with("the scheduler 'other' runs, which is not Usher's\n"));
+        assert!(
+            !runs
+                && text.starts_with("the scheduler 'other' runs, which is not Usher's scheduler\n")
+        );
     }
 
     #[test]
@@ -208,12 +215,13 @@ mod tests {
             (
                 Phase::Restarting,
                 None,
-                "Usher's scheduler restarts because of CPU hotplug, in process 12\n".to_owned(),
+                "Usher's scheduler restarts because CPUs went online or offline, in process 12\n"
+                    .to_owned(),
             ),
             (
                 Phase::Ended,
-                Some("the kernel ended it"),
-                format!("{own}Usher's scheduler ended: the kernel ended it\n"),
+                Some("the kernel ended the scheduler"),
+                format!("{own}Usher's scheduler ended: the kernel ended the scheduler\n"),
             ),
             (Phase::Ended, None, own.to_owned()),
         ] {

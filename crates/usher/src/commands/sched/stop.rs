@@ -19,7 +19,7 @@ use crate::output::Output;
 
 use super::remote::{self, Found, NONE_RUNS, TAKES_OVER};
 
-/// Stops the scheduler; the kernel's own takes over
+/// Stops Usher's scheduler; the kernel's own scheduler takes over
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,8 +41,8 @@ pub fn run(dir: &Path, out: Output) -> Outcome {
     let pid = client.pid();
     ensure!(
         !stopped.exits || remote::has_ended(&process, EXIT_WITHIN)?,
-        "process {pid} has not ended within {} s: SIGKILL ends it safely, and the kernel's own \
-         scheduler runs",
+        "process {pid} has not ended within {} s: end it by SIGKILL, after which the kernel's \
+         own scheduler runs",
         EXIT_WITHIN.as_secs()
     );
     if !stopped.was_loaded {
@@ -59,7 +59,7 @@ fn none_here(kernel: &Kernel, dir: &Path) -> anyhow::Error {
     }
     match kernel.state() {
         Ok(usher_scx::State::Enabled { name }) => {
-            anyhow!("{NONE_RUNS}; the scheduler '{name}' runs")
+            anyhow!("{NONE_RUNS}; another scheduler runs, '{name}'")
         }
         Ok(_) => anyhow!(NONE_RUNS),
         Err(error) => error.into(),
@@ -83,6 +83,9 @@ mod tests {
         assert_eq!(line(), NONE_RUNS);
         fs::write(ext.join("state"), "enabled\n").unwrap();
         fs::write(ext.join("root/ops"), "bpfland\n").unwrap();
-        assert_eq!(line(), format!("{NONE_RUNS}; the scheduler 'bpfland' runs"));
+        assert_eq!(
+            line(),
+            format!("{NONE_RUNS}; another scheduler runs, 'bpfland'")
+        );
     }
 }

@@ -27,6 +27,16 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A mix consists of four of ten PARSEC programs, which run at the same time on a simulated machine
+with 48 cores. The output compares the ANTT under Linux, CaSAS and Usher with the published
+figures (docs/glossary.md, paper 1). NTT is the time of a program in the mix relative to its best
+time alone; ANTT is the mean of the NTTs. All mixes take about ten minutes on two CPUs.
+
+Examples:
+  usher sim casas --stride 10       simulates every tenth mix
+  usher sim casas --out report      writes a report page
+  usher sim casas --ranges          varies the parameters that are not published")]
 pub struct Args {
     /// Simulate this much work per repetition of a program, in seconds of its sequential time. Results
     /// for real programs, which take minutes, are extrapolated from the simulated rates
@@ -93,7 +103,7 @@ pub fn run(args: &Args, out: Output) -> Outcome {
                     setup: &EvaluationSetup,
                     schedulers: &[Scheduler],
                     size: &SimulationSize| {
-        progress.doing(format!("{setting} every program alone"));
+        progress.doing(format!("{setting} simulating every program alone"));
         let begun = AtomicBool::new(false);
         let done = |mixes: usize, row: &MixRow| {
             if !begun.swap(true, Ordering::Relaxed) {

@@ -33,7 +33,7 @@ Examples:
   usher sim fuzz 0..1000
   usher sim fuzz 17 --record run.jsonl && usher replay run.jsonl")]
 pub struct Args {
-    /// Seed to simulate, or a range of seeds, without TO
+    /// Seed to simulate, or all seeds from FROM up to and excluding TO
     #[arg(value_name = "SEED|FROM..TO")]
     seeds: String,
     /// Record the observations and decisions of the simulated daemon, for `usher replay`; takes one

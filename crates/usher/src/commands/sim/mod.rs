@@ -31,9 +31,9 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Mix(mix::Args),
-    /// Simulates paper 3b's test of SMT awareness in the kernel
+    /// Simulates a published test of SMT awareness in the kernel: four loops on two cores
     Smt(smt::Args),
-    /// Simulates paper 1's evaluation: mixes of four PARSEC programs on 48 cores
+    /// Simulates the published evaluation of the policy casas: PARSEC programs on 48 cores
     Casas(casas::Args),
     /// Tests the control loop with random programs, machines and injected faults
     Fuzz(fuzz::Args),

@@ -22,7 +22,7 @@ const PAPER_3B: &str = "package:2 core:1 pu:2";
 Four loops, two with 2 s of work and two with 10 s, start together on two cores with two hardware
 threads each. The table shows the time until all four have ended: minimum, maximum and mean over
 the runs. It compares a kernel without SMT awareness, a kernel that prefers idle cores, and
-Usher's scheduler with the measurements of paper 3b.
+Usher's scheduler with the published measurements (docs/glossary.md, paper 3b).
 
 Examples:
   usher sim smt

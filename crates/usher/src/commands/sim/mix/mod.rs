@@ -27,7 +27,7 @@ use crate::progress::Progress;
 /// Maximum number of spans of CPU time in a trace; the trace notes where it was cut.
 const SPANS_MAX: usize = 100_000;
 
-/// Simulate a mix of programs on a described machine under several schedulers
+/// Simulates a mix of programs on a described machine under several schedulers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The file describes the machine, its kernel and the programs that run at the same time;
@@ -46,14 +46,15 @@ pub struct Args {
     /// Description of the machine, the programs, their arrivals and the rounds
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Compare these schedulers, separated by commas, with the first of them
+    /// Compare these schedulers, separated by commas, with the first of them; by default, those of
+    /// the file
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = scheduler())]
     against: Option<Vec<Scheduler>>,
-    /// Replace the machine of the file: a machine as for `usher topo --from`, or `this` for the
-    /// machine of the command
+    /// Replace the machine of the file by another machine, as in `usher topo --from`, or by this
+    /// machine (`this`)
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
-    /// Seed the random number generators; by default, with the file's seed
+    /// Seed the random number generators with N; by default, with the seed of the file
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Simulate N rounds of each scheduler, each with its own seed; by default, as many as the file
@@ -63,7 +64,7 @@ pub struct Args {
     /// Repeat each program at least N times in a round; by default, as often as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
-    /// End each run after this virtual time
+    /// End each run after this time in the simulation; by default, as the file states
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = crate::commands::run::seconds)]
     max_seconds: Option<f64>,
     /// End each run after N simulated events
