@@ -314,8 +314,8 @@ pub fn undo_program(
         if procs.lives(head.owner) {
             return Err(foreign(
                 instance_dir,
-                "the Usher process that wrote it still runs: release the programs with `usher \
-                 detach`",
+                "the Usher process that wrote the journal still runs: release the programs with \
+                 `usher detach`",
             ));
         }
         if head.boot != procs.boot_id()? {
@@ -429,9 +429,10 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
 /// Checks the PID namespace: in another namespace, the pids mean other processes.
 fn check_namespace(procs: &Procs, dir: &Path, state: &JournalState) -> Result<(), ActError> {
     match &state.head {
-        Some(head) if head.pid_namespace != procs.pid_namespace() => {
-            Err(foreign(dir, "it was written in another PID namespace"))
-        }
+        Some(head) if head.pid_namespace != procs.pid_namespace() => Err(foreign(
+            dir,
+            "the journal was written in another PID namespace",
+        )),
         _ => Ok(()),
     }
 }

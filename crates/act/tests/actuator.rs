@@ -432,7 +432,7 @@ fn rejects_processes_that_must_not_be_managed() {
     act.launch(ONE, other.id, WorkClass::Foreground).unwrap();
     refused(
         act.launch(ONE, other.id, WorkClass::Foreground),
-        "already managed",
+        "already manages",
     );
     close(&mut act);
 }

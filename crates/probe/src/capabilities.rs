@@ -146,8 +146,8 @@ fn sched_ext(roots: &Roots) -> Capability {
         (Err(_), _) => "this kernel lacks sched_ext".to_owned(),
     };
     let uses = [
-        "Usher's own scheduler can give soft seats, whose idle CPUs are lent at once",
-        "Usher gives seats by affinity masks",
+        "Usher's own scheduler can assign CPUs to programs and lend idle CPUs at once (soft seats)",
+        "Usher assigns CPUs to programs by affinity masks",
     ];
     capability("sched_ext", dir.exists() && btf, found, uses)
 }
@@ -203,7 +203,7 @@ fn resctrl(roots: &Roots) -> Capability {
     };
     let uses = [
         "Usher can limit the share of a cache that a program fills",
-        "Usher gives programs that compete for a cache seats in different caches",
+        "Usher assigns CPUs of different caches to programs that compete for a cache",
     ];
     capability("resctrl", mounted, found, uses)
 }

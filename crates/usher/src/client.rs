@@ -369,7 +369,7 @@ impl From<api::Error> for DaemonError {
             _ => None,
         };
         let words = match error.kind() {
-            E::NoSuchProcess(Some(e)) => format!("there is no process {}", e.pid),
+            E::NoSuchProcess(Some(e)) => format!("process {} does not exist", e.pid),
             E::NotYours(Some(e)) => format!(
                 "process {} belongs to user {}; only that user and root may manage it",
                 e.pid, e.owner

@@ -164,8 +164,8 @@ pub fn thresholds(given: Option<&Path>, store: &Path) -> anyhow::Result<Threshol
         Err(error) if given.is_none() && error.kind() == ErrorKind::PermissionDenied => {
             let path = path.display();
             failure::print_error(&format!(
-                "the thresholds file {path} is not readable: using the thresholds published in \
-                 paper 2"
+                "the thresholds file {path} is not readable: using the published \
+                 thresholds"
             ));
             return Ok(Thresholds::default());
         }

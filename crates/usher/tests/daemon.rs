@@ -254,9 +254,9 @@ fn rejects_processes_of_other_users_and_of_the_system() {
     let pid = gone.id();
     assert_eq!(
         attach(pid.to_string()),
-        format!("usher: attaching process {pid}: there is no process {pid}\n")
+        format!("usher: attaching process {pid}: process {pid} does not exist\n")
     );
-    assert!(attach("0".to_owned()).contains("pid: 0 is not a pid"));
+    assert!(attach("0".to_owned()).contains("pid: 0 is not a valid pid"));
     let kthread = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
     match kthread {
         true => assert!(attach("2".to_owned()).contains("2 is a kernel thread")),
@@ -390,7 +390,7 @@ fn one_daemon_per_directory_replaces_the_socket_of_a_dead_daemon() {
     let line = stderr(&second);
     assert!(
         line.contains(&format!(
-            "a daemon is running already in '{}' (process {daemon})",
+            "a daemon already runs in '{}' (process {daemon})",
             world.runtime_dir().display()
         )),
         "{line}"

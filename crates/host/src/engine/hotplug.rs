@@ -32,7 +32,8 @@ impl RealWorld {
         policy_factory: Option<&PolicyFactory>,
     ) -> Option<Box<dyn Policy + Send>> {
         self.state.needs_replan = false;
-        let none = || Err("this control loop plans only for the machine at its start".to_owned());
+        let none =
+            || Err("this daemon can use only the CPUs that were online when it started".to_owned());
         let (topology, policy) = match policy_factory.map_or_else(none, PolicyFactory::make) {
             Ok(made) => made,
             Err(reason) => {

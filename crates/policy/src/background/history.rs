@@ -74,8 +74,8 @@ impl RateLimitedLog {
         self.logged_ns = Some(at_ns);
         Some(match std::mem::take(&mut self.suppressed) {
             0 => message,
-            1 => format!("{message} (and 1 more since the last report)"),
-            more => format!("{message} (and {more} more since the last report)"),
+            1 => format!("{message} (and 1 similar message since the last report)"),
+            more => format!("{message} (and {more} similar messages since the last report)"),
         })
     }
 }
@@ -111,9 +111,9 @@ mod tests {
         assert_eq!(log.log(6, "no".into()), None);
         assert_eq!(log.log(7, "no".into()), None);
         let text = log.log(5 + S, "no".into()).unwrap();
-        assert_eq!(text, "no (and 2 more since the last report)");
+        assert_eq!(text, "no (and 2 similar messages since the last report)");
         assert_eq!(log.log(6 + S, "no".into()), None);
         let text = log.log(5 + 2 * S, "no".into()).unwrap();
-        assert_eq!(text, "no (and 1 more since the last report)");
+        assert_eq!(text, "no (and 1 similar message since the last report)");
     }
 }

@@ -103,8 +103,8 @@ impl SeatDecision {
         let required = 100.0 * margin;
         match (narrows, explores, favours_seats) {
             (false, ..) => format!(
-                "all programs share all CPUs, because the plan gives no program fewer (ANTT \
-                 {antt_sharing:.2})"
+                "all programs share all CPUs, because the plan gives all CPUs to every program \
+                 (ANTT {antt_sharing:.2})"
             ),
             (_, true, _) => {
                 "the programs have seats for now, so that Usher can measure them there".to_owned()

@@ -269,7 +269,7 @@ fn reasons_are_logged_at_a_limited_rate() {
     assert!(
         messages
             .iter()
-            .any(|text| text.contains("more since the last report"))
+            .any(|text| text.contains("since the last report)"))
     );
     let mut background_states = world
         .log

@@ -192,7 +192,10 @@ pub struct TriedOrder {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.hinted {
-            return writeln!(f, "order: by the groups that the program gave the tasks");
+            return writeln!(
+                f,
+                "order: by the groups that the program assigned to the tasks"
+            );
         }
         if self.orders.is_empty() {
             return writeln!(f, "the graph has not run yet");

@@ -74,7 +74,7 @@ impl DaemonSocket {
                 fs::set_permissions(&path, Permissions::from_mode(socket_mode()))?;
                 Ok(listener)
             })
-            .with_context(|| format!("listening at '{}'", path.display()))?;
+            .with_context(|| format!("listening on the socket '{}'", path.display()))?;
         Ok(Self {
             listener,
             path,
@@ -143,7 +143,8 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
             bail!(
-                "{} is running already in '{}' (process {}); end it first, or name another directory with --runtime-dir",
+                "{} already runs in '{}' (process {}); end it first, or name another directory \
+                 with --runtime-dir",
                 names.process,
                 dir.display(),
                 pid.trim()

@@ -134,7 +134,7 @@ fn register_seats(registry: &mut Registry, status: &Status) {
         .set(background.count() as i64);
     registry.register(
         "programs",
-        "Managed programs, by the kind of place where they run",
+        "Managed programs, by the way in which they share the CPUs",
         programs,
     );
     let pinned = status.programs.iter().filter(|p| p.pinned_to.is_some());

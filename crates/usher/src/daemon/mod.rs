@@ -94,7 +94,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let make_service = Box::new(move |peer| service::for_peer(&shared, peer));
     let server = server::spawn(&listening, make_service, &ending)?;
     failure::print_error(&format!(
-        "listening at {} with policy {}",
+        "the daemon listens at {} and runs the policy {}",
         listening.path().display(),
         config.policy
     ));
@@ -104,7 +104,7 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     undo_all(engine, scheduler, listening)?;
     match served {
         Ok(result) => result.context("serving the socket"),
-        Err(_) => bail!("the thread that serves the socket died"),
+        Err(_) => bail!("the thread that serves the socket has panicked"),
     }
 }
 
@@ -126,7 +126,7 @@ fn undo_all(
     }
     anyhow::ensure!(
         !panicked,
-        "the control loop panicked; its changes are undone"
+        "the control loop panicked, and its changes are undone"
     );
     Ok(())
 }
@@ -192,12 +192,12 @@ fn start_engine(
 ) -> anyhow::Result<Engine> {
     let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
     let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
-        .with_context(|| format!("there is no policy '{}'", config.policy))?;
+        .with_context(|| format!("the policy '{}' does not exist", config.policy))?;
     let name = config.policy.clone();
     let make_policy = move || {
         let topology = usable_machine().map_err(|error| failure::line(&error))?;
         let policy = usher_policy::by_name_with(&name, &topology, thresholds);
-        let policy = policy.ok_or_else(|| format!("there is no policy '{name}'"))?;
+        let policy = policy.ok_or_else(|| format!("the policy '{name}' does not exist"))?;
         Ok((topology, policy))
     };
     let exe = std::env::current_exe().context("finding Usher's own executable")?;
@@ -246,7 +246,7 @@ fn claim_machine(engine: &Engine) -> anyhow::Result<()> {
     let engine = engine.handle();
     let changed = move |forbidden: Option<String>| {
         if let Some(reason) = &forbidden {
-            failure::print_error(&format!("no seats are given: {reason}"));
+            failure::print_error(&format!("Usher assigns no CPUs to programs: {reason}"));
         }
         engine.set_seating(forbidden);
     };

@@ -86,8 +86,9 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
         Regulation::Eii | Regulation::Ipd => {
             let all = (reason.background + reason.foreground).max(1);
             format!(
-                "last stopped for {what}: in {window}, background work had {:.1} % of its use \
-                 ({}, and the foreground {}), less than the threshold of {:.0} %",
+                "last stopped for {what}: in {window}, background work made {:.1} % of all use \
+                 of that resource (background {}, foreground {}), less than the threshold of \
+                 {:.0} %",
                 reason.background as f64 / all as f64 * 100.0,
                 used(reason.background),
                 used(reason.foreground),
@@ -180,8 +181,8 @@ mod tests {
         assert!(place(&one, &eii).contains("for 50 % of the last 10 s, was"));
         assert_eq!(
             known(&eii),
-            "last stopped for disk vda: in 100.0 ms, background work had 80.0 % of its use (80 \
-             sectors, and the foreground 20 sectors), less than the threshold of 100 %"
+            "last stopped for disk vda: in 100.0 ms, background work made 80.0 % of all use \
+             of that resource (background 80 sectors, foreground 20 sectors), less than the threshold of 100 %"
         );
         let threshold = 20e6;
         let usher = status(

@@ -74,7 +74,7 @@ impl Service {
     ) -> Result<AdoptedProgram, Refusal> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().filter(|&pid| pid > 0);
-        let number = number.ok_or_else(|| bad("pid", format!("{pid} is not a pid")))?;
+        let number = number.ok_or_else(|| bad("pid", format!("{pid} is not a valid pid")))?;
         self.check_namespace(pid)?;
         Self::check(&adopt)?;
         let engine = &self.shared.engine;
@@ -94,8 +94,9 @@ impl Service {
             return Ok(());
         }
         let reason = format!(
-            "{pid} belongs to another PID namespace than the daemon, whose programs the daemon \
-             cannot manage: run the command where the daemon runs, or start a daemon there"
+            "process {pid} belongs to another PID namespace, and the daemon can manage only \
+             programs of its own: run the command in the daemon's namespace, or start a daemon \
+             in that of the process"
         );
         Err(bad("pid", reason))
     }

@@ -114,7 +114,7 @@ pub fn reports_that_the_kernel_ended_it() {
         (status["last"]["state"] == "ended").then_some(status)
     })["last"];
     let why = last["ended"].as_str().unwrap();
-    assert!(why.starts_with("the kernel ended it ("), "{why}");
+    assert!(why.starts_with("the kernel ended the scheduler ("), "{why}");
     assert!(why.contains("sysrq"), "{why}");
     drop(running);
     drop(Running::start(&world));
@@ -133,7 +133,7 @@ pub fn the_foreground_prints_the_kernels_reason_once() {
     let output = foreground.wait_with_output().unwrap();
     let printed = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{printed}");
-    let about_end = |line: &&str| line.contains("the kernel ended it");
+    let about_end = |line: &&str| line.contains("the kernel ended the scheduler");
     let lines: Vec<&str> = printed.lines().filter(about_end).collect();
     assert_eq!(lines.len(), 1, "{printed}");
     assert!(lines[0].contains("sysrq"), "{printed}");

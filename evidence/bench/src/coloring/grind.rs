@@ -103,7 +103,7 @@ impl From<Counts> for Misses {
 /// Runs a workload of `operations` operations under cachegrind.
 pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
     let (first, second) = shapes(Path::new("/sys"))?;
-    let own = std::env::current_exe().context("finding this program")?;
+    let own = std::env::current_exe().context("finding the path of this program")?;
     let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
     let [valgrind, words @ ..] = cachegrind::words(first, second, &out);
     let mut command = Command::new(valgrind);

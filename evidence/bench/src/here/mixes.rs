@@ -67,7 +67,7 @@ pub fn examples() -> Option<PathBuf> {
 pub fn prepare(folder: &Path, examples: Option<&Path>, threads: usize) -> Result<Vec<PathBuf>> {
     let mixes = folder.join("mixes");
     fs::create_dir_all(&mixes).with_context(|| format!("making {}", mixes.display()))?;
-    let exe = std::env::current_exe().context("finding this program")?;
+    let exe = std::env::current_exe().context("finding the path of this program")?;
     let mut files = Vec::new();
     for (name, title, programs) in GENERATED {
         let file = mixes.join(format!("{name}.toml"));

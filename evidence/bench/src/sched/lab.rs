@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_failed_scheduler_is_reported_and_not_counted() {
-        let why = "the kernel ended it".to_owned();
+        let why = "the kernel ended the scheduler".to_owned();
         let part = "cores".to_owned();
         let rival = Rival::Fifo;
         let left_out = |rounds: &[usize]| GuestMessage::LeftOut {
@@ -471,13 +471,13 @@ mod tests {
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
-            ["cores: the scheduler ours, --fifo is left out: the kernel ended it"]
+            ["cores: the scheduler ours, --fifo is left out: the kernel ended the scheduler"]
         );
         assert_eq!(
             [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),
             [
-                "  cores          ours, --fifo             left out, round 2: the kernel ended it",
-                "  cores          ours, --fifo             left out, rounds 1, 2: the kernel ended it"
+                "  cores          ours, --fifo             left out, round 2: the kernel ended the scheduler",
+                "  cores          ours, --fifo             left out, rounds 1, 2: the kernel ended the scheduler"
             ]
         );
     }

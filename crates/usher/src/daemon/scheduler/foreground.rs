@@ -55,7 +55,7 @@ pub fn hold(
         ready()?;
     }
     if server.join().is_err() {
-        bail!("the thread that serves the socket died");
+        bail!("the thread that serves the socket has panicked");
     }
     let scheduler = thread.control().clone();
     drop(thread);

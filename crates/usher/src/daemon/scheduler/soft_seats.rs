@@ -42,7 +42,7 @@ impl SoftSeatScheduler {
     fn held(&self) -> Result<SchedulerHandle, String> {
         let state = self.scheduler.state();
         let running = state.filter(|state| state.state == Phase::Running);
-        let running = running.ok_or("the scheduler does not run")?;
+        let running = running.ok_or("Usher's scheduler does not run")?;
         SchedulerHandle::open(&running.maps).map_err(|error| error.to_string())
     }
 }

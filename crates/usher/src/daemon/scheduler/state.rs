@@ -90,11 +90,11 @@ impl SchedulerState {
 /// A scheduler is held already.
 pub fn refuse_beside(state: Option<&SchedulerState>) -> anyhow::Result<()> {
     match state.map(|state| state.state) {
-        Some(Phase::Starting) => bail!("the scheduler is starting already"),
+        Some(Phase::Starting) => bail!("the scheduler is already starting"),
         Some(Phase::Running | Phase::Restarting) => {
             bail!(
-                "the scheduler is started already: 'usher sched set' changes what it does, \
-                 'usher sched stop' ends it"
+                "the scheduler already runs: 'usher sched set' changes its settings, 'usher \
+                 sched stop' ends it"
             )
         }
         Some(Phase::Ended) | None => Ok(()),
@@ -139,14 +139,14 @@ impl SettingsChange {
 /// Describes the scheduler's behaviour in a few words.
 pub fn described(settings: &Settings) -> String {
     if settings.fifo {
-        return "first come, first served, without SMT".to_owned();
+        return "first come, first served, without SMT awareness".to_owned();
     }
     if settings.o1 {
         let cure = match settings.aggregate {
-            true => ", the running address space one level better",
+            true => ", threads of the running address space one priority level higher",
             false => "",
         };
-        return format!("the order of Linux 2.6 (O(1)), without SMT{cure}");
+        return format!("the order of Linux 2.6 (O(1)), without SMT awareness{cure}");
     }
     let on = |on: bool| if on { "on" } else { "off" };
     let ms = |ns: u64| ns / 1_000_000;
@@ -159,7 +159,7 @@ pub fn described(settings: &Settings) -> String {
         false => "off".to_owned(),
     };
     format!(
-        "idle cores first {}, address spaces in turns {turns}, seats {}",
+        "preference for idle cores {}, address spaces in turns {turns}, soft seats {}",
         on(settings.smt),
         on(settings.seats)
     )
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn the_description_names_each_feature() {
         let mut settings = Settings::default();
-        let all = "idle cores first on, address spaces in turns on (24 ms), seats on";
+        let all = "preference for idle cores on, address spaces in turns on (24 ms), soft seats on";
         assert_eq!(described(&settings), all);
         settings.max_lag_ns /= 2;
         settings.seats = false;
@@ -226,12 +226,12 @@ mod tests {
             |state: &SchedulerState| refuse_beside(Some(state)).map_err(|error| error.to_string());
         assert_eq!(
             refused(&state),
-            Err("the scheduler is starting already".to_owned())
+            Err("the scheduler is already starting".to_owned())
         );
         for phase in [Phase::Running, Phase::Restarting] {
             state.state = phase;
             let line = refused(&state).unwrap_err();
-            assert!(line.starts_with("the scheduler is started already"));
+            assert!(line.starts_with("the scheduler already runs"));
         }
         state.end("stopped");
         assert_eq!(refused(&state), Ok(()));

@@ -106,7 +106,7 @@ struct Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         // The thread may have panicked.
-        self.end("its thread ended");
+        self.end("the thread that holds the scheduler ended");
     }
 }
 
@@ -208,7 +208,7 @@ impl Worker {
         let state = self.requests.shared.state().context(NONE_HERE)?;
         let scheduler = match (&self.loaded, state.state) {
             (Some(scheduler), Phase::Running) => scheduler,
-            (_, Phase::Restarting) => bail!("the scheduler restarts: try again in a moment"),
+            (_, Phase::Restarting) => bail!("the scheduler is restarting: try again in a moment"),
             _ => bail!(NONE_HERE),
         };
         if state.settings.is_fixed() {
@@ -226,7 +226,7 @@ impl Worker {
         let state = self.requests.shared.state().context(NONE_HERE)?;
         match &state.undone {
             None => Ok(state),
-            Some(undone) => bail!("the scheduler now has: {}, but {undone}", state.does),
+            Some(undone) => bail!("the scheduler now runs with: {}, but {undone}", state.does),
         }
     }
 
@@ -264,7 +264,7 @@ impl Worker {
                 // The kernel may not yet have completed the end of the previous scheduler, or the
                 // hotplug of the CPU.
                 Err(_) if Instant::now() <= deadline => {}
-                Err(error) => self.fail(&error.context("it could not be restarted")),
+                Err(error) => self.fail(&error.context("the scheduler could not be restarted")),
             }
             return;
         }
@@ -300,7 +300,7 @@ impl Worker {
 pub const ENDED: &str = "the scheduler has ended";
 
 /// The error if there is no scheduler to change.
-const NONE_HERE: &str = "no scheduler of Usher's runs";
+const NONE_HERE: &str = "Usher's scheduler does not run";
 
 /// Returns whether the file existed.
 fn remove(path: &Path) -> anyhow::Result<bool> {
@@ -327,7 +327,10 @@ fn note(
         shared.change(|state| state.settings.seats = false);
         let unseated = unseat_all(&before.maps);
         undone = unseated.err().map(|error| {
-            format!("some seats remain ({error}): repeat 'usher sched set --seats off'")
+            format!(
+                "some soft seats could not be removed ({error}): repeat 'usher sched set \
+                     --seats off'"
+            )
         });
     }
     shared.change(|state| {
@@ -350,10 +353,10 @@ fn end_error(dir: &Path, ending: &Ending) -> anyhow::Error {
     };
     let dump = match write_dump(dir, &ending.dump) {
         Ok(None) => String::new(),
-        Ok(Some(path)) => format!("; its dump is in {}", path.display()),
-        Err(error) => format!("; its dump is lost ({})", failure::line(&error)),
+        Ok(Some(path)) => format!("; the kernel's dump is in {}", path.display()),
+        Err(error) => format!("; the kernel's dump is lost ({})", failure::line(&error)),
     };
-    anyhow!("the kernel ended it ({why}){dump}")
+    anyhow!("the kernel ended the scheduler ({why}){dump}")
 }
 
 /// Writes the kernel's dump. Returns its path; `None` if the kernel gave none.
@@ -402,7 +405,9 @@ mod tests {
         assert_eq!((changes, seats), (2, (false, 2)));
         let undone = undone.unwrap();
         assert!(
-            undone.starts_with("some seats remain (loading a scheduler requires root"),
+            undone.starts_with(
+                "some soft seats could not be removed (loading a scheduler requires root"
+            ),
             "{undone}"
         );
         note(&shared, &off, |_| Ok(()));
@@ -455,7 +460,7 @@ mod tests {
         }
     }
 
-    const STALLED: &str = "the kernel ended it (runnable task stall: make[7] for 30 s)";
+    const STALLED: &str = "the kernel ended the scheduler (runnable task stall: make[7] for 30 s)";
 
     #[test]
     fn reports_why_the_kernel_ended_it_without_a_dump() {
@@ -465,13 +470,16 @@ mod tests {
         assert_eq!(report(""), STALLED);
         assert!(!dump_path(dir).exists());
         let path = dump_path(dir);
-        let is_there = format!("{STALLED}; its dump is in {}", path.display());
+        let is_there = format!("{STALLED}; the kernel's dump is in {}", path.display());
         assert_eq!(report("CPU states"), is_there);
         assert_eq!(fs::read_to_string(&path).unwrap(), "CPU states");
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         let lost = report("CPU states");
-        let begins = format!("{STALLED}; its dump is lost (writing {}", path.display());
+        let begins = format!(
+            "{STALLED}; the kernel's dump is lost (writing {}",
+            path.display()
+        );
         assert!(lost.starts_with(&begins), "{lost}");
     }
 }

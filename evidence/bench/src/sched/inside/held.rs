@@ -54,7 +54,7 @@ impl Held {
                 How::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
             }
             Rival::FifoMinimal => {
-                let own = std::env::current_exe().context("finding this program")?;
+                let own = std::env::current_exe().context("finding the path of this program")?;
                 let mut command = Command::new(own);
                 How::Child(begin(&rival.label(), command.arg(minimal_fifo::COMMAND))?)
             }
