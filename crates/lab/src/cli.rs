@@ -118,7 +118,7 @@ struct Args {
     /// Do the same as --prepare, and also fetch newer kernels
     #[arg(long, conflicts_with = "command")]
     update: bool,
-    /// Print the list of --kernel list as JSON
+    /// Print the list of kernels (--kernel list) as JSON
     #[arg(long)]
     json: bool,
     /// Command to run in the guest, with its arguments

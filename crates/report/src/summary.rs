@@ -205,7 +205,9 @@ fn without_baseline(mix: &MixResult) -> String {
             best.label,
             text::number(antt, 2)
         ),
-        None => "No policy has an ANTT, because in no round every program finished.".to_owned(),
+        None => {
+            "No policy has an ANTT, because in each round some program did not finish.".to_owned()
+        }
     }
 }
 

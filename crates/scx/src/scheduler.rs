@@ -127,7 +127,7 @@ impl Scheduler {
         Ok(Self {
             link: None,
             ended: ended.map_err(ScxError::bpf(
-                "opening the ring buffer for the scheduler's end",
+                "opening the ring buffer that reports the end of the scheduler",
             ))?,
             settings: object::map(&object, ".data.settings", SETTINGS_BYTES)?,
             endings: object::map(&object, "endings", Ending::BYTES)?,

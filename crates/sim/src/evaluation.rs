@@ -188,7 +188,7 @@ impl Evaluation {
             all.push((format!("{} {other:?}", program.name), classes));
         }
         if all.len() > 1 {
-            all.push(("all changed classes together".to_owned(), together));
+            all.push(("all changes of classes together".to_owned(), together));
         }
         all
     }

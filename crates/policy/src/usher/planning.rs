@@ -199,7 +199,7 @@ impl Usher {
                 self.log(
                     None,
                     format!(
-                        "{} for a moment, so that Usher can measure them there",
+                        "{} for a moment, so that Usher can measure their progress there",
                         self.pair_text(&plan)
                     ),
                 );
@@ -212,7 +212,8 @@ impl Usher {
         }
         self.log(
             None,
-            "all programs share all CPUs for a moment, so that Usher can measure this",
+            "all programs share all CPUs for a moment, so that Usher can measure their progress \
+             without seats",
         );
         Some(Plan {
             antt: narrow.antt,

@@ -107,7 +107,9 @@ impl SeatDecision {
                  (ANTT {antt_sharing:.2})"
             ),
             (_, true, _) => {
-                "the programs have seats for now, so that Usher can measure them there".to_owned()
+                "the programs have seats for now, so that Usher can measure their progress in \
+                 the seats"
+                    .to_owned()
             }
             (.., true) if *by_comparison => {
                 "the programs have seats, which were better than sharing all CPUs when Usher \

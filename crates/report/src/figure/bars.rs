@@ -64,7 +64,7 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
         what: format!(
             "{program} under the policy {}: NTT {}",
             policy.label,
-            describe(value, "lowest and highest value of a round")
+            describe(value, "lowest and highest value among the rounds")
         ),
     }
 }
@@ -74,8 +74,8 @@ fn program_bar<'a>(mix: &MixResult, policy: &'a PolicyResult, program: &str) -> 
 pub fn antt(mix: &MixResult) -> Markup {
     let bars: Vec<Bar> = mix.policies.iter().map(|p| antt_bar(mix, p)).collect();
     if bars.iter().all(|bar| bar.value.is_none()) {
-        return html! { p.empty { "There is no ANTT to draw: in no round all programs finished \
-        and had a known time alone." } };
+        return html! { p.empty { "There is no ANTT to draw: in each round, some program did not \
+        finish, or its time alone is unknown." } };
     }
     let step = 26.0;
     let base = TOP + step * bars.len() as f64;

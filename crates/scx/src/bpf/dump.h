@@ -25,17 +25,18 @@ __noinline int dump_llc_rq(__u32 llc)
 	struct llc_rq *llc_rq = llc_rq_of(llc);
 	int at;
 
-	DUMP_LINE("LLC %llu: %llu wait, %llu urgent", llc, llc_rq->waiting,
-		  llc_rq->urgent);
-	DUMP_LINE("  clock %llu", llc_rq->clock);
+	DUMP_LINE("LLC %llu: %llu threads wait for turns, %llu are urgent", llc,
+		  llc_rq->waiting, llc_rq->urgent);
+	DUMP_LINE("  virtual clock %llu", llc_rq->clock);
 	bpf_for(at, 0, MM_QUEUES_PER_LLC)
 	{
 		struct mm_queue *mm_queue =
 			&llc_rq->mm_queues[at % MM_QUEUES_PER_LLC];
 
 		if (mm_queue->waiting)
-			DUMP_LINE("  queue 0x%llx: %llu from vtime %llu on, "
-				  "key %llx",
+			DUMP_LINE("  queue 0x%llx: %llu threads from vtime "
+				  "%llu on, "
+				  "address-space key %llx",
 				  queue_at(llc, at), mm_queue->waiting,
 				  mm_queue->min_vtime, mm_queue->key);
 	}
@@ -48,12 +49,13 @@ __noinline int dump_cpu(__u32 cpu)
 
 	DUMP_LINE("CPU %llu: busy %llu, idle %llu, urgent %llu", cpu,
 		  is_busy(cpu), state->idle, state->urgent);
-	DUMP_LINE("  clock %llu, overdue up to %llu since %llu ns",
+	DUMP_LINE("  virtual clock %llu, overdue up to %llu since %llu ns",
 		  state->clock, state->aging.overdue, state->aging.began_ns);
-	DUMP_LINE("  others served at %llu ns, skips heads of queues 0x%llx",
+	DUMP_LINE("  turns served at %llu ns, heads skipped of queues 0x%llx",
 		  state->served_ns, state->head_skip.queues);
-	DUMP_LINE("  turn of key %llx from 0x%llx since %llu ns",
-		  state->turn_key, state->turn_queue, state->turn_began_ns);
+	DUMP_LINE(
+		"  turn of address-space key %llx, queue 0x%llx, since %llu ns",
+		state->turn_key, state->turn_queue, state->turn_began_ns);
 	return 0;
 }
 

@@ -61,7 +61,8 @@ pub struct Args {
     /// with one repetition is always run
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Select by N the policy with which the first round begins, and seed the confidence intervals
+    /// Begin the first round with the policy that N selects, and use N as the seed of the confidence
+    /// intervals
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Measure every program alone again, even if the profile store has its measurement

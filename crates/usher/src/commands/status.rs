@@ -88,7 +88,7 @@ fn head(state: &api::State, out: Output) -> String {
         (false, None, _) if is_background_only(state) => {
             "only background work runs: no program needs a seat".to_owned()
         }
-        (false, None, _) => "ANTT unknown: no prediction yet".to_owned(),
+        (false, None, _) => "ANTT (mean normalised turnaround time): no prediction yet".to_owned(),
     };
     let about = format!(
         "policy {}, CPUs {} assigned by {}, running for {}, daemon {}, {keeper}",

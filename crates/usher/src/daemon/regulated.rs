@@ -76,9 +76,9 @@ fn figures(status: &BackgroundStatus, reason: &Contention) -> String {
                      for {foreground} in total, and background work used {background}"
                 ),
                 _ => format!(
-                    "last stopped for {what}: in {window}, the foreground used it by \
-                     {foreground} and background work by {background}; background work continues \
-                     after {} without foreground use",
+                    "last stopped for {what}: in {window}, foreground work made {foreground} and \
+                     background work {background}; background work continues after {} without \
+                     foreground use",
                     seconds(reason.threshold * 1e-9)
                 ),
             }
@@ -194,8 +194,8 @@ mod tests {
         );
         assert_eq!(
             known(&usher),
-            "last stopped for disk vda: in 100.0 ms, the foreground used it by 20 requests and \
-             background work by 80 requests; background work continues after 20.0 ms without \
+            "last stopped for disk vda: in 100.0 ms, foreground work made 20 requests and \
+             background work 80 requests; background work continues after 20.0 ms without \
              foreground use"
         );
         let crowd = Contention {

@@ -288,9 +288,9 @@ fn place(sched: &ThreadState, state: char, settings: &Settings) -> String {
     match sched.waits {
         Some(Queue::Urgent { llc }) => format!("LLC {llc}, the queue of urgent threads"),
         Some(Queue::AddressSpace { llc, queue }) if settings.aggregate => {
-            format!("LLC {llc}, the queue of its address space (no. {queue})")
+            format!("LLC {llc}, the queue of its address space (queue {queue})")
         }
-        Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue no. {queue}"),
+        Some(Queue::AddressSpace { llc, queue }) => format!("LLC {llc}, queue {queue}"),
         None => on_cpu(state, sched.cpu),
     }
 }
@@ -428,7 +428,7 @@ mod tests {
             "the seat of 'make' consists of CPUs 0-1",
             "CPU 3",
             "all hardware threads of the core were idle; the thread is a borrower",
-            "LLC 1, the queue of its address space (no. 4)",
+            "LLC 1, the queue of its address space (queue 4)",
             "waits for its address space's turn",
             "-1.5 ms",
             "250",

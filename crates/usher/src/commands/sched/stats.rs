@@ -282,29 +282,48 @@ fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
     row(rows, "  within a NUMA node", counted.migrations_node);
     row(rows, "  farther", counted.migrations_far);
     row(rows, "wake-ups", counted.wakeups);
-    for (share, name) in [(0.5, "  median"), (0.99, "  99th percentile")] {
+    for (share, name) in [
+        (0.5, "  median latency"),
+        (0.99, "  99th percentile of the latency"),
+    ] {
         let below = counted.latency_below_ns(share);
         row(rows, name, below.map_or("-".to_owned(), time));
     }
 }
 
 fn of_ours(rows: &mut Rows, tally: &Tally) {
-    row(rows, "  switches", tally.switches);
-    row(rows, "  to another address space", tally.space_switches);
-    row(rows, "  to idle cores", tally.idle_cores);
-    row(rows, "  to idle CPUs of busy cores", tally.idle_threads);
-    row(rows, "  enqueued for a turn", tally.queued);
-    row(rows, "  enqueued as urgent", tally.soon);
-    row(rows, "  preempted by urgent threads", tally.preempted);
+    row(rows, "  threads dispatched", tally.switches);
+    row(
+        rows,
+        "    after a thread of another address space",
+        tally.space_switches,
+    );
+    row(rows, "  threads sent to idle cores", tally.idle_cores);
+    row(
+        rows,
+        "  threads sent to idle CPUs of busy cores",
+        tally.idle_threads,
+    );
+    row(rows, "  threads that waited for a turn", tally.queued);
+    row(rows, "  threads that waited as urgent", tally.soon);
+    row(rows, "  CPUs preempted by urgent threads", tally.preempted);
     row(
         rows,
         "  slices extended because no thread waited",
         tally.prolonged,
     );
     row(rows, "  slices extended in a turn", tally.turns_kept);
-    row(rows, "  moved to an idle CPU while running", tally.moved);
-    row(rows, "  stolen from another LLC", tally.stolen);
-    row(rows, "  borrowed idle CPUs", tally.borrowed);
+    row(
+        rows,
+        "  threads moved to an idle CPU while running",
+        tally.moved,
+    );
+    row(rows, "  threads taken from another LLC", tally.stolen);
+    row(
+        rows,
+        "  threads sent to idle cores of other seats",
+        tally.borrowed,
+    );
     row(rows, "  CPUs reclaimed from borrowers", tally.returned);
 }
 
@@ -315,11 +334,11 @@ fn of_seat(rows: &mut Rows, seat: &SoftSeat) {
         "seat",
         format!("{} on {}", output::shown(&seat.name), seat.cpus),
     );
-    row(rows, "  in its seat", time(tally.home_ns));
-    row(rows, "  outside its seat", time(tally.guest_ns));
+    row(rows, "  CPU time in the seat", time(tally.home_ns));
+    row(rows, "  CPU time outside the seat", time(tally.guest_ns));
     row(rows, "  CPUs reclaimed", tally.returns);
     if let Some(ns) = tally.return_below_ns(0.99) {
-        row(rows, "    99th percentile", time(ns));
+        row(rows, "    99th percentile of the delay", time(ns));
     }
 }
 

@@ -159,7 +159,7 @@ pub fn described(settings: &Settings) -> String {
         false => "off".to_owned(),
     };
     format!(
-        "preference for idle cores {}, address spaces in turns {turns}, soft seats {}",
+        "preference for idle cores: {}, turns of address spaces: {turns}, soft seats: {}",
         on(settings.smt),
         on(settings.seats)
     )
@@ -172,14 +172,15 @@ mod tests {
     #[test]
     fn the_description_names_each_feature() {
         let mut settings = Settings::default();
-        let all = "preference for idle cores on, address spaces in turns on (24 ms), soft seats on";
+        let all =
+            "preference for idle cores: on, turns of address spaces: on (24 ms), soft seats: on";
         assert_eq!(described(&settings), all);
         settings.max_lag_ns /= 2;
         settings.seats = false;
-        let some = "address spaces in turns on (24 ms, lag at most 12 ms), seats off";
+        let some = "turns of address spaces: on (24 ms, lag at most 12 ms), soft seats: off";
         assert!(described(&settings).ends_with(some));
         settings.aggregate = false;
-        assert!(described(&settings).contains("in turns off, seats"));
+        assert!(described(&settings).contains("address spaces: off, soft seats"));
     }
 
     #[test]
