@@ -69,7 +69,7 @@ fn moved_in(
     ] {
         timed(times, what, || act.act(&action))?;
     }
-    timed(times, "7 follow the demotion", || {
+    timed(times, "7 demote new threads", || {
         act.follow_demotion(program)
     })?;
     timed(times, "8 refresh", || act.refresh(program))?;

@@ -254,8 +254,9 @@ fn few_rounds(mix: &MixResult) -> Option<String> {
         .contains(&least)
         .then(|| {
             format!(
-                "With only {}, an interval is about the observed range and contains the true \
-                 value with less than 95 % probability; 95 % require {} rounds.",
+                "With only {}, a confidence interval is about as wide as the range of the \
+                 measured values and contains the true value with less than 95 % probability; 95 \
+                 % require {} rounds.",
                 text::count(least, "round"),
                 stats::LEVEL_PAIRS
             )

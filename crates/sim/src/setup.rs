@@ -79,14 +79,14 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "LLC sensitivity",
         what: "increase of memory traffic and stall time when the last-level cache is full, \
-               relative to the assumption",
+               relative to the assumed increase",
         range: (0.0, 2.0),
         set: |setup, value| setup.each(|model| model.traits.memory.sensitivity *= value),
     },
     FreeParameter {
         name: "working sets",
         what: "bytes that all threads of a program share and bytes of each thread, relative to \
-               the assumption",
+               the assumed numbers",
         range: (0.5, 2.0),
         set: |setup, value| {
             setup.each(|model| {
@@ -122,7 +122,7 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     FreeParameter {
         name: "migration",
         what: "costs to refill the caches of a core and of a die after a migration, relative to \
-               the assumption",
+               the assumed costs",
         range: (0.3, 3.0),
         set: |setup, value| {
             setup.costs.private_refill_ns *= value;

@@ -36,8 +36,8 @@ pub fn ntt(mix: &MixResult) -> Markup {
         })
         .collect();
     if groups.iter().flatten().all(|bar| bar.value.is_none()) {
-        return html! { p.empty { "There is no NTT to draw, because no program with a known time \
-        alone finished a repetition." } };
+        return html! { p.empty { "There is no NTT to draw, because each program finished no \
+        repetition or has no known time alone." } };
     }
     let group_height = BAR * mix.policies.len() as f64 + GROUP_GAP;
     let base = TOP + group_height * groups.len() as f64;

@@ -23,8 +23,9 @@ pub(crate) fn section(mix: &MixResult) -> Markup {
              of the ratios; intervals are expanded percentile bootstraps over the rounds \
              (Hesterberg 2015), "
             (stats::RESAMPLES) " resamples, PCG generator, seed " (mix.protocol.seed) ". Below "
-            (stats::LEVEL_PAIRS) " rounds an interval is about the observed range and contains \
-                                  the true value with less than 95 % probability; below "
+            (stats::LEVEL_PAIRS) " rounds a confidence interval is about as wide as the range of \
+                                  the measured values and contains the true value with less than \
+                                  95 % probability; below "
             (stats::INTERVAL_PAIRS) " rounds there is no interval."
         }
     }

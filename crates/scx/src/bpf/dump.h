@@ -51,7 +51,8 @@ __noinline int dump_cpu(__u32 cpu)
 		  is_busy(cpu), state->idle, state->urgent);
 	DUMP_LINE("  virtual clock %llu, overdue up to %llu since %llu ns",
 		  state->clock, state->aging.overdue, state->aging.began_ns);
-	DUMP_LINE("  turns served at %llu ns, heads skipped of queues 0x%llx",
+	DUMP_LINE("  last non-urgent thread ran at %llu ns, heads skipped: "
+		  "0x%llx",
 		  state->served_ns, state->head_skip.queues);
 	DUMP_LINE(
 		"  turn of address-space key %llx, queue 0x%llx, since %llu ns",

@@ -143,7 +143,10 @@ fn curve(
     let points = points.into_values().collect();
     let curve = Curve::new(points).map_err(|error| TrialError::Program {
         program: script.name.clone(),
-        reason: format!("the scalability of the program alone cannot be determined: {error}"),
+        reason: format!(
+            "the scalability of the program cannot be determined by simulating it \
+                         alone: {error}"
+        ),
     })?;
     Ok((curve, work))
 }

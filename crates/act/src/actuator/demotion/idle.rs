@@ -162,7 +162,13 @@ impl Actuator {
         }
         let reason = "the program forks faster than Usher can move its processes into the cgroup \
                       with cpu.idle";
-        self.note_gap(program, format!("{reason}: some processes stay outside"))
+        self.note_gap(
+            program,
+            format!(
+                "{reason}: some processes stay outside the cgroup with \
+                                        cpu.idle"
+            ),
+        )
     }
 
     fn bring_or_say(&mut self, program: ProgramId, pid: i32) -> Result<(), ActError> {

@@ -314,17 +314,22 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
         (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
         (Why::Turn, _) => &turn("its"),
         (Why::Level, _) => &turn("its level's"),
-        (Why::Urgent, true) => "it waits for the next free CPU, because its bursts are short",
+        (Why::Urgent, true) => {
+            "the thread waits for the next free CPU, because its bursts are \
+                                short"
+        }
         (Why::Unknown, _) => "the thread has not run since the scheduler started",
         (Why::OnlyHere, _) => "the thread may run only on this CPU",
         (Why::IdleCore, _) => "all hardware threads of the core were idle",
         (Why::IdleThread, _) => "the CPU was idle, but another hardware thread of its core was not",
-        (Why::Returned, _) => "the CPU is in its seat and was reclaimed from a borrower",
-        (Why::Urgent, false) => {
-            "its bursts are short, and it was the first urgent thread in the \
-                                 queue"
+        (Why::Returned, _) => {
+            "the CPU is in the seat of the thread and was reclaimed from a \
+                               borrower"
         }
-        (Why::Stolen, _) => "the CPU took it from a queue of another LLC",
+        (Why::Urgent, false) => {
+            "the thread has short bursts and was the first urgent thread in the queue"
+        }
+        (Why::Stolen, _) => "the CPU took the thread from a queue of another LLC",
         (Why::Alone, _) => "no other thread waited for the CPU",
         (Why::Fifo, _) => "first come, first served order",
     };
