@@ -44,7 +44,8 @@ pub struct Global {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct StoreArg {
     /// Use FILE as the profile store, which holds the measurements of earlier runs; by default,
-    /// /var/lib/usher/profiles.db as root, else ~/.local/share/usher/profiles.db
+    /// /var/lib/usher/profiles.db as root, else usher/profiles.db in $XDG_DATA_HOME or
+    /// ~/.local/share
     #[arg(
         long = "store",
         value_name = "FILE",
