@@ -8,7 +8,7 @@ use crate::client::Daemon;
 use crate::failure::Outcome;
 use crate::output::{self, FAINT, GOOD, Output, STRONG, shown};
 
-/// Explains why each program got its CPUs (its seat), and what the alternatives would cost
+/// Explains why each program got its CPUs (its seat), and what alternatives would cost
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 ANTT is the mean of the predicted turnaround times of all programs, each relative to the

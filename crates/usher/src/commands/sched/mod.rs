@@ -22,7 +22,7 @@ use remote::FOR_ROOT;
 
 pub use doctor_report::{SchedDoctorReport, doctor_report};
 
-/// Controls Usher's own CPU scheduler, which replaces the kernel's scheduler while it runs
+/// Controls Usher's CPU scheduler, which replaces the kernel's scheduler while it runs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Requires root and a kernel with sched_ext (6.12 or newer). Root's daemon holds the
