@@ -29,10 +29,17 @@ pub enum Surplus {
     Many,
 }
 
+// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+unsafe extern "C" {
+    fn rules_begins_balance(now_ns: u64, balance_at_ns: *mut u64) -> bool;
+    fn rules_end_balance(surplus: u32, now_ns: u64, here_at_ns: *mut u64, there_at_ns: *mut u64);
+    safe fn rules_surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> u32;
+}
+
 /// Compares the load of another LLC (`there`) with the own load (`here`). `last_sleeps`: the last
 /// thread of the CPU sleeps. `in_node`: both LLCs are in one node.
 pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> Surplus {
-    match c::rules_surplus_of(there, here, last_sleeps, in_node) {
+    match rules_surplus_of(there, here, last_sleeps, in_node) {
         1 => Surplus::One,
         2 => Surplus::Many,
         _ => Surplus::None,
@@ -48,11 +55,11 @@ pub fn other_llc(here: usize, llcs: usize, drawn: u32) -> usize {
 /// LLC's next check.
 pub fn begins_balance(now_ns: u64, balance_at_ns: &mut u64) -> bool {
     // SAFETY: the reference is exclusive.
-    unsafe { c::rules_begins_balance(now_ns, balance_at_ns) }
+    unsafe { rules_begins_balance(now_ns, balance_at_ns) }
 }
 
 /// Sets the next checks of both LLCs after a migration.
 pub fn end_balance(surplus: Surplus, now_ns: u64, here_at_ns: &mut u64, there_at_ns: &mut u64) {
     // SAFETY: the references are exclusive.
-    unsafe { c::rules_end_balance(surplus as u32, now_ns, here_at_ns, there_at_ns) }
+    unsafe { rules_end_balance(surplus as u32, now_ns, here_at_ns, there_at_ns) }
 }

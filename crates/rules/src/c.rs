@@ -1,109 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Declarations of the functions in `rules.c`, which wrap those of the headers.
+//! Declarations of the functions in `rules.c` that take and return numbers only, and a test that
+//! the layouts of all shared structs are those of the headers.
 //!
-//! All of them are arithmetic on their arguments. They keep no pointer, write only through `*mut`
-//! pointers, and accept any number.
-
-use crate::balance::Load;
-use crate::run_queue::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, PickCtx};
-use crate::select_cpu::{CpuWords, IdleScanCtx, Place};
-use crate::share::Aging;
-
-pub(crate) const NEXT_SAME: u32 = 0;
+//! `rules.c` wraps the functions of the headers, so that Rust can call them. Functions with a struct
+//! or a pointer are declared beside the Rust type. All of them are arithmetic on their arguments,
+//! and accept any number.
 
 unsafe extern "C" {
-    pub(crate) fn rules_choose_cpu(
-        smt: bool,
-        scan: *const IdleScanCtx,
-        last: u32,
-        here: *const Place,
-    ) -> i32;
-    pub(crate) fn rules_choose_best(
-        smt: bool,
-        scan: *const IdleScanCtx,
-        last: u32,
-        here: *const Place,
-    ) -> i32;
-    pub(crate) fn rules_choose_core(scan: *const IdleScanCtx, last: u32, here: *const Place)
-    -> i32;
-    pub(crate) fn rules_only_borrowers_run(core: *const CpuWords, scan: *const IdleScanCtx)
-    -> bool;
-    pub(crate) fn rules_find_preferred(
-        preferred_cpus: *mut CpuWords,
-        allowed: *const CpuWords,
-        seat: *const CpuWords,
-    ) -> bool;
-
-    pub(crate) fn rules_pick_next(
-        ctx: *mut PickCtx,
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        head_skip: *const HeadSkip,
-        queue: *mut u32,
-    ) -> u32;
     pub(crate) safe fn rules_has_unrunnable_head(taken: u64, first: u64) -> bool;
-    pub(crate) fn rules_mark_head_unrunnable(head_skip: *mut HeadSkip, at: u32, min_vtime: u64);
-    pub(crate) fn rules_clear_head_unrunnable(head_skip: *mut HeadSkip, at: u32);
-    pub(crate) fn rules_lower_min(head_skip: *mut HeadSkip, at: u32, vtime: u64);
-    pub(crate) fn rules_min_vtime_queue(
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        head_skip: *const HeadSkip,
-    ) -> u32;
     pub(crate) safe fn rules_queue_key(mm: u64, seat: u64, version: u32, pinned_cpu: u32) -> u64;
-    pub(crate) fn rules_mm_queue_of(
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        key: u64,
-    ) -> u32;
-    pub(crate) fn rules_join_mm_queue(
-        queue: *mut MmQueue,
-        key: u64,
-        seat: u64,
-        version: u32,
-        vtime: u64,
-    );
-    pub(crate) fn rules_is_seated(queue: *const MmQueue, version: u32) -> bool;
-    pub(crate) fn rules_leave_mm_queue(queue: *mut MmQueue, vtime: u64);
-    pub(crate) fn rules_first_of_seat(
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        seat: u64,
-        least: *mut u64,
-    ) -> bool;
-    pub(crate) fn rules_place_at(
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        clock: u64,
-        seat: u64,
-        vtime: u64,
-        max_lag_ns: u64,
-    ) -> u64;
-    pub(crate) fn rules_average_of(
-        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
-        clock: u64,
-    ) -> u64;
-
-    pub(crate) fn rules_reset_aging(aging: *mut Aging);
-    pub(crate) fn rules_follow_periods(aging: *mut Aging, clock: u64, now_ns: u64);
-    pub(crate) fn rules_has_overdue(aging: *const Aging, clock: u64) -> bool;
-    pub(crate) fn rules_behind_overdue(aging: *const Aging, clock: u64, vtime: u64) -> u64;
-
-    pub(crate) fn rules_begins_balance(now_ns: u64, balance_at_ns: *mut u64) -> bool;
-    pub(crate) fn rules_end_balance(
-        surplus: u32,
-        now_ns: u64,
-        here_at_ns: *mut u64,
-        there_at_ns: *mut u64,
-    );
-
-    // Functions without pointers.
     pub(crate) safe fn rules_within_group(percent: u32, weight: u32) -> u32;
     pub(crate) safe fn rules_weight_in(weight: u64, percent: u32) -> u64;
     pub(crate) safe fn rules_virtual_ns(ran_ns: u64, weight: u64) -> u64;
     pub(crate) safe fn rules_clamp_sleeper(vtime: u64, clock: u64, slice_ns: u64) -> u64;
     pub(crate) safe fn rules_is_urgent(burst_ns: u64, vtime: u64, share: u64) -> bool;
-    pub(crate) safe fn rules_surplus_of(
-        there: Load,
-        here: Load,
-        last_sleeps: bool,
-        in_node: bool,
-    ) -> u32;
     pub(crate) safe fn rules_other_llc(here: u32, llcs: u32, drawn: u32) -> u32;
     pub(crate) safe fn rules_is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool;
     pub(crate) safe fn rules_burst_after(average_ns: u64, burst_ns: u64) -> u64;
@@ -113,7 +23,6 @@ unsafe extern "C" {
     pub(crate) safe fn rules_is_young(ran_ns: u64) -> bool;
     pub(crate) safe fn rules_family_charge(family_vtime: u64, clock: u64, ran: u64) -> u64;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
-
     pub(crate) safe fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;
     pub(crate) safe fn levels_key_expired(key: u64, active: u64, level: u32, arrival: u64) -> u64;
     pub(crate) safe fn levels_key_preempted(key: u64, active: u64) -> u64;
@@ -137,9 +46,10 @@ unsafe extern "C" {
 mod tests {
     use std::mem::offset_of;
 
-    use super::*;
-    use crate::balance::{self, Surplus};
-    use crate::select_cpu::{CPUS_MAX, LLCS_MAX};
+    use crate::balance::{self, Load, Surplus};
+    use crate::run_queue::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, NEXT_SAME, PickCtx};
+    use crate::select_cpu::{CPUS_MAX, IdleScanCtx, LLCS_MAX, Place};
+    use crate::share::Aging;
     use crate::{latency, levels, share};
 
     const NUMBERS: [usize; 50] = [

@@ -75,6 +75,43 @@ pub struct HeadSkip {
     pub(crate) min_vtime: [u64; MM_QUEUES_PER_LLC],
 }
 
+/// `enum next`: the previous thread continues.
+pub(crate) const NEXT_SAME: u32 = 0;
+
+// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+unsafe extern "C" {
+    fn rules_pick_next(
+        ctx: *mut PickCtx,
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        head_skip: *const HeadSkip,
+        queue: *mut u32,
+    ) -> u32;
+    fn rules_mark_head_unrunnable(head_skip: *mut HeadSkip, at: u32, min_vtime: u64);
+    fn rules_clear_head_unrunnable(head_skip: *mut HeadSkip, at: u32);
+    fn rules_lower_min(head_skip: *mut HeadSkip, at: u32, vtime: u64);
+    fn rules_min_vtime_queue(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        head_skip: *const HeadSkip,
+    ) -> u32;
+    fn rules_mm_queue_of(mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC], key: u64) -> u32;
+    fn rules_join_mm_queue(queue: *mut MmQueue, key: u64, seat: u64, version: u32, vtime: u64);
+    fn rules_is_seated(queue: *const MmQueue, version: u32) -> bool;
+    fn rules_leave_mm_queue(queue: *mut MmQueue, vtime: u64);
+    fn rules_first_of_seat(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        seat: u64,
+        least: *mut u64,
+    ) -> bool;
+    fn rules_place_at(
+        mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC],
+        clock: u64,
+        seat: u64,
+        vtime: u64,
+        max_lag_ns: u64,
+    ) -> u64;
+    fn rules_average_of(mm_queues: *const [MmQueue; MM_QUEUES_PER_LLC], clock: u64) -> u64;
+}
+
 impl HeadSkip {
     /// Records that the CPU took a thread with virtual time `taken` from a queue. `first` is the
     /// head afterwards. `next` returns the first entry that may run on the CPU.
@@ -90,8 +127,8 @@ impl HeadSkip {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe {
             match unrunnable {
-                true => c::rules_mark_head_unrunnable(self, at, next().unwrap_or(taken)),
-                false => c::rules_clear_head_unrunnable(self, at),
+                true => rules_mark_head_unrunnable(self, at, next().unwrap_or(taken)),
+                false => rules_clear_head_unrunnable(self, at),
             }
         }
     }
@@ -99,7 +136,7 @@ impl HeadSkip {
     /// Records a new waiter that may run on the CPU.
     pub fn lower_min(&mut self, at: usize, vtime: u64) {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
-        unsafe { c::rules_lower_min(self, at as u32, vtime) };
+        unsafe { rules_lower_min(self, at as u32, vtime) };
     }
 }
 
@@ -182,21 +219,21 @@ impl LlcRunQueue {
     /// Returns the queue for a key.
     pub fn queue_of(&self, queue_key: u64) -> usize {
         // SAFETY: the array has the length of the header, and is only read.
-        unsafe { c::rules_mm_queue_of(&self.mm_queues, queue_key) as usize }
+        unsafe { rules_mm_queue_of(&self.mm_queues, queue_key) as usize }
     }
 
     /// Returns the minimum virtual time of the waiting threads with this seat; 0: without a seat.
     pub fn first_of_seat(&self, seat: u64) -> Option<u64> {
         let mut least = 0;
         // SAFETY: the array is only read; the number is a local variable.
-        let found = unsafe { c::rules_first_of_seat(&self.mm_queues, seat, &mut least) };
+        let found = unsafe { rules_first_of_seat(&self.mm_queues, seat, &mut least) };
         found.then_some(least)
     }
 
     /// Returns the average virtual time of the waiting threads, and at least the clock.
     pub fn average(&self) -> u64 {
         // SAFETY: the array is only read.
-        unsafe { c::rules_average_of(&self.mm_queues, self.clock) }
+        unsafe { rules_average_of(&self.mm_queues, self.clock) }
     }
 
     /// Returns the virtual time of a new waiter: at most the largest lag ahead of the first thread
@@ -206,7 +243,7 @@ impl LlcRunQueue {
         let max_lag_ns = max_lag(limits.max_lag_ns, limits.slice_ns, waiter.weight);
         // SAFETY: the array is only read.
         unsafe {
-            c::rules_place_at(
+            rules_place_at(
                 &self.mm_queues,
                 clock,
                 waiter.seat,
@@ -222,7 +259,7 @@ impl LlcRunQueue {
         let at = self.queue_of(key);
         // SAFETY: the layout is that of the header, and the reference is exclusive.
         unsafe {
-            c::rules_join_mm_queue(
+            rules_join_mm_queue(
                 &mut self.mm_queues[at],
                 key,
                 waiter.seat,
@@ -236,7 +273,7 @@ impl LlcRunQueue {
     /// Returns the queue with the minimum virtual time for a CPU.
     pub fn min_vtime_queue(&self, head_skip: &HeadSkip) -> Option<usize> {
         // SAFETY: the layouts are those of the header; the values are only read.
-        let at = unsafe { c::rules_min_vtime_queue(&self.mm_queues, head_skip) } as usize;
+        let at = unsafe { rules_min_vtime_queue(&self.mm_queues, head_skip) } as usize;
         (at < MM_QUEUES_PER_LLC).then_some(at)
     }
 
@@ -246,7 +283,7 @@ impl LlcRunQueue {
     /// There is no such queue.
     pub fn is_seated(&self, at: usize, version: u32) -> bool {
         // SAFETY: the layout is that of the header; the value is only read.
-        unsafe { c::rules_is_seated(&self.mm_queues[at], version) }
+        unsafe { rules_is_seated(&self.mm_queues[at], version) }
     }
 
     /// Removes a waiting thread. `first`: the virtual time of the new head, or the thread's own.
@@ -255,7 +292,7 @@ impl LlcRunQueue {
     /// There is no such queue.
     pub fn leave(&mut self, at: usize, first: u64) {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
-        unsafe { c::rules_leave_mm_queue(&mut self.mm_queues[at], first) };
+        unsafe { rules_leave_mm_queue(&mut self.mm_queues[at], first) };
     }
 
     /// Selects the next thread of a CPU, and advances the clock.
@@ -263,8 +300,8 @@ impl LlcRunQueue {
         let mut queue = 0;
         pick_ctx.skipped = head_skip.queues;
         // SAFETY: the layouts are those of the header; the arrays are only read.
-        let next = unsafe { c::rules_pick_next(pick_ctx, &self.mm_queues, head_skip, &mut queue) };
-        if next == c::NEXT_SAME {
+        let next = unsafe { rules_pick_next(pick_ctx, &self.mm_queues, head_skip, &mut queue) };
+        if next == NEXT_SAME {
             return Next::Same;
         }
         if (pick_ctx.min_vtime_queue as usize) < MM_QUEUES_PER_LLC {

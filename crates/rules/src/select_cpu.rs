@@ -5,8 +5,6 @@
 
 use usher_model::CpuSet;
 
-use crate::c;
-
 /// Upper limit for the numbers of CPUs.
 pub const CPUS_MAX: usize = 512;
 /// Upper limit of LLCs with queues of their own; further LLCs share them.
@@ -70,6 +68,20 @@ pub struct IdleScanCtx {
     pub unread_nodes: u64,
 }
 
+// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+unsafe extern "C" {
+    fn rules_choose_cpu(smt: bool, scan: *const IdleScanCtx, last: u32, here: *const Place) -> i32;
+    fn rules_choose_best(smt: bool, scan: *const IdleScanCtx, last: u32, here: *const Place)
+    -> i32;
+    fn rules_choose_core(scan: *const IdleScanCtx, last: u32, here: *const Place) -> i32;
+    fn rules_only_borrowers_run(core: *const CpuWords, scan: *const IdleScanCtx) -> bool;
+    fn rules_find_preferred(
+        preferred_cpus: *mut CpuWords,
+        allowed: *const CpuWords,
+        seat: *const CpuWords,
+    ) -> bool;
+}
+
 fn found(cpu: i32) -> Option<u32> {
     u32::try_from(cpu).ok()
 }
@@ -78,25 +90,25 @@ fn found(cpu: i32) -> Option<u32> {
 /// has to wait.
 pub fn choose_cpu(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: the layouts are those of the header; the values are only read.
-    found(unsafe { c::rules_choose_cpu(smt, scan, last, here) })
+    found(unsafe { rules_choose_cpu(smt, scan, last, here) })
 }
 
 /// Same, but only CPUs of the best kind, to which unread nodes cannot add a better one.
 pub fn choose_best(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: the layouts are those of the header; the values are only read.
-    found(unsafe { c::rules_choose_best(smt, scan, last, here) })
+    found(unsafe { rules_choose_best(smt, scan, last, here) })
 }
 
 /// Same, but only idle cores.
 pub fn choose_core(scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
     // SAFETY: the layouts are those of the header; the values are only read.
-    found(unsafe { c::rules_choose_core(scan, last, here) })
+    found(unsafe { rules_choose_core(scan, last, here) })
 }
 
 /// Returns whether the core runs borrowers only.
 pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
     // SAFETY: the layouts are those of the header; the values are only read.
-    unsafe { c::rules_only_borrowers_run(core, scan) }
+    unsafe { rules_only_borrowers_run(core, scan) }
 }
 
 /// Returns the preferred CPUs of a thread with this seat; `None`: it may run on none of the seat's
@@ -104,6 +116,6 @@ pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
 pub fn find_preferred(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
     let mut preferred_cpus = [0; CPU_WORDS];
     // SAFETY: the layouts are those of the header; the set that is written is a local variable.
-    let any = unsafe { c::rules_find_preferred(&mut preferred_cpus, allowed, seat) };
+    let any = unsafe { rules_find_preferred(&mut preferred_cpus, allowed, seat) };
     any.then_some(preferred_cpus)
 }

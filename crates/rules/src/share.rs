@@ -93,11 +93,19 @@ pub struct Aging {
     pub(crate) began_ns: u64,
 }
 
+// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+unsafe extern "C" {
+    fn rules_reset_aging(aging: *mut Aging);
+    fn rules_follow_periods(aging: *mut Aging, clock: u64, now_ns: u64);
+    fn rules_has_overdue(aging: *const Aging, clock: u64) -> bool;
+    fn rules_behind_overdue(aging: *const Aging, clock: u64, vtime: u64) -> u64;
+}
+
 impl Aging {
     /// Begins a new period if it is time.
     pub fn follow_periods(&mut self, clock: u64, now_ns: u64) {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
-        unsafe { c::rules_follow_periods(self, clock, now_ns) };
+        unsafe { rules_follow_periods(self, clock, now_ns) };
     }
 
     /// Records the virtual time of a waiter.
@@ -108,18 +116,18 @@ impl Aging {
     /// Returns whether a thread may wait that is overdue.
     pub fn has_overdue(&self, clock: u64) -> bool {
         // SAFETY: the layout is that of the header; the value is only read.
-        unsafe { c::rules_has_overdue(self, clock) }
+        unsafe { rules_has_overdue(self, clock) }
     }
 
     /// Places a virtual time behind the overdue threads, if there may be any.
     pub fn behind_overdue(&self, clock: u64, vtime: u64) -> u64 {
         // SAFETY: the layout is that of the header; the value is only read.
-        unsafe { c::rules_behind_overdue(self, clock, vtime) }
+        unsafe { rules_behind_overdue(self, clock, vtime) }
     }
 
     /// Forgets all waiters, as no thread waits for the CPU.
     pub fn reset(&mut self) {
         // SAFETY: the layout is that of the header, and the reference is exclusive.
-        unsafe { c::rules_reset_aging(self) };
+        unsafe { rules_reset_aging(self) };
     }
 }

@@ -11,7 +11,6 @@
 //!
 //! Limit: names from glob imports and macros are not followed.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -21,13 +20,6 @@ use crate::{Breach, File, Tree};
 
 /// Files that may use one another in a circle.
 const FILES_MAX: usize = 4;
-/// Crates with larger circles, and the files of each of these circles. The list only shrinks: lower a
-/// number when a circle has become smaller, and never raise one.
-const EXCEPTIONS: [(&str, &[usize]); 3] = [
-    ("crates/rules", &[5]),
-    ("crates/usher", &[55]),
-    ("evidence/bench", &[15, 9, 7]),
-];
 /// Re-exports that are followed for one path.
 const REEXPORTS_MAX: usize = 8;
 
@@ -35,36 +27,17 @@ type ModulePath = Vec<String>;
 
 /// Circles of more files than allowed.
 pub fn check(tree: &Tree) -> Vec<Breach> {
-    check_except(tree, &EXCEPTIONS)
-}
-
-/// As [`check`]: the largest circle of a crate is compared with its largest exception, and so on.
-fn check_except(tree: &Tree, exceptions: &[(&str, &[usize])]) -> Vec<Breach> {
-    let mut larger: BTreeMap<&str, Vec<Vec<&str>>> = BTreeMap::new();
-    for circle in circles(tree) {
-        let root = circle[0].split_once("/src/").map_or("", |(root, _)| root);
-        if circle.len() > FILES_MAX {
-            larger.entry(root).or_default().push(circle);
-        }
-    }
-    let mut breaches = Vec::new();
-    for (root, mut circles) in larger {
-        circles.sort_by_key(|circle| Reverse(circle.len()));
-        let exception = exceptions.iter().find(|(name, _)| *name == root);
-        let limits = exception.map_or(&[][..], |(_, limits)| limits);
-        let limits = limits.iter().copied().chain(std::iter::repeat(FILES_MAX));
-        for (circle, limit) in circles.iter().zip(limits) {
-            if circle.len() > limit {
-                let what = format!(
-                    "{} files use one another in a circle, but at most {limit} may: {}",
-                    circle.len(),
-                    circle.join(", ")
-                );
-                breaches.push(Breach::new(circle[0], 0, what));
-            }
-        }
-    }
-    breaches
+    let circles = circles(tree).into_iter();
+    let larger = circles.filter(|circle| circle.len() > FILES_MAX);
+    let breach = |circle: Vec<&str>| {
+        let what = format!(
+            "{} files use one another in a circle, but at most {FILES_MAX} may: {}",
+            circle.len(),
+            circle.join(", ")
+        );
+        Breach::new(circle[0], 0, what)
+    };
+    larger.map(breach).collect()
 }
 
 /// All circles of at least two files, as sorted paths.
@@ -422,7 +395,5 @@ mod tests {
         let tree = Tree::of(&files);
         assert_eq!(check(&tree).len(), 1);
         assert_eq!(check(&Tree::of(&files[..4])).len(), 0);
-        assert_eq!(check_except(&tree, &[("crates/x", &[5])]), []);
-        assert_eq!(check_except(&tree, &[("crates/y", &[5])]).len(), 1);
     }
 }

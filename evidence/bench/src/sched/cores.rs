@@ -9,10 +9,10 @@ use super::lab::Measured;
 use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, counted, figure, ratio, rivals};
+use super::sample_names::CORES as NAME;
 use crate::bars::{Bar, Part, Table};
 use crate::sim::{Smt, smt};
 
-pub const NAME: &str = "cores";
 const TITLE: &str = "Two short loops and two long loops on two cores with two hardware threads \
                      each";
 

@@ -5,11 +5,11 @@
 use anyhow::Result;
 use usher_report::stats;
 
-use super::erlang;
 use super::lab::Measured;
 use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::cell;
+use super::sample_names;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "elapsed";
@@ -102,7 +102,7 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     let samples: Vec<Sample> = measured
         .samples
         .iter()
-        .filter(|sample| sample.part == erlang::NAME)
+        .filter(|sample| sample.part == sample_names::ERLANG)
         .cloned()
         .collect();
     let mut numbers: Vec<usize> = samples.iter().map(|sample| sample.programs).collect();
@@ -153,7 +153,7 @@ mod tests {
         Sample {
             round,
             ends_s: ends_s.to_vec(),
-            ..sample(rival, erlang::NAME, ends_s.len(), [0, 0])
+            ..sample(rival, sample_names::ERLANG, ends_s.len(), [0, 0])
         }
     }
 

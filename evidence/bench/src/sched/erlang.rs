@@ -13,13 +13,10 @@ use super::otp::Erlang;
 use super::rival::Rival;
 use super::rows::{LATE_AT_MOST, cell, counted, ends_s, late_ms, ratio, rivals};
 use super::runs::{self, CPUS, Runs};
+use super::sample_names::{ERLANG as NAME, ERLANG_BESIDE_SLEEPER as BESIDE_SLEEPER};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
 
-pub const NAME: &str = "erlang";
-/// Samples of the most machines beside the thread that mostly sleeps. They are apart: what it
-/// switches is in no other figure.
-pub const BESIDE_SLEEPER: &str = "erlang-sleeper";
 const TITLE: &str = "Erlang: all processes exchange messages, in 4 to 7 virtual machines";
 
 const SWITCHES_AT_MOST: f64 = 0.25;

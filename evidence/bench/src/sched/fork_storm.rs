@@ -4,9 +4,10 @@
 use anyhow::Result;
 
 use super::lab::Measured;
-use super::messages::{ALONE_S, FORK_STORM as NAME, FORKED, LOOPS, Sample};
+use super::messages::{LOOPS, Sample};
 use super::rival::Rival;
 use super::rows::{cell, named, ratio, rivals};
+use super::sample_names::{ALONE_S, FORK_STORM as NAME, FORKED};
 use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Loops beside a fork storm";

@@ -7,7 +7,7 @@ use usher_report::text;
 
 use super::lab::Measured;
 use super::rival::Rival;
-use super::{erlang, spaces, switches};
+use super::{erlang, sample_names, spaces, switches};
 use crate::bars::{Part, Table};
 
 const NAME: &str = "gain";
@@ -46,8 +46,8 @@ impl Rate {
 pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
     let costs = switches::costs(&switches.raw);
     let rates = [
-        Rate::of(spaces::NAME, &spaces::rates(measured)),
-        Rate::of(erlang::NAME, &erlang::rates(measured)),
+        Rate::of(sample_names::SPACES, &spaces::rates(measured)),
+        Rate::of(sample_names::ERLANG, &erlang::rates(measured)),
     ];
     let rates: Vec<Rate> = rates.into_iter().flatten().collect();
     if costs.is_empty() || rates.is_empty() {
@@ -81,7 +81,7 @@ fn table(costs: &[(usize, f64)], rates: &[Rate]) -> Table {
 
 fn notes(rates: &[Rate]) -> Vec<String> {
     let each = rates.iter().map(|Rate { part, eevdf, ours }| {
-        let most = if *part == erlang::NAME {
+        let most = if *part == sample_names::ERLANG {
             " with the most virtual machines"
         } else {
             ""
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn gain_is_saved_switches_times_their_cost() {
-        let of = |rival, count| sample(rival, spaces::NAME, 7, [count, count]);
+        let of = |rival, count| sample(rival, sample_names::SPACES, 7, [count, count]);
         let mut measured = Measured {
             samples: vec![of(Rival::Eevdf, 4400), of(Rival::Usher, 400)],
             left_out: vec![],
@@ -121,7 +121,7 @@ mod tests {
         let part = part(&switches, &measured).unwrap().unwrap();
         // 1000 a second, of 2 us each.
         assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200"]);
-        let of = |rival, count| sample(rival, erlang::NAME, 7, [count, count]);
+        let of = |rival, count| sample(rival, sample_names::ERLANG, 7, [count, count]);
         let erlang = [of(Rival::Eevdf, 8400), of(Rival::Usher, 400)];
         let mut both = measured.clone();
         both.samples.extend(erlang.clone());

@@ -16,7 +16,7 @@ use super::pace::Pace;
 use super::rival::Rival;
 use super::{
     SchedArgs, Which, begun, cores, elapsed, erlang, fork_storm, gain, mixed, overhead, peers,
-    rows, seats, spaces, switches,
+    rows, sample_names, seats, spaces, switches,
 };
 use crate::bars::{Bar, Part};
 use crate::processes;
@@ -183,9 +183,9 @@ impl<'a> Guests<'a> {
             Which::Cores => cores::part(measured, note),
             Which::Seats => seats::part(measured, note),
             Which::ForkStorm => fork_storm::part(measured, note),
-            Which::Overhead => overhead::part(overhead::NAME, measured, note),
-            Which::Overhead8 => overhead::part(overhead::NAME_8, measured, note),
-            Which::Overhead48 => overhead::part(overhead::NAME_48, measured, note),
+            Which::Overhead => overhead::part(sample_names::OVERHEAD, measured, note),
+            Which::Overhead8 => overhead::part(sample_names::OVERHEAD_8, measured, note),
+            Which::Overhead48 => overhead::part(sample_names::OVERHEAD_48, measured, note),
             Which::Switches => self.args.switches(),
         }
     }
@@ -200,7 +200,7 @@ impl<'a> Guests<'a> {
         let mut notes: Vec<String> = left_out.collect();
         // Two loads of a part may have failed for the same reason.
         notes.dedup();
-        let has_peers = ![seats::NAME, elapsed::NAME].contains(&part);
+        let has_peers = ![sample_names::SEATS, elapsed::NAME].contains(&part);
         if has_peers && self.peers.is_empty() {
             notes.push(format!(
                 "Not measured, because --peers was not given: {}.",

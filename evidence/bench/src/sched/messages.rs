@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use usher_rules::latency;
 
 use super::rival::Rival;
+use super::sample_names;
 
 /// The plan of measurements in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,16 +104,16 @@ impl Load {
     /// part.
     pub fn part(&self) -> &'static str {
         match self {
-            Self::Spaces { .. } => super::spaces::NAME,
-            Self::Erlang { sleeper: true, .. } => super::erlang::BESIDE_SLEEPER,
-            Self::Erlang { .. } => super::erlang::NAME,
-            Self::Mix { .. } => super::mixed::NAME,
-            Self::Cores { .. } => super::cores::NAME,
-            Self::Seats { .. } => super::seats::NAME,
-            Self::Overhead { .. } => super::overhead::NAME,
-            Self::OverheadSmt { cpus: 8, .. } => super::overhead::NAME_8,
-            Self::OverheadSmt { .. } => super::overhead::NAME_48,
-            Self::ForkStorm { .. } => FORK_STORM,
+            Self::Spaces { .. } => sample_names::SPACES,
+            Self::Erlang { sleeper: true, .. } => sample_names::ERLANG_BESIDE_SLEEPER,
+            Self::Erlang { .. } => sample_names::ERLANG,
+            Self::Mix { .. } => sample_names::MIX,
+            Self::Cores { .. } => sample_names::CORES,
+            Self::Seats { .. } => sample_names::SEATS,
+            Self::Overhead { .. } => sample_names::OVERHEAD,
+            Self::OverheadSmt { cpus: 8, .. } => sample_names::OVERHEAD_8,
+            Self::OverheadSmt { .. } => sample_names::OVERHEAD_48,
+            Self::ForkStorm { .. } => sample_names::FORK_STORM,
         }
     }
 
@@ -129,13 +130,6 @@ impl Load {
         }
     }
 }
-
-/// Name of the part with [`Load::ForkStorm`].
-pub const FORK_STORM: &str = "fork-storm";
-/// Figure of [`FORK_STORM`]: time after which the last loop has ended without the storm.
-pub const ALONE_S: &str = "alone_s";
-/// Figure of [`FORK_STORM`]: number of short programs.
-pub const FORKED: &str = "forked";
 
 /// Loops of [`Load::Cores`] and [`Load::ForkStorm`].
 pub const LOOPS: usize = 4;

@@ -32,6 +32,7 @@ mod peers;
 mod rival;
 mod rows;
 mod runs;
+mod sample_names;
 mod seats;
 mod show;
 mod spaces;

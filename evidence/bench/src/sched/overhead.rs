@@ -5,19 +5,13 @@
 
 use anyhow::Result;
 
-use super::inside::{ALONE, PROCESSES, THREADS};
 use super::lab::{INSTRUCTION_NS, Measured};
 use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, figure, named, ratio, rivals};
+use super::sample_names::{OVERHEAD, TURN_ALONE, TURN_OF_PROCESSES, TURN_OF_THREADS};
 use crate::bars::{Bar, Part, Table};
 
-/// On one CPU, where the partners switch.
-pub const NAME: &str = "overhead";
-/// On 8 CPUs with SMT, where each partner has a CPU that becomes idle.
-pub const NAME_8: &str = "overhead-8";
-/// The same on 48 CPUs.
-pub const NAME_48: &str = "overhead-48";
 const TITLE: &str = "Guest instructions of a context switch";
 
 /// Bar: cost at most, as a multiple of that of a minimal sched_ext scheduler.
@@ -38,9 +32,9 @@ impl Row {
         let of = |name: &str| Some(named(samples, rival, name)? / f64::from(INSTRUCTION_NS));
         Self {
             rival: rival.clone(),
-            alone: of(ALONE),
-            threads: of(THREADS),
-            processes: of(PROCESSES),
+            alone: of(TURN_ALONE),
+            threads: of(TURN_OF_THREADS),
+            processes: of(TURN_OF_PROCESSES),
         }
     }
 
@@ -89,7 +83,7 @@ pub fn part(name: &str, measured: &Measured, note: String) -> Result<Part> {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(|row| row.cells(least)).collect(),
     }];
-    if name == NAME {
+    if name == OVERHEAD {
         part.bars = bars(&rows);
     } else {
         part.notes.push(
@@ -145,8 +139,12 @@ mod tests {
     #[test]
     fn system_calls_are_taken_off() {
         let one = |rival, threads: f64| {
-            let mut sample = sample(rival, NAME, 2, [0, 0]);
-            let turns = [(ALONE, 1000.0), (THREADS, threads), (PROCESSES, 6000.0)];
+            let mut sample = sample(rival, OVERHEAD, 2, [0, 0]);
+            let turns = [
+                (TURN_ALONE, 1000.0),
+                (TURN_OF_THREADS, threads),
+                (TURN_OF_PROCESSES, 6000.0),
+            ];
             sample.figures = turns.map(|(name, ns)| (name.to_owned(), ns)).into();
             sample
         };
@@ -158,7 +156,7 @@ mod tests {
             ],
             left_out: vec![],
         };
-        let part = part(NAME, &measured, String::new()).unwrap();
+        let part = part(OVERHEAD, &measured, String::new()).unwrap();
         assert_eq!(part.bars[0].measured, Some(1.25));
         assert!(!part.bars[0].is_met());
         let rows = &part.tables[0].rows;

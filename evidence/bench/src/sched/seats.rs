@@ -4,14 +4,13 @@
 
 use anyhow::Result;
 
-use super::inside::seated::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 use super::lab::Measured;
 use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{cell, figure, named, rivals};
+use super::sample_names::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, SEATS as NAME, USED};
 use crate::bars::{Bar, Part, Table};
 
-pub const NAME: &str = "seats";
 const TITLE: &str = "Three programs with seats; one of them pauses half of the time";
 
 /// Per cent of all CPUs' time.

@@ -11,9 +11,9 @@ use super::messages::Sample;
 use super::rival::Rival;
 use super::rows::{LATE_AT_MOST, cell, counted, ends_s, figure, late_ms, ratio, rivals};
 use super::runs::{self, CPUS, Runs};
+use super::sample_names::SPACES as NAME;
 use crate::bars::{Bar, Part, Table};
 
-pub const NAME: &str = "spaces";
 const TITLE: &str = "Seven programs with equal work beside a thread that mostly sleeps";
 
 const SWITCHES_AT_MOST: f64 = 0.25;

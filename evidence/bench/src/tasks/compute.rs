@@ -7,7 +7,7 @@ use serde_json::json;
 use super::contestants::{BY_HAND, Contestant, ORDER_TS, PLAIN, WAVEFRONT_PEERS};
 use super::overhead;
 use super::overhead::{FRAME_720P, OURS};
-use super::rounds::{self, Extent};
+use super::rounds::{self, RoundSettings};
 use super::show::{self, ns};
 use super::study::Samples;
 use super::toolchain::Programs;
@@ -30,15 +30,15 @@ fn contestants() -> Vec<Contestant> {
 }
 
 /// Measures them.
-pub fn run(programs: &Programs, extent: &Extent) -> Part {
+pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let cases = STEPS.iter().map(|steps| format!("compute:{steps}"));
     let workload: Vec<String> = FRAME_720P
         .into_iter()
         .map(str::to_owned)
         .chain(cases)
         .collect();
-    let samples = rounds::run("compute", programs, &contestants(), extent, &workload);
-    format(&samples, &extent.threads)
+    let samples = rounds::run("compute", programs, &contestants(), settings, &workload);
+    format(&samples, &settings.threads)
 }
 
 fn format(samples: &Samples, threads: &[u32]) -> Part {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use usher_report::text;
 
-use super::{INSIDE, rounds};
+use super::{inside, rounds};
 use crate::bars::{Bar, Part, Table};
 
 /// Tasks registered at once to measure their memory.
@@ -29,7 +29,7 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let program = std::env::current_exe()?;
     let print = |words: &[String]| {
         let mut command = Command::new(&program);
-        rounds::output(command.arg(INSIDE).args(words))
+        rounds::output(command.arg(inside::COMMAND).args(words))
     };
     let bytes = print(&["footprint".to_owned(), TASKS.to_string()]).context("footprint")?;
     let bytes = numbers(&bytes);

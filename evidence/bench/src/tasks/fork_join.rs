@@ -5,7 +5,7 @@
 use serde_json::json;
 
 use super::contestants::{Contestant, FORK_JOIN, Runtime};
-use super::rounds::{self, Extent};
+use super::rounds::{self, RoundSettings};
 use super::show;
 use super::study::{Samples, forms_of};
 use super::toolchain::Programs;
@@ -17,10 +17,10 @@ const CASE: &str = "fib:25";
 const LIMIT: f64 = 1.5;
 
 /// Measures them.
-pub fn run(programs: &Programs, extent: &Extent) -> Part {
+pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let workload: Vec<String> = WORKLOAD.map(str::to_owned).to_vec();
-    let samples = rounds::run("fork-join", programs, &FORK_JOIN, extent, &workload);
-    format(&samples, &extent.threads)
+    let samples = rounds::run("fork-join", programs, &FORK_JOIN, settings, &workload);
+    format(&samples, &settings.threads)
 }
 
 fn format(samples: &Samples, threads: &[u32]) -> Part {

@@ -8,7 +8,7 @@ use usher_report::text;
 
 use super::contestants::{Contestant, ORDER_TS, Runtime, WAVEFRONT_PEERS};
 use super::overhead::{FRAME_720P, OURS};
-use super::rounds::{self, Extent};
+use super::rounds::{self, RoundSettings};
 use super::show::{self, ns};
 use super::study::{Samples, forms_of};
 use super::toolchain::Programs;
@@ -32,11 +32,11 @@ fn cases() -> Vec<String> {
 }
 
 /// Measures with the most threads.
-pub fn run(programs: &Programs, extent: &Extent) -> Part {
-    let most = extent.threads_max();
-    let extent = Extent {
+pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
+    let most = settings.threads_max();
+    let settings = RoundSettings {
         threads: vec![most],
-        ..extent.clone()
+        ..settings.clone()
     };
     let workload: Vec<String> = FRAME_720P
         .into_iter()
@@ -44,7 +44,7 @@ pub fn run(programs: &Programs, extent: &Extent) -> Part {
         .chain(cases())
         .collect();
     let contestants: Vec<Contestant> = contestants().into_iter().chain([ORDER_TS]).collect();
-    let samples = rounds::run("grain", programs, &contestants, &extent, &workload);
+    let samples = rounds::run("grain", programs, &contestants, &settings, &workload);
     format(&samples, most)
 }
 

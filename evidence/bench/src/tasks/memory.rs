@@ -9,7 +9,7 @@ use super::contestants::{
     BY_HAND, Contestant, HINTED, ORDERS, PAPER, PLAIN, SPAWNING_PEERS, WAVEFRONT_PEERS,
     is_ordered_by_pool,
 };
-use super::rounds::{self, Extent};
+use super::rounds::{self, RoundSettings};
 use super::show;
 use super::study::{Samples, ratio_text};
 use super::toolchain::Programs;
@@ -46,7 +46,7 @@ fn by_default(threads: u32) -> Vec<Contestant> {
 }
 
 /// Measures them; `quick`: the smaller state alone.
-pub fn run(programs: &Programs, extent: &Extent, quick: bool) -> Part {
+pub fn run(programs: &Programs, settings: &RoundSettings, quick: bool) -> Part {
     let bytes = if quick { &BYTES[..1] } else { &BYTES[..] };
     let cases = bytes.iter().map(|bytes| format!("memory:{bytes}"));
     let workload: Vec<String> = FRAME_4K
@@ -54,8 +54,8 @@ pub fn run(programs: &Programs, extent: &Extent, quick: bool) -> Part {
         .map(str::to_owned)
         .chain(cases)
         .collect();
-    let samples = rounds::run("memory", programs, &contestants(), extent, &workload);
-    format(&samples, &extent.threads, bytes)
+    let samples = rounds::run("memory", programs, &contestants(), settings, &workload);
+    format(&samples, &settings.threads, bytes)
 }
 
 fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {

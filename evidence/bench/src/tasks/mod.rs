@@ -32,12 +32,9 @@ use clap::ValueEnum;
 use crate::bars::{Bar, Part};
 use crate::machine;
 use contestants::Program;
-pub use inside::{InsideArgs, run as run_inside};
-use rounds::Extent;
+pub use inside::{COMMAND as INSIDE, InsideArgs, run as run_inside};
+use rounds::RoundSettings;
 use toolchain::Programs;
-
-/// The hidden command that runs one runtime.
-pub const INSIDE: &str = "tasks-inside";
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -172,7 +169,7 @@ impl TasksArgs {
     }
 
     /// Amount of measuring for a part.
-    fn extent(&self, which: Which) -> Extent {
+    fn settings(&self, which: Which) -> RoundSettings {
         let (ms, frames) = match which {
             Which::Grain => (30, 5),
             Which::Memory => (300, 4),
@@ -184,7 +181,7 @@ impl TasksArgs {
             Which::Memory => 5,
             _ => 9,
         };
-        Extent {
+        RoundSettings {
             rounds: self.rounds.unwrap_or(rounds),
             ms: if self.quick { ms / 3 } else { ms },
             frames: if self.quick { 3 } else { frames },
@@ -238,15 +235,15 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
 }
 
 fn part(args: &TasksArgs, which: Which, programs: &Programs, scratch: &Path) -> Result<Part> {
-    let extent = args.extent(which);
+    let settings = args.settings(which);
     Ok(match which {
-        Which::Overhead => overhead::run(programs, &extent),
-        Which::Grain => grain::run(programs, &extent),
-        Which::ForkJoin => fork_join::run(programs, &extent),
-        Which::Memory => memory::run(programs, &extent, args.quick),
+        Which::Overhead => overhead::run(programs, &settings),
+        Which::Grain => grain::run(programs, &settings),
+        Which::ForkJoin => fork_join::run(programs, &settings),
+        Which::Memory => memory::run(programs, &settings, args.quick),
         Which::Misses => misses::run(programs, scratch)?,
-        Which::Compute => compute::run(programs, &extent),
-        Which::Footprint => footprint::run(extent.threads_max(), args.quick)?,
+        Which::Compute => compute::run(programs, &settings),
+        Which::Footprint => footprint::run(settings.threads_max(), args.quick)?,
     })
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use usher_report::stats::Estimate;
 
 use super::contestants::{Contestant, HINTED, PAPER, PLAIN, Runtime, TRACED, WAVEFRONT_PEERS};
-use super::rounds::{self, Extent};
+use super::rounds::{self, RoundSettings};
 use super::show;
 use super::study::{Samples, estimate_text};
 use super::toolchain::Programs;
@@ -30,7 +30,7 @@ pub fn contestants() -> Vec<Contestant> {
 }
 
 /// Measures them.
-pub fn run(programs: &Programs, extent: &Extent) -> Part {
+pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let workload: Vec<String> = FRAME_720P
         .into_iter()
         .chain([CASE])
@@ -39,8 +39,8 @@ pub fn run(programs: &Programs, extent: &Extent) -> Part {
     let mut all = contestants();
     // Next to the same form without a trace, so that a disturbance affects both.
     all.insert(1, TRACED);
-    let samples = rounds::run("overhead", programs, &all, extent, &workload);
-    format(&samples, &extent.threads)
+    let samples = rounds::run("overhead", programs, &all, settings, &workload);
+    format(&samples, &settings.threads)
 }
 
 fn format(samples: &Samples, threads: &[u32]) -> Part {

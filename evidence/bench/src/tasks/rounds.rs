@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::contestants::Contestant;
+use super::contestants::{Contestant, Program};
+use super::inside;
 use super::study::{Sample, Samples};
 use super::toolchain::Programs;
 
@@ -15,7 +16,7 @@ const SECONDS_MAX: u32 = 300;
 
 /// Amount of measuring.
 #[derive(Debug, Clone)]
-pub struct Extent {
+pub struct RoundSettings {
     pub rounds: u32,
     /// Time of each case.
     pub ms: u32,
@@ -25,7 +26,7 @@ pub struct Extent {
     pub threads: Vec<u32>,
 }
 
-impl Extent {
+impl RoundSettings {
     /// The most threads.
     pub fn threads_max(&self) -> u32 {
         self.threads.iter().copied().max().unwrap_or(1)
@@ -48,8 +49,8 @@ pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) ->
         .arg(SECONDS_MAX.to_string())
         .args(words)
         .arg(path);
-    if one.program == super::contestants::Program::Own {
-        command.arg(super::INSIDE);
+    if one.program == Program::Own {
+        command.arg(inside::COMMAND);
     }
     command.arg(one.form);
     Ok(command)
@@ -60,7 +61,7 @@ pub fn run(
     part: &str,
     programs: &Programs,
     contestants: &[Contestant],
-    extent: &Extent,
+    settings: &RoundSettings,
     workload: &[String],
 ) -> Samples {
     let mut samples = Samples::default();
@@ -69,14 +70,14 @@ pub fn run(
         .filter(|one| programs.paths.contains_key(&one.program))
         .flat_map(|&one| {
             let sequential = one.is_sequential.then_some(1);
-            let threads = sequential.map_or(extent.threads.clone(), |n| vec![n]);
+            let threads = sequential.map_or(settings.threads.clone(), |n| vec![n]);
             threads.into_iter().map(move |threads| (one, threads))
         })
         .collect();
-    for round in 0..extent.rounds {
-        eprintln!("tasks: {part}, round {} of {}", round + 1, extent.rounds);
+    for round in 0..settings.rounds {
+        eprintln!("tasks: {part}, round {} of {}", round + 1, settings.rounds);
         for &(one, threads) in &turns {
-            let words = words(threads, extent, workload);
+            let words = words(threads, settings, workload);
             match measure(programs, &one, threads, round, &words) {
                 Ok(measured) => samples.all.extend(measured),
                 Err(error) => samples.failed.push(format!(
@@ -93,8 +94,8 @@ pub fn run(
     samples
 }
 
-fn words(threads: u32, extent: &Extent, workload: &[String]) -> Vec<String> {
-    let numbers = [threads, extent.ms, extent.frames].map(|number| number.to_string());
+fn words(threads: u32, settings: &RoundSettings, workload: &[String]) -> Vec<String> {
+    let numbers = [threads, settings.ms, settings.frames].map(|number| number.to_string());
     numbers
         .into_iter()
         .chain(workload.iter().cloned())

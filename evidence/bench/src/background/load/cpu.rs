@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 
-use super::Extent;
+use super::limits::LoadLimits;
 use super::pace::{Summary, drive, print, stop_flag};
 
 /// Arguments of `load cpu`.
@@ -16,7 +16,7 @@ use super::pace::{Summary, drive, print, stop_flag};
 pub struct CpuArgs {
     /// Amount of work; a unit is about 20 microseconds of arithmetic
     #[command(flatten)]
-    pub extent: Extent,
+    pub limits: LoadLimits,
     /// Run this many threads, which share the work; each writes its own numbered files
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub threads: u64,
@@ -36,10 +36,10 @@ pub fn run(args: &CpuArgs) -> Result<()> {
 /// Computes until the work is done or `stop` is set.
 pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
     let one = |i: u64| {
-        let extent = share(&args.extent, i, args.threads);
+        let limits = share(&args.limits, i, args.threads);
         let checkpoint = args.checkpoint.as_ref().filter(|_| i == 0);
         let mut done = 0_u64;
-        drive(&extent, stop, || {
+        drive(&limits, stop, || {
             black_box(arithmetic(black_box(done)));
             done += 1;
             if let Some(path) = checkpoint.filter(|_| done.is_multiple_of(args.checkpoint_every)) {
@@ -74,19 +74,19 @@ pub fn compute(args: &CpuArgs, stop: &AtomicBool) -> Result<Summary> {
 }
 
 /// The part of thread `i`: its work, and files of its own from the second on.
-fn share(extent: &Extent, i: u64, threads: u64) -> Extent {
+fn share(limits: &LoadLimits, i: u64, threads: u64) -> LoadLimits {
     let numbered = |path: &PathBuf| match i {
         0 => path.clone(),
         _ => PathBuf::from(format!("{}.{i}", path.display())),
     };
     let part = |all: u64| all / threads + u64::from(i < all % threads);
-    Extent {
-        work: extent.work.map(part),
-        burst: extent.burst.map(|all| part(all).max(1)),
-        counter: extent.counter.as_ref().map(numbered),
-        bins: extent.bins.as_ref().map(numbered),
-        phases: extent.phases.as_ref().map(numbered),
-        ..extent.clone()
+    LoadLimits {
+        work: limits.work.map(part),
+        burst: limits.burst.map(|all| part(all).max(1)),
+        counter: limits.counter.as_ref().map(numbered),
+        bins: limits.bins.as_ref().map(numbered),
+        phases: limits.phases.as_ref().map(numbered),
+        ..limits.clone()
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn threads_divide_the_work_and_have_files_of_their_own() {
-        let extent = Extent {
+        let limits = LoadLimits {
             work: Some(10),
             seconds: None,
             usage: 100.0,
@@ -118,7 +118,7 @@ mod tests {
             epoch_ns: 0,
             phases: None,
         };
-        let parts: Vec<_> = (0..3).map(|i| share(&extent, i, 3)).collect();
+        let parts: Vec<_> = (0..3).map(|i| share(&limits, i, 3)).collect();
         let work: Vec<_> = parts.iter().map(|p| p.work.unwrap()).collect();
         assert_eq!(work, [4, 3, 3]);
         let files: Vec<_> = parts.iter().map(|p| p.counter.clone().unwrap()).collect();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::Extent;
+use super::limits::LoadLimits;
 use super::pace::{drive, print, stop_flag};
 
 /// Distance of the bytes that are read.
@@ -21,7 +21,7 @@ const DIRECT_BYTES: usize = 4 << 10;
 pub struct DiskArgs {
     /// Amount of work; a unit is a block of 8 KiB
     #[command(flatten)]
-    pub extent: Extent,
+    pub limits: LoadLimits,
     /// Read this file repeatedly
     #[arg(long)]
     pub file: PathBuf,
@@ -59,7 +59,7 @@ pub fn forget(file: &File) -> Result<()> {
 /// Reads.
 pub fn run(args: &DiskArgs) -> Result<()> {
     let mut reader = Reader::open(args)?;
-    print(&drive(&args.extent, &*stop_flag()?, || {
+    print(&drive(&args.limits, &*stop_flag()?, || {
         reader.step().map(Some)
     })?)
 }

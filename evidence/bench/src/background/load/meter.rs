@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Extent;
+use super::limits::LoadLimits;
 
 const NS_PER_BIN: u64 = 1_000_000;
 /// Bins that a file may have: an hour of them.
@@ -51,13 +51,13 @@ fn made(path: Option<&Path>) -> Result<Option<File>> {
 }
 
 impl Meter {
-    /// A meter that writes to the files of `extent`.
-    pub fn new(extent: &Extent) -> Result<Self> {
+    /// A meter that writes to the files of `limits`.
+    pub fn new(limits: &LoadLimits) -> Result<Self> {
         Ok(Self {
-            counter: made(extent.counter.as_deref())?,
-            bins: made(extent.bins.as_deref())?,
-            phases: made(extent.phases.as_deref())?,
-            epoch_ns: extent.epoch_ns,
+            counter: made(limits.counter.as_deref())?,
+            bins: made(limits.bins.as_deref())?,
+            phases: made(limits.phases.as_deref())?,
+            epoch_ns: limits.epoch_ns,
             total: 0,
             bin: 0,
             in_bin: 0,

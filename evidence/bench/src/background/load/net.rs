@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::Extent;
+use super::limits::LoadLimits;
 use super::meter::{Meter, monotonic_ns};
 use super::pace::{Summary, drive, print, stop_flag};
 
@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_millis(100);
 pub struct NetArgs {
     /// Amount of work; a unit is 16 KiB
     #[command(flatten)]
-    pub extent: Extent,
+    pub limits: LoadLimits,
     /// Send to the server at this address
     #[arg(long)]
     pub to: SocketAddr,
@@ -59,7 +59,7 @@ pub fn run(args: &NetArgs) -> Result<()> {
 pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let mut stream =
         TcpStream::connect(args.to).with_context(|| format!("connecting to {}", args.to))?;
-    let burst = args.extent.burst;
+    let burst = args.limits.burst;
     let answered = burst.map(|units| format!(" {}", units * UNIT_BYTES as u64));
     let hello = format!("{}{}\n", args.name, answered.unwrap_or_default());
     stream.write_all(hello.as_bytes())?;
@@ -68,7 +68,7 @@ pub fn send(args: &NetArgs, stop: &AtomicBool) -> Result<Summary> {
     let start_ns = monotonic_ns();
     let unit = vec![0x55; UNIT_BYTES];
     let mut sent = 0;
-    let mut summary = drive(&args.extent, stop, || {
+    let mut summary = drive(&args.limits, stop, || {
         let units = send_unit(&mut stream, &unit, stop)?;
         sent += units.unwrap_or(0);
         if burst.is_some_and(|burst| sent % burst == 0) && units.is_some() {
@@ -153,7 +153,7 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
     stream.set_nonblocking(false)?;
     let (name, burst_bytes) = hello(&mut stream)?;
     stream.set_read_timeout(Some(WAIT))?;
-    let mut meter = Meter::new(&Extent {
+    let mut meter = Meter::new(&LoadLimits {
         work: None,
         seconds: None,
         burst: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::Extent;
+use super::limits::LoadLimits;
 use super::meter::{Meter, monotonic_ns};
 
 /// Sleeps are cut into slices, so that a request to end is seen.
@@ -112,18 +112,18 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Calls `step` while active, until the extent is reached or `stop` is set.
+/// Calls `step` while active, until a limit is reached or `stop` is set.
 /// A step returns the units it did, `None` when there is nothing more to do.
 pub fn drive(
-    extent: &Extent,
+    limits: &LoadLimits,
     stop: &AtomicBool,
     mut step: impl FnMut() -> Result<Option<u64>>,
 ) -> Result<Summary> {
-    let mut meter = Meter::new(extent)?;
-    let mut duty = Duty::new(extent.usage, extent.period_ms, extent.burst);
+    let mut meter = Meter::new(limits)?;
+    let mut duty = Duty::new(limits.usage, limits.period_ms, limits.burst);
     let start_ns = monotonic_ns();
-    let end_ns = extent.seconds.map(|s| start_ns + (s * 1e9) as u64);
-    while !stop.load(Ordering::Relaxed) && extent.work.is_none_or(|all| meter.total() < all) {
+    let end_ns = limits.seconds.map(|s| start_ns + (s * 1e9) as u64);
+    while !stop.load(Ordering::Relaxed) && limits.work.is_none_or(|all| meter.total() < all) {
         let now_ns = monotonic_ns();
         if end_ns.is_some_and(|end| now_ns >= end) {
             break;

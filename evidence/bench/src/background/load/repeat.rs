@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Extent;
 use super::disk::forget;
+use super::limits::LoadLimits;
 use super::pace::{drive, print, stop_flag};
 
 /// Arguments of `load repeat`.
@@ -19,7 +19,7 @@ use super::pace::{drive, print, stop_flag};
 pub struct RepeatArgs {
     /// Amount of work; a unit is a run of the command
     #[command(flatten)]
-    pub extent: Extent,
+    pub limits: LoadLimits,
     /// Drop this file or device from the page cache before each run
     #[arg(long, value_name = "FILE")]
     pub cold: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub struct RepeatArgs {
 /// Repeats.
 pub fn run(args: &RepeatArgs) -> Result<()> {
     let stop = stop_flag()?;
-    let summary = drive(&args.extent, &stop, || {
+    let summary = drive(&args.limits, &stop, || {
         if let Some(path) = &args.cold {
             forget(&std::fs::File::open(path)?)?;
         }

@@ -6,13 +6,14 @@ use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 
 use super::cpu::{CpuArgs, compute};
+use super::limits::LoadLimits;
+use super::make_file;
 use super::meter::{Meter, Phase, read_bins, read_counter, read_phases};
 use super::net::{NetArgs, UNIT_BYTES, send, serve};
 use super::pace::{Duty, Now, drive};
-use super::{Extent, make_file};
 
-fn extent(dir: &std::path::Path, work: u64) -> Extent {
-    Extent {
+fn limits(dir: &std::path::Path, work: u64) -> LoadLimits {
+    LoadLimits {
         work: Some(work),
         seconds: None,
         usage: 100.0,
@@ -53,9 +54,9 @@ fn a_counted_duty_cycle_rests_as_long_however_long_its_work_took() {
 #[test]
 fn work_is_counted_in_the_millisecond_in_which_it_began() {
     let dir = tempfile::tempdir().unwrap();
-    let mut meter = Meter::new(&Extent {
+    let mut meter = Meter::new(&LoadLimits {
         epoch_ns: 1_000,
-        ..extent(dir.path(), 1)
+        ..limits(dir.path(), 1)
     })
     .unwrap();
     for (at_ns, units) in [(1_000, 1), (900_000, 2), (3_001_000, 5)] {
@@ -76,7 +77,7 @@ fn work_is_counted_in_the_millisecond_in_which_it_began() {
 fn a_fixed_amount_of_work_is_done_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
     let args = CpuArgs {
-        extent: extent(dir.path(), 101),
+        limits: limits(dir.path(), 101),
         threads: 2,
         checkpoint: None,
         checkpoint_every: 1,
@@ -92,7 +93,7 @@ fn a_fixed_amount_of_work_is_done_and_no_more() {
 #[test]
 fn a_request_to_end_is_followed_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let summary = drive(&extent(dir.path(), 5), &AtomicBool::new(true), || {
+    let summary = drive(&limits(dir.path(), 5), &AtomicBool::new(true), || {
         Ok(Some(1))
     });
     assert_eq!(summary.unwrap().work, 0);
@@ -104,7 +105,7 @@ fn a_file_is_read_block_by_block() {
     let file = dir.path().join("file");
     make_file(&file, 1).unwrap();
     let args = super::disk::DiskArgs {
-        extent: extent(dir.path(), 300),
+        limits: limits(dir.path(), 300),
         file,
         direct: false,
         random: false,
@@ -119,10 +120,10 @@ fn sent_data_arrives_complete() {
         let dir = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let args = NetArgs {
-            extent: Extent {
+            limits: LoadLimits {
                 counter: None,
                 burst,
-                ..extent(dir.path(), 20)
+                ..limits(dir.path(), 20)
             },
             to: listener.local_addr().unwrap(),
             name: "bg-1".to_owned(),

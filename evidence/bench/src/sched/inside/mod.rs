@@ -3,21 +3,21 @@
 //! in a line.
 
 mod held;
+mod idle;
 pub mod minimal_fifo;
 pub mod programs;
 pub mod seated;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::messages::{GuestMessage, LOOPS, Load, Plan, Sample, Turn};
-use super::{messages, turns};
+use super::sample_names::{ALONE_S, FORKED, TURN_ALONE, TURN_OF_PROCESSES, TURN_OF_THREADS};
+use super::turns;
 use held::{Held, Meter};
 use programs::Program;
 
@@ -34,7 +34,7 @@ pub struct InsideArgs {
 /// Runs the plan.
 pub fn run(args: &InsideArgs) -> Result<()> {
     let plan: Plan = serde_json::from_str(&args.plan).context("reading the plan")?;
-    settle()?;
+    idle::settle()?;
     let mut workloads = Workloads {
         steps_a_ms: programs::steps_a_ms(),
         ..Workloads::default()
@@ -45,7 +45,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
             workloads.prepare(load)?;
         }
     }
-    settle()?;
+    idle::settle()?;
     for turn in &plan.turns {
         let held = Held::start(&turn.rival, &plan.usher);
         for load in &turn.loads {
@@ -71,39 +71,6 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Length of an observation while the guest settles after boot, and their number at most.
-const LOOK: Duration = Duration::from_millis(250);
-const LOOKS_AT_MOST: usize = 60;
-/// The largest share of its time that a quiet guest works.
-const QUIET: f64 = 0.05;
-
-/// Waits until the kernel is through with what it does after it has booted.
-fn settle() -> Result<()> {
-    let cpus = thread::available_parallelism()
-        .context("counting CPUs")?
-        .get();
-    for _ in 0..LOOKS_AT_MOST {
-        let (begun, before_ns) = (Instant::now(), idle_ns()?);
-        thread::sleep(LOOK);
-        let rested_ns = idle_ns()? - before_ns;
-        let all_ns = begun.elapsed().as_nanos() as f64 * cpus as f64;
-        if rested_ns >= (1.0 - QUIET) * all_ns {
-            return Ok(());
-        }
-    }
-    // The guest is not quiet, but equally so for all schedulers.
-    Ok(())
-}
-
-/// Nanoseconds in which CPUs were idle, over all.
-fn idle_ns() -> Result<f64> {
-    let text = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
-    let idle = text.split_whitespace().nth(1);
-    let idle = idle.and_then(|seconds| seconds.parse::<f64>().ok());
-    idle.map(|seconds| seconds * 1e9)
-        .context("/proc/uptime has no idle time")
 }
 
 fn send(message: &GuestMessage) -> Result<()> {
@@ -261,9 +228,9 @@ impl Workloads {
                     sample.figures.insert(name.to_owned(), ns?);
                     Ok(())
                 };
-                note(ALONE, turns::alone(time))?;
-                note(THREADS, turns::between_threads(NO_MEMORY, time))?;
-                note(PROCESSES, turns::between_processes(NO_MEMORY, time))?;
+                note(TURN_ALONE, turns::alone(time))?;
+                note(TURN_OF_THREADS, turns::between_threads(NO_MEMORY, time))?;
+                note(TURN_OF_PROCESSES, turns::between_processes(NO_MEMORY, time))?;
             }
         }
         Ok(sample)
@@ -276,10 +243,7 @@ impl Workloads {
         let alone_s = programs::run(loops, &lines)?.into_iter().reduce(f64::max);
         let alone_s = alone_s.context("no loop ran")?;
         let (ends_s, forked) = programs::beside_a_storm(at_once, || programs::run(loops, &lines))?;
-        let figures = [
-            (messages::ALONE_S, alone_s),
-            (messages::FORKED, forked as f64),
-        ];
+        let figures = [(ALONE_S, alone_s), (FORKED, forked as f64)];
         let figures = figures.map(|(name, value)| (name.to_owned(), value));
         sample.figures.extend(figures);
         sample.ends_s = ends_s;
@@ -323,13 +287,6 @@ fn beside_a_sleeper(
     sample.late_ms = late_ms;
     Ok(())
 }
-
-/// The partners in turns: none, another thread, another process.
-pub const ALONE: &str = "alone";
-/// See [`ALONE`].
-pub const THREADS: &str = "threads";
-/// See [`ALONE`].
-pub const PROCESSES: &str = "processes";
 
 /// Partners in turns touch no memory of their own.
 const NO_MEMORY: usize = 0;

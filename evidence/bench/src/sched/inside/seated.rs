@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::idle_ns;
+use super::idle::idle_ns;
 use super::programs::{Program, WORKER};
 use crate::processes::{self, Daemon, wait_for};
 use crate::sched::messages::{Counted, Sample};
+use crate::sched::sample_names::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 
 /// The program that rests half of the time.
 const OWNER: &str = "owner";
@@ -24,19 +25,6 @@ const OTHERS: [&str; 2] = ["first", "second"];
 const SEATED_WITHIN: Duration = Duration::from_secs(60);
 /// The policy that gives each program the same number of cores, whatever it does.
 const POLICY: [&str; 2] = ["--policy", "equal"];
-
-/// Names of figures: the number of CPUs of the owner.
-pub const OWN_CPUS: &str = "own_cpus";
-/// The share of all CPUs that were at work.
-pub const USED: &str = "used";
-/// The share of the time in which the owner's threads wanted to run that they waited.
-pub const LOST: &str = "lost";
-/// Number of CPUs that the owner reclaimed.
-pub const RETURNS: &str = "returns";
-/// Time within which 99 % of these were reclaimed.
-pub const BACK_MS: &str = "back_ms";
-/// The share of the others' CPU time that was on CPUs outside their seats.
-pub const AS_GUESTS: &str = "as_guests";
 
 /// Runs them under the scheduler that runs, with seats that the daemon gives; these are
 /// affinity masks where it has no scheduler to give them to.

@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::lab::Measured;
 use super::messages::Load;
+use super::sample_names::MIX as NAME;
 use super::spaces;
 use crate::bars::Part;
 
-pub const NAME: &str = "mix";
 const TITLE: &str = "PostgreSQL, make and Java virtual machines beside a thread that mostly sleeps";
 
 /// The programs, in the order in which they start.

@@ -17,6 +17,9 @@ use usher_tasks::{Groups, Policy};
 
 use super::workload::Workload;
 
+/// The hidden command that runs one form.
+pub const COMMAND: &str = "tasks-inside";
+
 /// The forms that run the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {

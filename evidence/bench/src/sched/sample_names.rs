@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Names in the samples of a guest: the parts that samples belong to, and the figures of a sample.
+//! The program in the guest writes them, and the code of each part reads them. They are in
+//! `result.json` too.
+
+/// Part: seven programs beside a thread that mostly sleeps.
+pub const SPACES: &str = "spaces";
+/// Part: Erlang virtual machines.
+pub const ERLANG: &str = "erlang";
+/// Part: the highest number of Erlang virtual machines beside the thread that mostly sleeps. It
+/// has a name of its own, so that its switches are in no figure of [`ERLANG`].
+pub const ERLANG_BESIDE_SLEEPER: &str = "erlang-sleeper";
+/// Part: PostgreSQL, make and Java virtual machines at once.
+pub const MIX: &str = "mix";
+/// Part: two short and two long loops on two cores with SMT.
+pub const CORES: &str = "cores";
+/// Part: three programs with seats.
+pub const SEATS: &str = "seats";
+/// Part: loops beside a program that starts short programs without end.
+pub const FORK_STORM: &str = "fork-storm";
+/// Part: instructions of a context switch on one CPU, where two partners switch.
+pub const OVERHEAD: &str = "overhead";
+/// Part: the same on 8 CPUs with SMT, where each partner has a CPU that becomes idle.
+pub const OVERHEAD_8: &str = "overhead-8";
+/// Part: the same on 48 CPUs with SMT.
+pub const OVERHEAD_48: &str = "overhead-48";
+
+/// Figure of [`FORK_STORM`]: time in seconds until the last loop has ended without the storm.
+pub const ALONE_S: &str = "alone_s";
+/// Figure of [`FORK_STORM`]: number of short programs.
+pub const FORKED: &str = "forked";
+
+/// Figure of the overhead parts: time in nanoseconds of a turn without a partner: one write and one
+/// read.
+pub const TURN_ALONE: &str = "alone";
+/// Figure of the overhead parts: time in nanoseconds of a turn between two threads of a process.
+pub const TURN_OF_THREADS: &str = "threads";
+/// Figure of the overhead parts: time in nanoseconds of a turn between two processes.
+pub const TURN_OF_PROCESSES: &str = "processes";
+
+/// Figure of [`SEATS`]: number of CPUs in the owner's seat.
+pub const OWN_CPUS: &str = "own_cpus";
+/// Figure of [`SEATS`]: busy share of the time of all CPUs, from 0 to 1.
+pub const USED: &str = "used";
+/// Figure of [`SEATS`]: share of the time in which the owner's threads were runnable that they
+/// waited, from 0 to 1.
+pub const LOST: &str = "lost";
+/// Figure of [`SEATS`]: number of CPUs that the owner reclaimed.
+pub const RETURNS: &str = "returns";
+/// Figure of [`SEATS`]: time in milliseconds within which 99 % of these CPUs were reclaimed.
+pub const BACK_MS: &str = "back_ms";
+/// Figure of [`SEATS`]: share of the other programs' CPU time outside their own seats, from 0 to 1.
+pub const AS_GUESTS: &str = "as_guests";
