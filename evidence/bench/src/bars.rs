@@ -10,18 +10,18 @@ use usher_report::html::{Cell, Item, Section as PageSection};
 pub struct Bar {
     /// Label of the figure.
     pub what: String,
-    /// The figure; `None` where it could not be had.
+    /// The figure; `None` if it could not be measured.
     pub measured: Option<f64>,
     /// Its unit.
     pub unit: String,
     /// The largest value that meets the bar.
     pub at_most: f64,
-    /// The smallest value that meets the bar, where there is one.
+    /// The smallest value that meets the bar, if there is a lower limit.
     pub at_least: Option<f64>,
 }
 
 impl Bar {
-    /// A figure that must not exceed a limit; not met where there is none.
+    /// A figure that must not exceed a limit. Without a figure, the bar is not met.
     pub fn at_most(
         what: impl Into<String>,
         measured: impl Into<Option<f64>>,
@@ -37,7 +37,7 @@ impl Bar {
         }
     }
 
-    /// A figure that must reach a limit; not met where there is none.
+    /// A figure that must reach a limit. Without a figure, the bar is not met.
     pub fn at_least(
         what: impl Into<String>,
         measured: impl Into<Option<f64>>,
@@ -50,12 +50,12 @@ impl Bar {
         }
     }
 
-    /// Something that must not happen at all.
+    /// A count that must be 0.
     pub fn none(what: impl Into<String>, count: usize) -> Self {
         Self::at_most(what, count as f64, 0.0, "")
     }
 
-    /// Whether it is met; what could not be measured is not.
+    /// Whether the bar is met. A figure that was not measured does not meet its bar.
     pub fn is_met(&self) -> bool {
         let above = |least: f64| self.measured.is_some_and(|m| m >= least);
         self.measured.is_some_and(|m| m <= self.at_most) && self.at_least.is_none_or(above)
@@ -93,13 +93,13 @@ pub struct Part {
     pub bars: Vec<Bar>,
     /// The method and remarks, one paragraph each.
     pub notes: Vec<String>,
-    /// Tables beyond that of the bars.
+    /// Tables in addition to the table of bars.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<Table>,
     /// Figures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
-    /// Everything measured.
+    /// All measured data.
     pub raw: serde_json::Value,
 }
 

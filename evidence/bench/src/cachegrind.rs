@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Valgrind's cachegrind: its options, and the file of its counts.
+//! Runs programs under valgrind's cachegrind: builds its command line, and parses the file of its
+//! counts.
 //!
-//! It simulates a first level of data and a last level, and counts the misses of each.
+//! Cachegrind simulates a first-level data cache and a last-level cache of given sizes, and counts
+//! instructions, data accesses and the misses of each level, by function. It simulates no
+//! prefetcher and runs one thread at a time.
 
 use std::ops::AddAssign;
 use std::path::Path;
@@ -9,10 +12,10 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A cache as cachegrind takes it.
+/// Sizes of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Bytes of the whole.
+    /// Capacity in bytes.
     pub bytes: u64,
     /// Ways.
     pub ways: u64,
@@ -21,7 +24,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// As an option of cachegrind's: `D1` or `LL`.
+    /// As an option of cachegrind; `name` is `D1` or `LL`.
     pub fn option(self, name: &str) -> String {
         format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
     }
@@ -37,8 +40,8 @@ impl Shape {
     }
 }
 
-/// A command line up to the program that is to run in caches of these shapes; what is
-/// counted goes into that file.
+/// The beginning of a command line that runs a program with caches of these sizes, and writes the
+/// counts to `file`. The program and its arguments follow.
 pub fn words(first: Shape, last: Shape, file: &Path) -> [String; 7] {
     let out = format!("--cachegrind-out-file={}", file.display());
     [
@@ -59,9 +62,9 @@ pub struct Counts {
     pub instructions: u64,
     /// Reads and writes of data.
     pub accesses: u64,
-    /// Those that missed the first level.
+    /// Accesses that missed the first level.
     pub first: u64,
-    /// Those that missed the last one, too.
+    /// Accesses that missed both levels.
     pub last: u64,
 }
 
@@ -74,23 +77,23 @@ impl AddAssign for Counts {
     }
 }
 
-/// The events that are added up for each of the counts.
+/// Cachegrind's events whose sum is each of the counts.
 const EVENTS: [&[&str]; 4] = [&["Ir"], &["Dr", "Dw"], &["D1mr", "D1mw"], &["DLmr", "DLmw"]];
 
-/// A file of cachegrind's.
+/// An output file of cachegrind.
 #[derive(Debug)]
 pub struct Counted<'a> {
     text: &'a str,
-    /// Events of a line, and where those of each count stand among them.
+    /// Number of events of a line, and the indices of the events of each count.
     events: usize,
     columns: [Vec<usize>; EVENTS.len()],
 }
 
 impl<'a> Counted<'a> {
-    /// Parses that text.
+    /// Parses the header of a file.
     ///
     /// # Errors
-    /// The order of the counts is not stated, or an event is missing.
+    /// The line with the order of the events is missing, or an event is missing in it.
     pub fn read(text: &'a str) -> Result<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("events:"));
         let line =
@@ -114,10 +117,10 @@ impl<'a> Counted<'a> {
         })
     }
 
-    /// Of the whole run.
+    /// Counts of the whole run.
     ///
     /// # Errors
-    /// Where the file ends before that.
+    /// The file has no summary.
     pub fn all(&self) -> Result<Counts> {
         let mut lines = self.text.lines();
         let line = lines.find_map(|line| line.strip_prefix("summary:"));
@@ -131,7 +134,7 @@ impl<'a> Counted<'a> {
         Ok(self.counts(&values))
     }
 
-    /// Of the lines of all functions with that in their names; `None`: there is none.
+    /// Counts of all functions whose names contain `function`; `None`: there is none.
     pub fn of(&self, function: &str) -> Option<Counts> {
         let (mut sum, mut inside, mut seen) = (Counts::default(), false, false);
         for line in self.text.lines() {
@@ -139,7 +142,7 @@ impl<'a> Counted<'a> {
                 inside = name.contains(function);
                 seen |= inside;
             } else if inside && line.starts_with(|c: char| c.is_ascii_digit()) {
-                // The line's number comes first; zeros at the end are left out.
+                // The line number comes first. Cachegrind leaves out zeros at the end.
                 sum += self.counts(numbers(line).get(1..).unwrap_or_default());
             }
         }

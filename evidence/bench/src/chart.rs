@@ -12,7 +12,7 @@ const TOP: f64 = 44.0;
 const BAR: f64 = 11.0;
 const GAP: f64 = 12.0;
 
-/// A bar: colour class, name, value with its interval.
+/// A bar of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
     /// Colour class, as `p3`.
@@ -21,18 +21,18 @@ pub struct Bar {
     pub name: String,
     /// The bar's length.
     pub value: f64,
-    /// Its interval.
+    /// Confidence interval of the value.
     pub interval: Option<(f64, f64)>,
-    /// The value is at least that: a run was ended before its time.
+    /// Whether the value is a lower bound, because a run was stopped at its limit.
     pub is_least: bool,
 }
 
-/// Bars that belong together.
+/// A group of bars with one label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bundle {
-    /// At the left.
+    /// Label at the left.
     pub label: String,
-    /// From top to bottom.
+    /// Bars from top to bottom.
     pub bars: Vec<Bar>,
 }
 
@@ -47,7 +47,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// From 1 (or the least value) on.
+    /// An axis for ratios, from 1 or the smallest value on.
     fn of_ratios(bundles: &[Bundle]) -> Self {
         let (least, most) = Self::range(bundles);
         Self {
@@ -56,7 +56,7 @@ impl Axis {
         }
     }
 
-    /// From somewhat below the least value on, as a bar must have a length.
+    /// An axis for times, from slightly below the smallest value on, so that each bar has a length.
     fn of_times(bundles: &[Bundle]) -> Self {
         let (least, most) = Self::range(bundles);
         let (least, most) = if least < f64::INFINITY {
@@ -70,7 +70,7 @@ impl Axis {
         }
     }
 
-    /// The least and the largest value, ends of intervals included.
+    /// The smallest and the largest value, including the ends of intervals.
     fn range(bundles: &[Bundle]) -> (f64, f64) {
         let values = bundles.iter().flat_map(|b| &b.bars).flat_map(|bar| {
             let (low, high) = bar.interval.unwrap_or((bar.value, bar.value));
@@ -99,14 +99,14 @@ impl Axis {
     }
 }
 
-/// Slow-downs (1 is none) on a logarithmic axis.
+/// A figure of slow-downs (1: none) on a logarithmic axis.
 pub fn slow_downs(title: &str, bundles: &[Bundle]) -> String {
     let about = "time of the foreground beside the background / its time alone (1: no slow-down; \
                  whiskers: 95 % interval)";
     bars(title, about, bundles, &Axis::of_ratios(bundles), Some(1.0))
 }
 
-/// Times on a logarithmic axis.
+/// A figure of times on a logarithmic axis.
 pub fn times(about: &str, title: &str, bundles: &[Bundle]) -> String {
     bars(title, about, bundles, &Axis::of_times(bundles), None)
 }

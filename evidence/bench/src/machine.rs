@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The description of the machine that a benchmark ran on, the dated folder of its results, and
-//! saving: results as JSON, and a page made from nothing but the JSON.
+//! Describes the machine that a benchmark runs on, creates the dated folder of its results, and
+//! saves the results: as `result.json`, and as a page that is computed from that file only.
 
 use std::path::{Path, PathBuf};
 

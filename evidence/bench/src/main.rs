@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `usher-bench`: Usher's benchmarks, found by `usher bench`.
 //!
-//! Each benchmark *runs* and saves what it measured as JSON in a dated folder,
-//! is then *studied* (bars held against figures) and *formatted* (a page).
+//! Each benchmark *runs* and saves its data as JSON in a dated folder. The data is then *studied*
+//! (figures are compared with their bars) and *formatted* (as a page).
 
 mod background;
 mod bars;

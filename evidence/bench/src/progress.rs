@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench progress`: paper 1's table 1 for every source of progress.
+//! `usher bench progress`: table 1 of paper 1 for every source of progress, i.e. every counter by
+//! which Usher can estimate how fast a program runs.
 //!
-//! A source is a fair measure of progress if the total that it counts over a
-//! whole run does not depend on the cores. Each program runs alone on one core
-//! and on two; for each source the table gives the growth of the total (paper:
-//! instructions grew by 8.7 % at most) and by how much the speed-up that the
-//! source implies misses the wall clock's. A source that misses by more than
-//! [`ERROR_MAX`] is not fit to plan that program by.
+//! A source is a valid measure of progress if its total over a whole run does not depend on the
+//! number of cores. Each program runs alone on one core and on two. For each source the table gives
+//! the growth of the total (paper: instructions grew by at most 8.7 %), and the error of the
+//! speed-up that the source implies, compared with that by the wall clock. A source with an error
+//! of more than [`ERROR_MAX`] is not suited to plan that program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program for the benchmarks to seat: threads that compute and sleep in turns, and print the
-//! time of each change. It does no useful work.
+//! A program that benchmarks start and Usher seats (`usher-bench worker`): its threads compute and
+//! sleep alternately, and it prints the time of each change. It does no useful work.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ pub struct WorkerArgs {
     pub seconds: f64,
 }
 
-/// Computes and sleeps in turns, and prints when each begins: `busy NS` or
-/// `idle NS`, in nanoseconds of CLOCK_MONOTONIC.
+/// Computes and sleeps alternately. Prints the start of each phase as `busy NS` or `idle NS`, in
+/// nanoseconds of CLOCK_MONOTONIC.
 pub fn run(args: &WorkerArgs) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
     let go = Arc::new(AtomicBool::new(true));

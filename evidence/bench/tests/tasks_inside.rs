@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `usher bench tasks` runs in processes of its own: every form does the
-//! workload, checks that it did, and prints a line a case.
+//! Tests of the hidden command that `usher bench tasks` runs for each contestant: every form does
+//! the workload, checks its result, and prints a line per case.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 

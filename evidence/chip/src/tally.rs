@@ -9,7 +9,7 @@ use crate::memory::CacheCounts;
 /// Totals of a run. Times are in cycles, summed over the cores except for `cycles`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// From start to end.
+    /// Cycles from start to end.
     pub cycles: u64,
     /// Number of tasks.
     pub tasks: u64,

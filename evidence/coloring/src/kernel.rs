@@ -253,7 +253,8 @@ fn give_quanta<S: Structures>(s: &mut S) {
 pub struct WakeupResult {
     /// Whether the task was added to the list; otherwise it was on it.
     pub added: bool,
-    /// The CPU that must call the scheduler: an idle CPU, or the CPU of a task that must be rescheduled.
+    /// The CPU that must call the scheduler: an idle CPU, or the CPU of a task that must be
+    /// rescheduled.
     pub cpu: Option<usize>,
 }
 

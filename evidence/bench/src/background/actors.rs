@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Foreground and background as processes.
+//! Runs foreground and background work as processes, and sums up the work and the CPU and disk use
+//! of the background.
 //!
-//! Background processes are known by a mark in their environment, which they
-//! inherit wherever they go: what they did is summed over all of them, and
-//! none of them is left when the background ends.
+//! All processes of the background have a mark in their environment, which their children inherit
+//! in any session or cgroup. The benchmark finds them by the mark: to sum up what they used, and to
+//! kill those that do not end by themselves within 2 s.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,15 +22,15 @@ use crate::processes::{runs, terminate, wait_for};
 
 /// Variable that marks foreground (PID-fg) and background (PID-NUMBER).
 pub const MARK: &str = "USHER_BENCH_BACKGROUND";
-/// Between asking to end and ending.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A foreground's time.
+/// Duration of a foreground.
 #[derive(Debug, Clone, Copy)]
 pub struct Timed {
     /// Seconds from start to end.
     pub seconds: f64,
-    /// Whether it was stopped because it exceeded the limit.
+    /// Whether it was killed because it exceeded the limit.
     pub cut: bool,
 }
 
@@ -117,7 +118,7 @@ struct Used {
     write_bytes: u64,
 }
 
-/// Background commands; ended, with all that came of them, when dropped.
+/// Background commands. All their processes are ended when the value is dropped.
 pub struct Background {
     children: Vec<Child>,
     counters: Vec<PathBuf>,
@@ -126,7 +127,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts the commands (already wrapped in their treatment).
+    /// Starts the commands, which contain the treatment.
     pub fn start(jobs: &[Job], runtime: &std::path::Path) -> Result<Self> {
         static STARTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = STARTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -137,7 +138,7 @@ impl Background {
             since: (Instant::now(), Used::default()),
         };
         for counter in &background.counters {
-            // What an earlier one counted.
+            // The counter of an earlier background.
             let _ = fs::remove_file(counter);
         }
         let value = background
@@ -160,12 +161,12 @@ impl Background {
         Ok(background)
     }
 
-    /// What is done counts from now.
+    /// Begins to count work and use.
     pub fn begin(&mut self) {
         self.since = (Instant::now(), self.used());
     }
 
-    /// What was done since [`Background::begin`].
+    /// Work and use since [`Background::begin`].
     pub fn done(&self) -> Done {
         let used = self.used();
         let (start, before) = &self.since;
@@ -180,7 +181,7 @@ impl Background {
         }
     }
 
-    /// Fails where a command has ended by itself: nothing was measured then.
+    /// Checks that all commands still run; otherwise the measurement is invalid.
     pub fn must_run(&mut self) -> Result<()> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
@@ -196,7 +197,7 @@ impl Background {
         Ok(child.id().cast_signed())
     }
 
-    /// All its processes.
+    /// All processes of the background.
     pub fn processes(&self) -> Vec<i32> {
         marked(&self.mark)
     }
@@ -211,13 +212,16 @@ impl Background {
             sum.units += all.map(|path| read_counter(&path)).sum::<u64>();
         }
         for pid in self.processes() {
-            // The process may end before its figures are read; its parent then has the sum.
+            // If the process ends before its figures are read, its parent has them.
             let _ = add_used(pid, &mut sum);
         }
         sum
     }
 
-    /// Ends everything; what is left of it is an error.
+    /// Ends all processes of the background.
+    ///
+    /// # Errors
+    /// A process remains.
     pub fn end(mut self) -> Result<()> {
         self.stop()
     }
@@ -232,7 +236,7 @@ impl Background {
                 .iter_mut()
                 .all(|child| !matches!(child.try_wait(), Ok(None)))
         };
-        // What does not end by itself is ended.
+        // Processes that do not end in time are killed below.
         let _ = wait_for("the end of the background work", GRACE, all_ended);
         let ended = wait_for(
             "the end of the processes of the background work",
@@ -278,7 +282,7 @@ fn marked(mark: &str) -> Vec<i32> {
     pids.filter(is_marked).filter(|&pid| runs(pid)).collect()
 }
 
-/// Adds what a process and its ended children used.
+/// Adds the use of a process and of its ended children.
 fn add_used(pid: i32, sum: &mut Used) -> Result<()> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat

@@ -1,43 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench calibrate`: the thresholds of contention, as in figure 1.
+//! `usher bench calibrate`: computes the thresholds of contention from measured windows, as in
+//! figure 1 of paper 2. `measure` runs the load generators and measures the windows.
 //!
-//! Load generators run in foreground and background at several usage degrees, and the background
-//! also runs alone. Each window gives the background's shares and the idle share of the CPU. A
-//! pair of thresholds (CPU and disk, CPU and network) is right about a window if it reports
-//! contention exactly when a foreground ran. Windows of the background alone therefore count
-//! false stops. The accuracy of a pair is the share of windows that it is right about.
+//! 1. Load generators run in foreground and background at several usage degrees, and the background
+//!    also runs alone. Each window gives the background's share of each resource and the idle share
+//!    of the CPUs.
+//! 2. A pair of thresholds (CPU and disk, or CPU and network) is right about a window if it reports
+//!    contention exactly when a foreground ran. Windows of the background alone therefore count
+//!    false stops.
+//! 3. The accuracy of a pair is the share of windows that it is right about. The best pair is
+//!    chosen among 20 x 20 steps from 0 to 1; of equally accurate steps, the middle one.
 
 use serde::{Deserialize, Serialize};
 
 use super::watch::Resource;
 
-/// CPU contention only where less than this is idle (section 4.3).
+/// Contention for the CPU is reported only if less than this share of it is idle (section 4.3).
 pub const IDLE_BELOW: f64 = 0.25;
-/// Steps of thresholds.
+/// Number of steps of a threshold.
 const STEPS: usize = 20;
 
 /// The background's share of all use of each resource in one window, 0..=1; `None` if the
 /// resource was not used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// Of CPU time, idle time left out.
+    /// Share of the used CPU time.
     pub cpu: Option<f64>,
-    /// Of synchronous disk blocks.
+    /// Share of synchronous disk blocks.
     pub disk: Option<f64>,
-    /// Of send calls.
+    /// Share of calls of send.
     pub net: Option<f64>,
     /// Idle share of all CPUs.
     pub idle: f64,
 }
 
-/// A window, and what ran in it.
+/// A measured window, and the load generators that ran in it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Resource that the generators used.
     pub resource: Resource,
-    /// The foreground's usage degree, where it ran.
+    /// Usage degree of the foreground in %, if it ran.
     pub fg_usage: Option<f64>,
-    /// The background's.
+    /// Usage degree of the background in %.
     pub bg_usage: f64,
     /// Number of background generators.
     pub bg_count: u32,
@@ -45,21 +49,21 @@ pub struct Window {
     pub shares: Shares,
 }
 
-/// A setting to run the generators at.
+/// A setting of the load generators.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// Resource that the generators use.
     pub resource: Resource,
-    /// The foreground's usage degree, where it runs.
+    /// Usage degree of the foreground in %, if it runs.
     pub fg_usage: Option<f64>,
-    /// The background's.
+    /// Usage degree of the background in %.
     pub bg_usage: f64,
     /// Number of background generators.
     pub bg_count: u32,
 }
 
-/// All settings: 12.5 to 100 %, 1 to 4 backgrounds; each also without a
-/// foreground. In quick runs four degrees, and 1 and 4.
+/// All settings: usage degrees from 12.5 to 100 %, 1 to 4 backgrounds, with and without a
+/// foreground. Quick runs have four degrees, and 1 and 4 backgrounds.
 pub fn settings(resources: &[Resource], quick: bool) -> Vec<Setting> {
     let step = if quick { 25.0 } else { 12.5 };
     let degrees: Vec<f64> = (1..=(100.0 / step) as u32)
@@ -83,8 +87,8 @@ pub fn settings(resources: &[Resource], quick: bool) -> Vec<Setting> {
     all
 }
 
-/// The paper's test: a share below its threshold is contention, that of the
-/// CPU only with little idle.
+/// The paper's test: a share below its threshold is contention; for the CPU only if little of it is
+/// idle.
 pub fn is_contended(shares: &Shares, resource: Resource, cpu: f64, other: f64) -> bool {
     let share = match resource {
         Resource::Disk => shares.disk,
@@ -95,21 +99,21 @@ pub fn is_contended(shares: &Shares, resource: Resource, cpu: f64, other: f64) -
     below(share, other) || (shares.idle < IDLE_BELOW && below(shares.cpu, cpu))
 }
 
-/// Accuracies over thresholds.
+/// Accuracies by pairs of thresholds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AccuracyMap {
     /// Disk or network.
     pub resource: Resource,
-    /// Thresholds, of both axes.
+    /// Values of the thresholds, for both axes.
     pub steps: Vec<f64>,
-    /// By the resource's threshold, then the CPU's.
+    /// Accuracy by the index of the resource's threshold, then of the CPU's.
     pub accuracy: Vec<Vec<f64>>,
-    /// Windows behind it.
+    /// Number of windows.
     pub windows: usize,
 }
 
 impl AccuracyMap {
-    /// Over the windows of a resource; `None` without any.
+    /// Accuracies over the windows of a resource; `None` without windows.
     pub fn of(windows: &[Window], resource: Resource) -> Option<Self> {
         let windows: Vec<&Window> = windows.iter().filter(|w| w.resource == resource).collect();
         if windows.is_empty() {
@@ -133,9 +137,8 @@ impl AccuracyMap {
         })
     }
 
-    /// The most accurate thresholds: of several as accurate the median, first
-    /// of the resource's, then of the CPU's, which is furthest from where it
-    /// gets worse.
+    /// The most accurate thresholds. Of equally accurate thresholds, the middle one of the resource
+    /// and then the middle one of the CPU, because it is farthest from less accurate ones.
     pub fn best(&self) -> Best {
         let most = self.accuracy.iter().flatten().copied().fold(0.0, f64::max);
         let good = |row: &Vec<f64>| row.iter().any(|&a| a >= most);
@@ -175,7 +178,7 @@ pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
     };
     let all: Vec<f64> = (0..first.steps.len()).map(right).collect();
     let most = all.iter().copied().fold(0.0, f64::max);
-    // Counts of windows, but for rounding.
+    // The sums are numbers of windows, apart from rounding.
     let good = |&i: &usize| all[i] > most - 0.5;
     let columns: Vec<usize> = (0..all.len()).filter(good).collect();
     Some(first.steps[middle(&columns)])
@@ -184,15 +187,15 @@ pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
 /// The best thresholds of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Of the disk or the network.
+    /// Threshold of the disk or the network.
     pub share: f64,
-    /// Of the CPU.
+    /// Threshold of the CPU.
     pub cpu: f64,
     /// Share of windows that the pair is right about.
     pub accuracy: f64,
 }
 
-/// IPD's threshold: the least idle share while no foreground runs.
+/// Threshold of the policy IPD: the smallest idle share while no foreground runs.
 pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
     idle_shares
         .iter()

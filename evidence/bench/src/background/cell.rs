@@ -38,14 +38,14 @@ pub struct Bench<'a> {
     pub fixture: &'a mut BackgroundFixture,
     /// Daemon, cgroup and folder of the treatments.
     pub regulator: &'a mut RegulatorFixture,
-    /// Limits.
+    /// Limits of pairs and times.
     pub limits: Limits,
 }
 
 /// The foreground of a cell.
 struct Fg {
     job: Job,
-    /// About its time alone.
+    /// Approximate time alone, in seconds.
     alone_s: f64,
 }
 
@@ -69,8 +69,8 @@ fn wants_more(tally: &Tally, limits: &Limits, others_go_on: bool) -> bool {
 }
 
 impl Bench<'_> {
-    /// Measures a cell under the treatments that are sensible there.
-    /// `progress` hears of every pair.
+    /// Measures a cell under the treatments that are sensible there. Calls `progress` after every
+    /// pair.
     pub fn cell(
         &mut self,
         cell: Cell,
@@ -117,14 +117,14 @@ impl Bench<'_> {
         })
     }
 
-    /// The foreground with the amount of work that takes the wanted time.
+    /// Finds the amount of foreground work that takes the wanted time alone.
     fn fit(&mut self, cell: &Cell) -> Result<Fg> {
         let job = |fixture: &BackgroundFixture, work| {
             fixture.job(cell.fg, JobKind::Fg(work), cell.place, cell.usage)
         };
         if !matches!(cell.fg, Task::Disk | Task::Net) {
             let job = job(self.fixture, None)?;
-            // The first run warms what stays warm.
+            // The first run fills the caches.
             self.alone(cell, &job, true)?;
             let alone_s = self.alone(cell, &job, true)?.seconds;
             return Ok(Fg { job, alone_s });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The experiments as data: the combinations of foreground, background, disk and usage of paper 2
-//! with today's tools, and further disks. Only descriptions; `cell` measures them.
+//! The experiments as data: the combinations of foreground, background, disk and usage degree of
+//! paper 2 with current tools, and further disks. A combination is a cell of the matrix; `cell`
+//! measures it.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -56,7 +57,7 @@ impl Task {
         matches!(self, Self::Disk | Self::Grep | Self::Fsck)
     }
 
-    /// Whether it is work for the CPU.
+    /// Whether it mostly uses the CPU.
     pub fn uses_cpu(self) -> bool {
         matches!(
             self,
@@ -64,7 +65,7 @@ impl Task {
         )
     }
 
-    /// The program that it needs, where it is none of ours, and its package.
+    /// The external program that it needs, and its Debian package.
     pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Gromacs => Some(("gmx", "gromacs")),
@@ -86,7 +87,7 @@ pub fn is_there(program: &str) -> bool {
         .any(|dir| std::path::Path::new(dir).join(program).exists())
 }
 
-/// Which disk.
+/// A disk with its I/O scheduler.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
 )]
@@ -127,7 +128,7 @@ impl DiskSetup {
     }
 }
 
-/// Experiments that are shown together.
+/// Experiments that the page shows together.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
 )]
@@ -173,14 +174,14 @@ pub struct Cell {
     pub bg: Task,
     /// Number of background programs.
     pub bg_count: u32,
-    /// On which disk, where one is used.
+    /// The disk, if one is used.
     pub place: Option<DiskSetup>,
-    /// Usage degree of both, where they have one.
+    /// Usage degree of the load generators of both sides, in %.
     pub usage: f64,
 }
 
 impl Cell {
-    /// Its name, also that of its file.
+    /// Name of the cell and of its file.
     pub fn id(&self) -> String {
         let place = self
             .place
@@ -198,7 +199,7 @@ impl Cell {
     }
 }
 
-/// All cells; fewer usage degrees and counts where it is to be quick.
+/// All cells; with `quick`, fewer usage degrees and numbers of backgrounds.
 pub fn matrix(quick: bool) -> Vec<Cell> {
     let usages: &[f64] = if quick {
         &[25.0, 100.0]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The set-up of the experiments: disks, networks, file trees and inputs, created on first use and
-//! removed at the end. Only one disk is set up at a time.
+//! The set-up of the experiments: disks, networks, file trees and inputs. Each is created on first
+//! use and removed when the value is dropped or the benchmark is killed. Only one disk is set up at
+//! a time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ use super::rig::inputs;
 use super::rig::keeper::{Keeper, must, script};
 use super::rig::network::Network;
 
-/// Ends what runs, then removes the files: what is mounted among them is
-/// unmounted meanwhile, by its own keeper.
+/// Ends the processes that use the files, and removes the files. A file system that is mounted
+/// there is meanwhile unmounted by a keeper of its own.
 const UNDO: &str = r#"
 for file in /proc/[0-9]*; do
     tr '\0' '\n' <"$file/environ" | grep -q "^$mark" && kill -9 "${file#/proc/}"
@@ -28,13 +29,13 @@ for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
 /// Sizes of the experiments.
 #[derive(Debug, Clone)]
 pub struct Size {
-    /// Seconds that a foreground alone should take, where that can be chosen.
+    /// Time in seconds that a foreground of adjustable length should take alone.
     pub fg_seconds: f64,
-    /// Small inputs.
+    /// Whether inputs are small.
     pub quick: bool,
-    /// The network's rate.
+    /// Rate of the network in Mbit/s.
     pub rate_mbit: u32,
-    /// A tree to search instead of Linux.
+    /// Directory tree to search instead of the sources of Linux.
     pub tree: Option<PathBuf>,
     /// The input of `gmx mdrun`.
     pub tpr: Option<PathBuf>,
@@ -46,19 +47,19 @@ pub struct Size {
 pub struct BackgroundFixture {
     /// Sizes of the experiments.
     pub size: Size,
-    /// Zero of all bins.
+    /// Monotonic time at the start of all bins, in nanoseconds.
     pub epoch_ns: u64,
     pub(super) network: Option<Network>,
     pub(super) disk: BTreeMap<DiskSetup, Disk>,
     pub(super) trees: BTreeMap<DiskSetup, PathBuf>,
     pub(super) zlib: Option<PathBuf>,
-    // Below what is mounted in it, so dropped after that.
+    // Dropped after the file systems that are mounted in it.
     scratch: tempfile::TempDir,
     _keeper: Keeper,
 }
 
 impl BackgroundFixture {
-    /// Nothing is set up yet; files go below `scratch`.
+    /// A fixture without any set-up; files will be created below `scratch`.
     pub fn new(size: Size, scratch: &Path) -> Result<Self> {
         super::rig::network::sweep();
         let prefix = format!("usher-bench-{}-", std::process::id());
@@ -100,7 +101,7 @@ impl BackgroundFixture {
     /// A disk, set up if necessary. The previous disk is taken down first.
     pub fn disk(&mut self, place: DiskSetup) -> Result<&Disk> {
         if !self.disk.contains_key(&place) {
-            // A switched scheduler must be back before another run.
+            // A changed I/O scheduler must be restored before the next disk is set up.
             self.disk.clear();
             let dir = self.path(place.name());
             std::fs::create_dir_all(&dir)?;
@@ -120,7 +121,7 @@ impl BackgroundFixture {
         self.disk.get(&place).context("no disk")
     }
 
-    /// Makes what a task works on, so that commands may be made.
+    /// Creates the inputs of a task.
     pub fn prepare(&mut self, task: Task, place: Option<DiskSetup>, counts: u32) -> Result<()> {
         if let Some((program, package)) = task.program() {
             ensure!(
@@ -171,7 +172,7 @@ impl BackgroundFixture {
             return Ok(());
         }
         let size = if self.size.quick { "2G" } else { "16G" };
-        // All inode tables written and, without checksums, all read.
+        // These features make e2fsck read all inode tables.
         let features = "^uninit_bg,^metadata_csum,^has_journal";
         let extra = "lazy_itable_init=0,nodiscard";
         let image = image.display().to_string();
@@ -211,7 +212,7 @@ impl BackgroundFixture {
         Ok(())
     }
 
-    /// Makes everything cold or clean before the foreground runs.
+    /// Drops the foreground's files from the page cache, or removes its output, before it runs.
     pub fn refresh(&self, fg: Task, place: Option<DiskSetup>) -> Result<()> {
         match fg {
             Task::Grep => {

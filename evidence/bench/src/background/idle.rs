@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The share of idle time that the background uses beside a foreground that is active half of the
-//! time, and the foreground's loss, for several period lengths.
+//! Part `idle`: the share of the foreground's idle time that the background uses, and the
+//! foreground's loss, while the foreground is active for half of each period. Periods are from 10
+//! ms to 10 s; the bar applies to 2 s.
+//!
+//! Idle time used = work of the background beside the foreground / (its rate alone x the
+//! foreground's pauses). Foreground kept = work of the foreground beside the background / its work
+//! alone. Both are medians over rounds.
 
 use anyhow::Result;
 use clap::ValueEnum as _;
@@ -12,7 +17,7 @@ use super::watch::{HalfLoad, Resource, Trace, Watcher};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
 
-/// 1 s on, 1 s off.
+/// Period of the bar in ms: 1 s active, 1 s of pause.
 const BAR_PERIOD_MS: f64 = 2_000.0;
 const PERIODS_MS: [f64; 8] = [
     10.0,
@@ -33,9 +38,9 @@ struct Share {
     resource: Resource,
     treatment: BackgroundMethod,
     period_ms: f64,
-    /// Background's work over what a perfect arbiter leaves it, by round.
+    /// Work of the background as a share of what it could do in the foreground's pauses, by round.
     idle_got: Vec<f64>,
-    /// Foreground's work over that alone, by round.
+    /// Work of the foreground as a share of its work alone, by round.
     fg_kept: Vec<f64>,
 }
 
@@ -51,7 +56,7 @@ impl Share {
     }
 }
 
-/// The background's work over `alone_per_ms` times the foreground's time off.
+/// Work of the background / (`alone_per_ms` x pauses of the foreground in milliseconds).
 pub fn idle_got(trace: &Trace, alone_per_ms: f64) -> Option<f64> {
     let (first, last) = (trace.phases.first()?.0, trace.phases.last()?.0);
     let on: f64 = trace
@@ -71,7 +76,7 @@ fn seconds(period_ms: f64, quick: bool) -> f64 {
     (periods + 0.5) * period_ms / 1e3
 }
 
-/// Measures `rounds` of each.
+/// Measures `rounds` rounds of each treatment, resource and period.
 pub fn run(
     watcher: &mut Watcher,
     treatments: &[BackgroundMethod],

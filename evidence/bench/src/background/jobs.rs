@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command lines of the tasks of an experiment, as foreground or as one of several backgrounds,
-//! and the files in which load generators count their work.
+//! Builds the command lines of the tasks of an experiment, as foreground or as one of several
+//! backgrounds, with the files in which load generators count their work. Nothing is started here.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::rig::network::Network;
 /// Foreground, or one of the backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
-    /// Foreground, with its amount of work where that can be chosen.
+    /// Foreground, with its amount of work if that is adjustable.
     Fg(Option<Work>),
     /// Background of that number, from 1.
     Bg(u32),
@@ -23,9 +23,9 @@ pub enum JobKind {
 /// An amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// All of it.
+    /// Total number of units.
     pub units: u64,
-    /// Units between two rests; `None`: rests come by the clock.
+    /// Units between two pauses; `None`: pauses follow the clock.
     pub burst: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl JobKind {
     }
 }
 
-/// A command line and the file in which its work is counted, if it is.
+/// A command line, and the file in which its work is counted, if any.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The command line.
@@ -237,7 +237,7 @@ fn cpus() -> Result<String> {
 
 /// A command line of a load generator.
 pub struct Load {
-    /// The command line built up to now.
+    /// The words of the command line.
     pub words: Vec<String>,
 }
 

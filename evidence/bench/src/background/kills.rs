@@ -62,7 +62,7 @@ fn is_held(pid: i32) -> bool {
     matches!(state_of(pid), Some('T' | 't')) || frozen().unwrap_or(false)
 }
 
-/// Everything about a process that Usher may have changed.
+/// Attributes of a process that Usher may change, as text.
 fn standing(pid: i32) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat
@@ -89,12 +89,12 @@ fn standing(pid: i32) -> String {
     )
 }
 
-/// A foreground that ends with the fixture.
+/// A foreground that is killed when the value is dropped.
 struct Hog(Child);
 
 impl Drop for Hog {
     fn drop(&mut self) {
-        // It may have been ended before.
+        // The process may have ended before.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -153,7 +153,7 @@ impl BackgroundKillFixture {
         })
     }
 
-    /// The background's processes that are none of Usher's.
+    /// Processes of the background, without those of Usher.
     fn tree(&self) -> Vec<i32> {
         let ours = |pid: &i32| {
             fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == self.binary)
@@ -186,8 +186,8 @@ impl BackgroundKillFixture {
         state.is_ok_and(|o| o.status.success())
     }
 
-    /// Ends Usher first and gently, the daemon too that a keeper has started or
-    /// is about to, so that what is left behind is Usher's doing.
+    /// Ends Usher's processes first, by SIGTERM, including a daemon that a keeper starts meanwhile.
+    /// Anything that remains afterwards was left by Usher, not by the benchmark.
     fn end(self) -> Result<()> {
         let all_ended = || {
             let ushers = crate::processes::ushers(&self.binary, self.runtime.path());
@@ -202,7 +202,7 @@ impl BackgroundKillFixture {
     }
 }
 
-/// Directories of Usher's directly below the mounts of cgroups.
+/// Cgroups of Usher directly below the mount points of cgroup file systems.
 fn directories() -> BTreeSet<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let is_cgroup = |line: &&str| {
@@ -225,7 +225,7 @@ fn is_ushers(path: &Path) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("usher-"))
 }
 
-/// Whether directories stay that were not there before.
+/// Whether cgroups remain that did not exist before.
 fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
     wait_for("the removal of Usher's cgroups", GRACE, || {
         directories().is_subset(before)
@@ -235,7 +235,7 @@ fn leaves_directories(before: &BTreeSet<PathBuf>) -> bool {
 
 fn kill(pid: i32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
@@ -251,7 +251,8 @@ struct Tally {
     failed: Vec<String>,
 }
 
-/// One SIGKILL while frozen; `with_daemon` kills that, else `usher bg`.
+/// One round: SIGKILL while the background is frozen, of the daemon (`with_daemon`) or of `usher
+/// bg`.
 fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
     let there = directories();
@@ -295,7 +296,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
         ));
     }
     if with_daemon {
-        // Else it might come up when everything else has ended.
+        // Otherwise the daemon could start after the end of the round.
         wait_for("the start of the next daemon", FREEZES, || {
             fixture.daemon_answers()
         })?;
@@ -305,8 +306,8 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()>
     Ok(())
 }
 
-/// One fork storm: processes seen outside the cgroup, what was left frozen, and
-/// directories that were left.
+/// One fork storm. Returns the numbers of processes outside the cgroup, of processes left frozen,
+/// and of cgroups left.
 fn storm(binary: &Path) -> Result<[usize; 3]> {
     let there = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", false, STORM)?;

@@ -37,8 +37,8 @@ pub struct CalibrateArgs {
     /// Create files in this directory, which must be on the disk to be measured
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     scratch: PathBuf,
-    /// Write the thresholds to this file; `usher` reads thresholds.toml in the directory of its profile
-    /// store (/var/lib/usher for root)
+    /// Write the thresholds to this file; `usher` reads thresholds.toml in the directory of its
+    /// profile store (/var/lib/usher for root)
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// Create the dated directory of the results in this directory
@@ -84,7 +84,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
     super::finish("Usher: thresholds of contention", &folder, &[part])
 }
 
-/// Windows of one setting.
+/// Measures the windows of one setting.
 fn one(
     fixture: &mut BackgroundFixture,
     source: &mut Metered,
@@ -128,7 +128,7 @@ fn counter(fixture: &BackgroundFixture, number: u32) -> PathBuf {
     fixture.path(&format!("calibrate{number}"))
 }
 
-/// The generator of foreground (0, in its normal priority) or background.
+/// The load generator of the foreground (`number` 0, at normal priority) or of a background.
 fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f64) -> Result<Job> {
     let kind = match setting.resource {
         Resource::Cpu => "cpu",
@@ -169,7 +169,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
     })
 }
 
-/// Idle shares by the second while nothing of ours runs.
+/// Idle share of the CPUs in each second, while the benchmark runs nothing.
 fn idle_shares(source: &mut Metered, minutes: f64) -> Result<Vec<f64>> {
     eprintln!("calibrate: measuring {minutes} minutes without foreground work");
     source.watches(&[])?;
@@ -181,7 +181,7 @@ fn idle_shares(source: &mut Metered, minutes: f64) -> Result<Vec<f64>> {
     Ok(shares)
 }
 
-/// The part of the page, and the thresholds as `usher` reads them.
+/// The part of the page, and the thresholds as a file for `usher`.
 fn study(resources: &[Resource], windows: &[Window], idle: &[f64], minutes: f64) -> (Part, String) {
     let mut part = Part::new("calibrate", "Thresholds of contention (figure 1)");
     let maps: Vec<AccuracyMap> = resources

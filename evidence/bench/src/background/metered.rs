@@ -21,7 +21,7 @@ pub struct Metered {
 }
 
 impl Metered {
-    /// Opens the meter.
+    /// Starts the meter.
     pub fn new() -> Self {
         let meter = Meter::open(&MeterConfig::default());
         for reason in meter.reasons() {
@@ -34,7 +34,7 @@ impl Metered {
         }
     }
 
-    /// Meters these processes and their descendants as background from now on, and no others.
+    /// Sets the processes that are metered as background: these and their descendants.
     ///
     /// # Errors
     /// One of the processes has ended.
@@ -53,7 +53,7 @@ impl Metered {
         Ok(())
     }
 
-    /// The background's shares over the next `length`.
+    /// Measures the background's shares for the time `length`.
     pub fn window(&mut self, length: Duration) -> Shares {
         let (from_ns, before) = self.look();
         sleep(length);
@@ -80,7 +80,7 @@ impl Metered {
         }
     }
 
-    /// Nanoseconds of a clock that the window shares, and all figures.
+    /// Reads the meter. Also returns the time of the reading in nanoseconds.
     fn look(&mut self) -> (u64, Metering) {
         let at_ns = self.begun.elapsed().as_nanos() as u64;
         (at_ns, self.meter.sample(at_ns, true))

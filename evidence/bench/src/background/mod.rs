@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench background`: that background work regulated by `usher bg` is
-//! not felt by the foreground, against all else that a user could pick.
+//! `usher bench background`: the slow-down of foreground work by background work, under `usher bg`
+//! and under the other ways to run background work (nice, SCHED_IDLE, ionice, cgroups, cpulimit,
+//! loadwatch, the policies of paper 2).
+//!
+//! - The matrix: foreground x background x disk x usage degree (`experiments`, `cell`, `study`,
+//!   `page`). Each foreground runs in pairs, alone and beside the background.
+//! - Reaction times and use of idle time (`reaction`, `idle`, `watch`).
+//! - SIGKILL while the background is frozen, and fork storms (`kills`).
+//! - Set-up: `fixture`, `rig` (disks, networks, inputs), `treatments`, `actors`, `jobs`, and load
+//!   generators (`load`).
+//! - `measure` and `calibrate`: `usher bench calibrate`.
+//!
+//! Limits: needs root for networks, cgroups and the slow disk; the slow-down is that of this
+//! machine with these programs.
 
 mod actors;
 mod calibrate;
@@ -64,7 +76,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Whether it is about `usher bg` alone.
+    /// Whether the part tests only `usher bg`, without a comparison.
     fn kills(self) -> bool {
         matches!(self, Self::Kills | Self::Storms)
     }
@@ -127,8 +139,8 @@ pub struct BackgroundArgs {
     /// Print the list of cells and exit
     #[arg(long)]
     list: bool,
-    /// Continue the run in this directory; cells and parts that are already measured are not measured
-    /// again
+    /// Continue the run in this directory; cells and parts that are already measured are not
+    /// measured again
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
     /// Measure this `usher`; by default, the `usher` in the directory of this program
@@ -283,7 +295,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     finish("Usher: background work", &folder, &parts)
 }
 
-/// Packages of programs that cells and treatments need and that are not there.
+/// Packages of missing programs that cells and treatments need.
 fn missing_packages(cells: &[Cell], treatments: &[BackgroundMethod]) -> Vec<&'static str> {
     let tasks = cells.iter().flat_map(|cell| [cell.fg, cell.bg]);
     let needed = tasks
@@ -294,7 +306,7 @@ fn missing_packages(cells: &[Cell], treatments: &[BackgroundMethod]) -> Vec<&'st
     names.into_iter().collect()
 }
 
-/// Reaction and idle time.
+/// Measures the parts `reaction` and `idle`.
 fn watched(
     args: &BackgroundArgs,
     treatments: &[BackgroundMethod],

@@ -11,7 +11,7 @@ use super::treatments::BackgroundMethod;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
-/// The paper's worst cases, as slow-downs.
+/// Worst cases of paper 2, as slow-downs: time beside the background / time alone.
 const PAPER: [(BackgroundMethod, f64); 2] = [
     (BackgroundMethod::Eii, 1.169),
     (BackgroundMethod::Ipd, 1.067),
@@ -28,7 +28,7 @@ pub fn part(group: Group, results: &[CellResult]) -> Part {
         part.bars.extend(bars(result));
     }
     part.tables = vec![slow_down_table(&results), work_table(&results)];
-    // Cells that could not be measured have nothing to draw.
+    // Cells that could not be measured have no bars in the figure.
     let drawn = results.iter().filter(|r| !r.tallies.is_empty());
     let drawn: Vec<&&CellResult> = drawn.collect();
     for (at, result) in drawn.iter().enumerate() {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reaction times: from the foreground's first request to the background's last request, and from
-//! the foreground's end to the background's full speed.
+//! Part `reaction`: the time from the foreground's first request to the background's last request
+//! (yield), and from the foreground's end to the background's full speed (resume), in milliseconds.
 //!
-//! The background's last request is the last one before its first silence of [`SILENCE_MS`]. A
-//! policy that later gives the background a part of the phase has still yielded once. Without a
-//! silence the whole phase counts.
+//! The foreground is active for 1 s and pauses for 1 s. The background's last request is the last
+//! one before its first silence of [`SILENCE_MS`]; a policy that later lets the background run
+//! within the phase has still yielded once. Without a silence the whole phase counts. Work is
+//! counted in bins of 1 ms, which limits the resolution.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -14,15 +15,15 @@ use super::treatments::BackgroundMethod;
 use super::watch::{HalfLoad, Resource, Trace, Watcher, units};
 use crate::bars::{Bar, Part, Table};
 
-/// After this time without a unit, the background has yielded.
+/// The background has yielded if it does no unit of work for this time.
 const SILENCE_MS: usize = 30;
 /// Window over which the speed is averaged.
 const WINDOW_MS: f64 = 20.0;
-/// Full speed, as a share of the speed in the later half of the off phases.
+/// Full speed, as a share of the speed in the second half of the foreground's pauses.
 const FULL: f64 = 0.9;
 const PERIOD_MS: f64 = 2_000.0;
 
-/// Times of one treatment at one resource.
+/// Times of one treatment on one resource.
 #[derive(Debug, Clone, Serialize)]
 struct Times {
     resource: Resource,
@@ -38,7 +39,7 @@ struct Times {
     control_ms: Vec<f64>,
 }
 
-/// Time for which the background continued after `from_ms`, at most to `to_ms`.
+/// Time in ms for which the background continued after `from_ms`, at most until `to_ms`.
 pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let (first, last) = (from_ms as usize, to_ms as usize);
     let mut last_busy = None;
@@ -53,14 +54,14 @@ pub fn yielded_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     to_ms - from_ms
 }
 
-/// Time until the background worked again.
+/// Time in ms from `from_ms` until the background worked again.
 pub fn went_on_ms(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let mut ahead = (from_ms as usize)..(to_ms as usize);
     let first = ahead.find(|&bin| bins.get(bin).is_some_and(|&n| n > 0));
     first.map_or(to_ms - from_ms, |bin| (bin as f64 - from_ms).max(0.0))
 }
 
-/// Time until the background reached `rate` (units per millisecond) again.
+/// Time in ms from `from_ms` until the background reached `rate` (units per millisecond) again.
 pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
     let mut at = from_ms;
     while at + WINDOW_MS <= to_ms {
@@ -84,7 +85,7 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Time
         trace.units(half, *to) / (to - half)
     });
     let rate = stats::median(&late.collect::<Vec<_>>()).unwrap_or(0.0);
-    // Before the first phase nothing is known to be settled.
+    // The first phase does not count: the background may not have reached its steady state before.
     let yields = trace
         .phases
         .iter()
@@ -109,7 +110,7 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Time
     }
 }
 
-/// Measures `events` of each, for each treatment and resource.
+/// Measures `events` reactions for each treatment and resource.
 pub fn run(
     watcher: &mut Watcher,
     treatments: &[BackgroundMethod],

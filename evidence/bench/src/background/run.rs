@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the matrix cell by cell, and other parts. Each result is saved when it is complete, so that
-//! an interrupted run can be continued; the remaining time is estimated from the cells measured so
-//! far.
+//! Runs the matrix cell by cell, and other parts. Each result is saved as a file when it is
+//! complete; a resumed run reads these files and measures the rest. The remaining time is estimated
+//! from the mean time of the cells measured so far.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub fn run(
     Ok(results)
 }
 
-/// One cell; without tallies where it could not be measured.
+/// Measures one cell. The result contains no pairs if the cell could not be measured.
 fn one(bench: &mut Bench, cell: Cell, treatments: &[BackgroundMethod]) -> CellResult {
     let mut show = |tally: &Tally| {
         let last = tally.pairs.last();
@@ -96,7 +96,7 @@ fn saved(file: &Path, treatments: &[BackgroundMethod]) -> Result<Option<CellResu
     Ok(whole.then_some(result))
 }
 
-/// A part that is not of cells, or what was measured of it before.
+/// Measures a part without cells, or reads its saved result.
 pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -> Result<Part> {
     let file = folder.join("parts").join(format!("{name}.json"));
     if file.exists() {

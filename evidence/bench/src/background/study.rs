@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Evaluation of the pairs of a cell.
+//! Evaluates the pairs of a cell.
 //!
-//! A pair is the foreground alone and beside the background under one
-//! treatment, one right after the other. The slow-down is the median of the
-//! pairs' ratios with its bootstrap interval (`usher_report::stats`); the
-//! cell's band is the same for pairs of two runs of the foreground alone.
+//! A pair is two runs of the foreground one after the other: alone, and beside the background under
+//! one treatment. The slow-down is the median of the pairs' ratios with its bootstrap interval
+//! (`usher_report::stats`). The noise band of a cell is the same interval for pairs of two runs
+//! alone. The bar of a treatment is the distance of the upper end of its interval above the band
+//! ([`SLOWER_MAX`]). An interval wider than [`WIDTH_MAX`] allows no conclusion.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, NoiseBand, Statistic};
@@ -14,7 +15,7 @@ use super::treatments::BackgroundMethod;
 
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
-/// Wider intervals are not resolved.
+/// Intervals wider than this allow no conclusion.
 pub const WIDTH_MAX: f64 = 0.03;
 /// Largest permitted slow-down of the foreground beyond the band.
 pub const SLOWER_MAX: f64 = 0.03;
@@ -22,7 +23,7 @@ pub const SLOWER_MAX: f64 = 0.03;
 /// Work and resource use of the background while the foreground ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Units of its own counters a second.
+    /// Units of work a second, by its counters.
     pub units_per_s: f64,
     /// CPU seconds a second.
     pub cpu: f64,
@@ -39,9 +40,10 @@ pub struct Pair {
     pub alone_s: f64,
     /// Seconds beside the background.
     pub beside_s: f64,
-    /// Whether that was cut off: it would have taken longer.
+    /// Whether the run beside the background was stopped at the limit, so that its time is a lower
+    /// bound.
     pub cut: bool,
-    /// Which came first.
+    /// Whether the run alone came first.
     pub alone_first: bool,
     /// Work of the background.
     pub done: Done,
@@ -50,16 +52,16 @@ pub struct Pair {
 /// All pairs of a treatment in a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Which.
+    /// The treatment.
     pub treatment: BackgroundMethod,
     /// Its pairs, in the order in which they ran.
     pub pairs: Vec<Pair>,
-    /// Why there are no more.
+    /// The reason, if no more pairs could be measured.
     pub error: Option<String>,
 }
 
 impl Tally {
-    /// Without pairs yet.
+    /// No pairs yet.
     pub fn new(treatment: BackgroundMethod) -> Self {
         Self {
             treatment,
@@ -68,13 +70,12 @@ impl Tally {
         }
     }
 
-    /// Whether a run was ended before its time, so that ratios are at least what they
-    /// are.
+    /// Whether a run was stopped at the limit, so that ratios are lower bounds.
     pub fn is_cut(&self) -> bool {
         self.pairs.iter().any(|pair| pair.cut)
     }
 
-    /// Foreground's time beside the background over that alone.
+    /// Time of the foreground beside the background / time alone.
     pub fn slow_down(&self) -> Option<Estimate> {
         let ratios: Vec<f64> = self.pairs.iter().map(|p| p.beside_s / p.alone_s).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
@@ -86,7 +87,7 @@ impl Tally {
     }
 }
 
-/// Upper end less lower end; infinite without an interval.
+/// Width of the interval; infinite without an interval.
 pub fn width(estimate: &Estimate) -> f64 {
     estimate
         .high
@@ -97,11 +98,11 @@ pub fn width(estimate: &Estimate) -> f64 {
 /// Everything measured in a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
-    /// Which.
+    /// The cell.
     pub cell: Cell,
-    /// By treatment; [`BackgroundMethod::Alone`] holds the A/A pairs.
+    /// Pairs by treatment; [`BackgroundMethod::Alone`] has the pairs of two runs alone.
     pub tallies: Vec<Tally>,
-    /// Remarks about it.
+    /// Remarks about the cell.
     pub notes: Vec<String>,
 }
 
@@ -124,8 +125,8 @@ impl CellResult {
             .find(|tally| tally.treatment == treatment)
     }
 
-    /// By how much (0.03 is 3 %) the upper bound of a treatment's slow-down
-    /// lies beyond the band; `None` where there is no interval or no band.
+    /// Distance of the upper bound of a treatment's slow-down above the band, as a ratio (0.03 is 3
+    /// %); `None` without an interval or a band.
     pub fn beyond_band(&self, treatment: BackgroundMethod) -> Option<f64> {
         let high = self.of(treatment)?.slow_down()?.high?;
         Some(high - self.band()?.high)

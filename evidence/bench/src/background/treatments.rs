@@ -77,8 +77,7 @@ impl BackgroundMethod {
         }
     }
 
-    /// The program that it needs and its package, where it is no part of
-    /// every Debian.
+    /// The program that it needs and its package, if not every Debian has it.
     pub fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Cpulimit => Some(("cpulimit", "cpulimit")),
@@ -87,7 +86,7 @@ impl BackgroundMethod {
         }
     }
 
-    /// Whether it is one of `usher bg`.
+    /// Whether it is a policy of `usher bg`.
     pub fn is_usher(self) -> bool {
         matches!(self, Self::Eii | Self::Ipd | Self::Usher)
     }
@@ -144,7 +143,7 @@ impl RegulatorFixture {
         }
         let wanted = treatment.is_usher() && self.with_daemon;
         if !wanted {
-            // A daemon would be felt by the others, if it is felt at all.
+            // A running daemon could disturb other treatments.
             self.daemon = None;
         } else if self.daemon.is_none() {
             let usher = self.usher.as_deref().context("no 'usher'")?;

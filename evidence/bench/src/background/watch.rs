@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A foreground that is active in phases, and the work of the background in each millisecond: the
-//! data for reaction times and shares of idle time.
+//! Runs a foreground that is active in phases beside a background, and records the work of the
+//! background in each millisecond: the data for reaction times and use of idle time.
 //!
-//! Work is counted, not the time without a freeze: for the network the bytes that arrived at the
-//! far end, for the disk each request (past the page cache) when it was issued, for the CPU each
-//! 20 microseconds of computing.
+//! Real work is counted, not the time without a freeze:
+//! - network: bytes that arrived at the far end;
+//! - disk: requests that bypass the page cache, when they were issued;
+//! - CPU: units of 20 microseconds of computing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,18 +56,18 @@ impl Resource {
 /// Activity for half of each period.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfLoad {
-    /// Length of a period, on and off together.
+    /// Length of a period in ms: active time and pause.
     pub period_ms: f64,
-    /// Length of the whole run.
+    /// Length of the run in seconds.
     pub seconds: f64,
 }
 
-/// The observations of a run.
+/// Recorded work of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     /// Active phases of the foreground, in milliseconds since the first bin.
     pub phases: Vec<(f64, f64)>,
-    /// Units the foreground did.
+    /// Units of work of the foreground.
     pub fg_units: u64,
     /// Units of the background in each millisecond.
     pub bins: Vec<u32>,
@@ -79,7 +80,7 @@ impl Trace {
     }
 }
 
-/// Units in a span of milliseconds, bins at its ends in proportion.
+/// Units in a span of milliseconds; bins at its ends count in proportion.
 pub fn units(bins: &[u32], from_ms: f64, to_ms: f64) -> f64 {
     let last = (to_ms.ceil().max(0.0) as usize).min(bins.len());
     let first = (from_ms.max(0.0) as usize).min(last);
@@ -108,7 +109,7 @@ impl Watcher<'_> {
         self.fixture.prepare(resource.task(), place, 1)
     }
 
-    /// The background alone: units a millisecond.
+    /// Rate of the background alone, in units per millisecond.
     pub fn alone(&mut self, resource: Resource, seconds: f64) -> Result<f64> {
         self.regulator.prepare(BackgroundMethod::Alone)?;
         let job = self.job(resource, 1, "")?;
@@ -121,8 +122,8 @@ impl Watcher<'_> {
         Ok(units(&self.bins(resource)?, from_ms, to_ms) / (to_ms - from_ms))
     }
 
-    /// The foreground in phases, beside a background under a treatment; the
-    /// foreground alone where that is [`BackgroundMethod::Alone`].
+    /// Runs the foreground in phases beside a background under a treatment, or alone for
+    /// [`BackgroundMethod::Alone`].
     pub fn watch(
         &mut self,
         resource: Resource,
@@ -146,7 +147,7 @@ impl Watcher<'_> {
         std::thread::sleep(self.lead);
         let at_most = Duration::from_secs_f64(half.seconds + 60.0);
         foreground(&fg.words, true, at_most)?;
-        // What comes after the last phase belongs to it.
+        // Data of the last phase may still arrive.
         std::thread::sleep(Duration::from_millis(200));
         let beside = background.is_some();
         if let Some(mut background) = background {
@@ -156,7 +157,7 @@ impl Watcher<'_> {
         let phases = read_phases(&phases)?;
         let mut phases: Vec<_> = phases.iter().map(|phase| self.in_ms(phase)).collect();
         if resource == Resource::Net {
-            // What was sent is still on its way when sending ends.
+            // Sent data still travels when the phase ends.
             let arrived = read_bins(&self.fixture.network()?.arrived("fg", "bins"))?;
             until_last_unit(&mut phases, &arrived);
         }
@@ -246,7 +247,7 @@ impl Watcher<'_> {
     }
 }
 
-/// Phases that last until the last unit before the next one begins.
+/// Extends each phase to its last unit before the next phase begins.
 fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
     for i in 0..phases.len() {
         let next = phases.get(i + 1).map_or(f64::INFINITY, |next| next.0);
@@ -257,7 +258,7 @@ fn until_last_unit(phases: &mut [(f64, f64)], bins: &[u32]) {
     }
 }
 
-/// A file and those of further threads.
+/// The file of the first thread and those of further threads.
 fn numbered(path: &Path) -> Vec<PathBuf> {
     let more = (1..).map(|i| PathBuf::from(format!("{}.{i}", path.display())));
     std::iter::once(path.to_owned())

@@ -15,16 +15,16 @@ const TOP: f64 = 26.0;
 pub struct Curve {
     /// Colour class.
     pub class: &'static str,
-    /// Lines and dots.
+    /// Simulated points (cores, FPS), drawn as lines and dots.
     pub simulated: Vec<(usize, f64)>,
-    /// Dashes and rings.
+    /// Published points (cores, FPS), drawn as dashes and rings.
     pub published: Vec<(usize, f64)>,
 }
 
-/// A figure of its own.
+/// One small figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {
-    /// Above it.
+    /// Title above the panel.
     pub title: String,
     /// The curves in the panel.
     pub curves: Vec<Curve>,
@@ -60,7 +60,7 @@ impl Frame {
     }
 }
 
-/// A round number that a third or so of the axis is long.
+/// A round number of about a third of the axis, as the distance of grid lines.
 fn step(most: f64) -> f64 {
     let rough = most / 3.5;
     let power = 10_f64.powf(rough.max(1e-9).log10().floor());

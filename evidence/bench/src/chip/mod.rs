@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench chip`: paper 5's tables on the model of its chip, beside what the
-//! paper measured. Everything but the paper's own figures is simulated.
+//! `usher bench chip`: simulates the tables 2 and 3 and figure 4 of paper 5 on a model of its chip
+//! (`usher_chip`), and compares them with the figures that the paper published. All figures of this
+//! project are simulated; none was measured on the chip.
 
 mod chart;
 mod page;

@@ -182,7 +182,7 @@ fn class(pattern: Pattern) -> &'static str {
     }
 }
 
-/// Notes: the method, and the cells that are off.
+/// Notes: the method, and the cells that deviate.
 pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> {
     let off_peaks = peaks(rows)
         .into_iter()
@@ -224,7 +224,7 @@ fn listed(names: Vec<String>) -> String {
     }
 }
 
-/// The ratios that are off by more than that.
+/// The ratios that deviate by more than `limit`, as text.
 fn outside(ratios: &[Ratio], limit: f64) -> String {
     let name = |ratio: &Ratio| {
         let (input, l2_kb, cores) = (ratio.cell.input.name(), ratio.cell.l2_kb, ratio.cell.cores);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads of this machine as CPUs of a Linux 2.4: they do the operations of a workload's tasks,
-//! and schedule by walking the queue in real memory under a real lock.
+//! Runs a workload under a scheduler like that of Linux 2.4 on this machine. Each thread stands for
+//! a CPU: it executes operations of the workload's tasks, and schedules by walking the list of
+//! runnable tasks in real memory under a real spin lock.
+//!
+//! Operations and scheduling decisions are the code of the simulation (`usher_coloring`); memory,
+//! caches and lock contention are those of this machine. Limit: the threads are scheduled by the
+//! kernel, so other load on the machine disturbs the result.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -21,7 +26,7 @@ const TICK_NS: u64 = 10_000_000;
 /// End condition of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Until {
-    /// After these two times; only the second counts.
+    /// After two periods, of which only the second is counted.
     Time(Duration, Duration),
     /// After this number of operations.
     Operations(u64),
@@ -36,11 +41,11 @@ pub struct Plan {
     pub colors: Colors,
     /// Page size.
     pub pages: Pages,
-    /// Threads.
+    /// Number of threads, each of which stands for a CPU.
     pub cpus: usize,
     /// End of the run.
     pub until: Until,
-    /// Turns of arithmetic an operation.
+    /// Turns of arithmetic per operation.
     pub turns: u64,
     /// Seed of the queue's order and of the tasks' CPUs at the start.
     pub seed: u64,
@@ -49,9 +54,9 @@ pub struct Plan {
 /// Results of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Measured wall time.
+    /// Measured wall time in seconds.
     pub seconds: f64,
-    /// Messages or requests, from the start on.
+    /// Messages or requests completed since the start.
     pub completed: u64,
     /// Operations done.
     pub operations: u64,
@@ -59,7 +64,7 @@ pub struct Tally {
     pub decisions: u64,
     /// Structures that walks visited.
     pub visits: u64,
-    /// Of all CPUs together.
+    /// Use of the lock, summed over all CPUs.
     pub lock: LockTally,
 }
 
@@ -80,7 +85,7 @@ impl Tally {
 struct Machine<'a> {
     workload: &'a dyn Workload,
     view: View<'a>,
-    /// From a structure to its task.
+    /// Position of each task's structure, in the order of the tasks.
     places: &'a [u32],
     own: &'a [Own],
     lock: SpinLock,
@@ -141,7 +146,7 @@ struct Cpu<'a> {
     to_wake: Vec<usize>,
     next_tick_ns: u64,
     work: Work,
-    /// Start of the counted part.
+    /// Start of the counted period, in nanoseconds since the start.
     counts_from_ns: u64,
     tally: Tally,
 }
@@ -224,7 +229,8 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// Structures stand in the blocks in the order of the tasks.
+    /// Index of a task in the workload, from the position of its structure: the blocks are in the
+    /// order of the tasks.
     fn place(&self, task: u32) -> usize {
         task as usize * 4 / kernel::BLOCK_BYTES - 1
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Misses of the walk in this machine's first and second level, by cachegrind.
+//! Counts the cache misses of the walk over the run queue by valgrind's cachegrind, with the sizes
+//! of this machine's first-level and second-level caches.
 //!
-//! Cachegrind's last level is given this machine's second one. Addresses are the
-//! program's, as if pages were laid out as the program sees them, which is so within
-//! huge pages.
+//! Cachegrind simulates a first level and a last level; the last level gets the size of the second
+//! level of CPU 0. It uses virtual addresses, which select the same cache sets as physical ones
+//! within a huge page. One thread runs, without prefetching.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ use usher_coloring::machine::{Colors, WorkloadKind};
 use super::cpus::Tally;
 use crate::cachegrind::{self, Counted, Counts, Shape};
 
-/// The function that cachegrind counts misses of.
+/// The function whose misses are counted.
 const FUNCTION: &str = "coloring::region::walk_queue";
 
-/// First level of data, and second level, of a machine's CPU 0.
+/// First-level data cache and second-level cache of CPU 0, from sysfs.
 pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
     let dir = sys.join("devices/system/cpu/cpu0/cache");
     let shape = |level: &str, kind: &[&str]| -> Result<Shape> {
@@ -67,15 +68,15 @@ fn shape_of(dir: &Path) -> Result<Shape> {
 /// Cachegrind's counts of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grind {
-    /// Which workload.
+    /// The workload.
     pub load: String,
     /// Placement of the structures.
     pub colors: String,
     /// The run's own counts.
     pub tally: Tally,
-    /// Of the walk.
+    /// Counts of the walk.
     pub walk: Misses,
-    /// Of the whole program, its start included.
+    /// Counts of the whole program, including its start.
     pub all: Misses,
 }
 
@@ -84,9 +85,9 @@ pub struct Grind {
 pub struct Misses {
     /// Reads and writes.
     pub accesses: u64,
-    /// Those that missed in the first level.
+    /// Misses in the first level.
     pub first: u64,
-    /// Those that missed in the second, too.
+    /// Misses in both levels.
     pub second: u64,
 }
 
@@ -141,7 +142,7 @@ pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) 
     })
 }
 
-/// The word for colours on the command line of a run.
+/// Name of a placement on the command line of a run.
 pub fn variant(colors: Colors) -> &'static str {
     match colors {
         Colors::Plain => "plain",
@@ -150,7 +151,7 @@ pub fn variant(colors: Colors) -> &'static str {
     }
 }
 
-/// Of [`FUNCTION`], and of everything, in a file of cachegrind's.
+/// Counts of [`FUNCTION`] and of the whole program in an output file of cachegrind.
 fn misses(text: &str) -> Result<(Misses, Misses)> {
     let counted = Counted::read(text)?;
     let walk = counted.of(FUNCTION);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pairs of runs of a workload on this machine: plain and coloured, one right after
-//! the other, the order alternating.
+//! Measures a workload on this machine in pairs of runs, with plain and with coloured task
+//! structures. The two runs of a pair follow one another, in alternating order, so that slow
+//! changes of other load affect both. The gain is the median of the pairs' ratios of operations a
+//! second, with a bootstrap interval.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -15,11 +17,11 @@ const SEED: u64 = 1;
 /// A workload's pairs of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pairs {
-    /// Its name.
+    /// Name of the workload.
     pub load: String,
     /// Threads.
     pub threads: usize,
-    /// Plain and coloured.
+    /// Results of each pair: plain, coloured.
     pub pairs: Vec<[Tally; 2]>,
 }
 
@@ -53,7 +55,7 @@ pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
 }
 
 impl Pairs {
-    /// Operations a second, coloured over plain.
+    /// Ratio of operations a second, coloured / plain.
     pub fn gain(&self) -> Option<Estimate> {
         let rate = |tally: &Tally| tally.operations as f64 / tally.seconds;
         let ratio = |[plain, colored]: &[Tally; 2]| rate(colored) / rate(plain);

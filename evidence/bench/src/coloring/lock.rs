@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Turns after which a spinning thread lets others run: the holder may be waiting
-/// for the very CPU.
+/// Turns after which a spinning thread yields its CPU, because the holder may wait for that CPU.
 const TURNS: u32 = 2_000;
 
-/// The lock, on a line of its own.
+/// The lock, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct SpinLock(AtomicBool);
@@ -19,18 +18,18 @@ pub struct SpinLock(AtomicBool);
 /// A thread's use of the lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LockTally {
-    /// Times that it was taken.
+    /// Number of acquisitions.
     pub acquisitions: u64,
-    /// Times that it was found taken.
+    /// Number of acquisitions that had to wait.
     pub contended: u64,
-    /// Time that it was held.
+    /// Total time for which the lock was held.
     pub held_ns: u64,
-    /// Time until it was got.
+    /// Total time of waiting for the lock.
     pub waited_ns: u64,
 }
 
 impl LockTally {
-    /// Both together.
+    /// Sum of two threads' use.
     pub fn and(self, other: Self) -> Self {
         Self {
             acquisitions: self.acquisitions + other.acquisitions,
@@ -42,7 +41,7 @@ impl LockTally {
 }
 
 impl SpinLock {
-    /// Does something under the lock.
+    /// Runs `work` under the lock, and adds its waiting and holding time to `tally`.
     pub fn with<T>(&self, tally: &mut LockTally, work: impl FnOnce() -> T) -> T {
         let requested = Instant::now();
         let mut turns = 0_u32;

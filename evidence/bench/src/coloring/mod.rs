@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `usher bench coloring`: paper 3a. The cost of hot fields of many structures in the same cache
-//! sets, and the gain from colouring.
+//! `usher bench coloring` (paper 3a): the cost of hot fields of many structures in the same cache
+//! sets, and the gain from colouring, which shifts each structure by some cache lines.
+//!
+//! Parts: walks of run queues on this machine (`walks`), workloads on this machine (`load`,
+//! `cpus`), cache misses by cachegrind (`grind`), and a simulation of the paper's machine
+//! (`simulated`). The first three measure this machine; the last one is the only comparison with
+//! the paper's figures.
 
 pub mod chart;
 mod cpus;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this machine that holds task structures, and the scheduler's view of it.
+//! Memory of this machine that contains task structures, one per 8 KiB block, and the access of the
+//! scheduler (`usher_coloring::kernel`) to it.
 //!
-//! A task is the number of the word at which its structure begins: words of 32 bits, like the
-//! original's pointers. The words are atomics, so that several threads may read them at once; a
-//! relaxed load is an ordinary load.
+//! A task is identified by the index of the 32-bit word at which its structure begins; the pointers
+//! of the original machine also had 32 bits. The words are atomics, so that several threads may
+//! read them at once. A relaxed atomic load compiles to an ordinary load.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -21,7 +22,7 @@ use usher_coloring::workload::Workload;
 
 /// Alignment of regions: a huge page.
 const HUGE_BYTES: usize = 2 << 20;
-/// Word of the head: in the first block, which has no task, on a line of its own.
+/// Index of the list head: in the first block, which has no task, on a cache line of its own.
 const HEAD: u32 = 16;
 
 /// The kind of pages of a region.
@@ -44,7 +45,7 @@ impl Pages {
     }
 }
 
-/// Blocks for the structures and for one more, newly mapped.
+/// A new mapping with a block for each structure and one more.
 #[derive(Debug)]
 pub struct Region {
     mapped: NonNull<c_void>,
@@ -54,13 +55,13 @@ pub struct Region {
     bytes: usize,
 }
 
-// SAFETY: the memory is this value's own, and is used as atomics alone.
+// SAFETY: the memory belongs to this value, and is only accessed as atomics.
 unsafe impl Send for Region {}
 // SAFETY: the memory is used as atomics alone, which several threads may use at the same time.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps it, and touches every page.
+    /// Maps a region, and touches every page.
     pub fn new(structures: usize, pages: Pages) -> Result<Self> {
         let bytes = ((structures + 1) * BLOCK_BYTES).next_multiple_of(HUGE_BYTES);
         ensure!(
@@ -214,13 +215,13 @@ impl Structures for View<'_> {
     }
 }
 
-/// The walk, as a function of its own, which cachegrind finds by its name.
+/// The walk as a separate function, which cachegrind finds by its name.
 #[inline(never)]
 pub fn walk_queue(view: &mut View<'_>, cpu: u32, space: u32, so_far: WalkResult) -> WalkResult {
     kernel::walk(view, cpu, space, so_far)
 }
 
-/// 0..n in an order that is drawn.
+/// The numbers from 0 to n - 1 in random order.
 fn shuffled(n: usize, random: &mut Rand64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for at in (1..n).rev() {

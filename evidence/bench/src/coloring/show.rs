@@ -15,11 +15,11 @@ use super::region::Pages;
 use super::walks::{VARIANTS, Walk};
 use crate::bars::{Bar, Figure, Part, Table};
 
-/// Bar: time of the plain walk at least, as a multiple of the coloured walk's.
+/// Bar: time of the plain walk at least, as a multiple of the time of the coloured walk.
 const GAIN_LEAST: f64 = 2.0;
-/// Lengths of the queue at which it must.
+/// Queue lengths at which the bar applies.
 const SIZES_WITH_BARS: [usize; 2] = [1024, 2400];
-/// Ours, among the variants.
+/// Index of Usher's placement among the variants.
 const OURS: usize = 2;
 
 /// Walks of run queues.

@@ -21,7 +21,7 @@ const VARIANTS: [Colors; 4] = [
     Colors::MODULO,
 ];
 
-/// The seeds of one workload, number of CPUs and variant.
+/// Results of all seeds for one workload, number of CPUs and variant.
 #[derive(Debug, Clone)]
 struct Point {
     load: WorkloadKind,
@@ -82,7 +82,7 @@ impl Results {
             .map_or(f64::NAN, |point| point.median(of))
     }
 
-    /// Throughput over plain, in per cent more, seed by seed.
+    /// Gain in throughput over plain structures in per cent, seed by seed.
     fn gain(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> Spread {
         let plain = self.of(load, cpus, Colors::Plain);
         let pairs = plain.zip(self.of(load, cpus, colors));
@@ -320,7 +320,7 @@ fn row(what: &str, values: impl Iterator<Item = String>) -> Vec<String> {
     std::iter::once(what.to_owned()).chain(values).collect()
 }
 
-/// A column: its heading and how an outcome is shown in it.
+/// A column: its heading, and the function that formats a result.
 type Column = (&'static str, fn(&SimulationResult) -> String);
 
 /// Every variant at 8 CPUs.
@@ -351,7 +351,7 @@ fn at_eight(results: &Results) -> Table {
             let Some(point) = results.of(load, published::CPUS, colors) else {
                 continue;
             };
-            // The seed in the middle by throughput stands for all.
+            // Shows the seed with the median throughput.
             let mut outcomes = point.outcomes.clone();
             outcomes.sort_by(|a, b| a.throughput.total_cmp(&b.throughput));
             let middle = &outcomes[outcomes.len() / 2];
@@ -367,8 +367,8 @@ fn at_eight(results: &Results) -> Table {
     Table { head, rows }
 }
 
-/// A figure by CPUs, and what was published of the chat: the first number of CPUs
-/// and the values.
+/// A figure by number of CPUs, and its published values for the chat: the first number of CPUs and
+/// the values.
 struct ByCpus {
     name: &'static str,
     colors: Colors,

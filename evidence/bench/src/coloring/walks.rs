@@ -19,11 +19,11 @@ use usher_report::stats::{self, Estimate, Statistic};
 use super::lock::{LockTally, SpinLock};
 use super::region::{Pages, Region, View, walk_queue};
 
-/// Structures on the queue.
+/// Numbers of structures on the queue.
 pub const LENGTHS: [usize; 8] = [64, 128, 256, 512, 1024, 2400, 4096, 8192];
-/// Ways in which structures stand, in the order of the figures.
+/// Placements of the structures, in the order of the figures.
 pub const VARIANTS: [Colors; 3] = [Colors::Plain, Colors::MODULO, Colors::DEFAULT];
-/// Visits of a spell at least: less than the scheduler's slice of a busy machine.
+/// Structures that a spell visits at least. A spell is shorter than a scheduler's slice.
 const VISITS: usize = 25_000;
 /// Spells of a variant in a round.
 const SPELLS: usize = 8;
@@ -33,7 +33,7 @@ const SEED: u64 = 1;
 /// A queue under one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Walk {
-    /// Structures on it.
+    /// Number of structures on the queue.
     pub structures: usize,
     /// Requested pages.
     pub pages: Pages,
@@ -41,7 +41,7 @@ pub struct Walk {
     pub threads: usize,
     /// Share of the memory that is in huge pages.
     pub huge_share: f64,
-    /// Per round, by [`VARIANTS`].
+    /// Times of each round, in the order of [`VARIANTS`].
     pub rounds: Vec<[Timed; 3]>,
 }
 
@@ -134,7 +134,7 @@ fn walks_of(structures: usize, threads: usize) -> usize {
     VISITS.div_ceil(structures * threads).max(3)
 }
 
-/// One thread, by the CPU's time.
+/// Walks with one thread, measured in its CPU time.
 fn alone(mut view: View<'_>, structures: usize) -> Timed {
     (0..2).for_each(|_| once(&mut view, 0));
     let walks = walks_of(structures, 1);
@@ -152,7 +152,7 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Several threads under one lock, by the wall's.
+/// Walks with several threads under one lock, measured in wall time.
 fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
     let walks = walks_of(structures, threads);
     let (lock, barrier) = (&SpinLock::default(), &Barrier::new(threads));

@@ -6,15 +6,15 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Words of 64 bits of a line.
+/// Words of 64 bits per cache line.
 const LINE_WORDS: usize = 8;
-/// Lines of its own that an operation writes to.
+/// Cache lines of the task that an operation writes to.
 const OWN_LINES: usize = 32;
-/// Words of a task, 4 KiB.
+/// Words of a task's memory (4 KiB).
 const OWN_WORDS: usize = 512;
-/// Lines of all that an operation reads.
+/// Common cache lines that an operation reads.
 const COMMON_LINES: usize = 48;
-/// Common words, 128 KiB.
+/// Words of the common memory (128 KiB).
 const COMMON_WORDS: usize = 16 << 10;
 
 /// Memory of a task.
@@ -53,7 +53,7 @@ impl Work {
         self.state
     }
 
-    /// Does one.
+    /// Executes one operation.
     pub fn operation(&mut self, own: &Own) {
         let first = (self.turn() >> 40) as usize * LINE_WORDS;
         for nth in 0..OWN_LINES {
@@ -70,7 +70,7 @@ impl Work {
     }
 }
 
-/// Turns per operation, so that an operation takes about `operation_ns` on this machine.
+/// Number of turns with which an operation takes about `operation_ns` nanoseconds on this machine.
 pub fn turns_for(operation_ns: u64) -> u64 {
     let own = Own::default();
     let ns = |turns: u64| {

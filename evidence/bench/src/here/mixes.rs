@@ -48,8 +48,8 @@ const GENERATED: [(&str, &str, &[Generated]); 4] = [
     ),
 ];
 
-/// The folder with the example mixes: below the current folder, or where `make install`
-/// and the tarball have it.
+/// The folder with the example mixes: below the current folder, or where `make install` or the
+/// tarball puts it.
 pub fn examples() -> Option<PathBuf> {
     let installed = std::env::current_exe().ok().and_then(|exe| {
         let prefix = exe.parent()?.parent()?;
@@ -95,7 +95,7 @@ fn generated(title: &str, programs: &[Generated], exe: &Path, threads: usize) ->
             &threads.to_string(),
         ];
         let words = serde_json::json!(words);
-        // A string has no worse end than an incomplete text; writing to one cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "\n[[program]]\nname = \"{name}\"\nclass = \"{kind}\"\nrun = {words}\n"

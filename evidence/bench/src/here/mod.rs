@@ -28,7 +28,7 @@ use crate::processes::usher_binary;
 /// The name of the subcommand that runs a program of the generated mixes.
 pub const PROGRAM: &str = "program";
 
-/// `linux` runs twice: what differs between the two is noise.
+/// Policies. `linux` runs twice; the difference between the two is noise.
 const POLICIES: [&str; 3] = ["linux", "linux#2", "usher"];
 
 /// Measures the standard mixes on this machine and writes one report

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program of chains: each thread or process lives for a moment and starts
-//! the next one before it ends.
+//! The measured program of the part `churn`: chains of short-lived threads or processes. Each link
+//! of a chain lives for a given time and starts the next link before it ends.
 //!
-//! **End.** Every link waits on standard input, a pipe with its other end only in the benchmark.
-//! When the benchmark ends, by whatever cause, the pipe hangs up, and each link ends instead of
-//! starting another link.
-//!
-//! **Reaper.** A process chain consists of orphans. The command itself adopts
-//! and reaps them, in another session than the program's, as init does with the
-//! orphans of a login. It ends after the last of them.
-//!
-//! **Report.** Each link writes its number to the chain's slot in a shared file,
-//! and the number of the last link that was born with another mask than the
-//! program had at its start. So the benchmark misses no link, however short.
+//! - **End**: every link waits on standard input, a pipe whose other end only the benchmark holds.
+//!   When the benchmark ends for any reason, the pipe hangs up, and no link starts another one.
+//! - **Reaper**: links of a process chain become orphans. The command adopts and reaps them, in
+//!   another session than the program's, as init does. It ends after the last of them.
+//! - **Report**: each link writes its number into the chain's slot in a shared file, and also the
+//!   number of the last link that started with another affinity mask than the program had at its
+//!   start. The benchmark therefore misses no link, however short-lived.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -35,12 +31,12 @@ pub const PROGRAM: &str = "hosts-chains";
 
 /// Bytes of a chain's slot.
 const SLOT_BYTES: usize = 16;
-/// Enough for a link; the default of 2 MiB would make each thread slower.
+/// Stack of a thread. The default of 2 MiB would make the creation of threads slower.
 const STACK_BYTES: usize = 64 * 1024;
 /// Interval at which a chain of processes starts again at the program's first process, which has
 /// the present seat.
 const PROCESS_CHAIN: Duration = Duration::from_millis(100);
-/// Between two attempts to start a link at a limit on processes.
+/// Pause between two attempts to start a link when a limit on processes is reached.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// The links of a chain.
@@ -72,8 +68,8 @@ pub struct ChainsArgs {
 pub struct Slot {
     /// Number of links born.
     pub links: u64,
-    /// The number of the last link that was born with another mask than the
-    /// program had at its start; 0: none.
+    /// Number of the last link that was born with another mask than the program had at its start;
+    /// 0: none.
     pub last_narrowed: u64,
 }
 
@@ -103,8 +99,8 @@ pub fn make_slots(path: &Path, chains: usize) -> Result<File> {
     Ok(file)
 }
 
-/// Starts the program, which prints its process number and waits for a byte on
-/// standard input; reaps until every process of the chains has ended.
+/// Starts the program, which prints its process number and waits for a byte on standard input.
+/// Reaps until every process of the chains has ended.
 pub fn run(args: &ChainsArgs) -> Result<()> {
     set_child_subreaper(Some(getpid())).context("adopting orphans")?;
     // SAFETY: no handler is installed. The kernel reaps children from now on.
@@ -123,7 +119,7 @@ pub fn run(args: &ChainsArgs) -> Result<()> {
 
 fn run_program(args: &ChainsArgs) -> Result<()> {
     setsid().context("making a session")?;
-    // Without it the kernel adds 50 us to each life.
+    // The default timer slack would add 50 us to each life.
     set_current_timer_slack(NonZeroU64::new(1))?;
     let mut options = OpenOptions::new();
     let slots = options.read(true).write(true).open(&args.slots);
@@ -148,8 +144,8 @@ fn run_program(args: &ChainsArgs) -> Result<()> {
     }
 }
 
-/// Starts chains of processes, and each of them again when it has ended: only
-/// the first link of a chain descends from the program's first process.
+/// Starts chains of processes, and starts each again when it has ended, because only the first link
+/// of a chain is a child of the program's first process.
 fn keep_process_chains(chain: &Chain, chains: usize) -> Result<()> {
     let mut ends = Vec::new();
     for at in 0..chains {
@@ -175,7 +171,7 @@ fn keep_process_chains(chain: &Chain, chains: usize) -> Result<()> {
     }
 }
 
-/// Waits; returns `true` at once when the benchmark has ended.
+/// Waits for `time`. Returns true as soon as the benchmark has ended.
 fn is_over_within(time: Duration) -> bool {
     let stdin = std::io::stdin();
     let stdin = stdin.as_fd();
@@ -224,9 +220,8 @@ impl Chain {
         }
     }
 
-    /// Starts a chain of processes. Each is an orphan from the moment that its
-    /// parent ends; all are in the session of the program. Returns a pipe that
-    /// hangs up when the last of them has ended.
+    /// Starts a chain of processes in the session of the program. A process becomes an orphan when
+    /// its parent ends. Returns a pipe that hangs up when the last process has ended.
     fn start_process(&self, at: usize, slot: Slot) -> Result<OwnedFd> {
         let (end, held) = rustix::pipe::pipe()?;
         // SAFETY: this process has one thread.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chains of short-lived threads and processes, seated, moved and released by
-//! affinity masks: one second after each release no thread may have a mask of a
-//! seat.
+//! Part `churn`: chains of short-lived threads and processes (`chains`) are seated, moved and
+//! released by affinity masks. One second after each release no thread may have the mask of a seat,
+//! and the releases may cost at most a small share of a CPU.
 //!
-//! Each kind of chain runs in a process of its own, which has a deadline. So a
-//! kind that hangs is a failed row, and its programs end with that process.
+//! Kinds of chains: threads or processes, programs that were launched or attached, and lifetimes of
+//! 0.1, 0.5, 2 and 10 ms. Each kind runs in a process of its own (`cycle`) with a deadline. A kind
+//! that hangs is therefore a failed row, and its programs end with that process.
 
 use std::io::Read;
 use std::path::Path;
@@ -22,20 +23,20 @@ use crate::processes::end_within;
 
 /// Lifetimes of the links of a chain, in microseconds.
 const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
-/// A thread never leaves its process; processes are also tried without a cgroup
-/// that lists them.
+/// Kinds of chains. Processes are also measured without a cgroup of their own that would list them;
+/// threads can always be listed by their process.
 const KINDS: [(Link, Home); 3] = [
     (Link::Thread, Home::Attached),
     (Link::Process, Home::Launched),
     (Link::Process, Home::Attached),
 ];
-/// Time that a release may take on a loaded machine, with the change of seats before
-/// it and the second after it.
+/// Part of the deadline for each release: two changes of seats, the release and the second after
+/// it, on a loaded machine.
 const RELEASE_MAX: Duration = Duration::from_secs(8);
-/// Start and end of a kind.
+/// Part of the deadline for the start and the end of a kind.
 const OVERHEAD_MAX: Duration = Duration::from_secs(60);
 
-/// How the part runs.
+/// Options of the part.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ChurnArgs {
     /// Release programs of each kind of chain this many times; 1,000 by default, or 40 with --quick
@@ -66,7 +67,7 @@ pub struct Row {
     pub link: Link,
     /// The way in which the programs were admitted.
     pub home: Home,
-    /// Lifetime of a link.
+    /// Lifetime of a link in microseconds.
     pub life_us: u64,
     /// Releases that were made.
     pub releases: usize,
@@ -78,16 +79,16 @@ pub struct Row {
     pub seated_percent: f64,
     /// Links born per second in all chains of one program.
     pub links_per_s: f64,
-    /// Time from each release to the last link born with a mask of a seat; median and maximum.
+    /// Time from a release to the birth of the last link with the mask of a seat, in milliseconds:
+    /// median and maximum.
     pub free_after_ms: [f64; 2],
     /// CPU time that Usher spent in the second after a release, in % of a CPU.
     pub release_cpu_percent: f64,
-    /// CPU time of seating and moving, per change.
+    /// CPU time of Usher per change of a seat, in milliseconds.
     pub seat_cpu_ms: f64,
-    /// CPU time of Usher per program, in % of a CPU: all of the above over the
-    /// whole time.
+    /// CPU time of Usher per program over the whole run, in % of a CPU.
     pub cpu_percent: f64,
-    /// Why the kind is not complete.
+    /// The reason, if the kind is not complete.
     pub error: Option<String>,
 }
 
@@ -239,7 +240,7 @@ fn run_kind(
     Ok(row.unwrap_or_else(|_| failed("the program ended without a result".to_owned())))
 }
 
-/// A value's word on the command line.
+/// Name of a value on the command line.
 pub fn name(value: impl ValueEnum) -> String {
     let word = value.to_possible_value();
     word.map_or_else(String::new, |word| word.get_name().to_owned())

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs one kind of chain: several programs of one actuator, each seated, moved and released
-//! repeatedly, in turns.
+//! Measures one kind of chain of the part `churn`, in a process of its own: one actuator seats,
+//! moves and releases several programs of chains, repeatedly and in turn.
+//!
+//! Cycle of a program: idle, first seat for 150 ms, other seat for 150 ms, release, one second of
+//! waiting, then a count. The count fails if a link that was born after that second has a narrowed
+//! mask, or if a thread of the program's session has another list of CPUs than before. The CPU time
+//! of this thread is that of Usher, because all calls of the actuator are made here.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -16,23 +21,23 @@ use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 use super::chains::{self, Link, Slot};
 use super::churn::{Home, Row, name};
 
-/// The name of the hidden command.
+/// The hidden command that measures one kind.
 pub const KIND: &str = "hosts-churn-kind";
 
 /// Time from a release to the count.
 const GRACE: Duration = Duration::from_secs(1);
-/// Between two steps of the scans, as in the daemon.
+/// Interval of the steps that continue scans for threads, as in the daemon.
 const STEP: Duration = Duration::from_millis(20);
 /// Time for which each seat is kept; process chains start again meanwhile.
 const HOLD: Duration = Duration::from_millis(150);
-/// Between two calls that catch up with new threads, as in the daemon.
+/// Interval of the calls that seat new threads, as in the daemon.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Chains of a program.
 const CHAINS: usize = 10;
-/// Links that are counted in each chain: the first one may have been half created when the second
-/// of waiting ended.
+/// Links of each chain that have to be born before the count: the creation of the first may have
+/// begun before the second of waiting ended.
 const LINKS_COUNTED: u64 = 2;
-/// A chain without such links in this time is stalled.
+/// A chain without these links after this time counts as stalled.
 const STALLED: Duration = Duration::from_secs(5);
 /// Time limit for the end of the last programs.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -56,9 +61,9 @@ pub struct KindArgs {
     chains_by: PathBuf,
 }
 
-/// Runs the kind and prints its row.
+/// Measures the kind and prints its result as JSON.
 pub fn run(args: &KindArgs) -> Result<()> {
-    // As the daemon's loop; without the right to it the figures are a bit worse.
+    // The daemon's loop has this class. Without the right to it the figures are slightly worse.
     let _ = usher_host::engine::set_realtime_class();
     let mut row = Row::new(args.link, args.home, args.life_us);
     if let Err(error) = measure(args, &mut row) {
@@ -68,16 +73,16 @@ pub fn run(args: &KindArgs) -> Result<()> {
     Ok(())
 }
 
-/// Figures besides the row's counts.
+/// Times and counts from which figures of the result are computed at the end.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Chains with a last link before a release that was born in the seat.
+    /// Number of chains whose last link before a release was born with the seat's mask.
     seated: usize,
     /// CPU time of seating and moving.
     seating: Duration,
     /// CPU time of releases and scans.
     releasing: Duration,
-    /// From each release to the last link that was born narrowed.
+    /// Time from each release to the birth of the last link with a narrowed mask.
     free_after: Vec<Duration>,
 }
 
@@ -169,7 +174,7 @@ enum Phase {
     /// Released.
     Released {
         at: Instant,
-        /// Last observation of a link born narrowed, and its chain's slot.
+        /// Time of the last observation of a link that was born narrowed.
         narrowed_at: Instant,
         slots: Vec<Slot>,
     },
@@ -188,7 +193,7 @@ struct Subject {
     chains: Chains,
     phase: Phase,
     seats: [CpuSet; 2],
-    /// The lists of CPUs that its threads have without a seat.
+    /// List of CPUs of its threads without a seat, as the kernel writes it.
     whole: String,
 }
 
@@ -241,7 +246,7 @@ impl Subject {
         slots.iter().map(|slot| slot.links).sum()
     }
 
-    /// Enters the next phase if it is due. `left`: releases to be begun.
+    /// Enters the next phase if it is due. `left`: number of releases that are still to begin.
     fn step(
         &mut self,
         act: &mut Actuator,
@@ -314,7 +319,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Counts narrowed threads, once each chain has borne links after the second.
+    /// Counts narrowed threads, once links were born in each chain after the second of waiting.
     fn count(&mut self, row: &mut Row) -> Result<()> {
         let now = self.slots()?;
         let Phase::Counting {
@@ -339,8 +344,8 @@ impl Subject {
         Ok(())
     }
 
-    /// Whether a thread of the program's session has another list of CPUs than
-    /// before: for threads that are no links.
+    /// Whether a thread of the program's session has another list of CPUs than before. Also covers
+    /// threads that are not links.
     fn lists_narrowed(&self) -> Result<bool> {
         let is_own = |process: &procfs::process::Process| {
             let stat = process.stat();
@@ -393,7 +398,7 @@ impl Chains {
         Ok(stdin.context("its standard input")?.write_all(&[0])?)
     }
 
-    /// Hangs up, and waits until the last process has ended.
+    /// Closes the pipe, and waits until the last process has ended.
     fn end(mut self) -> Result<()> {
         drop(self.reaper.stdin.take());
         let begun = Instant::now();

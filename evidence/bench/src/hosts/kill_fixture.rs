@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A daemon with one program of each kind: seated, attached, and background work
-//! that is demoted and frozen.
+//! Fixture of the part `kills` of `usher bench hosts`: a daemon of root with a launched and an
+//! attached program, both seated, and background work that is demoted and frozen.
+//!
+//! The programs have a mark in their environment. A round finds all its processes by the mark, and
+//! compares their attributes with those of a process without Usher. Everything ends when the value
+//! is dropped, or when the benchmark is killed ([`reaper`]).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +25,7 @@ use crate::processes::{runs, terminate, wait_for};
 const MARK: &str = "USHER_BENCH_KILLS";
 /// Time limit of a step on a loaded machine.
 const STEP_MAX: Duration = Duration::from_secs(30);
-/// An ordinary user.
+/// UID of the ordinary user.
 const USER: &str = "1000";
 const SLEEPER: &str = "sleep 600 & exec sleep 600";
 const SPINNER: &str = "sh -c 'while :; do :; done' & while :; do :; done";
@@ -39,7 +43,7 @@ pub struct KillFixture {
     pub launched: Vec<i32>,
     /// Processes of the program that was attached.
     pub without_launcher: Vec<i32>,
-    /// Attributes of such processes without Usher.
+    /// Attributes that such processes have without Usher.
     plain: BTreeSet<String>,
 }
 
@@ -49,12 +53,12 @@ pub fn reaper() -> Result<impl Drop> {
 }
 
 impl KillFixture {
-    /// Starts the programs of root or of an ordinary user under a daemon of root,
-    /// and waits until they are seated, and frozen.
+    /// Starts the programs of root or of an ordinary user under a daemon of root, and waits until
+    /// the foreground programs are seated and the background work is frozen.
     pub fn start(usher: &Path, as_user: bool, round: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
-        // The folder of the build may be closed to other users.
+        // Other users may have no access to the folder of the build.
         fs::copy(usher, dir.path().join("usher")).context("copying usher")?;
         let mark = format!("{}-{round}", std::process::id());
         let base = Base {
@@ -108,7 +112,7 @@ impl KillFixture {
         self.wait_until_changed()
     }
 
-    /// Waits until every process has something that has to be undone.
+    /// Waits until Usher has changed every process.
     fn wait_until_changed(&self) -> Result<()> {
         let seated = [&self.launched[..2], &self.without_launcher].concat();
         let is_seated = |pid: &i32| managed_attributes(*pid) != self.plain;
@@ -133,7 +137,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Waits until the daemon manages the program; its first process.
+    /// Waits until the daemon manages the program. Returns its first process.
     fn wait_for_program(&self, name: &str) -> Result<i32> {
         let mut found = None;
         wait_for(name, STEP_MAX, || {
@@ -191,7 +195,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// Those of these processes with attributes that Usher changed.
+    /// The processes of `pids` whose attributes differ from those without Usher.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
             let now = managed_attributes(*pid);
@@ -235,8 +239,8 @@ impl KillFixture {
         Ok(())
     }
 
-    /// The next start: a daemon, where none answers, which is then ended in order.
-    /// Returns the number of processes that are changed afterwards.
+    /// Starts a daemon, if none answers, and ends it with SIGTERM. Returns the number of processes
+    /// that are still changed afterwards.
     pub fn start_again_and_end(&mut self) -> Result<usize> {
         if self.status().is_none() {
             // Reaps the daemon that was killed.
@@ -257,13 +261,13 @@ impl KillFixture {
             looks_without == 5
         })?;
         let all = [&self.launched[..], &self.without_launcher].concat();
-        // Launchers that live notice the end, too.
+        // Living launchers also react to the end of the daemon.
         let free = || self.changed(&all).is_empty();
         let _ = wait_for("the release of all programs", Duration::from_secs(2), free);
         Ok(self.changed(&all).len())
     }
 
-    /// Journals that are left.
+    /// Number of journals that exist.
     pub fn journals(&self) -> usize {
         let entries = fs::read_dir(self.dir.path().join("run/instances"));
         entries.map_or(0, |entries| entries.flatten().count())
@@ -282,7 +286,7 @@ impl KillFixture {
 
 impl Drop for KillFixture {
     fn drop(&mut self) {
-        // Several times, as processes may fork meanwhile.
+        // Repeated, because processes may fork during the search.
         for _ in 0..5 {
             marked(&self.mark).into_iter().for_each(kill);
         }
@@ -330,7 +334,7 @@ impl Base<'_> {
         self.as_root(&["daemon", "--policy", "equal"])
     }
 
-    /// A program in a session of its own, of the user.
+    /// A command that runs as the user, in a session of its own.
     fn program(&self, words: &[&str]) -> Command {
         let user = [
             "setpriv",

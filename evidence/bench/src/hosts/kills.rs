@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SIGKILL of daemon, keeper and launchers while programs are seated, demoted and
-//! frozen: everything must be undone, and soon.
+//! Part `kills`: SIGKILL of daemon, keeper and launchers while programs are seated, demoted and
+//! frozen. All changes must be undone, within 1 s where a launcher, a keeper or a daemon lives.
 //!
-//! A round starts a daemon of root and three programs, of root and of an ordinary
-//! user in turns: one launched and seated, one attached and seated, and background
-//! work that is demoted and frozen, as other work uses all CPUs. Then one of these
-//! is killed:
+//! A round starts a daemon of root and three programs, alternately of root and of an ordinary user:
+//! one launched and seated, one attached and seated, and background work that is demoted and
+//! frozen, because other work uses all CPUs. Then the round kills one of these:
 //! - **daemon**: its keeper undoes, and starts another daemon.
 //! - **keeper**: the daemon starts another keeper.
 //! - **both**: launchers undo what was done to their programs. A user's launcher
@@ -14,8 +13,8 @@
 //! - **launcher**: programs stay managed. Then daemon and keeper die, too, and
 //!   `usher undo` undoes everything.
 //!
-//! There is no systemd here: the benchmark runs `usher undo` in its place. Each
-//! round ends with the next start of the daemon, and its orderly end.
+//! Without systemd, the benchmark itself runs `usher undo`. Each round ends with the next start of
+//! the daemon and its end by SIGTERM; then no process may be changed and no journal may be left.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,7 +32,7 @@ use crate::processes::{runs, state_of, wait_for};
 const WATCH_MAX: Duration = Duration::from_secs(10);
 const KINDS: [Kind; 4] = [Kind::Daemon, Kind::Keeper, Kind::Both, Kind::Launcher];
 
-/// The victim of a round.
+/// The process that a round kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -48,17 +47,17 @@ enum Kind {
 struct Round {
     kind: Kind,
     as_user: bool,
-    /// Time from the death to the undo by a keeper, a daemon or a launcher.
+    /// Time from the kill to the undo by a keeper, a daemon or a launcher.
     undone_ms: Option<f64>,
-    /// Changes that remained for longer than that.
+    /// Changes that remained until the time limit, as text.
     left: Option<String>,
-    /// The time of the undo that systemd would start.
+    /// Time of `usher undo`, which systemd would run.
     undo_ms: Option<f64>,
-    /// Processes that are changed after the next start.
+    /// Number of processes that are still changed after the next start.
     changed: usize,
-    /// Journals that are left after the next start.
+    /// Number of journals after the next start.
     journals: usize,
-    /// Why the round was not made.
+    /// The reason, if the round could not be completed.
     error: Option<String>,
 }
 
@@ -158,7 +157,8 @@ fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Kills both so that neither can do anything about the other's death.
+/// Kills the keeper and then the daemon. The daemon is stopped first, so that it cannot start
+/// another keeper.
 fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
     signal(daemon, Signal::STOP);
     wait_for("the orderly end of the daemon", WATCH_MAX, || {
@@ -293,7 +293,7 @@ fn table(rounds: &[Round]) -> Table {
     }
 }
 
-/// Median and largest, as text.
+/// Median and maximum of times in milliseconds, as text.
 fn spread(mut times: Vec<f64>) -> (String, String) {
     times.sort_by(f64::total_cmp);
     let text = |time: Option<&f64>| time.map_or("-".to_owned(), |time| format!("{time:.0}"));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The settings of a scheduler benchmark, saved in its folder. A resumed run must have the same
-//! settings; otherwise it is rejected with the command that resumes the run.
+//! Resuming a scheduler benchmark (`--resume`).
+//!
+//! A run saves the loads of each part as `loads.json` in the folder of its results. A resumed run
+//! must have the same loads; otherwise it is rejected, because the samples would not be comparable.
+//! Runs of versions that saved no loads cannot be resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,10 +16,10 @@ use super::messages::Load;
 
 const FILE: &str = "loads.json";
 
-/// Notes the loads of a run in its folder, or finds them there.
+/// Saves the loads of a run in its folder, or compares them with the saved loads.
 ///
 /// # Errors
-/// The run was begun with another load of that part.
+/// The run was begun with another load of a part.
 pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<()> {
     let file = folder.join(FILE);
     let mut begun: BTreeMap<String, Load> = match fs::read(&file) {
@@ -41,14 +44,14 @@ pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<
     fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-/// The command that resumes the run of that folder, from the words of this command: a resumed run
-/// needs the same selection.
+/// The command that resumes the run in that folder: the words of the present command, with
+/// `--resume` instead of `--resume` and `--out`.
 pub fn again(words: impl Iterator<Item = String>, folder: &Path) -> String {
     let mut command = "usher bench sched".to_owned();
     let mut words = words.skip_while(|word| word != "sched").skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            // The option's value, too.
+            // The next word is the option's value.
             "--resume" | "--out" => drop(words.next()),
             _ if word.starts_with("--resume=") || word.starts_with("--out=") => {}
             _ => command.extend([" ", &quoted(&word)]),

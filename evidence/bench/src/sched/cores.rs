@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `cores`: two short loops and two long loops on two cores of two hardware threads each
 //! (paper 3b).
+//!
+//! When the short loops end, a scheduler that ignores SMT may leave both long loops on one core.
+//! The part compares the time in which two loops share a core while the other core is idle, in
+//! milliseconds over all repetitions of a run, as medians over runs. The guest does not model the
+//! slow-down of a shared core; a second table shows that cost from the simulator (`usher sim smt`).
 
 use anyhow::Result;
 use usher_sim::smt::CompletionTimes;
@@ -27,7 +32,7 @@ struct Row {
     rival: Rival,
     shared_ms: Option<f64>,
     needless_ms: Option<f64>,
-    /// Time of all repetitions.
+    /// Time of all repetitions in seconds.
     took_s: Option<f64>,
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `elapsed`: end times of Erlang's virtual machines in the emulator's own time, under the
-//! kernel's scheduler and Usher's in turn (paper 4).
+//! Part `elapsed`: end times of Erlang's virtual machines in the emulator's own time (paper 4).
+//!
+//! EEVDF and Usher run in turn. Two neighbouring runs form a pair; the part compares end times by
+//! the quartiles of the pairs' ratios, Usher / EEVDF, so that slow changes of the host's load
+//! affect both sides. The time is that of an emulator, not of hardware.
 
 use anyhow::Result;
 use usher_report::stats;
@@ -17,7 +20,7 @@ const TITLE: &str = "Erlang in the real time of the emulator: ours and EEVDF in 
 
 const AT_MOST: f64 = 1.02;
 
-/// Quartiles of the ratios of pairs.
+/// Quartiles of the pairs' ratios, Usher / EEVDF.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Spread {
     low: f64,
@@ -41,15 +44,15 @@ impl Spread {
     }
 }
 
-/// Results of one number of virtual machines.
+/// Results with one number of virtual machines.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     vms: usize,
     pairs: usize,
-    /// Medians of when the last had ended: EEVDF, ours.
+    /// Median end time of the last virtual machine in seconds: EEVDF, Usher.
     last_s: [Option<f64>; 2],
     last: Spread,
-    /// Spread of the machine with the worst median.
+    /// Ratios of the virtual machine whose median ratio is highest.
     worst: Spread,
 }
 

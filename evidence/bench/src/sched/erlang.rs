@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `erlang`: several virtual machines of Erlang, in each of which all processes message each
-//! other (paper 4). Compares switches between address spaces, throughput, and the delays of a
-//! thread that mostly sleeps, for each scheduler and number of machines.
+//! Part `erlang`: several virtual machines of Erlang at once, in each of which all processes
+//! message each other (paper 4). Compares, by scheduler and number of virtual machines, the
+//! switches between address spaces, the end times, and the delays of a thread that mostly sleeps.
+//!
+//! Figures are medians over the rounds, in a guest with two CPUs in virtual time; delays are those
+//! of all rounds. Bars apply to the highest number of virtual machines.
 
 use std::path::Path;
 

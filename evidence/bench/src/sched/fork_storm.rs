@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `fork-storm`: loops beside threads of one process that start short programs without end.
+//! Part `fork-storm`: four loops beside a process whose threads start short programs one after
+//! another. The loops should keep their fair share of the two CPUs.
+//!
+//! The loops run alone first, then beside the storm. The fair share counts the storm as one more
+//! thread: with it, the loops take 5/4 of their time alone. The kept part of that share is the fair
+//! end time over the measured end time of the last loop, as a median over rounds in virtual time.
 
 use anyhow::Result;
 
@@ -15,7 +20,7 @@ const TITLE: &str = "Loops beside a fork storm";
 /// Bar: part of the fair share that each loop keeps at least.
 const KEPT_AT_LEAST: f64 = 0.9;
 
-/// Time after which the loops end if the storm has the share of one more thread.
+/// End time of the loops in seconds if the storm gets the share of one more thread.
 fn fair_s(alone_s: f64) -> f64 {
     alone_s * (LOOPS + 1) as f64 / LOOPS as f64
 }
@@ -24,7 +29,7 @@ fn fair_s(alone_s: f64) -> f64 {
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
-    /// Part of the fair share that the last loop had.
+    /// Part of its fair share that the last loop got, from 0 to 1.
     kept: Option<f64>,
     forked: Option<f64>,
     last_s: Option<f64>,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `gain`: the expected saving by fewer switches between address spaces, from their number in
-//! the guest and their cost on this machine.
+//! Part `gain`: the expected saving of CPU time by fewer switches between address spaces.
+//!
+//! The saving is a product: (switches a second of a CPU under EEVDF - the same under Usher),
+//! counted in the guest by the parts `spaces` and `erlang`, times the cost of one such switch on
+//! this machine, measured by the part `switches` for several working sets. It is an estimate:
+//! neither load was timed on this machine.
 
 use anyhow::Result;
 use usher_report::text;
@@ -13,7 +17,7 @@ use crate::bars::{Part, Table};
 const NAME: &str = "gain";
 const TITLE: &str = "Expected saving by fewer switches between address spaces";
 
-/// Address-space switches per second of a CPU.
+/// Address-space switches a second of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Rate {
     /// Under the load of this part.
@@ -35,7 +39,7 @@ impl Rate {
         })
     }
 
-    /// The saved share of a CPU's time in per cent, if a switch costs `cost_ns`.
+    /// The saved share of a CPU's time in per cent, if a switch costs `cost_ns` nanoseconds.
     fn saved_percent(&self, cost_ns: f64) -> f64 {
         (self.eevdf - self.ours) * cost_ns / 1e7
     }

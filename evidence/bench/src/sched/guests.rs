@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measurements in guests: the loads and schedulers of each guest machine, and the parts of the
-//! result that are computed from the samples. Parts whose programs are missing get a placeholder
-//! with the reason.
+//! result that are computed from the samples.
+//!
+//! Parts that use the same machine are measured in one guest, so that each scheduler starts only
+//! once. A part whose programs are missing on the host gets a placeholder with the reason, and its
+//! bar is not met.
 
 use std::path::PathBuf;
 
@@ -25,13 +28,13 @@ use crate::processes;
 pub struct Guests<'a> {
     args: &'a SchedArgs,
     pub lab: Lab,
-    /// Version that the kernel reports.
+    /// Release of the guest's kernel.
     kernel: String,
     peers: Vec<Rival>,
 }
 
 impl<'a> Guests<'a> {
-    /// Guests without a folder of results.
+    /// Prepares guests; the folder of results is set later.
     pub fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
         let kernel = args.kernel.parse::<KernelChoice>();
         let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
@@ -51,7 +54,7 @@ impl<'a> Guests<'a> {
         })
     }
 
-    /// The loads of these machines, recorded in the folder of results.
+    /// The loads of these machines. Saves them in the folder of results.
     ///
     /// # Errors
     /// The resumed run was begun with other loads.
@@ -65,7 +68,8 @@ impl<'a> Guests<'a> {
         Ok(scenarios)
     }
 
-    /// The parts of these machines, and what follows from some of them.
+    /// Measures and evaluates the parts of these machines, and the part `gain`, which follows from
+    /// others.
     pub fn parts(
         &self,
         scenarios: Vec<GuestScenario>,
@@ -104,7 +108,7 @@ impl<'a> Guests<'a> {
         }
     }
 
-    /// The parts of a machine, from what was measured on it.
+    /// The parts of a machine, computed from its samples.
     fn studied(
         &self,
         scenario: GuestScenario,
@@ -130,8 +134,8 @@ impl<'a> Guests<'a> {
         Ok(parts)
     }
 
-    /// Each scheduler with all that runs under it: once, or once for each pair, where the
-    /// first of a pair is the second of the next.
+    /// Groups the loads by scheduler and rounds, so that each scheduler starts once; for `elapsed`
+    /// once per pair, and the order of the two schedulers alternates from pair to pair.
     fn turns(&self, loads: &[(Which, Load)]) -> Vec<Turn> {
         let mut turns: Vec<Turn> = Vec::new();
         for (which, load) in loads {
@@ -190,8 +194,8 @@ impl<'a> Guests<'a> {
         }
     }
 
-    /// Reasons why loads of a part, or schedulers, were not measured. A part's loads may have the
-    /// name of another part.
+    /// Reasons why schedulers were not measured in a part. `loads` are the sample names of the
+    /// part's loads; they may contain the name of another part.
     fn notes(&self, part: &str, loads: &[&str], measured: &Measured) -> Vec<String> {
         let left_out = measured.left_out.iter().filter_map(|note| {
             let (load, why) = note.split_once(": ")?;

@@ -1,8 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guests of the lab that run the plan, and the lines that they return.
+//! Starts a guest of the lab (a virtual machine, crate `usher-lab`) for a plan of measurements, and
+//! records the messages that it prints.
 //!
-//! Each line is written to a file as it comes. A resumed run reads the finished samples from that
-//! file, and the guest runs the rest.
+//! A plan is a list of turns. A turn is a scheduler with the loads that run under it, and with
+//! round numbers. The guest runs the hidden command `usher-bench sched-inside PLAN` (`inside`) and
+//! prints one JSON line per message (`messages`): a sample, the end of a load, or a load that was
+//! left out.
+//!
+//! 1. Read `NAME.jsonl` in the folder of results, if an earlier run wrote it; NAME is the
+//!    machine's.
+//! 2. Drop from it the samples of a load that did not complete under a scheduler, and drop from the
+//!    plan the loads that are complete or were left out.
+//! 3. Start the guest with the remaining plan, and append each line to the file when it arrives. An
+//!    interrupted run can therefore be resumed.
+//! 4. If the guest dies, repeat once.
+//!
+//! Limits: a guest has 6 hours. Only the emulated machine is measured: in virtual time one
+//! instruction takes 1 ns, and caches are not modelled.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,13 +32,14 @@ use super::inside;
 use super::messages::{GuestMessage, Load, Plan, Sample, Turn};
 use super::pace::Pace;
 
-/// Timeout of a guest, sufficient on a busy host.
+/// Time limit of a guest, sufficient on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
 /// Attempts to start a guest that dies.
 const ATTEMPTS: usize = 2;
-/// Length of an instruction in virtual time.
+/// Time of an instruction in virtual time, in nanoseconds.
 pub const INSTRUCTION_NS: u32 = 1;
-/// Time in instructions; idle time is skipped.
+/// Virtual time: the guest's clock counts instructions. While all CPUs are idle, it jumps to the
+/// next timer.
 pub const VIRTUAL: Clock = Clock::Instructions {
     ns: INSTRUCTION_NS,
     idle: IdleTime::Skipped,
@@ -32,14 +47,14 @@ pub const VIRTUAL: Clock = Clock::Instructions {
 /// Lines of a guest's console that are shown when it has died.
 const CONSOLE_LINES: usize = 12;
 
-/// A machine on which loads run.
+/// A virtual machine on which loads run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Names the file of what was measured on it.
+    /// Name of the machine, and of the file with its messages.
     pub name: &'static str,
     /// Topology in the lab's syntax.
     pub topology: &'static str,
-    /// CPUs that are not used.
+    /// List of CPUs that are taken offline; empty: none.
     pub cpus_off: &'static str,
     /// Additional kernel parameters.
     pub append: &'static str,
@@ -63,18 +78,18 @@ pub struct Lab {
     pub folder: PathBuf,
 }
 
-/// Samples, and loads that could not be measured.
+/// Complete samples of a machine, and notes about loads that could not be measured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     /// Samples in the order in which they were measured.
     pub samples: Vec<Sample>,
-    /// Notes: schedulers that were left out, and why.
+    /// Notes: the part, the scheduler that was left out of it, and the reason.
     pub left_out: Vec<String>,
 }
 
 impl Measured {
-    /// The finished part of these lines: samples of a load under a scheduler count when all of
-    /// them exist.
+    /// Selects the samples of complete loads: those whose part, scheduler and round are listed by a
+    /// message `Done`.
     fn of(messages: &[GuestMessage]) -> Self {
         let mut measured = Self::default();
         for line in messages {
@@ -90,7 +105,7 @@ impl Measured {
                 } => {
                     let note =
                         format!("{part}: the scheduler {} is left out: {why}", rival.label());
-                    // Each of many rounds may have failed for the same reason.
+                    // Several rounds may fail for the same reason.
                     if !measured.left_out.contains(&note) {
                         measured.left_out.push(note);
                     }
@@ -112,7 +127,8 @@ impl Measured {
     }
 }
 
-/// The remaining turns of a plan.
+/// The turns of a plan without the loads that are complete or were left out, according to the
+/// messages.
 fn remaining(turns: &[Turn], messages: &[GuestMessage]) -> Vec<Turn> {
     let is_over = |turn: &Turn, load: &Load| {
         messages.iter().any(|line| match line {
@@ -143,7 +159,7 @@ fn remaining(turns: &[Turn], messages: &[GuestMessage]) -> Vec<Turn> {
     left
 }
 
-/// The finished lines of a file; none where there is none.
+/// The messages of a file, without samples of incomplete loads; empty if there is no file.
 fn saved(file: &Path) -> Result<Vec<GuestMessage>> {
     let all = match fs::read_to_string(file) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -190,12 +206,15 @@ impl Lab {
         self.folder.join(format!("{}.jsonl", machine.name))
     }
 
-    /// The turns of that machine that are still to be run.
+    /// The turns that are still to be measured on that machine.
     pub fn left(&self, machine: &Machine, turns: &[Turn]) -> Result<Vec<Turn>> {
         Ok(remaining(turns, &saved(&self.file(machine))?))
     }
 
-    /// Runs the remaining turns of that machine.
+    /// Measures the remaining turns on that machine. Returns the samples of all turns.
+    ///
+    /// # Errors
+    /// The guest cannot be started, fails, dies twice or exceeds its time limit.
     pub fn measure(&self, machine: &Machine, turns: &[Turn], pace: &mut Pace) -> Result<Measured> {
         let file = self.file(machine);
         let mut messages = saved(&file)?;
@@ -217,7 +236,7 @@ impl Lab {
                 }
                 end => bail!("the guest with {} {}", machine.topology, ended(&end)),
             }
-            // Samples that a guest began before it died are measured again.
+            // Samples of a load that was incomplete when the guest died are measured again.
             messages = saved(&file)?;
         }
         Ok(Measured::of(&messages))
@@ -269,7 +288,7 @@ fn ended(end: &GuestEnd) -> String {
     }
 }
 
-/// Collects the output of a guest, line by line.
+/// Writes the messages of a guest to the file of its machine, line by line, and reports progress.
 struct Lines<'a> {
     file: File,
     /// The beginning of an unfinished line.
@@ -279,7 +298,7 @@ struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The file is written anew, with what is known already.
+    /// Replaces the file by one with the messages of earlier runs.
     fn new(path: &Path, messages: Vec<GuestMessage>, pace: &'a mut Pace) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
@@ -309,7 +328,7 @@ impl<'a> Lines<'a> {
                 }
                 self.note(message).map_err(io::Error::other)
             }
-            // Only the program inside writes to this port; other lines are shown.
+            // A line that is no message is an error message of the guest.
             Err(_) => {
                 eprintln!("sched: {}", String::from_utf8_lossy(line).trim_end());
                 Ok(())

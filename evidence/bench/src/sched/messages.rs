@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages between the two sides of a guest: the plan on the command line of the program inside,
-//! and a line of JSON on its standard output for each measurement.
+//! Messages between the benchmark on the host and its program in a guest. The host passes the plan
+//! as JSON on the command line; the guest prints one line of JSON per sample, per completed load
+//! and per load that was left out.
+//!
+//! The lines are also the files of a run, so old files must stay readable: new fields have
+//! defaults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,27 +15,27 @@ use usher_rules::latency;
 use super::rival::Rival;
 use super::sample_names;
 
-/// The plan of measurements in a guest.
+/// The plan of all measurements in one guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The `usher` that is measured.
     pub usher: PathBuf,
-    /// The schedulers, in the order in which they run.
+    /// Schedulers with their loads, in the order in which they run.
     pub turns: Vec<Turn>,
 }
 
-/// A scheduler, and what runs under it.
+/// A scheduler, and the loads that run under it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// The scheduler.
     pub rival: Rival,
-    /// Each of its loads runs once in each of these rounds.
+    /// Numbers of the rounds, from 0. Each load runs once per round.
     pub rounds: Vec<usize>,
     /// The loads.
     pub loads: Vec<Load>,
 }
 
-/// Programs that are run to see what a scheduler does with them.
+/// A set of programs that run under each scheduler. Each variant belongs to one part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
@@ -46,18 +50,18 @@ pub enum Load {
     },
     /// Erlang's virtual machines; all processes of a machine message each other.
     Erlang {
-        /// Virtual machines of Erlang; all processes of a machine message each other.
+        /// Numbers of virtual machines that run at once, one number after the other.
         vms: Vec<usize>,
-        /// The command of one of them.
+        /// The command of one virtual machine.
         command: Vec<String>,
-        /// Its environment.
+        /// The environment of that command.
         environment: BTreeMap<String, String>,
-        /// Beside the thread that mostly sleeps. Results of older versions have no such runs, so
-        /// false is left out.
+        /// Whether a thread that mostly sleeps runs beside them. False is left out of the JSON, as
+        /// older versions had no such runs.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sleeper: bool,
     },
-    /// Other programs, all at once beside that thread.
+    /// Programs as users run them, all at once beside a thread that mostly sleeps.
     Mix {
         /// Their commands.
         commands: Vec<Vec<String>>,
@@ -66,31 +70,31 @@ pub enum Load {
     Cores {
         /// Number of repetitions.
         times: usize,
-        /// Time of a short loop alone.
+        /// Time of a short loop in milliseconds if it runs alone.
         short_ms: u64,
-        /// Time of a long loop alone.
+        /// Time of a long loop in milliseconds if it runs alone.
         long_ms: u64,
     },
     /// Three programs with seats, one of which rests half of the time.
     Seats {
-        /// Number of times that it works and rests.
+        /// Number of times that the owner works and then rests.
         rounds: usize,
         /// Work of each owner thread per round: its time in microseconds if it runs alone.
         work_us: u64,
     },
-    /// Two that take turns.
+    /// Two partners that take turns: each wakes the other and sleeps.
     Overhead {
-        /// Approximate length.
+        /// Approximate length of a measurement in milliseconds.
         ms: u64,
     },
     /// The same on a machine with SMT.
     OverheadSmt {
-        /// Approximate length.
+        /// Approximate length of a measurement in milliseconds.
         ms: u64,
         /// CPUs of the machine.
         cpus: usize,
     },
-    /// Loops beside programs that end soon.
+    /// Loops beside a fork storm: programs that end at once, each followed by the next.
     ForkStorm {
         /// Number of these programs at a time.
         at_once: usize,
@@ -117,7 +121,7 @@ impl Load {
         }
     }
 
-    /// Numbers of programs that run at once, in order; each gives a sample.
+    /// Numbers of programs that run at once; each number gives a sample per round.
     pub fn numbers(&self) -> Vec<usize> {
         match self {
             Self::Spaces { programs, .. } => vec![*programs],
@@ -138,13 +142,13 @@ const SEATED: usize = 3;
 /// Programs of [`Load::Overhead`].
 const TAKE_TURNS: usize = 2;
 
-/// A line of the program inside.
+/// A line that the program in the guest prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuestMessage {
-    /// Something was measured.
+    /// The figures of one run of a load.
     Sample(Box<Sample>),
-    /// All of a load was measured under that scheduler in these rounds.
+    /// The load is complete under that scheduler in these rounds.
     Done {
         /// The load's part.
         part: String,
@@ -162,31 +166,31 @@ pub enum GuestMessage {
         /// Rounds, from 0; missing in the lines of older versions, which meant all rounds.
         #[serde(default)]
         rounds: Vec<usize>,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// One load under one scheduler, once.
+/// Figures of one run of a load under one scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The load's part.
     pub part: String,
     /// The scheduler.
     pub rival: Rival,
-    /// Programs that ran, where a part has several numbers of them.
+    /// Number of programs that ran at once.
     pub programs: usize,
     /// Round, from 0.
     pub round: usize,
-    /// Figures of the kernel, if they were counted.
+    /// Counts of switches and wake-ups, if the part needs them.
     pub counted: Option<Counted>,
     /// End of each program, in seconds from the start.
     #[serde(default)]
     pub ends_s: Vec<f64>,
-    /// Delay of each wake-up of the sleeping thread.
+    /// Delay of each wake-up of the sleeping thread, in milliseconds.
     #[serde(default)]
     pub late_ms: Vec<f64>,
-    /// Other figures, by names that the part defines.
+    /// Other figures, by the names in `sample_names`.
     #[serde(default)]
     pub figures: BTreeMap<String, f64>,
 }
@@ -202,20 +206,20 @@ pub struct Counted {
     pub wakeups: u64,
     /// Wake-ups by latency in nanoseconds, as a histogram ([`latency`]).
     pub latency: Vec<u64>,
-    /// Time in which at least one core worked on two threads.
+    /// Time in nanoseconds in which at least one core ran two threads.
     pub shared_ns: u64,
-    /// The same while another core was idle.
+    /// Part of that time, in nanoseconds, in which another core was idle.
     pub needless_ns: u64,
 }
 
 impl Counted {
-    /// Upper bound of the latency of that share of wake-ups, in milliseconds: the upper end of a
-    /// slot. `None` without wake-ups.
+    /// Quantile of the wake-up latency, in milliseconds, rounded up to the end of its histogram
+    /// slot; `share` is from 0 to 1. `None` without wake-ups.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
         Self::below_ms(&self.latency, share)
     }
 
-    /// The same of such counts.
+    /// The same for a histogram of latencies in nanoseconds.
     pub fn below_ms(counts: &[u64], share: f64) -> Option<f64> {
         latency::below(counts, share).map(|ns| ns as f64 / 1e6)
     }

@@ -3,15 +3,20 @@
 //! threads (papers 3b and 4), against the kernel's own scheduler, the papers' baselines and other
 //! schedulers.
 //!
-//! - `rival`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
+//! All parts except `switches` run in guests (virtual machines) of the lab, so that every
+//! scheduler, including those of sched_ext, can run without affecting the host. All but `elapsed`
+//! run in virtual time, in which one instruction takes 1 ns: counts, waiting times and placement
+//! are valid, speeds are not.
+//!
+//! - `schedulers`: the schedulers; `peers`: other projects' schedulers, built here; `otp`: Erlang,
 //!   downloaded;
 //! - `guests`: the loads and schedulers of each machine;
-//! - `lab`: guests, and the lines that they return; `messages`: the format of those lines and of
-//!   the plan; `pace`: progress; `begun`: resuming;
-//! - `inside`: the program in the guest;
-//! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `overhead`, `gain`:
-//!   the parts, from measurements to tables, figures and bars; `rows`, `runs`: code that they
-//!   share;
+//! - `lab`: guests, and the lines that they print; `messages`, `sample_names`: the format of those
+//!   lines and of the plan; `progress`: progress; `resume`: resuming;
+//! - `inside`: the program in the guest; `turns`: partners that take turns;
+//! - `switches`, `spaces`, `erlang`, `elapsed`, `mixed`, `cores`, `seats`, `fork_storm`,
+//!   `overhead`, `gain`: the parts, from samples to tables, figures and bars; `medians`,
+//!   `run_lengths`: code that they share;
 //! - `show`: display of the parts.
 
 mod begun;
@@ -148,8 +153,8 @@ pub struct SchedArgs {
     /// Run this many processes in each Erlang virtual machine; 1000 by default, or 300 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     processes: Option<u32>,
-    /// Also compare with EEVDF with these base slices in ms; 4, 8 and 16 by default, or 4 and 8 with
-    /// --quick
+    /// Also compare with EEVDF with these base slices in ms; 4, 8 and 16 by default, or 4 and 8
+    /// with --quick
     #[arg(long, value_name = "MS", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=100))]
     slices: Vec<u64>,
     /// Build other sched_ext schedulers from crates.io, and compare with them
@@ -175,7 +180,7 @@ pub struct SchedArgs {
 
 const TITLE: &str = "Usher: schedulers compared";
 
-/// Two CPUs, on which programs take turns.
+/// Two CPUs, for which more threads than CPUs compete.
 const TWO: Machine = Machine {
     name: "two",
     topology: "core:2",
@@ -189,7 +194,7 @@ const PLAIN: Machine = Machine {
     clock: Clock::Host,
     ..TWO
 };
-/// The same with programs that are never quite idle.
+/// The same for the part `mix`, whose programs are never completely idle.
 const MIX: Machine = Machine { name: "mix", ..TWO };
 /// An emulated CPU runs until the next timer of any CPU. With ticks at different times, other
 /// CPUs' interrupts arrive sooner, as on hardware.
@@ -267,8 +272,9 @@ impl SchedArgs {
     }
 
     fn slices(&self) -> Vec<Rival> {
-        // Ours runs a thread for some 2.4 ms at a time in 'spaces' and 3.6 in 'erlang', EEVDF
-        // with slices of 4 ms for 2.6 there, of 8 ms for 3.7 here.
+        // Usher runs a thread for about 2.4 ms at a time in 'spaces' and 3.6 ms in 'erlang'. EEVDF
+        // with slices of 4 ms does so for 2.6 ms in 'spaces', with slices of 8 ms for 3.7 ms in
+        // 'erlang'.
         let usual: &[u64] = if self.quick { &[4, 8] } else { &[4, 8, 16] };
         let slices = match self.slices.is_empty() {
             true => usual,
@@ -311,7 +317,7 @@ impl SchedArgs {
                 rivals.extend(o1);
             }
             Which::Cores => rivals.push(Rival::Fifo),
-            // Others know of no seats, and two make a pair.
+            // Other schedulers have no seats, and a pair consists of two schedulers.
             Which::Seats | Which::Elapsed => return rivals,
             Which::ForkStorm => {}
             Which::Overhead | Which::Overhead8 | Which::Overhead48 => {
@@ -354,7 +360,8 @@ impl SchedArgs {
                 at_once: 16,
                 work_ms: if quick { 300 } else { 1_000 },
             },
-            // Most of it is after the partners' youth: 24 ms of CPU time each.
+            // Usher treats a thread as new for its first 24 ms of CPU time; most of the measurement
+            // is later.
             Which::Overhead => Load::Overhead { ms: 200 },
             Which::Overhead8 | Which::Overhead48 => Load::OverheadSmt {
                 ms: 200,

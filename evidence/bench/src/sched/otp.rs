@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's Erlang, downloaded to the lab's cache, and the program that its virtual machines run in
-//! the parts `erlang` and `elapsed`.
+//! Debian's Erlang, downloaded into the lab's cache and unpacked but not installed, and the program
+//! (`big.erl`) that its virtual machines run in the parts `erlang` and `elapsed`. The program is
+//! compiled into the folder of results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use super::messages::Load;
 const PACKAGE: &str = "erlang-base";
 const BIG: &str = include_str!("big.erl");
 
-/// Debian's Erlang, which is not installed.
+/// An unpacked Erlang.
 #[derive(Debug)]
 pub struct Erlang {
     root: PathBuf,
@@ -57,7 +58,7 @@ impl Erlang {
         self.programs.join("erlexec")
     }
 
-    /// The environment that its script `erl` sets, and the folder of its unpacked libraries.
+    /// The environment that the script `erl` would set, with the path of the unpacked libraries.
     fn environment(&self) -> BTreeMap<String, String> {
         let home = self.root.join("usr/lib/erlang");
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `overhead`: the cost of a context switch in instructions, in a guest with one CPU. The
-//! instructions of the two system calls of a turn are subtracted. The bar is a multiple of the cost
-//! under a minimal sched_ext scheduler.
+//! Parts `overhead`, `overhead-8` and `overhead-48`: the cost of a context switch in instructions,
+//! in a guest with one CPU, or with 8 or 48 CPUs with SMT.
+//!
+//! Two partners send a byte to and fro through pipes. In virtual time one nanosecond is one
+//! instruction, so the time of a turn is its number of instructions. The instructions of the two
+//! system calls of a turn, measured without a partner, are subtracted. The bar applies to one CPU
+//! and is a multiple of the cost under a minimal sched_ext scheduler. On several CPUs a turn
+//! contains the transition of a CPU to idle and back. Instructions are not time: caches are not
+//! modelled.
 
 use anyhow::Result;
 
@@ -21,7 +27,7 @@ const OF_LEAST_AT_MOST: f64 = 1.15;
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rival: Rival,
-    /// The two system calls of a turn by themselves.
+    /// The two system calls of a turn without a partner.
     alone: Option<f64>,
     threads: Option<f64>,
     processes: Option<f64>,
@@ -38,7 +44,7 @@ impl Row {
         }
     }
 
-    /// Without the system calls.
+    /// Instructions of a turn without the system calls.
     fn switch(&self, turn: Option<f64>) -> Option<f64> {
         Some(turn? - self.alone?)
     }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Progress of a run: the number of the last sample, and an estimate of the remaining time.
+//! Progress of a scheduler benchmark: the number of measured samples, and an estimate of the
+//! remaining wall time, both for the line that is printed after each sample.
 //!
-//! Samples of a part with the same number of programs take about the same time under any
-//! scheduler. A group without samples is estimated by the mean of the other groups.
+//! Samples of one part on one machine with the same number of programs form a group, because they
+//! take about the same time under any scheduler. A pending sample is estimated by the mean of its
+//! group, or by the mean of all samples if its group has none yet. The start of a guest is in no
+//! estimate.
 
 use std::time::{Duration, Instant};
 
@@ -37,19 +40,20 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts the samples of a machine's turns, of which these are left.
+    /// Adds the samples of a machine: `turns` is the whole plan, `left` the part that is not
+    /// measured yet.
     pub fn expect(&mut self, machine: &'static str, turns: &[Turn], left: &[Turn]) {
         self.all += due(machine, turns).len();
         self.due.extend(due(machine, left));
     }
 
-    /// A guest starts.
+    /// Records the start of a guest.
     pub fn starts(&mut self, machine: &'static str) {
         self.machine = machine;
         self.last = None;
     }
 
-    /// Records a guest's line, which came at that time.
+    /// Records a message of the guest, and the time of its arrival.
     pub fn note(&mut self, message: &GuestMessage, now: Instant) {
         match message {
             GuestMessage::Sample(sample) => {
@@ -85,7 +89,7 @@ impl Pace {
         }
     }
 
-    /// `12 of 96`.
+    /// Number of measured samples as text: `12 of 96`.
     pub fn number(&self) -> String {
         format!(
             "{} of {}",
@@ -94,7 +98,8 @@ impl Pace {
         )
     }
 
-    /// `; about 25 min left`; empty without an estimate, or after the last sample.
+    /// Remaining time as text: `; about 25 minutes remain`. Empty without an estimate, or after the
+    /// last sample.
     pub fn left(&self) -> String {
         let each = |due: &Due| {
             let of_kind = self.took.iter().filter(|(kind, _)| *kind == due.kind);

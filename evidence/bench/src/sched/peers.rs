@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other projects' sched_ext schedulers, built from crates.io on request into the lab's cache, in
-//! pinned versions.
+//! Other projects' sched_ext schedulers, built with `cargo install` from crates.io into the lab's
+//! cache when `--peers` is given. Versions are pinned, because figures of other versions would not
+//! be comparable.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,9 +12,9 @@ use usher_lab::LabCache;
 use super::lab;
 use super::rival::{Peer, Rival};
 
-/// Crates, with the versions that figures are comparable for.
+/// Crates with their pinned versions.
 const PEERS: [(&str, &str); 2] = [("scx_bpfland", "1.1.4"), ("scx_rusty", "1.1.4")];
-/// The compiler of their BPF programs, as ours.
+/// Compiler of their BPF programs; Usher's are compiled with the same.
 const CLANG: &str = "clang-19";
 
 /// All peers, built into the lab's cache unless they are there.

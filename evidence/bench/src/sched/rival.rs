@@ -1,33 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The schedulers that the benchmark compares, with their labels, colours and the commands that
-//! start them.
+//! The schedulers that the benchmark compares, with their labels and colours on the page, and the
+//! options of `usher sched start` for those that Usher provides.
+//!
+//! The baselines of paper 4 and the FIFO order are modes of Usher's own sched_ext scheduler. They
+//! share its code except for the order of threads, so a comparison with them isolates that order.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A scheduler.
+/// A scheduler under comparison, as samples name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rival {
-    /// The kernel's own.
+    /// EEVDF, the default scheduler of the kernel.
     Eevdf,
-    /// EEVDF with another base slice.
+    /// EEVDF with another base slice, set in debugfs.
     EevdfSlice {
-        /// Milliseconds.
+        /// Base slice in milliseconds.
         ms: u64,
     },
-    /// `usher sched start`.
+    /// Usher's scheduler with its default options: `usher sched start`.
     Usher,
-    /// First come, first served, blind to SMT: `--fifo`, which keeps most of our program.
+    /// Usher's scheduler with `--fifo`: first come, first served, without regard to SMT or address
+    /// spaces. It executes most of the code of Usher's scheduler at a wake-up and a switch.
     Fifo,
-    /// The minimum that the kernel requires: `bpf/minimal_fifo.bpf.c`.
+    /// The smallest sched_ext scheduler that the kernel accepts: `bpf/minimal_fifo.bpf.c`.
     FifoMinimal,
-    /// Paper 4's baseline: `--o1 plain`.
+    /// The baseline of paper 4, the order of Linux 2.6: Usher's scheduler with `--o1 plain`.
     O1Plain,
-    /// Paper 4's cure: `--o1 aggregate`.
+    /// The scheduler that paper 4 proposes, which runs threads of one address space one after
+    /// another: Usher's scheduler with `--o1 aggregate`.
     O1Aggregate,
-    /// Another sched_ext scheduler.
+    /// A sched_ext scheduler of another project.
     Peer(Peer),
 }
 
@@ -71,7 +76,7 @@ impl Rival {
         }
     }
 
-    /// Words for `usher sched start`; `None` for what Usher does not start.
+    /// Options of `usher sched start`; `None` for schedulers that Usher does not start.
     pub fn options(&self) -> Option<&'static [&'static str]> {
         match self {
             Self::Usher => Some(&[]),

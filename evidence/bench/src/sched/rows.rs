@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Computes medians over rounds from the samples of a scheduler, and formats comparisons of
-//! schedulers as table cells, ratios and figures.
+//! Code that the parts of the scheduler benchmark share: medians over the rounds of a scheduler's
+//! samples, ratios between schedulers, table cells, and figures with a bar for each scheduler.
+//!
+//! A figure that was not measured is `None`. It makes a ratio `None`, an empty cell and a missed
+//! bar.
 
 use maud::html;
 use usher_report::{stats, text};
@@ -20,20 +23,20 @@ pub fn rivals(samples: &[&Sample]) -> Vec<Rival> {
     rivals
 }
 
-/// The median of a figure of each round that was counted.
+/// Median over rounds of a figure that is computed from the counts of switches and wake-ups.
 pub fn counted(samples: &[&Sample], figure: impl Fn(&Counted) -> f64) -> Option<f64> {
     let counted = samples.iter().filter_map(|sample| sample.counted.as_ref());
     stats::median(&counted.map(figure).collect::<Vec<f64>>())
 }
 
-/// The median over rounds of what a part calls by that name, under one scheduler.
+/// Median over rounds of the figure with that name, under one scheduler.
 pub fn named(samples: &[&Sample], rival: &Rival, name: &str) -> Option<f64> {
     let of_it = samples.iter().filter(|sample| sample.rival == *rival);
     let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
     stats::median(&all)
 }
 
-/// Medians over rounds of when the first and the last program had ended.
+/// Medians over rounds of the end times of the first and of the last program, in seconds.
 pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
     let ends = |pick: fn(f64, f64) -> f64| {
         let of_round = |sample: &&Sample| sample.ends_s.iter().copied().reduce(pick);
@@ -47,14 +50,15 @@ pub fn ends_s(samples: &[&Sample]) -> Option<(f64, f64)> {
 /// EEVDF's.
 pub const LATE_AT_MOST: f64 = 1.1;
 
-/// Delays of the sleeping thread's wake-ups in all of these samples: median, 99 %, maximum.
+/// Delays of the sleeping thread's wake-ups in all of these samples, in milliseconds: median, 99th
+/// percentile, maximum.
 pub fn late_ms(samples: &[&Sample]) -> [Option<f64>; 3] {
     let late = samples.iter().flat_map(|sample| &sample.late_ms).copied();
     let late: Vec<f64> = late.collect();
     [0.5, 0.99, 1.0].map(|share| stats::quantile(&late, share))
 }
 
-/// The figure of one scheduler beside that of another.
+/// The ratio `of / to`; `None` if either is missing or `to` is 0.
 pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
     let (of, to) = (of?, to?);
     (to > 0.0).then(|| of / to)
@@ -66,7 +70,7 @@ const RIGHT: f64 = 90.0;
 const TOP: f64 = 30.0;
 const STEP: f64 = 22.0;
 
-/// A bar for each scheduler, from 0; `None` where there is nothing to show.
+/// A figure with a bar for each scheduler, from 0; `None` without values.
 pub fn figure(
     caption: &str,
     about: &str,
@@ -106,7 +110,7 @@ pub fn figure(
 const OURS: &str = "p1";
 const OTHERS: &str = "p0";
 
-/// A cell of a table; what is missing reads "–".
+/// A cell of a table; a missing value is shown as "–".
 pub fn cell(value: Option<f64>, decimals: usize) -> String {
     text::number(value, decimals)
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Length of a run: the time that a thread runs until the next thread does. Longer runs mean
-//! fewer switches, even if the scheduler ignores address spaces. The comparison with usher
-//! therefore includes EEVDF with the slice that gives runs of the same length.
+//! Length of a run: the time for which a thread runs until another thread runs on that CPU.
+//!
+//! Longer runs mean fewer switches, even if the scheduler ignores address spaces. The comparison
+//! with Usher therefore includes EEVDF with several base slices, and a note names the slice whose
+//! mean run is nearest to Usher's, by the ratio of the lengths. The mean is CPU time / switches,
+//! and so an upper bound if CPUs are idle at times.
 
 use super::rival::Rival;
 use super::rows::{cell, ratio};
 
-/// CPUs of the guest, all of them at work until the first program ends.
+/// CPUs of the guest. All of them are busy until the first program ends.
 pub const CPUS: f64 = 2.0;
 
 /// A scheduler's figures that depend on the length of runs.
@@ -20,7 +23,7 @@ pub struct Runs<'a> {
     pub late_ms: Option<f64>,
 }
 
-/// CPU time by switches.
+/// Mean length of a run in milliseconds: CPU time until the last program ended / switches.
 pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
     Some(1e3 * CPUS * ratio(last_s, switches)?)
 }

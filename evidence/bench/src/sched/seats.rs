@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `seats`: programs with seats of their own, one of which rests half of the time
-//! (paper 1): soft seats against affinity masks.
+//! Part `seats`: three programs with seats on 48 CPUs, one of which (the owner) rests half of the
+//! time (paper 1). Compares soft seats of Usher's scheduler with affinity masks under other
+//! schedulers.
+//!
+//! Figures are medians over runs in virtual time: busy CPUs in per cent, the time that the owner
+//! waited in per cent of the time that it wanted to run, and the time until it had a lent CPU back,
+//! in milliseconds. Bars apply to soft seats.
 
 use anyhow::Result;
 
@@ -13,11 +18,11 @@ use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Three programs with seats; one of them pauses half of the time";
 
-/// Per cent of all CPUs' time.
+/// Bar: busy share of the time of all CPUs, in per cent.
 const USED_AT_LEAST: f64 = 98.0;
-/// Per cent of the time in which its threads want to run.
+/// Bar: share of the time in which the owner's threads want to run that they wait, in per cent.
 const LOST_AT_MOST: f64 = 1.0;
-/// The kernel's tick where it has 250 a second, as Debian's has.
+/// Bar: length of a tick of a kernel with 250 ticks a second, as Debian's has.
 const TICK_MS: f64 = 4.0;
 
 /// Results of one scheduler for the seats: medians over rounds.

@@ -6,11 +6,11 @@ use std::io;
 
 use crate::bars::{Bar, Part, Table};
 
-/// Columns where standard output is no terminal.
+/// Width in columns if standard output is no terminal.
 const WIDTH: usize = 100;
 /// Indentation of notes.
 const INDENT: usize = 10;
-/// Characters of a note's line, however narrow the terminal is.
+/// Minimum length of a note's line in characters, even on a narrower terminal.
 const NOTE_AT_LEAST: usize = 20;
 
 /// Columns of the terminal.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `spaces`: programs with equal arithmetic beside a thread that mostly sleeps (paper 4).
-//! Compares the rate of address-space switches, the lengths of runs, and the wake-up latency of the
-//! sleeping thread.
+//! Part `spaces`: seven programs of two threads with equal arithmetic beside a thread that mostly
+//! sleeps, on two CPUs (paper 4). Compares by scheduler the number of address-space switches, the
+//! lengths of runs, the end times, and the wake-up delays of the sleeping thread.
+//!
+//! Counts and end times are medians over rounds in virtual time, delays those of all rounds. Caches
+//! are not modelled, so end times do not contain the gain from fewer switches.
 
 use anyhow::Result;
 use usher_report::stats;
@@ -25,11 +28,11 @@ struct Row {
     rival: Rival,
     switches: Option<f64>,
     spaces: Option<f64>,
-    /// The same without two for each wake-up of the thread that sleeps.
+    /// Address-space switches less two for each wake-up of the sleeping thread.
     others: Option<f64>,
-    /// Half, 99 %, the most.
+    /// Delays of the sleeping thread in milliseconds: median, 99th percentile, maximum.
     late_ms: [Option<f64>; 3],
-    /// Upper bound of 99 % of the latencies of all wake-ups.
+    /// 99th percentile of the latency of all wake-ups in milliseconds, rounded up.
     latency_ms: Option<f64>,
     first_s: Option<f64>,
     last_s: Option<f64>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Part `switches`: the cost of a switch to another address space on this machine, for several
-//! working sets (paper 4), as the difference between pairs of runs.
+//! working sets (paper 4). It is the difference of the times of a turn between two processes and
+//! between two threads (`turns`), in nanoseconds: median and quartiles over pairs of runs.
 
 use std::time::Duration;
 
@@ -28,8 +29,7 @@ pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
     part(&measured)
 }
 
-/// Medians of what it costs, in nanoseconds by bytes of memory, as a saved part holds
-/// them.
+/// Median costs in a saved part: working set in bytes, cost of a switch in nanoseconds.
 pub fn costs(raw: &Value) -> Vec<(usize, f64)> {
     let measured: Option<Vec<(usize, Vec<Pair>)>> = serde_json::from_value(raw.clone()).ok();
     let rows = measured.into_iter().flatten();
@@ -37,7 +37,8 @@ pub fn costs(raw: &Value) -> Vec<(usize, f64)> {
         .collect()
 }
 
-/// Medians, and quartiles of what another address space costs.
+/// Results with one working set: median times of a turn, and quartiles of the cost of a switch to
+/// another address space.
 #[derive(Debug, PartialEq)]
 struct Row {
     bytes: usize,
@@ -60,7 +61,7 @@ impl Row {
         })
     }
 
-    /// The cost as a share of a turn without it.
+    /// Cost of a switch as a share of the time of a turn between threads.
     fn share(&self) -> f64 {
         self.cost_ns[1] / self.threads_ns
     }

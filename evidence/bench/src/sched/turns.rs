@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cost of a switch to another address space: two partners take turns on one CPU, and each walks
-//! through its own memory. They run once as threads of one process and once as two processes.
-//! Code, system calls and the amount of memory are the same; only the page tables differ.
+//! Time of a turn: two partners take turns on one CPU. In a turn, a partner reads a byte from a
+//! pipe, writes to each cache line of its own memory, and sends a byte to the other partner.
+//!
+//! They run once as threads of one process and once as two processes. Code, system calls and the
+//! amount of memory are the same; only the page tables differ. The difference of the two times is
+//! the cost of a switch to another address space. Times are medians over blocks of 16 round trips,
+//! so that short disturbances by other programs do not count.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
@@ -12,14 +16,14 @@ use rustix::thread::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use usher_report::stats;
 
-/// Memory that each of the two goes through at its turn.
+/// Sizes in bytes of the memory that each partner writes to in its turn.
 pub const WORKING_SETS: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// The command that is the other process.
+/// The hidden command of the partner in another process.
 pub const PARTNER: &str = "switch-partner";
 
-/// Turns of which the mean is taken; of these the median, as others use the machine,
-/// too. The first block does not count: pages are not there, caches are cold.
+/// Round trips of a block. The result is the median of the blocks' means. The first block does not
+/// count, because pages are not mapped yet and caches are cold.
 const BLOCK: u32 = 16;
 
 const LINE: usize = 64;
@@ -35,25 +39,25 @@ pub struct PartnerArgs {
 /// Times of one pair of runs, one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Nanoseconds a switch and a walk, between threads.
+    /// Time of a turn between threads.
     pub threads_ns: f64,
-    /// The same, between processes.
+    /// Time of a turn between processes.
     pub processes_ns: f64,
 }
 
 impl Pair {
-    /// Cost of another address space per switch.
+    /// Cost of a switch to another address space in nanoseconds.
     pub fn cost_ns(&self) -> f64 {
         self.processes_ns - self.threads_ns
     }
 }
 
-/// The other process: as [`answer`], until its standard input ends.
+/// Runs the partner in another process, until its standard input ends.
 pub fn partner(args: &PartnerArgs) -> Result<()> {
     answer(io::stdin().lock(), io::stdout().lock(), args.bytes).context("taking turns")
 }
 
-/// Measures `pairs` pairs of runs of about `time`, in alternating order.
+/// Measures `pairs` pairs of runs, each of about `time`, in alternating order.
 pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> {
     let before = sched_getaffinity(None).context("reading the affinity mask of this thread")?;
     let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
@@ -82,13 +86,13 @@ pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> 
     measured
 }
 
-/// Nanoseconds a turn between threads, wherever they may run.
+/// Time of a turn between threads in nanoseconds, on the CPUs that the caller may use.
 pub fn between_threads(bytes: usize, time: Duration) -> Result<f64> {
     let (their_input, our_output) = io::pipe()?;
     let (our_input, their_output) = io::pipe()?;
     std::thread::scope(|scope| {
         let other = scope.spawn(|| answer(their_input, their_output, bytes));
-        // Ends its input, and so the other one, however it goes.
+        // `ask` drops the pipes in any case, which ends the other thread.
         let took = ask(our_input, our_output, bytes, time);
         let answered = other.join();
         ensure!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SIGKILL at random moments, in every combination: afterwards nothing may be
-//! left stopped, narrowed or orphaned.
+//! Part `kills`: SIGKILL of Usher's processes at random times, in every combination. Afterwards no
+//! process may be left stopped or with the mask of a seat, and no cgroup may be left.
 //!
 //! Each round starts a daemon (with its keeper) and two programs through `usher run`, which the
 //! policy `equal` seats. It kills a random set of {daemon, keeper, launcher, program}, each a
@@ -25,7 +25,7 @@ use crate::processes::{runs, state_of, terminate, usher, ushers, wait_for};
 /// Time limit of the undo after the last kill, including the next start of Usher if it is needed.
 const GRACE: Duration = Duration::from_millis(1_000);
 
-/// Failures found in a round.
+/// Failures of all rounds, and times.
 #[derive(Debug, Default)]
 struct Tally {
     left: usize,
@@ -231,7 +231,7 @@ impl<'a> SeatKillFixture<'a> {
         )
     }
 
-    /// Ends everything in order; true when a cgroup of this fixture is left.
+    /// Ends all processes with SIGTERM. Returns whether a cgroup of this fixture is left.
     fn end(mut self) -> Result<bool> {
         for &pid in &self.programs {
             kill(pid);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Delays until an idle seat is lent, and until its owner has it back.
+//! Part `lending`: the delays until an idle seat is lent, and until its owner has it back, in
+//! milliseconds.
 //!
-//! Two programs with one core each. The owner computes and sleeps in turns and prints the begin
-//! of each phase; the borrower always has two runnable threads. The engine's log has the times at
-//! which the owner's core went to the borrower and came back.
+//! Two programs have one core each. The owner computes and sleeps alternately and prints the start
+//! time of each phase; the borrower always has two runnable threads. The engine's log has the times
+//! at which the owner's core was lent and returned. The delays are the differences.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ use usher_topology::{Source, load};
 
 use crate::bars::{Bar, Part};
 
-/// Runs the pair for a while under `usher` and reads both clocks.
+/// Runs both programs for `seconds` and computes the part.
 pub fn run(seconds: f64) -> Result<Part> {
     let mut part = Part::new("lending", "Lending idle seats");
     let dir = tempfile::tempdir()?;
@@ -112,7 +113,8 @@ fn watch(dir: &Path, times: &Path, seconds: f64) -> Result<Vec<LogEntry>> {
     Ok(log)
 }
 
-/// Curves by which one core each is best: next to nothing from the second.
+/// Stores speed-up curves with which the planner gives each program one core: a second core adds
+/// almost nothing.
 fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) -> Result<()> {
     let mut store = Store::open(store)?;
     let machine = MachineKey::of(topology);
@@ -142,7 +144,7 @@ fn teach(store: &Path, topology: &usher_model::Topology, keys: &[ProgramKey]) ->
     Ok(())
 }
 
-/// The owner's phases: begin in ns, and whether it computes (true) or sleeps (false).
+/// The owner's phases: start in ns, and whether it computes (true) or sleeps (false).
 fn parse_turns(text: &str) -> Result<Vec<(i64, bool)>> {
     text.lines()
         .map(|line| {
@@ -178,8 +180,8 @@ fn spans(log: &[LogEntry]) -> Vec<(i64, i64)> {
     spans
 }
 
-/// Delays in ms from falling asleep to the loan, and from waking during a loan
-/// to its end.
+/// Delays in ms: from the start of a sleep to the loan, and from a wake-up during a loan to its
+/// end.
 fn delays(turns: &[(i64, bool)], lent: &[(i64, i64)]) -> (Vec<f64>, Vec<f64>) {
     let ms = |ns: i64| ns as f64 / 1e6;
     let (mut lend, mut reclaim) = (vec![], vec![]);

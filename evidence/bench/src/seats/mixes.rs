@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `mixes`: mixes of real programs under `usher` and `linux`, and `linux` against itself for
-//! the noise. The mixes in which Usher should gain were named before any was run.
+//! Part `mixes`: mixes of real programs under the policies `usher` and `linux`, compared by ANTT
+//! (mean normalised turnaround time). `linux` also runs against itself, which shows the noise.
+//!
+//! The mixes in which Usher should gain at least 5 % were selected before any mix was run under
+//! `usher`. Bars apply to the upper end of the 95 % interval of the ratio of ANTTs, usher / linux:
+//! at most 0.95 in those mixes, at most 1.03 in the others.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -14,9 +18,9 @@ use usher_report::summary;
 
 use crate::bars::{Bar, Part};
 
-/// The mixes, by the names of their files. Those marked were named before any
-/// was run under `usher`, as mixes in which it acts and gains 5 % or more:
-/// threads that spin at their barriers lose most to time sharing.
+/// Mixes, by the names of their files, and whether a gain of 5 % or more was predicted before any
+/// mix was run under `usher`. It was predicted for threads that spin at barriers, which lose most
+/// to time sharing.
 const MIXES: [(&str, bool); 8] = [
     ("gromacs-svd", true),
     ("gromacs-7zz", true),
@@ -28,7 +32,7 @@ const MIXES: [(&str, bool); 8] = [
     ("four-scalable", false),
 ];
 
-/// How the mixes are run.
+/// Options of the part.
 #[derive(Debug, Clone, clap::Args)]
 pub struct MixArgs {
     /// Read the mix files in this directory
@@ -45,7 +49,7 @@ pub struct MixArgs {
     pub mix: Vec<String>,
 }
 
-/// Runs every mix and holds the ratios against the bars.
+/// Runs every mix and computes the part.
 pub fn run(args: &MixArgs, usher: &Path, folder: &Path, seed: u64) -> Result<Part> {
     let mut part = Part::new(
         "mixes",

@@ -41,7 +41,8 @@ pub fn run(binary: &Path) -> Result<Part> {
     let memory = memory_mib(daemon.pid())?;
     let with_daemon = run_true(binary, dir.path())?;
     for program in &mut programs {
-        // Passed on to the program, which SIGKILL would leave behind.
+        // SIGTERM, because the launcher forwards it to the program; after SIGKILL the program would
+        // remain.
         terminate(program.id().cast_signed());
         program.wait()?;
     }
@@ -94,7 +95,7 @@ fn count_managed(binary: &Path, runtime: &Path) -> Option<usize> {
     Some(status.get("programs")?.as_array()?.len())
 }
 
-/// Median and 90th percentile of what `usher run` adds to `true`, in ms.
+/// Median and 90th percentile of the time that `usher run` adds to `true`, in ms.
 fn run_true(binary: &Path, runtime: &Path) -> Result<(f64, f64)> {
     let mut added = Vec::new();
     for _ in 0..PAIRS {

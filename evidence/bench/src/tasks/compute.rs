@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `compute`: tasks that compute for microseconds. The bar requires that usher-tasks is not
-//! slower than any other runtime by more than a small factor.
+//! Part `compute`: the wavefront of a 720p frame with tasks that compute for 2 to 4 microseconds,
+//! so that the runtimes' overhead is a small share of the time.
+//!
+//! Bars: usher-tasks takes at most 1.02 times the time of the fastest other runtime, by the median
+//! of the ratios per round, and a task takes at least 1.7 microseconds (shorter tasks would compare
+//! overheads). Loops and threads without a runtime are shown for reference.
 
 use serde_json::json;
 
@@ -13,14 +17,14 @@ use super::study::Samples;
 use super::toolchain::Programs;
 use crate::bars::{Bar, Part};
 
-/// Steps of computing in a task: one is about a nanosecond.
+/// Arithmetic steps of a task; a step takes about a nanosecond.
 const STEPS: [u32; 2] = [2048, 4096];
-/// Minimum length of a task; with shorter tasks the bar means nothing.
+/// Bar: length of a task at least. With shorter tasks the other bar would compare overheads.
 const LENGTH_LEAST_NS: f64 = 1_700.0;
-/// Bar: time at most, as a multiple of the best peer's.
+/// Bar: time of usher-tasks at most, as a multiple of the time of the fastest peer.
 const LIMIT: f64 = 1.02;
 
-/// The runtimes, and what there is to be had without one.
+/// The runtimes, and a loop and threads without a runtime for reference.
 fn contestants() -> Vec<Contestant> {
     let references = [ORDER_TS, BY_HAND];
     overhead::contestants()
@@ -29,7 +33,7 @@ fn contestants() -> Vec<Contestant> {
         .collect()
 }
 
-/// Measures them.
+/// Runs the rounds and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let cases = STEPS.iter().map(|steps| format!("compute:{steps}"));
     let workload: Vec<String> = FRAME_720P

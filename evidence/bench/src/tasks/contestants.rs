@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The task runtimes that are compared, each in the forms in which it can be used: with and without
-//! hints, and with all ready tasks in the runtime's own pool or with successors run by hand.
+//! The contestants of the task benchmark: a contestant is a task runtime in one form of use. Forms
+//! differ in hints about the order of tasks (usher-tasks), and in whether all ready tasks go to the
+//! runtime's pool or the program itself runs one successor next.
+//!
+//! The name of a form is also the word on the command line of the program that runs it.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +16,7 @@ pub enum Runtime {
     Rayon,
     GnuOpenMp,
     LlvmOpenMp,
-    /// A loop, or threads by hand: the reference without a runtime.
+    /// No runtime: a loop or threads of the program itself, for reference.
     None,
 }
 
@@ -54,11 +57,11 @@ pub enum Program {
 pub struct Contestant {
     pub runtime: Runtime,
     pub program: Program,
-    /// Its name on the program's command line.
+    /// Name of the form on the program's command line.
     pub form: &'static str,
-    /// Its label on the page.
+    /// Label on the page.
     pub label: &'static str,
-    /// It has one thread, whatever number is selected.
+    /// Whether it always has one thread, whatever number is selected.
     pub is_sequential: bool,
 }
 
@@ -84,28 +87,28 @@ const fn order(form: &'static str, label: &'static str) -> Contestant {
     }
 }
 
-/// Our runtime without hints.
+/// usher-tasks without hints.
 pub const PLAIN: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher",
     "usher-tasks, no hints",
 );
-/// The same while each task is written down.
+/// usher-tasks without hints, with a trace of each task.
 pub const TRACED: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher-traced",
     "usher-tasks without hints, traced",
 );
-/// Our runtime with hints.
+/// usher-tasks with hints.
 pub const HINTED: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
     "usher-hints",
     "usher-tasks with hints (T: row, S: macroblock)",
 );
-/// Our runtime with the paper's dispatcher.
+/// usher-tasks with the dispatcher of paper 5.
 pub const PAPER: Contestant = contestant(
     Runtime::Usher,
     Program::Own,
@@ -113,7 +116,7 @@ pub const PAPER: Contestant = contestant(
     "usher-tasks with the paper's dispatcher",
 );
 
-/// The peers, running a wavefront.
+/// The other runtimes that run the wavefront, in all forms.
 pub const WAVEFRONT_PEERS: [Contestant; 9] = [
     contestant(
         Runtime::OneTbb,
@@ -171,8 +174,8 @@ pub const WAVEFRONT_PEERS: [Contestant; 9] = [
     ),
 ];
 
-/// The peers without a chain run by hand: every task that is ready goes to the
-/// runtime's pool, which orders them.
+/// The forms of the other runtimes in which every ready task goes to the runtime's pool, which
+/// orders the tasks.
 pub const SPAWNING_PEERS: [Contestant; 5] = [
     contestant(
         Runtime::OneTbb,
@@ -206,11 +209,11 @@ pub const SPAWNING_PEERS: [Contestant; 5] = [
     ),
 ];
 
-/// Whether, with `threads` threads, the runtime's pool orders all ready tasks: the order that the
-/// runtime gives by default.
+/// Whether the runtime's pool orders all ready tasks with `threads` threads, so that the measured
+/// order is the default order of the runtime.
 ///
-/// It does not if the program runs a successor itself. Nor does OpenMP on one thread, apart from
-/// GCC's `depend`: there a task runs as soon as it is created.
+/// It is false if the program itself runs a successor next. It is also false for OpenMP on one
+/// thread except GCC's `depend`: such a task runs as soon as it is created.
 pub fn is_ordered_by_pool(one: &Contestant, threads: u32) -> bool {
     let by_hand = matches!(one.form, "counters" | "rayon");
     let at_once = match one.runtime {
@@ -257,10 +260,10 @@ pub const FORK_JOIN: [Contestant; 7] = [
     ),
 ];
 
-/// The loop over macroblocks: what a task takes by itself.
+/// The loop over macroblocks: time of the tasks without a runtime.
 pub const ORDER_TS: Contestant = order("order-ts", "loop over the macroblocks (T/S order)");
 
-/// Whole orders by loops.
+/// Loops over all tasks in a fixed order.
 pub const ORDERS: [Contestant; 4] = [
     ORDER_TS,
     order("order-fifo", "loop in the order of a FIFO queue"),
@@ -268,7 +271,7 @@ pub const ORDERS: [Contestant; 4] = [
     order("order-stages", "loop over stages"),
 ];
 
-/// Threads without a runtime.
+/// Threads that run the wavefront without a runtime.
 pub const BY_HAND: Contestant = contestant(
     Runtime::None,
     Program::Own,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `footprint`: the memory of a registered task, and the number of tasks that can be
-//! registered at the same time.
+//! Part `footprint`: the memory of a registered task in bytes, and whether ten million tasks (one
+//! million with --quick) can wait at the same time and then all run.
+//!
+//! A hidden command of this program registers the tasks (`inside::footprint`) and prints the growth
+//! of its resident memory, which contains the allocator's overhead and free hash table entries.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,16 +17,16 @@ use crate::bars::{Bar, Part, Table};
 
 /// Tasks registered at once to measure their memory.
 const TASKS: u64 = 1_000_000;
-/// Tasks in flight.
+/// Number of tasks that are registered before any is ready.
 const FLIGHT: u64 = 10_000_000;
 const FLIGHT_QUICK: u64 = 1_000_000;
-/// Bar: bytes of a task at most.
+/// Bar: memory of a task at most, in bytes.
 const BYTES_MOST: f64 = 96.0;
 
-/// Measures it.
+/// Runs the commands and computes the part.
 ///
 /// # Errors
-/// This program cannot be run.
+/// The executable of this program cannot be run, or it fails.
 pub fn run(threads: u32, quick: bool) -> Result<Part> {
     eprintln!("tasks: footprint");
     let program = std::env::current_exe()?;
@@ -44,8 +47,7 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     let mut part = Part::new("footprint", "Memory of tasks");
     let of = |name: &str| bytes.get(name).copied();
     part.bars = vec![
-        // The bar is for a closure that can do work: like the paper's task, an entry and its
-        // argument.
+        // The closure holds a pointer, because a task of paper 5 is a function and its argument.
         Bar::at_most(
             "memory of a registered task whose closure has a pointer",
             of("pointer"),
@@ -88,7 +90,7 @@ pub fn run(threads: u32, quick: bool) -> Result<Part> {
     Ok(part)
 }
 
-/// Lines of a name and a number.
+/// Parses lines of a name and a number.
 fn numbers(text: &str) -> BTreeMap<String, f64> {
     let number = |line: &str| {
         let (name, number) = line.split_once(' ')?;

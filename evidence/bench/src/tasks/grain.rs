@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The minimum effective task granularity, METG(50 %), of Slaughter et al., "Task Bench: a
-//! parameterized benchmark for evaluating parallel runtime performance" (SC 2020): the least task
-//! length at which the threads reach half of their possible throughput.
+//! Part `grain`: the minimum effective task granularity, METG(50 %), of Slaughter et al., "Task
+//! Bench: a parameterized benchmark for evaluating parallel runtime performance" (SC 2020): the
+//! shortest task length at which the threads reach half of their possible throughput.
+//!
+//! For several lengths, efficiency = time of a plain loop on one thread / (time of the runtime x
+//! threads). METG is interpolated between the two lengths around 50 %, as the median over rounds,
+//! with the highest selected number of threads. If even the shortest tasks reach 50 %, METG is only
+//! known to be at most their length.
 
 use serde_json::json;
 use usher_report::text;
@@ -15,13 +20,13 @@ use super::toolchain::Programs;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Line};
 
-/// Steps of computing in a task: one is about a nanosecond.
+/// Arithmetic steps of a task; a step takes about a nanosecond.
 const STEPS: [u32; 14] = [
     4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096,
 ];
 /// Efficiency that defines the granularity.
 const EFFICIENCY: f64 = 0.5;
-/// Bar, in microseconds.
+/// Bar: METG of usher-tasks at most, in microseconds.
 const LIMIT_US: f64 = 0.06;
 
 fn cases() -> Vec<String> {
@@ -31,7 +36,7 @@ fn cases() -> Vec<String> {
         .collect()
 }
 
-/// Measures with the most threads.
+/// Runs the rounds with the highest selected number of threads and computes the part.
 pub fn run(programs: &Programs, settings: &RoundSettings) -> Part {
     let most = settings.threads_max();
     let settings = RoundSettings {
@@ -52,7 +57,7 @@ fn contestants() -> Vec<Contestant> {
     OURS.into_iter().chain(WAVEFRONT_PEERS).collect()
 }
 
-/// A task's length and the efficiency with that, in one round.
+/// Length of a task in nanoseconds, and the efficiency with that length, in one round.
 fn point(
     samples: &Samples,
     one: Contestant,
@@ -65,15 +70,16 @@ fn point(
     Some((length_ns, length_ns / taken_ns / f64::from(threads)))
 }
 
-/// A granularity.
+/// A minimum effective granularity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grain {
     ns: f64,
-    /// Even the shortest tasks measured reach it.
+    /// Whether it is only an upper bound, because even the shortest tasks reach 50 %.
     is_bound: bool,
 }
 
-/// The length from which on the efficiency is reached; points by length.
+/// The shortest length from which on the efficiency is reached; `None` if it never is. Points are
+/// (length, efficiency), sorted by length.
 fn grain_of(points: &[(f64, f64)]) -> Option<Grain> {
     let Some(last) = points.iter().rposition(|&(_, e)| e < EFFICIENCY) else {
         return points.first().map(|&(ns, _)| Grain { ns, is_bound: true });
@@ -94,7 +100,7 @@ fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Opt
     grain_of(&by_length(points.collect()))
 }
 
-/// The median over the rounds.
+/// Median granularity over the rounds.
 fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Grain> {
     let in_round = |round| grain_in(samples, one, threads, round);
     let ns = samples
@@ -109,7 +115,7 @@ fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Grain> {
     })
 }
 
-/// Length and efficiency, medians over the rounds.
+/// Median lengths and efficiencies over the rounds.
 fn curve(samples: &Samples, one: Contestant, threads: u32) -> Vec<(f64, f64)> {
     let median = |case: &str| {
         let of = |pick: fn((f64, f64)) -> f64| {
@@ -121,7 +127,7 @@ fn curve(samples: &Samples, one: Contestant, threads: u32) -> Vec<(f64, f64)> {
     by_length(cases().iter().filter_map(|case| median(case)).collect())
 }
 
-/// Noise may put the lengths of two numbers of steps in the wrong order.
+/// Sorts points by length, because noise may make tasks with more steps shorter.
 fn by_length(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points

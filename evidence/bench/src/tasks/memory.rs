@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `memory`: tasks that wait for memory, to measure the gain from the order of tasks. Bars
-//! compare usher-tasks with other runtimes and with the best whole order, and the gain with and
-//! without hints.
+//! Part `memory`: the wavefront of a 4K frame with tasks that wait for memory. The state of a
+//! macroblock is still in the cache if its next stage runs soon, so the order of tasks determines
+//! the time.
+//!
+//! Bars, on medians of ratios per round: other runtimes in their default order take at least 1.9
+//! times the time of usher-tasks; usher-tasks takes at most 1.05 times the time of the best fixed
+//! order of a plain loop; without hints it keeps at least 0.9 of the gain from hints.
 
 use serde_json::json;
 
@@ -15,13 +19,13 @@ use super::study::{Samples, ratio_text};
 use super::toolchain::Programs;
 use crate::bars::{Bar, Part};
 
-/// 3840 x 2160 in macroblocks, eight stages.
+/// Workload: 3840 x 2160 pixels in macroblocks, with eight stages.
 const FRAME_4K: [&str; 4] = ["wavefront", "240", "135", "8"];
-/// State of a macroblock, which each of its stages reads and writes.
+/// Sizes in bytes of the state of a macroblock, which each of its stages reads and writes.
 const BYTES: [u32; 2] = [4096, 8192];
-/// Bar: the best peer's time at least, as a multiple of usher-tasks'.
+/// Bar: time of the fastest peer at least, as a multiple of the time of usher-tasks.
 const FASTER_LEAST: f64 = 1.9;
-/// Bar: time at most, as a multiple of the best whole order's.
+/// Bar: time of usher-tasks at most, as a multiple of the time of the best fixed order.
 const ORDER_MOST: f64 = 1.05;
 /// Bar: share of the gain from hints that remains without hints, at least.
 const GAIN_LEAST: f64 = 0.9;
@@ -39,13 +43,13 @@ fn peers() -> impl Iterator<Item = Contestant> {
     WAVEFRONT_PEERS.into_iter().chain(SPAWNING_PEERS)
 }
 
-/// The peers in the order that their pools give.
+/// The peers in the forms in which their pools determine the order.
 fn by_default(threads: u32) -> Vec<Contestant> {
     let ordered = |one: &Contestant| is_ordered_by_pool(one, threads);
     peers().filter(ordered).collect()
 }
 
-/// Measures them; `quick`: the smaller state alone.
+/// Runs the rounds and computes the part; `quick`: with the smaller state only.
 pub fn run(programs: &Programs, settings: &RoundSettings, quick: bool) -> Part {
     let bytes = if quick { &BYTES[..1] } else { &BYTES[..] };
     let cases = bytes.iter().map(|bytes| format!("memory:{bytes}"));
@@ -108,7 +112,7 @@ fn format(samples: &Samples, threads: &[u32], bytes: &[u32]) -> Part {
     part
 }
 
-/// The best peer in any form, and how it compares.
+/// A note that compares usher-tasks with the fastest peer in any form.
 fn against_any(samples: &Samples, n: u32, case: &str, size: &str) -> Option<String> {
     let peers: Vec<Contestant> = peers().collect();
     let best = samples.best(&peers, n, case)?;
@@ -144,9 +148,8 @@ fn bars(samples: &Samples, n: u32, case: &str, size: &str) -> Vec<Bar> {
     ]
 }
 
-/// Which part of what hints save against that peer is saved without them, both in the
-/// median over the rounds; `None` where hints save nothing, so that there is nothing to
-/// keep.
+/// Share of the time that usher-tasks saves against that peer with hints which it also saves
+/// without hints, from medians over the rounds. `None` if hints save nothing.
 fn gain_kept(samples: &Samples, peer: Contestant, n: u32, case: &str) -> Option<f64> {
     let time = |one, round| samples.in_round((one, n), case, round);
     let saved_by = |one: Contestant| {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `misses`: cache misses and instructions of a task, counted by valgrind's cachegrind, so
-//! that the figures have no noise. The difference of two runs with different numbers of frames
-//! counts.
+//! Part `misses`: cache misses and instructions of a task, counted by valgrind's cachegrind with
+//! the sizes of current first-level and second-level caches. The counts contain no noise by other
+//! programs.
+//!
+//! The counts of a frame are the difference of two runs with 3 frames and 1 frame, divided by 2, so
+//! that the start of the program does not count. Only contestants inside this program are measured.
+//! Limits: valgrind runs one thread at a time, and has no prefetcher.
 
 use std::path::Path;
 
@@ -21,7 +25,7 @@ use crate::bars::{Bar, Part, Table};
 use crate::cachegrind::{self, Counted, Counts, Shape};
 
 const TASKS: f64 = 80.0 * 45.0 * 8.0;
-/// A core's first and second cache of today.
+/// First-level and second-level cache of a current core.
 const CACHES: [Shape; 2] = [
     Shape {
         bytes: 32 << 10,
@@ -34,11 +38,11 @@ const CACHES: [Shape; 2] = [
         line_bytes: 64,
     },
 ];
-/// Frames of the two runs; their difference counts.
+/// Numbers of frames of the two runs, whose difference counts.
 const FRAMES: [u32; 2] = [1, 3];
-/// Pairs of runs before two have chosen the same order.
+/// Maximum number of pairs of runs until both runs of a pair choose the same order.
 const ATTEMPTS: usize = 5;
-/// Bar: misses at most, as a multiple of those of the T/S order.
+/// Bar: misses of usher-tasks at most, as a multiple of those of the loop over macroblocks.
 const LIMIT: f64 = 1.1;
 
 /// Counts of a frame.
@@ -68,7 +72,7 @@ fn contestants() -> Vec<Contestant> {
     all.filter(|one| one.program == Program::Own).collect()
 }
 
-/// Counts.
+/// Runs all contestants under valgrind and computes the part.
 ///
 /// # Errors
 /// There is no valgrind, or a run fails.

@@ -168,7 +168,7 @@ impl TasksArgs {
         (1..=cpus.min(2) as u32).collect()
     }
 
-    /// Amount of measuring for a part.
+    /// Numbers of rounds, frames and threads of a part.
     fn settings(&self, which: Which) -> RoundSettings {
         let (ms, frames) = match which {
             Which::Grain => (30, 5),

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rounds: each round runs every contestant once, in a process of its own. Load of other programs
-//! therefore affects all contestants equally, and no contestant keeps one memory layout.
+//! Runs the rounds of a part: each round runs every contestant once with each number of threads, in
+//! a process of its own that prints one line per case.
+//!
+//! Load of other programs therefore affects all contestants equally, and no contestant keeps one
+//! memory layout. The order of the contestants rotates. A process that fails or takes longer than
+//! 300 s is listed as a failure, and the rounds continue.
 
 use std::process::Command;
 
@@ -11,39 +15,39 @@ use super::inside;
 use super::study::{Sample, Samples};
 use super::toolchain::Programs;
 
-/// A process that takes longer counts as hung.
+/// Time limit of a process in seconds.
 const SECONDS_MAX: u32 = 300;
 
-/// Amount of measuring.
+/// Numbers of rounds, frames and threads, and time of a case.
 #[derive(Debug, Clone)]
 pub struct RoundSettings {
     pub rounds: u32,
-    /// Time of each case.
+    /// Time for which each case is measured at least, in milliseconds.
     pub ms: u32,
-    /// Frames of each case.
+    /// Frames of each case that are timed at least.
     pub frames: u32,
     /// Numbers of threads.
     pub threads: Vec<u32>,
 }
 
 impl RoundSettings {
-    /// The most threads.
+    /// The highest number of threads.
     pub fn threads_max(&self) -> u32 {
         self.threads.iter().copied().max().unwrap_or(1)
     }
 }
 
-/// The command that runs a form, but for what it is to do.
+/// The command that runs a contestant, without the words of the workload.
 pub fn command(programs: &Programs, one: &Contestant) -> Result<Command> {
     command_under(&[], programs, one)
 }
 
-/// The same, run by a program with these words.
+/// The same, run under another program: `words` come before the path of the contestant's program.
 pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) -> Result<Command> {
     let path = programs.paths.get(&one.program);
     let path = path.with_context(|| format!("the program {} was not compiled", one.label))?;
     let mut command = Command::new("timeout");
-    // In the foreground, so that Ctrl-C reaches what it runs.
+    // Without `--foreground`, Ctrl-C would not reach the contestant.
     command
         .arg("--foreground")
         .arg(SECONDS_MAX.to_string())
@@ -56,7 +60,7 @@ pub fn command_under(words: &[String], programs: &Programs, one: &Contestant) ->
     Ok(command)
 }
 
-/// Runs all rounds of that workload, a list of words for each contestant's process.
+/// Runs all rounds of a workload, which is given as the words for each contestant's command line.
 pub fn run(
     part: &str,
     programs: &Programs,
@@ -102,7 +106,7 @@ fn words(threads: u32, settings: &RoundSettings, workload: &[String]) -> Vec<Str
         .collect()
 }
 
-/// One process: a sample for each case.
+/// Runs one process. Returns a sample for each case.
 fn measure(
     programs: &Programs,
     one: &Contestant,

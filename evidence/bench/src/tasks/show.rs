@@ -36,7 +36,8 @@ pub fn peer_bars(
     Runtime::PEERS.into_iter().map(bar).collect()
 }
 
-/// A row for each contestant, the fastest first: its figures, and ours over its.
+/// A table with a row for each contestant, the fastest first: its times of a task, and the ratios
+/// of the time of usher-tasks to them.
 pub fn table(
     samples: &Samples,
     contestants: &[Contestant],
@@ -75,7 +76,7 @@ pub fn table(
     }
 }
 
-/// The fastest first, with the most threads; those that were not measured left out.
+/// The measured contestants, the fastest with the highest number of threads first.
 fn sorted(
     samples: &Samples,
     contestants: &[Contestant],
@@ -106,7 +107,7 @@ pub fn figure_text(figure: Option<study::Figure>) -> String {
     format!("{} ({}..{})", ns(figure.median_ns), ns(low), ns(high))
 }
 
-/// Three significant digits or so.
+/// A time in nanoseconds as text, with about three significant digits.
 pub fn ns(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 9.95 => 2,
@@ -116,7 +117,7 @@ pub fn ns(value: f64) -> String {
     text::number(value, decimals)
 }
 
-/// Bars of what a task took, the fastest contestant first.
+/// A figure with the times of a task, the fastest contestant first.
 pub fn figure(
     caption: &str,
     samples: &Samples,
@@ -185,7 +186,7 @@ pub fn not_measured(name: &str, error: &anyhow::Error) -> Part {
     part
 }
 
-/// The note of every part with rounds.
+/// The note about the method, which every part with rounds has.
 pub fn method(samples: &Samples) -> String {
     format!(
         "{}; each round runs each runtime once, in a process that checks its own result, in \

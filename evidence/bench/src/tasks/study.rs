@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Evaluation of the rounds.
+//! Evaluates the samples of the rounds of a part.
 //!
-//! Two contestants are compared by the median of their ratios, round by round, with its bootstrap
-//! interval (`usher_report::stats`). A disturbance of minutes therefore affects both sides of a
-//! ratio. A contestant's own figure is the median over the rounds of a process's median frame.
+//! - Two contestants are compared by the median of their ratios, round by round, with its bootstrap
+//!   interval (`usher_report::stats`). A disturbance of minutes therefore affects both sides of a
+//!   ratio.
+//! - The time of a task of one contestant is that of the median frame of a process, as the median
+//!   over the rounds.
 
 use serde::{Deserialize, Serialize};
 use usher_report::stats::{self, Estimate, Statistic};
@@ -21,11 +23,11 @@ pub struct Sample {
     pub threads: u32,
     pub round: u32,
     pub case: String,
-    /// Timed.
+    /// Number of timed frames.
     pub frames: u32,
-    /// Time of a task in the median frame.
+    /// Time of a task in the median frame, in nanoseconds.
     pub median_ns: f64,
-    /// Time of a task in the fastest frame.
+    /// Time of a task in the fastest frame, in nanoseconds.
     pub least_ns: f64,
 }
 
@@ -33,7 +35,7 @@ pub struct Sample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
     pub all: Vec<Sample>,
-    /// Processes that did not end well, and why.
+    /// Processes that failed, with the reasons.
     pub failed: Vec<String>,
 }
 
@@ -41,9 +43,9 @@ pub struct Samples {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
     pub median_ns: f64,
-    /// The middle half of the rounds.
+    /// Lower and upper quartile over the rounds.
     pub quartiles_ns: (f64, f64),
-    /// The fastest frame of all.
+    /// Time in the fastest frame of all rounds.
     pub least_ns: f64,
 }
 
@@ -58,7 +60,7 @@ impl Samples {
         })
     }
 
-    /// Time of a task.
+    /// Time of a task; `None` if it was not measured.
     pub fn figure(&self, turn: Turn, case: &str) -> Option<Figure> {
         let medians: Vec<f64> = self.of(turn, case).map(|s| s.median_ns).collect();
         Some(Figure {
@@ -74,7 +76,7 @@ impl Samples {
         })
     }
 
-    /// A round's figure.
+    /// Time of a task in the median frame of one round, in nanoseconds.
     pub fn in_round(&self, turn: Turn, case: &str, round: u32) -> Option<f64> {
         let mut samples = self.of(turn, case).filter(|s| s.round == round);
         samples.next().map(|sample| sample.median_ns)
@@ -86,14 +88,14 @@ impl Samples {
         rounds.max().unwrap_or(0)
     }
 
-    /// The time of `a` over that of `b`.
+    /// Time of `a` / time of `b`.
     pub fn ratio(&self, a: Turn, b: Turn, case: &str) -> Option<Estimate> {
         self.over_rounds(|round| {
             Some(self.in_round(a, case, round)? / self.in_round(b, case, round)?)
         })
     }
 
-    /// The median over the rounds of something that each gives.
+    /// Median over the rounds of `of(round)`, with its interval.
     pub fn over_rounds(&self, of: impl Fn(u32) -> Option<f64>) -> Option<Estimate> {
         let values: Vec<f64> = (0..self.rounds()).filter_map(of).collect();
         stats::estimate(&values, Statistic::Median, SEED)
@@ -122,7 +124,7 @@ pub fn ratio_text(estimate: Option<Estimate>) -> String {
     estimate_text(estimate, |ratio| format!("{ratio:.2}"))
 }
 
-/// Something as text, with its interval.
+/// An estimate as text, with its interval.
 pub fn estimate_text(estimate: Option<Estimate>, text: impl Fn(f64) -> String) -> String {
     let Some(estimate) = estimate else {
         return usher_report::text::NONE.to_owned();

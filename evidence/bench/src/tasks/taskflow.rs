@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Taskflow's headers: a Debian package of trixie, while this may be Debian 12.
+//! Finds or downloads the headers of Taskflow, which only Debian trixie and later have as a
+//! package.
 //!
-//! `apt-get` fetches the package from the mirror that this machine's apt uses, with
-//! lists and caches of its own, so that nothing of the system changes, and checks
-//! Debian's signature; the hash below pins what is compared with. It is unpacked,
-//! not installed.
+//! `apt-get` downloads the package from the mirror that this machine's apt uses. It uses separate
+//! lists and caches, so that the system does not change, and checks Debian's signature. A hash pins
+//! the version that is compared. The package is unpacked into the user's cache, not installed.
 
 use std::env;
 use std::fs;
@@ -13,22 +13,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The release that has it.
+/// Debian's release that has the package.
 const SUITE: &str = "trixie";
 const PACKAGE: &str = "libtaskflow-cpp-dev";
 const VERSION: &str = "3.9.0+ds-1+b1";
-/// Hash of the package for amd64; for other architectures Debian's signature must suffice.
+/// Hash of the package for amd64. On other architectures only Debian's signature is checked.
 const SHA256: &str = "458054132b620d60b4eff093b4bbe899dab539eb72624c26c450a60e60fdba61";
 /// The header that programs include.
 const HEADER: &str = "taskflow/taskflow.hpp";
 /// Debian's keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The folder to include from: the given folder, else that of an installed package, else that of
-/// an earlier download, else that of a new download.
+/// The include folder: the given folder, else that of an installed package, else that of an earlier
+/// download, else that of a new download.
 ///
 /// # Errors
-/// None of them has the headers.
+/// The given folder has no headers, or the download fails.
 pub fn headers(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(folder) = given {
         let is_there = folder.join(HEADER).is_file();
@@ -66,7 +66,8 @@ fn cache_folder() -> Result<PathBuf> {
         .join("usher"))
 }
 
-/// Fetches the package and unpacks it into that folder, which then is whole.
+/// Downloads the package and unpacks it into that folder. The folder appears only when it is
+/// complete.
 fn fetch(into: &Path) -> Result<()> {
     eprintln!("tasks: fetching the package {PACKAGE} {VERSION} from Debian {SUITE}, once");
     let scratch = tempfile::tempdir()?;
@@ -97,7 +98,7 @@ fn fetch(into: &Path) -> Result<()> {
     fs::rename(&whole, into).with_context(|| format!("making {}", into.display()))
 }
 
-/// apt with one source, and folders of its own.
+/// Folders for an `apt-get` with one source.
 struct Apt<'a> {
     folder: &'a Path,
     options: Vec<String>,
@@ -117,9 +118,9 @@ impl<'a> Apt<'a> {
             "Dir::Etc::sourceparts=-".to_owned(),
             at("Dir::State::lists", "lists"),
             at("Dir::Cache", "cache"),
-            // The packages alone, no translations.
+            // No translations of package descriptions.
             "Acquire::Languages=none".to_owned(),
-            // Root's own user for downloads could not read this folder.
+            // As root, apt-get downloads as another user, which cannot read this folder.
             "APT::Sandbox::User=root".to_owned(),
         ];
         Ok(Self { folder, options })

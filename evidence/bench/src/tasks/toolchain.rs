@@ -22,8 +22,8 @@ const SOURCES: [(&str, &str); 6] = [
     ("openmp.cpp", include_str!("peers/openmp.cpp")),
 ];
 
-/// The same as in `build.rs`: not for this very machine, so that the work of a task
-/// is the same code in programs in Rust and in C++.
+/// Options for the workload's C file, the same as in `build.rs`: without `-march=native`, so that
+/// the work of a task is the same code in Rust and C++ programs.
 const C_FLAGS: [&str; 6] = [
     "-std=gnu11",
     "-O3",

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workload of `peers/workload.c`, which every runtime under comparison runs,
-//! those in Rust too: the same compiled function does the work of a task, times
-//! the frames and checks what they have done.
+//! Binding to the workload in C (`peers/workload.c`), which every runtime under comparison runs.
+//! The same compiled functions do the work of a task, time the frames and check their results in
+//! Rust and C++ programs.
+//!
+//! The workload is a wavefront over the macroblocks of a frame, with one task per stage and
+//! macroblock, or fib(n). A process has one workload, in static memory that is not written after it
+//! was parsed.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::slice;
@@ -45,7 +49,7 @@ pub trait Frames {
     }
 }
 
-/// Runs all frames in the same way.
+/// Frames without a phase before the steady state.
 struct Alike<F>(F);
 
 impl<F: FnMut() -> u64> Frames for Alike<F> {
@@ -54,7 +58,7 @@ impl<F: FnMut() -> u64> Frames for Alike<F> {
     }
 }
 
-/// The workload of this process: there is one.
+/// The workload of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload(&'static Raw);
 
@@ -75,7 +79,7 @@ impl Workload {
             .map(|word| CString::new(word.as_str()))
             .collect::<Result<Vec<_>, _>>()
             .context("a word in the output of the workload")?;
-        // The cases' names are kept.
+        // The workload keeps pointers to the names of cases, so the strings are never freed.
         let mut words: Vec<*mut c_char> = words.into_iter().map(CString::into_raw).collect();
         let count = c_int::try_from(words.len())?;
         // SAFETY: `words` holds `count` strings, and they are never freed.
@@ -125,8 +129,8 @@ impl Workload {
     /// The tasks that wait for `task`.
     pub fn successors(self, task: u32) -> &'static [u32] {
         assert!(task < self.tasks());
-        // SAFETY: one more than there are tasks; the largest is the number of all
-        // successors.
+        // SAFETY: `first` has one more element than there are tasks, and its largest element is the
+        // length of `successors`.
         unsafe {
             let from = *self.0.first.add(task as usize) as usize;
             let to = *self.0.first.add(task as usize + 1) as usize;
@@ -134,12 +138,12 @@ impl Workload {
         }
     }
 
-    /// Does what that task has to do; 0 or more and below [`Self::tasks`].
+    /// Runs the work of a task; `task` must be below [`Self::tasks`].
     #[inline]
     pub fn run(self, task: u32) {
         debug_assert!(task < self.tasks());
-        // SAFETY: written between frames alone, and every runtime orders a frame
-        // after what was done before it; what a task may touch the graph orders.
+        // SAFETY: `workload_mode` is written only between frames, and every runtime orders a frame
+        // after such a write. The dependencies order the tasks that access the same memory.
         unsafe {
             if workload_mode != 0 {
                 workload_do(task);
@@ -147,8 +151,8 @@ impl Workload {
         }
     }
 
-    /// Times a function that runs a whole frame (and gives 0), or that computes
-    /// fib(n), and prints a line for each case.
+    /// Times a function that runs a whole frame and returns 0, or that computes fib(n). Prints a
+    /// line for each case.
     ///
     /// # Errors
     /// A check of the results fails.
@@ -172,7 +176,7 @@ impl Workload {
             unsafe { &mut *frames.cast::<F>() }.is_settled(count).into()
         }
         let context = (&raw mut *frames).cast();
-        // SAFETY: the context is what the functions take it for.
+        // SAFETY: the context is a pointer to `F`, as the functions expect.
         let status = unsafe { workload_measure(run::<F>, settled::<F>, context) };
         ensure!(
             status == 0,

@@ -28,7 +28,7 @@ pub struct CpuArgs {
     pub checkpoint_every: u64,
 }
 
-/// Computes.
+/// Runs the load generator.
 pub fn run(args: &CpuArgs) -> Result<()> {
     print(&compute(args, &*stop_flag()?)?)
 }

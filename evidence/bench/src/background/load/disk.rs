@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's disk benchmark: 1 byte of each 8 KiB of a file that is not in
-//! the page cache.
+//! Load generator `load disk`, the disk benchmark of paper 2: reads 1 byte of each 8 KiB of a file
+//! that is not in the page cache. With `--direct` it reads 4 KiB and bypasses the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::limits::LoadLimits;
 use super::pace::{drive, print, stop_flag};
 
-/// Distance of the bytes that are read.
+/// Distance of the bytes that are read, in bytes.
 pub const STRIDE: u64 = 8 << 10;
 const DIRECT_BYTES: usize = 4 << 10;
 
@@ -50,13 +50,13 @@ pub fn make_file(path: &Path, mib: u64) -> Result<()> {
     make().with_context(|| format!("creating the file {} of {mib} MiB", path.display()))
 }
 
-/// Drops what the page cache holds of a file or block device.
+/// Drops a file or block device from the page cache.
 pub fn forget(file: &File) -> Result<()> {
     rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
     Ok(())
 }
 
-/// Reads.
+/// Runs the load generator.
 pub fn run(args: &DiskArgs) -> Result<()> {
     let mut reader = Reader::open(args)?;
     print(&drive(&args.limits, &*stop_flag()?, || {
@@ -69,7 +69,7 @@ struct Reader {
     blocks: u64,
     at: u64,
     random: Option<oorandom::Rand64>,
-    /// With room for an aligned start address.
+    /// Twice the needed size, so that it contains an aligned start address.
     buffer: Vec<u8>,
     bytes: usize,
 }

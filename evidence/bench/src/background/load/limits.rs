@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options that all load generators share: when the load ends, its duty cycle, and the files that it
-//! writes. `clap` parses them from the command line of `usher-bench load`.
+//! Options that all load generators share: when the load ends, its duty cycle, and the files that
+//! it writes. `clap` parses them from the command line of `usher-bench load`.
 
 use std::path::PathBuf;
 
-/// Default period of activity and sleep.
+/// Default period of activity and sleep, in ms.
 pub const PERIOD_MS: f64 = 100.0;
 
 /// Amount of work and usage degree of a load generator, and the files of its records.
@@ -22,8 +22,8 @@ pub struct LoadLimits {
     /// Alternate between activity and sleep with this period in ms
     #[arg(long, default_value_t = PERIOD_MS, value_parser = usage_period)]
     pub period_ms: f64,
-    /// Be active until this number of units is finished instead of for a fixed time; the sleep keeps
-    /// its length
+    /// Be active until this number of units is finished instead of for a fixed time; the sleep
+    /// keeps its length
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub burst: Option<u64>,
     /// Write the number of finished units to this file, as 8 bytes in little-endian order

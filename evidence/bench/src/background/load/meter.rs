@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::limits::LoadLimits;
 
 const NS_PER_BIN: u64 = 1_000_000;
-/// Bins that a file may have: an hour of them.
+/// Maximum number of bins of a file: one hour.
 const BINS_MAX: u64 = 3_600_000;
 
-/// The monotonic clock, the same in all processes and namespaces.
+/// Time of the monotonic clock in nanoseconds, the same in all processes and namespaces.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -100,7 +100,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Notes that activity begins; nothing where it has begun.
+    /// Records the start of activity, unless it has started already.
     pub fn on(&mut self, at_ns: u64) -> Result<()> {
         if self.on_since.is_none() {
             self.on_since = Some(at_ns);
@@ -109,7 +109,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Notes that activity ends.
+    /// Records the end of activity.
     pub fn off(&mut self, at_ns: u64) -> Result<()> {
         if self.on_since.take().is_some() {
             self.note(&format!("off {at_ns}\n"))?;
@@ -125,7 +125,7 @@ impl Meter {
     }
 }
 
-/// The count in a counter file; 0 where there is none yet.
+/// The count in a counter file; 0 if there is no file yet.
 pub fn read_counter(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes
@@ -140,7 +140,7 @@ pub fn read_bins(path: &Path) -> Result<Vec<u32>> {
     Ok(fours.iter().map(|four| u32::from_le_bytes(*four)).collect())
 }
 
-/// The whole phases in a file of phases.
+/// The complete phases in a file of phases.
 pub fn read_phases(path: &Path) -> Result<Vec<Phase>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load generators: `usher-bench load ...`, what the experiments run in
-//! foreground and background.
+//! Load generators (`usher-bench load ...`), which the experiments run in foreground and
+//! background: disk, network, CPU, repeated commands. Also a server that discards data, and a slow
+//! disk.
 //!
-//! Each works in steps of tens of microseconds, for a share of the time (its *usage degree*: work
-//! for `usage` of each period, sleep for the rest). It ends when its work is done, its time is
-//! over, or a signal stops it. While it runs it writes to files that survive its end or its
-//! freezing: a counter (work done), bins (work begun in each millisecond) and phases (when it was
-//! on).
+//! A generator works in steps of tens of microseconds, for a share of the time (its *usage degree*:
+//! it works for `usage` per cent of each period and sleeps for the rest). It ends when its work is
+//! done, its time is over, or SIGTERM or SIGINT arrives. While it runs it writes files that survive
+//! its end or freeze: a counter (work done), bins (work begun in each millisecond) and phases
+//! (times of activity).
 
 mod cpu;
 mod disk;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paper's network benchmark: a TCP connection to a server that discards.
+//! Load generators `load net` and `load sink`, the network benchmark of paper 2: a TCP connection
+//! to a server that discards the data.
 //!
-//! The server writes down what arrived of each connection by the millisecond,
-//! under the name that the client sends first: that is when bytes were out. Where a
-//! client sends in bursts, the server answers each with a byte.
+//! The client first sends the name of the connection. The server records the bytes that arrive in
+//! each millisecond under that name, because arrival shows when the network has transmitted them.
+//! If the client sends in bursts, the server answers each burst with a byte.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,9 +18,9 @@ use super::limits::LoadLimits;
 use super::meter::{Meter, monotonic_ns};
 use super::pace::{Summary, drive, print, stop_flag};
 
-/// Bytes a `send`: one unit of work.
+/// Bytes of one `send`, which is one unit of work.
 pub const UNIT_BYTES: usize = 16 << 10;
-/// Often enough to see a request to end.
+/// Timeout of a read or write, so that a request to end is noticed.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Arguments of `load net`.
@@ -99,7 +100,7 @@ fn send_unit(stream: &mut TcpStream, unit: &[u8], stop: &AtomicBool) -> Result<O
     Ok(Some(1))
 }
 
-/// Waits until the server has the burst.
+/// Waits for the server's answer to a burst.
 fn hear_answer(stream: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
     let mut byte = [0];
     while !stop.load(Ordering::Relaxed) {
@@ -178,7 +179,7 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
                     stream.write_all(&[0])?;
                 }
             }
-            // Nothing comes: what has come must be seen.
+            // No data arrives, so the counts are written now.
             Err(e) if is_wait(e.kind()) => meter.flush()?,
             Err(e) if e.kind() == ErrorKind::ConnectionReset => break,
             Err(e) => return Err(e).context("receiving"),
@@ -187,7 +188,7 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
     meter.flush()
 }
 
-/// A connection's name, and the bytes of a burst where these are to be answered.
+/// Reads the name of a connection, and the number of bytes of a burst if bursts are answered.
 fn hello(stream: &mut TcpStream) -> Result<(String, Option<u64>)> {
     let mut line = Vec::new();
     let mut byte = [0];

@@ -13,10 +13,10 @@ use serde::Serialize;
 use super::limits::LoadLimits;
 use super::meter::{Meter, monotonic_ns};
 
-/// Sleeps are cut into slices, so that a request to end is seen.
+/// Maximum length of one sleep, so that a request to end is noticed.
 const SLICE_NS: u64 = 50_000_000;
 
-/// Action at a moment.
+/// Action at a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Now {
     /// Work.
@@ -28,15 +28,15 @@ pub enum Now {
 /// A duty cycle that begins with activity.
 #[derive(Debug, Clone, Copy)]
 pub enum Duty {
-    /// Active for the same time in each period, whatever it achieves.
+    /// Active for the same time in each period, however much work is done.
     Timed {
         /// Length of a period.
         period_ns: u64,
         /// Length of the active part.
         on_ns: u64,
     },
-    /// Active until `burst` units are done, then at rest for a fixed time, as an interactive
-    /// program is between two inputs. A delay therefore counts once.
+    /// Active until `burst` units are done, then idle for a fixed time, like an interactive program
+    /// between two inputs. A delay of the work shifts the following periods.
     Counted {
         /// Units in an active phase.
         burst: u64,
@@ -50,7 +50,8 @@ pub enum Duty {
 }
 
 impl Duty {
-    /// Active for `usage` per cent of each period, or for `burst` units.
+    /// Active for `usage` per cent of each period, or for `burst` units and idle for the rest of a
+    /// period.
     pub fn new(usage: f64, period_ms: f64, burst: Option<u64>) -> Self {
         let period_ns = (period_ms * 1e6).round().max(1.0) as u64;
         let on_ns = (period_ns as f64 * usage / 100.0).round() as u64;
@@ -99,7 +100,7 @@ impl Duty {
 pub struct Summary {
     /// Units of work done.
     pub work: u64,
-    /// Duration of that work.
+    /// Duration of that work in seconds.
     pub seconds: f64,
 }
 
@@ -148,7 +149,7 @@ pub fn drive(
     })
 }
 
-/// Prints what a run gave.
+/// Prints the result of a run as JSON.
 pub fn print(summary: &Summary) -> Result<()> {
     println!("{}", serde_json::to_string(summary)?);
     Ok(())

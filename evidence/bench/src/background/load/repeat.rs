@@ -28,7 +28,7 @@ pub struct RepeatArgs {
     pub command: Vec<String>,
 }
 
-/// Repeats.
+/// Runs the load generator.
 pub fn run(args: &RepeatArgs) -> Result<()> {
     let stop = stop_flag()?;
     let summary = drive(&args.limits, &stop, || {

@@ -15,7 +15,7 @@ use super::keeper::{Keeper, must, script};
 use super::slow;
 use crate::processes::wait_for;
 
-/// A place for files, and the disk below it.
+/// A folder for files, and the disk that it is on.
 #[derive(Debug)]
 pub struct Disk {
     /// Folder for files on the disk.
@@ -44,7 +44,7 @@ fn scheduler_file(disk: &str) -> PathBuf {
     PathBuf::from(format!("/sys/block/{disk}/queue/scheduler"))
 }
 
-/// The scheduler in use, of the line in which it stands in brackets.
+/// The selected I/O scheduler, which stands in brackets in the line.
 pub fn chosen(line: &str) -> Option<&str> {
     line.split_whitespace()
         .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
@@ -76,8 +76,8 @@ fn set_scheduler(disk: &str, scheduler: &str) -> Result<()> {
 }
 
 impl Disk {
-    /// This disk under a scheduler. Another than it has is set only where that
-    /// is allowed, and set back when the value is dropped or we are killed.
+    /// The disk of `dir` with an I/O scheduler. A different one is set only if `allowed`, and
+    /// restored when the value is dropped or the benchmark is killed.
     pub fn here(dir: &Path, scheduler: &str, allowed: bool) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let disk = disk_below(dir)?;

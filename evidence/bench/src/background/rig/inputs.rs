@@ -13,8 +13,8 @@ use crate::background::load::forget;
 const LINUX: &str = "/usr/src/linux-source-6.1.tar.xz";
 const LINUX_DIR: &str = "linux-source-6.1";
 
-/// A tree of sources to search in `dir`: `given`, or Linux (some parts of it
-/// where it is to be small), or a generated one; and what it is.
+/// A tree of sources to search in `dir`: `given`, or the sources of Linux (with `small`, parts of
+/// them), or generated files. Also returns its description.
 pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, String)> {
     let target = dir.join("tree");
     let words = |path: &Path| path.display().to_string();
@@ -48,12 +48,12 @@ pub fn tree(dir: &Path, given: Option<&Path>, small: bool) -> Result<(PathBuf, S
     Ok((target, "a generated directory tree".to_owned()))
 }
 
-/// The script that makes the input of `gmx mdrun`, from where this is run.
+/// The script that creates the input of `gmx mdrun`, relative to the current folder.
 const PREPARE: &str = "examples/programs/prepare";
 
 const WATER: &str = "water.tpr";
 
-/// A box of water for `gmx mdrun`, made in `dir` if it is not there.
+/// A box of water for `gmx mdrun`, created in `dir` unless it exists.
 pub fn water(dir: &Path) -> Result<PathBuf> {
     let made = dir.join(WATER);
     if !made.exists() {

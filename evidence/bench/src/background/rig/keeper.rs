@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Undoing what a rig set up, whatever ends the benchmark.
+//! Undoes the set-up of an experiment, even if the benchmark is killed.
 //!
 //! A shell in a session of its own waits for the end of its standard input, a pipe held by this
 //! process, and then runs the commands that undo. The input ends when the keeper is dropped, and
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Undoes when dropped, or when this process is gone.
+/// Runs a script when dropped, or when this process ends.
 #[derive(Debug)]
 pub struct Keeper {
     child: Child,
 }
 
 impl Keeper {
-    /// Will run `undo`, a shell script.
+    /// Prepares to run `undo`, a shell script.
     pub fn new(undo: &str) -> Result<Self> {
         let script = "trap '' INT TERM HUP; cat >/dev/null; eval \"$1\"";
         let child = Command::new("setsid")
@@ -34,12 +34,12 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // The shell ends when all is undone; `drop` cannot return an error.
+        // The shell ends after the script; `drop` cannot return an error.
         let _ = self.child.wait();
     }
 }
 
-/// Runs a command line of setting up; its words on failure.
+/// Runs a command of the set-up. An error contains its command line.
 pub fn must(words: &[&str]) -> Result<()> {
     let output = Command::new(words[0])
         .args(&words[1..])

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that pin their threads, while others come and go and seats change:
-//! none may fail, and the seat of each contains its pins or there is none.
+//! Part `pinning`: runs of programs that pin their threads, while other programs start and end and
+//! seats change. No run may fail. The seat of such a program must contain its pins, or it has no
+//! seat and `usher status` gives the reason. Programs that pin nothing must spend 95 % of their CPU
+//! time inside their seats.
 //!
-//! A daemon with the policy `equal` runs in a folder of its own. One program
-//! that pins its threads runs at a time, by `usher run`; up to two that pin nothing
-//! come and go beside it. Everything that is started ends by itself within two
-//! minutes, whatever happens to the benchmark.
+//! A daemon with the policy `equal` runs in a folder of its own. One program that pins its threads
+//! runs at a time, started by `usher run`. Beside it, up to two programs that pin nothing start and
+//! end at random times. Every process ends by itself within two minutes, even if the benchmark is
+//! killed.
 
 mod observer;
 mod programs;
@@ -26,14 +28,14 @@ use self::visitors::{Visitors, Visits};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::Daemon;
 
-/// Seconds for which a program works, after up to one second in which it has not
-/// made its threads.
+/// Working time of a program in seconds. Before that, it waits for up to one second and then
+/// creates its threads.
 const WORK_S: f64 = 4.0;
-/// Runs, in all and with `--quick`.
+/// Total number of runs.
 const RUNS: usize = 200;
 const RUNS_QUICK: usize = 16;
 
-/// How the part runs.
+/// Options of the part.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PinningArgs {
     /// Run programs that pin their threads this many times; 200 by default, or 16 with --quick
@@ -75,12 +77,12 @@ fn usable_cpus() -> Result<usher_model::CpuSet> {
     Ok(usher_probe::usable_cpus(&usher_probe::Roots::default())?)
 }
 
-/// Runs the programs.
+/// Runs the programs and computes the part.
 pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     let runs = if quick { RUNS_QUICK } else { RUNS };
     let runs = args.pinning_runs.unwrap_or(runs);
     let usable = usable_cpus()?;
-    // This process must end orphans of launchers.
+    // Orphans of launchers become children of this process, which ends them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let dir = tempfile::tempdir()?;
     let programs = Arc::new(Programs::compile(dir.path(), &usable)?);
@@ -117,7 +119,7 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     Ok(part)
 }
 
-/// The kinds that can run here, and why the others cannot.
+/// The methods that can run on this machine, and the others with the reasons.
 fn available(programs: &Programs) -> (Vec<Kind>, Vec<(Kind, String)>) {
     let mut kinds = Vec::new();
     let mut missing = Vec::new();

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Observes the daemon and the programs while they run: where the daemon seats a
-//! program that pins its threads, and where programs that pin none spend their
-//! CPU time.
+//! Observes the daemon and the programs of the part `pinning` while they run: the seats of the
+//! program that pins its threads, and the CPUs on which programs that pin nothing spend their CPU
+//! time.
 //!
-//! Every 100 ms the observer reads `usher status`. Between two readings it reads
-//! the CPU time and the CPU of each thread of the programs that pin none, every
-//! 10 ms. What a thread used between two readings in which its program had a seat
-//! was used inside when the thread was on a CPU of one of these two seats.
+//! 1. Every 100 ms the observer reads `usher status`.
+//! 2. Every 10 ms it reads the CPU time and the present CPU of each thread of the programs that pin
+//!    nothing. CPU time since the last sample is attributed to the present CPU.
+//! 3. If the program had a seat in both of two neighbouring readings, CPU time between them on a
+//!    CPU of either seat counts as inside.
+//!
+//! Limit: threads that live for less than 10 ms are missed; the meter's total shows how much.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,9 +26,9 @@ use usher_model::{CpuSet, ProgramId};
 use super::watch::Watch;
 use crate::processes::usher;
 
-/// Names of programs that pin nothing begin so.
+/// Prefix of the names of programs that pin nothing.
 pub const VISITOR: &str = "visitor";
-/// Between two readings of the state, and of threads.
+/// Interval between two readings of `usher status`.
 const STATE_EVERY: Duration = Duration::from_millis(100);
 const THREADS_EVERY: Duration = Duration::from_millis(10);
 
@@ -42,11 +45,11 @@ pub struct ProgramState {
 /// CPU time of programs that pin no threads.
 #[derive(Debug, Clone, Default)]
 pub struct Inside {
-    /// While they had a seat, in nanoseconds.
+    /// CPU time while they had a seat, in nanoseconds.
     pub seated_ns: u64,
-    /// The part of that on CPUs of the seat.
+    /// Part of it on CPUs of the seat, in nanoseconds.
     pub inside_ns: u64,
-    /// At all times, as sampled and as counted by the meter.
+    /// All CPU time, in nanoseconds: as sampled, and as counted by the meter.
     pub sampled_ns: u64,
     pub metered_ns: u64,
     /// Different seats that were seen.
@@ -95,7 +98,7 @@ impl Observer {
         Ok(Self { shared, thread })
     }
 
-    /// Watches a program that pins its threads from now on.
+    /// Begins to watch a program that pins its threads.
     pub fn watch(&self, watch: Watch) {
         *self.shared.watch() = Some(watch);
     }
@@ -105,7 +108,7 @@ impl Observer {
         self.shared.watch().take()
     }
 
-    /// Ends. Returns where the other programs spent their CPU time.
+    /// Ends the observation. Returns the CPU times of the programs that pin nothing.
     pub fn stop(self) -> Inside {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
@@ -132,7 +135,7 @@ struct Sampler {
     begun: Instant,
     /// CPU time of each thread when it was last read.
     threads: BTreeMap<(i32, i32), u64>,
-    /// Since the last reading of the state.
+    /// Samples since the last reading of the state.
     samples: Vec<Sample>,
     /// The last state read.
     state: BTreeMap<String, ProgramState>,
@@ -177,7 +180,7 @@ impl Sampler {
                     continue;
                 };
                 threads.insert((pid, tid), cpu_ns);
-                // The time before the first sample is not of this interval.
+                // The CPU time before the first sample belongs to no interval.
                 let Some(before_ns) = self.threads.get(&(pid, tid)) else {
                     continue;
                 };
@@ -191,7 +194,7 @@ impl Sampler {
         self.threads = threads;
     }
 
-    /// Attributes what was used since the last reading of the state.
+    /// Attributes the CPU time since the last reading of the state to seats.
     fn count(&mut self, now: &BTreeMap<String, ProgramState>) {
         for sample in std::mem::take(&mut self.samples) {
             self.inside.sampled_ns += sample.used_ns;
@@ -257,7 +260,7 @@ fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramS
     Some(seen.collect())
 }
 
-/// The numbers that name entries of a folder.
+/// Entries of a folder whose names are numbers.
 pub fn numbers(dir: &str) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();

@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they take turns.
+    /// All methods, in the order of the runs.
     pub const ALL: [Self; 8] = [
         Self::Gnu { spread: false },
         Self::Llvm { spread: false },
@@ -90,10 +90,10 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Prepares the programs of one kind; the error states what is missing here.
+    /// Compiles the programs of one method, if necessary.
     ///
     /// # Errors
-    /// A compiler or a tool is not installed.
+    /// A compiler or a tool is not installed; the error names it.
     pub fn prepare(&self, kind: Kind) -> Result<()> {
         match kind {
             Kind::Gnu { .. } => self.cc("gcc", "omp.c", "gnu", "-fopenmp"),
@@ -105,8 +105,7 @@ impl Programs {
         }
     }
 
-    /// The words and the environment that run a program of a kind. `turn` chooses
-    /// among CPUs.
+    /// Command line and environment of a program of a method. `turn` selects the CPUs.
     pub fn command(&self, kind: Kind, turn: usize, length: Length) -> (Vec<String>, Vec<Setting>) {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let cpu = |nth: usize| self.cpus[nth % self.cpus.len()].to_string();

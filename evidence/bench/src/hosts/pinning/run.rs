@@ -17,10 +17,10 @@ use super::programs::{Kind, Length, Programs};
 use super::watch::Watch;
 use crate::processes::{end_within, usher};
 
-/// A run that takes longer is ended, and has failed.
+/// Time limit of a run. A longer run is killed and counts as failed.
 const RUN_MAX: Duration = Duration::from_secs(60);
 const CHECK_EVERY: Duration = Duration::from_millis(10);
-/// Time until programs must have ended after the end of their launcher.
+/// Time limit for the end of a program after the end of its launcher.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Messages of the runtimes about a failed pin.
 const COMPLAINTS: [&str; 6] = [
@@ -35,9 +35,9 @@ const COMPLAINTS: [&str; 6] = [
 /// Outcome of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Why it failed.
+    /// The reason, if the run failed.
     pub failure: Option<String>,
-    /// Whether a thread found another mask at its end than it had chosen.
+    /// Whether a thread had another mask at its end than it had set.
     pub moved: bool,
     pub watch: Option<Watch>,
 }
@@ -104,7 +104,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Why a run failed, by its exit status and what it wrote.
+/// The reason why a run failed, from its exit status and its messages; `None`: it succeeded.
 fn failure(status: Option<ExitStatus>, stderr: &str) -> Option<String> {
     let complaint = stderr
         .lines()
@@ -143,8 +143,8 @@ pub fn descendants() -> Vec<i32> {
     found
 }
 
-/// Waits until no program of the benchmark is left, and kills those that do not
-/// end. Returns how many that were.
+/// Waits until no program of the benchmark is left, and kills programs that do not end in time.
+/// Returns the number of killed programs.
 pub fn end_descendants() -> usize {
     let begun = Instant::now();
     while !descendants().is_empty() && begun.elapsed() < REST_MAX {

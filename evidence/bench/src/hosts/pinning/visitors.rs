@@ -15,16 +15,16 @@ use super::observer::VISITOR;
 use super::programs::Programs;
 use crate::processes::usher;
 
-/// Most of them at a time.
+/// Maximum number of these programs at a time.
 const AT_ONCE_MAX: usize = 2;
 /// Longest pause between two arrivals, in seconds.
 const PAUSE_MAX_S: f64 = 3.0;
 /// Interval of checks for programs that have ended or are due.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Longest life of a program that came.
+/// Time limit of such a program.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
-/// The thread that starts them.
+/// The thread that starts these programs.
 #[derive(Debug)]
 pub struct Visitors {
     stop: Arc<AtomicBool>,
@@ -44,7 +44,7 @@ struct Visitor {
 }
 
 impl Visitors {
-    /// Lets programs come and go from now on.
+    /// Begins to start programs.
     pub fn start(
         binary: &Path,
         runtime: &Path,

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One program that pins its threads, as seen from outside: its seat must contain
-//! its pins, or it has none and `usher status` gives the reason.
+//! Watches one program that pins its threads. Its seat in `usher status` must contain its pins, or
+//! it has no seat and `usher status` gives the reason.
+//!
+//! The masks of all threads of the program and its descendants are read from `/proc`. A mask that
+//! differs from the usable CPUs counts as a pin; a mask within the program's seat is always
+//! correct. A wrong seat is a failure only after 2 s, because the daemon notices a pin within a
+//! second.
 
 use std::time::{Duration, Instant};
 
@@ -19,21 +24,21 @@ const DEPTH_MAX: usize = 8;
 pub struct Watch {
     name: String,
     usable: CpuSet,
-    /// Since when its seat excludes a pin, or its pins have no reason.
+    /// Start of the time in which its seat excludes a pin, or it has no seat and no reason.
     wrong_since: Option<Instant>,
-    /// The longest time of that.
+    /// The longest such time.
     pub noticed_after: Duration,
-    /// Violation that lasted longer than the daemon may take.
+    /// A violation that lasted longer than [`NOTICE_MAX`].
     pub failure: Option<String>,
-    /// Readings in which it had pinned threads, and of these: with a seat that
-    /// contains the pins, without a seat and with the reason.
+    /// Number of readings with pinned threads. Of these: with a seat that contains the pins;
+    /// without a seat and with the reason.
     pub pinned: usize,
     pub contained: usize,
     pub reasoned: usize,
 }
 
 impl Watch {
-    /// A program of this name, which could use these CPUs.
+    /// Watches the program of this name, which may use these CPUs without pins.
     pub fn new(name: String, usable: CpuSet) -> Self {
         Self {
             name,
@@ -64,7 +69,7 @@ impl Watch {
     }
 
     fn evaluate(&mut self, seen: &ProgramState, pins: &[&CpuSet]) {
-        // In a seat, a mask within it may be the seat's.
+        // A mask within the seat may be the seat's own mask and no pin.
         let outside = |pin: &&&CpuSet| match (&seen.pinned_to, seen.seat.is_empty()) {
             (_, false) => !pin.is_subset(&seen.seat),
             (Some(reason), true) => !pin.is_subset(reason),

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scheduler that runs during a measurement and ends afterwards, and the counter of switches and
-//! wake-ups (`usher sched stats`). A scheduler that the kernel has ended is detected.
+//! Runs a scheduler during a measurement in the guest, and counts switches and wake-ups meanwhile
+//! (`usher sched stats`).
+//!
+//! A sched_ext scheduler belongs to a process, which is started here and interrupted at the end.
+//! The kernel ends a scheduler that violates its rules and continues with EEVDF; `check` detects
+//! that, so that such a measurement does not count.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -41,10 +45,10 @@ enum How {
 }
 
 impl Held {
-    /// Starts it.
+    /// Starts a scheduler, and returns when the kernel runs it.
     ///
     /// # Errors
-    /// The scheduler cannot be started; the kernel's own runs then.
+    /// The scheduler cannot be started. EEVDF continues to run.
     pub fn start(rival: &Rival, usher: &Path) -> Result<Self> {
         let how = match rival {
             Rival::Eevdf => How::Kernels,
@@ -66,7 +70,10 @@ impl Held {
         Ok(Self { how })
     }
 
-    /// Whether it runs still: the kernel ends one with which it finds fault.
+    /// Checks that the scheduler still runs.
+    ///
+    /// # Errors
+    /// The kernel has ended it.
     pub fn check(&self) -> Result<()> {
         let is_ext = matches!(self.how, How::Child(_));
         let state = kernel_state("state");
@@ -161,7 +168,7 @@ fn begin(name: &str, program: &mut Command) -> Result<Child> {
     Ok(child)
 }
 
-/// Interrupts the process, like Ctrl-C.
+/// Sends SIGINT to the process, and waits for its end.
 fn end(child: &mut Child) {
     if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process(pid, Signal::INT);

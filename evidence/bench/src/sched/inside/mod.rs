@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program in the guest: runs the plan, scheduler by scheduler, and reports each measurement
-//! in a line.
+//! The program in the guest (`usher-bench sched-inside PLAN`): runs the plan, and prints each
+//! measurement as a line of JSON on standard output.
+//!
+//! 1. Wait until the guest is quiet after boot.
+//! 2. Start the programs of all loads once and let each work briefly, so that reading files and
+//!    just-in-time compilation happen before the first measurement, equally for all schedulers.
+//! 3. For each scheduler: start it, run its loads round by round, end it. A load that fails is
+//!    reported as left out, and the next load runs.
 
 mod held;
 mod idle;
@@ -40,7 +46,7 @@ pub fn run(args: &InsideArgs) -> Result<()> {
         ..Workloads::default()
     };
     for turn in &plan.turns {
-        // The load's programs start before the first measurement.
+
         for load in &turn.loads {
             workloads.prepare(load)?;
         }
@@ -79,7 +85,7 @@ fn send(message: &GuestMessage) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A load under the scheduler that runs, round by round.
+/// Measures a load under the present scheduler, round by round.
 fn measure(
     plan: &Plan,
     workloads: &mut Workloads,
@@ -111,7 +117,7 @@ fn measure(
 /// share a core, so the repetitions cover all pairs.
 const SHORT: [[usize; 2]; 6] = [[0, 2], [1, 3], [0, 1], [2, 3], [0, 3], [1, 2]];
 
-/// Programs that are there for all schedulers.
+/// Programs that are started once, for all schedulers.
 #[derive(Debug, Default)]
 struct Workloads {
     steps_a_ms: f64,
@@ -126,8 +132,7 @@ impl Workloads {
         (self.steps_a_ms * ms as f64) as u64
     }
 
-    /// Starts what is not there yet, and has it work for a moment: what is read from
-    /// files and compiled then is so for all.
+    /// Starts the load's programs that do not run yet, and lets them work briefly.
     fn prepare(&mut self, load: &Load) -> Result<()> {
         let warm = |programs: &mut [Program], line: &str| {
             let lines = vec![line.to_owned(); programs.len()];
@@ -288,7 +293,7 @@ fn beside_a_sleeper(
     Ok(())
 }
 
-/// Partners in turns touch no memory of their own.
+/// Working set of the partners in bytes: none.
 const NO_MEMORY: usize = 0;
 
 #[cfg(test)]

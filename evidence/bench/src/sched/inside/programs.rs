@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that work on command, with one protocol: the program writes `ready`, reads a line
-//! with its work, writes `done`, and starts again. The start of a program is therefore in no
-//! figure, and the same programs serve under all schedulers.
+//! Programs that work on command. Protocol: the program writes the line `ready`, reads a line with
+//! its work, does the work, writes `done`, and waits for the next line. The start of a program is
+//! therefore in no figure, and the same processes serve under all schedulers.
+//!
+//! Also the thread that mostly sleeps, which measures the delays of its own wake-ups, and the fork
+//! storm.
 
 use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
@@ -53,7 +56,7 @@ pub fn work(args: &WorkerArgs) -> Result<()> {
     })
 }
 
-/// Threads that work at the same time, and wait together for what to do next.
+/// Threads that work at the same time, and meet at a barrier before and after each work.
 struct WorkerThreads {
     begin: Barrier,
     end: Barrier,
@@ -62,7 +65,7 @@ struct WorkerThreads {
 }
 
 impl WorkerThreads {
-    /// Does this thread's share; false when there is no more to do.
+    /// Does this thread's share of one work. Returns false when the threads have to end.
     fn works_once(&self) -> bool {
         self.begin.wait();
         let steps = self.steps.load(Ordering::Relaxed);
@@ -103,7 +106,7 @@ fn print_line(word: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Multiplications, one after the other.
+/// Computes `steps` dependent multiplications.
 fn compute(steps: u64) {
     let mut word = black_box(1_u64);
     let mut left = steps;
@@ -149,7 +152,7 @@ pub fn beside_a_storm<T>(at_once: usize, work: impl FnOnce() -> Result<T>) -> Re
     Ok((done, forked.into_inner()))
 }
 
-/// A program that waits for what to do.
+/// A program that waits for its next work.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
@@ -158,7 +161,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it, and waits until it is ready.
+    /// Starts a program, and waits until it is ready.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let mut child = command

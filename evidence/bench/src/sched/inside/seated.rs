@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs with seats, one of which is idle half of the time: the use of its CPUs by others
-//! meanwhile, and the time that it loses.
+//! Measures part `seats` in the guest: three programs with seats, one of which (the owner) is idle
+//! half of the time.
+//!
+//! A daemon with the policy `equal` gives the seats. Figures: the busy share of all CPUs, from
+//! `/proc/uptime`; the share of the time that the owner's runnable threads waited, from
+//! `schedstat`; and, under Usher's scheduler, the CPUs that the owner reclaimed and the time that
+//! others ran outside their seats, from `usher sched stats`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +31,10 @@ const SEATED_WITHIN: Duration = Duration::from_secs(60);
 /// The policy that gives each program the same number of cores, whatever it does.
 const POLICY: [&str; 2] = ["--policy", "equal"];
 
-/// Runs them under the scheduler that runs, with seats that the daemon gives; these are
-/// affinity masks where it has no scheduler to give them to.
+/// Measures the load under the present scheduler. Seats are soft seats under Usher's scheduler, and
+/// affinity masks under others.
 pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
-    // The scheduler's runtime folder, as the daemon finds the scheduler there.
+    // The daemon finds the scheduler by this folder, which both share.
     let runtime =
         std::env::var_os("USHER_RUNTIME_DIR").context("the runtime directory does not exist")?;
     let runtime = PathBuf::from(runtime);
@@ -49,13 +54,13 @@ pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
 /// Settings of the load.
 #[derive(Debug, Clone, Copy)]
 pub struct Seated {
-    /// Steps of each of the owner's threads in a round.
+    /// Arithmetic steps of each of the owner's threads in a round.
     pub steps: u64,
-    /// Rounds; the rest after a round has the round's length.
+    /// Number of rounds. After each round the owner rests for the time that the round took.
     pub rounds: usize,
 }
 
-/// Programs with seats, and the daemon that gives the seats. The programs end first.
+/// Programs with seats, and the daemon that gives the seats. The programs end before the daemon.
 struct SeatFixture<'a> {
     usher: &'a Path,
     runtime: &'a Path,
@@ -103,7 +108,7 @@ impl<'a> SeatFixture<'a> {
         let daemon = Daemon::start(usher, runtime, &POLICY)?;
         let own = cpus / (1 + OTHERS.len());
         let mut owner = program(usher, runtime, OWNER, own)?;
-        // Enough for all CPUs while the owner rests.
+        // Enough threads for all CPUs while the owner rests.
         let many = cpus.div_ceil(OTHERS.len());
         let others = OTHERS.map(|name| program(usher, runtime, name, many));
         let mut others = others.into_iter().collect::<Result<Vec<_>>>()?;

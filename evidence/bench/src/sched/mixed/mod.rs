@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `mix`: PostgreSQL with its processes, a parallel make and three virtual machines
-//! of Java at once, beside a thread that mostly sleeps (paper 4's question, with
-//! programs as they are).
+//! Part `mix`: PostgreSQL with its processes, a parallel make and three virtual machines of Java at
+//! once, beside a thread that mostly sleeps. It shows paper 4's figures (address-space switches,
+//! run lengths, delays) for ordinary programs.
+//!
+//! For information only, without bars: the programs depend on the versions installed on the host,
+//! and Java compiles while it runs.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The wavefront without a runtime, as decoders do it: threads take rows in turn, and in a row
-//! stay a macroblock behind the row above. It uses knowledge that no runtime has, and is a bound
-//! for the runtimes.
+//! The wavefront without a runtime, as video decoders implement it: the threads take rows in turn,
+//! and each row stays two macroblocks behind the row above. Threads poll the progress of the row
+//! above. The program uses knowledge about the dependencies that no runtime has, so its time is a
+//! bound for the runtimes.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,9 +22,9 @@ struct Padded(AtomicU32);
 
 struct Frame {
     work: Workload,
-    /// Macroblocks done, of all frames, by row.
+    /// Number of finished macroblocks of each row, over all frames.
     done: Vec<Padded>,
-    /// Frames begun.
+    /// Number of frames that have begun.
     begun: Padded,
     over: AtomicBool,
 }
@@ -48,7 +49,7 @@ pub fn run(work: Workload) -> Result<()> {
 }
 
 impl Frame {
-    /// The first thread's part of a frame, and the wait for the others'.
+    /// Runs the first thread's rows of a frame, and waits until all rows are done.
     fn run(&self) -> u64 {
         let number = self.begun.0.fetch_add(1, Ordering::Release) + 1;
         self.rows(0, number);
@@ -59,7 +60,7 @@ impl Frame {
         0
     }
 
-    /// Another thread's parts.
+    /// Runs the rows of another thread, in every frame.
     fn serve(&self, thread: usize) {
         for number in 1.. {
             until(|| {

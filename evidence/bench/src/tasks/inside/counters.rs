@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters of dependencies, as a user of a runtime without graphs writes them;
-//! the same as in `peers/peer.h`.
+//! Counters of unfinished predecessors, for runtimes without task graphs: the last predecessor of a
+//! task makes it ready. The C++ programs use the same algorithm (`peers/peer.h`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +41,8 @@ impl Counters {
         }
     }
 
-    /// A thread that reads 1 is the last, so it need not write.
+    /// Counts a finished predecessor; true if it was the last. A thread that reads 1 is the last
+    /// one and saves the write.
     fn resolve(&self, task: u32) -> bool {
         let pending = &self.pending[task as usize];
         pending.load(Ordering::Acquire) == 1 || pending.fetch_sub(1, Ordering::AcqRel) == 1

@@ -14,7 +14,7 @@ fn number(words: &[String], at: usize) -> Result<u64> {
         .with_context(|| format!("'{word}' is not a number"))
 }
 
-/// Memory of this process that is there, in bytes.
+/// Resident memory of this process in bytes.
 fn resident_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").context("reading /proc/self/statm")?;
     let pages = text

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forms that run in a process of their own, as every peer does: usher-tasks, rayon, whole orders
-//! without a runtime, and the memory of a registered task.
+//! The hidden command `usher-bench tasks-inside FORM`, which runs one contestant in a process of
+//! its own, as the C++ programs run theirs: usher-tasks, rayon, or loops in a fixed order. Two
+//! further forms measure the memory of registered tasks.
 
 mod by_hand;
 mod counters;
@@ -60,7 +61,7 @@ pub struct InsideArgs {
     words: Vec<String>,
 }
 
-/// Runs one, and prints what it took.
+/// Runs one form, and prints its times or its memory.
 pub fn run(args: &InsideArgs) -> Result<()> {
     match args.form {
         Form::Footprint => return footprint::footprint(&args.words),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that run the tasks of the wavefront by a loop in a fixed order: the bounds for a
+//! Loops that run the tasks of the wavefront in a fixed order on one thread: by macroblock, by
+//! stage, or in the order of a queue or a stack of ready tasks. Their times are bounds for a
 //! runtime without overhead in that order.
 
 use std::collections::VecDeque;

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Our runtime. The frames are run by a task of it, as those of the peers are run
-//! by a worker of theirs: no frame waits for a thread to be woken.
+//! The workload on usher-tasks: the wavefront as a task graph, with and without a trace, and fib by
+//! `join`.
+//!
+//! All frames are timed inside a task of the runtime, on one of its workers. The programs of the
+//! other runtimes time theirs on a worker, too. The time of a frame therefore contains no wake-up
+//! of a thread.
+//!
+//! Without hints the runtime tries several orders of the tasks on the first frames and then chooses
+//! one. Those frames are not timed. The chosen order is printed on standard error ([`CHOSEN`]),
+//! because two runs may choose different orders of equal quality.
 
 use std::sync::{Arc, mpsc};
 
@@ -12,8 +20,8 @@ use crate::tasks::workload::{Frames, Workload};
 /// Prefix of a line on standard error that reports an order.
 pub const CHOSEN: &str = "order: ";
 
-/// The graph, declared once a case, run each frame. Without hints no frame is timed
-/// before an order was chosen.
+/// Times the wavefront: the graph is built once per case and run once per frame. `groups` gives the
+/// hints of a task. Without hints, frames are timed only after the runtime has chosen an order.
 pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups) -> Result<()> {
     let builder = declare(work, groups);
     on_worker(work, policy, move |runtime| {
@@ -21,8 +29,10 @@ pub fn wavefront(work: Workload, policy: Policy, groups: impl Fn(u32) -> Groups)
     })
 }
 
-/// As [`wavefront`] without hints, while each worker writes down its tasks, the last
-/// frame's.
+/// Times the wavefront without hints while each worker records its tasks in a trace.
+///
+/// # Errors
+/// The trace does not contain each task of each frame.
 pub fn traced(work: Workload) -> Result<()> {
     let builder = declare(work, |_| Groups::NONE);
     on_worker(work, Policy::Usher, move |runtime| {
@@ -52,7 +62,7 @@ fn declare(work: Workload, groups: impl Fn(u32) -> Groups) -> GraphBuilder {
     builder
 }
 
-/// Times all cases; how many frames were run.
+/// Times all cases. Returns the number of frames that ran, untimed frames included.
 fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u64> {
     let make = move || builder.clone().build(move |task| work.run(task as u32));
     let graph = make()?;
@@ -68,7 +78,7 @@ fn measure(work: Workload, runtime: &Runtime, builder: GraphBuilder) -> Result<u
     Ok(ours.frames)
 }
 
-/// Frames by a runtime of ours.
+/// Runs frames on usher-tasks.
 struct UsherFrames<'a, B, M> {
     runtime: &'a Runtime,
     make: M,
@@ -99,7 +109,7 @@ where
             return true;
         }
         if frames == 1 {
-            // The order found for another case does not apply to this case.
+            // A new graph, because the order chosen for the previous case does not apply here.
             match (self.make)() {
                 Ok(graph) => self.graph = graph,
                 Err(error) => self.failed = Some(error.into()),
@@ -114,7 +124,7 @@ where
     }
 }
 
-/// `join`, without a threshold below which it would go on alone.
+/// Computes fib(n) by `join`. Each call forks; there is no threshold for sequential calls.
 pub fn fib(work: Workload, n: u32) -> Result<()> {
     on_worker(work, Policy::Usher, move |runtime| {
         work.measure(|| fib_of(runtime, n))
@@ -129,7 +139,7 @@ fn fib_of(runtime: &Runtime, n: u32) -> u64 {
     a + b
 }
 
-/// Does something on a worker of a new runtime, and waits for that.
+/// Runs `something` in a task of a new runtime, and waits for its result.
 fn on_worker(
     work: Workload,
     policy: Policy,
