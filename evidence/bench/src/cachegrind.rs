@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Sizes of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
+pub struct CacheShape {
     /// Capacity in bytes.
     pub bytes: u64,
     /// Ways.
@@ -23,7 +23,7 @@ pub struct Shape {
     pub line_bytes: u64,
 }
 
-impl Shape {
+impl CacheShape {
     /// As an option of cachegrind; `name` is `D1` or `LL`.
     pub fn option(self, name: &str) -> String {
         format!("--{name}={},{},{}", self.bytes, self.ways, self.line_bytes)
@@ -42,7 +42,7 @@ impl Shape {
 
 /// The beginning of a command line that runs a program with caches of these sizes, and writes the
 /// counts to `file`. The program and its arguments follow.
-pub fn words(first: Shape, last: Shape, file: &Path) -> [String; 7] {
+pub fn words(first: CacheShape, last: CacheShape, file: &Path) -> [String; 7] {
     let out = format!("--cachegrind-out-file={}", file.display());
     [
         "valgrind".to_owned(),
@@ -77,19 +77,19 @@ impl AddAssign for Counts {
     }
 }
 
-/// Cachegrind's events whose sum is each of the counts.
+/// Cachegrind's events by count. A count is the sum of its events.
 const EVENTS: [&[&str]; 4] = [&["Ir"], &["Dr", "Dw"], &["D1mr", "D1mw"], &["DLmr", "DLmw"]];
 
 /// An output file of cachegrind.
 #[derive(Debug)]
-pub struct Counted<'a> {
+pub struct CachegrindOutput<'a> {
     text: &'a str,
     /// Number of events of a line, and the indices of the events of each count.
     events: usize,
     columns: [Vec<usize>; EVENTS.len()],
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CachegrindOutput<'a> {
     /// Parses the header of a file.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl<'a> Counted<'a> {
         Ok(self.counts(&values))
     }
 
-    /// Counts of all functions whose names contain `function`; `None`: there is none.
+    /// Counts of all functions with `function` in their names; `None`: there is none.
     pub fn of(&self, function: &str) -> Option<Counts> {
         let (mut sum, mut inside, mut seen) = (Counts::default(), false, false);
         for line in self.text.lines() {
@@ -198,24 +198,24 @@ summary: 120 1 1 63 52 41 12 11 10
 
     #[test]
     fn a_functions_lines_are_added_up() {
-        let counted = Counted::read(TEXT).unwrap();
+        let counted = CachegrindOutput::read(TEXT).unwrap();
         assert_eq!(counted.of("walk_queue"), Some(counts([115, 57, 45, 33])));
         assert_eq!(counted.of("gone"), None);
     }
 
     #[test]
     fn totals_are_read_by_their_names() {
-        let counted = Counted::read(TEXT).unwrap();
+        let counted = CachegrindOutput::read(TEXT).unwrap();
         assert_eq!(counted.all().unwrap(), counts([120, 75, 63, 51]));
         let turned = "events: DLmw DLmr Dw Dr D1mw D1mr Ir\nsummary: 8 5 60 30 7 4 100\n";
-        let turned = Counted::read(turned).unwrap().all().unwrap();
+        let turned = CachegrindOutput::read(turned).unwrap().all().unwrap();
         assert_eq!(turned, counts([100, 90, 11, 13]));
     }
 
     #[test]
     fn a_file_that_is_cut_short_says_where() {
         let error = |text: &str| {
-            let all = Counted::read(text).and_then(|counted| counted.all());
+            let all = CachegrindOutput::read(text).and_then(|counted| counted.all());
             all.unwrap_err().to_string()
         };
         assert!(error("").contains("no line 'events:'"));
@@ -231,7 +231,7 @@ summary: 120 1 1 63 52 41 12 11 10
 
     #[test]
     fn the_program_comes_behind_cachegrinds_words() {
-        let shape = |kib: u64| Shape {
+        let shape = |kib: u64| CacheShape {
             bytes: kib << 10,
             ways: 8,
             line_bytes: 64,

@@ -53,14 +53,14 @@ pub struct ProgressArgs {
 
 /// One program on one core count: medians over the runs.
 #[derive(Debug, Clone, Serialize)]
-struct Totals {
+struct SourceTotals {
     seconds: f64,
     by_source: BTreeMap<&'static str, f64>,
 }
 
 /// One program under one source.
 #[derive(Debug, Clone, Serialize)]
-struct Row {
+struct SourceResult {
     program: String,
     source: &'static str,
     growth_percent: f64,
@@ -201,7 +201,7 @@ fn median_totals(
     seat: &CpuSet,
     args: &ProgressArgs,
     scratch: &Path,
-) -> Result<Totals> {
+) -> Result<SourceTotals> {
     let runs = (0..args.repeats)
         .map(|_| run_once(spec, seat, args, scratch))
         .collect::<Result<Vec<_>>>()?;
@@ -217,7 +217,7 @@ fn median_totals(
             ),
         );
     }
-    Ok(Totals {
+    Ok(SourceTotals {
         seconds: median(runs.iter().map(|run| run.seconds).collect()),
         by_source,
     })
@@ -229,7 +229,7 @@ fn run_once(
     seat: &CpuSet,
     args: &ProgressArgs,
     scratch: &Path,
-) -> Result<Totals> {
+) -> Result<SourceTotals> {
     let path = scratch.join("heartbeat");
     let mut page = Page::create(&path)?;
     let mut spec = spec.clone().heartbeat(&path);
@@ -265,7 +265,7 @@ fn run_once(
         by_source.insert("ompt", cpu - threads.waiting_cpu_ns as f64);
     }
     page.remove()?;
-    Ok(Totals { seconds, by_source })
+    Ok(SourceTotals { seconds, by_source })
 }
 
 /// The tool named, or that beside this program.
@@ -283,7 +283,7 @@ fn ompt_tool(args: &ProgressArgs) -> Option<PathBuf> {
         .filter(|path| path.is_file())
 }
 
-fn compare(program: &str, one: &Totals, two: &Totals) -> Vec<Row> {
+fn compare(program: &str, one: &SourceTotals, two: &SourceTotals) -> Vec<SourceResult> {
     let speedup_wall = one.seconds / two.seconds;
     let sources = one
         .by_source
@@ -293,7 +293,7 @@ fn compare(program: &str, one: &Totals, two: &Totals) -> Vec<Row> {
         .map(|(source, at_one, at_two)| {
             let growth = at_two / at_one;
             let error = growth - 1.0;
-            Row {
+            SourceResult {
                 program: program.to_owned(),
                 source,
                 growth_percent: 100.0 * (growth - 1.0),
@@ -306,7 +306,7 @@ fn compare(program: &str, one: &Totals, two: &Totals) -> Vec<Row> {
         .collect()
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &SourceResult) -> String {
     let verdict = if row.fit_to_plan {
         ""
     } else {
@@ -323,7 +323,7 @@ fn line(row: &Row) -> String {
     )
 }
 
-fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
+fn save(args: &ProgressArgs, rows: &[SourceResult]) -> Result<()> {
     let folder = machine::run_folder(&args.out, "progress")?;
     let facts = crate::machine::facts()?;
     let data = serde_json::json!({ "machine": facts, "rows": rows, "repeats": args.repeats });
@@ -340,7 +340,7 @@ fn save(args: &ProgressArgs, rows: &[Row]) -> Result<()> {
         "error, %",
         "planned by",
     ];
-    let cells = |row: &Row| {
+    let cells = |row: &SourceResult| {
         vec![
             Cell::Text(row.program.clone()),
             row.source.into(),

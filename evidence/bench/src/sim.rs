@@ -27,7 +27,7 @@ use crate::bars::{Bar, Part};
 pub struct SimArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<SimPart>,
     /// Run only every Nth of the 210 mixes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     stride: u32,
@@ -43,7 +43,7 @@ pub struct SimArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Which {
+enum SimPart {
     /// Programs alone, the sample mix and the SMT test, compared with the published figures
     Fidelity,
     /// Simulated events per second
@@ -62,17 +62,17 @@ enum Which {
 pub fn run(args: &SimArgs) -> Result<bool> {
     let folder = crate::machine::run_folder(&args.out, "sim")?;
     let mut parts = Vec::new();
-    for &which in Which::value_variants() {
+    for &which in SimPart::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&which) {
             continue;
         }
         let part = match which {
-            Which::Fidelity => fidelity(),
-            Which::Speed => speed(),
-            Which::Mixes => mixes(args),
-            Which::Halving => halving(args),
-            Which::Ranges => ranges(args),
-            Which::Fuzz => fuzz(args),
+            SimPart::Fidelity => fidelity(),
+            SimPart::Speed => speed(),
+            SimPart::Mixes => mixes(args),
+            SimPart::Halving => halving(args),
+            SimPart::Ranges => ranges(args),
+            SimPart::Fuzz => fuzz(args),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         println!("{}", part.lines());
@@ -103,7 +103,7 @@ fn off(what: &str, value: f64, paper: f64, limit: f64) -> Bar {
 }
 
 /// Paper 3b's test, simulated.
-pub struct Smt {
+pub struct SmtResult {
     /// Under a kernel that does not distinguish cores from hardware threads.
     pub blind: CompletionTimes,
     /// Under a kernel that does.
@@ -115,7 +115,7 @@ pub struct Smt {
 }
 
 /// Runs paper 3b's test with the paper's factors and `seeds` seeds.
-pub fn smt(seeds: u64) -> Result<Smt> {
+pub fn smt(seeds: u64) -> Result<SmtResult> {
     let machine = topology("package:2 core:1 pu:2")?;
     let kernels = usher_sim::smt::kernels();
     let [blind, aware, ours] = kernels.map(|of| usher_sim::smt::test(&machine, &of, seeds));
@@ -144,7 +144,7 @@ pub fn smt(seeds: u64) -> Result<Smt> {
         ("SMT test, Usher's scheduler, maximum", ours.max, 12.7),
     ];
     let bars = figures.map(|(what, value, paper)| off(what, value, paper, 5.0));
-    Ok(Smt {
+    Ok(SmtResult {
         blind,
         aware,
         ours,
@@ -190,7 +190,7 @@ fn fidelity() -> Result<Part> {
         }
     }
     raw.insert("sample".to_owned(), json!(samples));
-    let Smt {
+    let SmtResult {
         blind,
         aware,
         ours,

@@ -18,8 +18,8 @@ use usher_cache::GeometryError;
 use usher_tasks::dispatch::{Dispatcher, Groups};
 
 use crate::graph::{AccessKind, Dependencies, TaskAccess, TaskGraph, TaskGraphError};
-use crate::memory::{Caches, Memory, MissModel, Timing, Touch};
-use crate::tally::{RunResult, Tally, TaskExecution};
+use crate::memory::{Caches, Memory, MemoryAccess, MissModel, Timing};
+use crate::tally::{CycleTotals, RunResult, TaskExecution};
 
 /// A chip and its cost of scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,14 +98,19 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn next(&mut self, accesses: &[TaskAccess], private_base: u64, line: u64) -> Option<Touch> {
+    fn next(
+        &mut self,
+        accesses: &[TaskAccess],
+        private_base: u64,
+        line: u64,
+    ) -> Option<MemoryAccess> {
         let mut cycles = 0;
         loop {
             let access = accesses.get(self.access)?;
             if self.at < self.end {
                 let address = self.at;
                 self.at = self.end.min((address / line + 1) * line);
-                return Some(Touch {
+                return Some(MemoryAccess {
                     kind: access.kind,
                     address,
                     bytes: self.at - address,
@@ -123,7 +128,7 @@ impl Cursor {
                 self.row += 1;
                 if access.bytes == 0 {
                     let (kind, address) = (access.kind, self.at);
-                    return Some(Touch {
+                    return Some(MemoryAccess {
                         kind,
                         address,
                         bytes: 0,
@@ -145,7 +150,7 @@ enum State {
     /// On its way to the next synchronised point.
     Running,
     /// Is about to access data, or has missed instructions.
-    Due(Touch),
+    Due(MemoryAccess),
     /// Halted.
     Halted,
 }
@@ -175,7 +180,7 @@ struct Progress<'a> {
     waits: Vec<u32>,
     left: usize,
     spans: Vec<TaskExecution>,
-    tally: Tally,
+    tally: CycleTotals,
 }
 
 impl ChipMachine {
@@ -226,7 +231,7 @@ impl ChipMachine {
             waits: work.order.waits.clone(),
             left: tasks,
             spans: vec![TaskExecution::default(); tasks],
-            tally: Tally::default(),
+            tally: CycleTotals::default(),
         };
         for (task, _) in work
             .order
@@ -420,7 +425,7 @@ impl ChipMachine {
     }
 
     /// Performs a due access and fetches what is missing.
-    fn serve(&mut self, number: usize, touch: &Touch, tally: &mut Tally) {
+    fn serve(&mut self, number: usize, touch: &MemoryAccess, tally: &mut CycleTotals) {
         let core = &mut self.cores[number];
         if touch.kind != AccessKind::Fetch && self.memory.touch(number, touch) {
             return;

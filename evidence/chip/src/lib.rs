@@ -32,4 +32,4 @@ pub use graph::{
 };
 pub use memory::{CacheCounts, Caches, MissModel, Timing};
 pub use pattern::Pattern;
-pub use tally::{RunResult, Tally, TaskExecution};
+pub use tally::{CycleTotals, RunResult, TaskExecution};

@@ -163,7 +163,7 @@ struct Line {
 
 /// An access to a line of the first level, or work alone if it has no bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Touch {
+pub(super) struct MemoryAccess {
     pub kind: AccessKind,
     pub address: u64,
     pub bytes: u64,
@@ -228,8 +228,8 @@ impl Memory {
 
     /// Accesses a line in a core's first level. Returns whether it hit; after a miss,
     /// [`Self::fill`] must follow.
-    pub fn touch(&mut self, core: usize, touch: &Touch) -> bool {
-        let Touch { kind, address, .. } = *touch;
+    pub fn touch(&mut self, core: usize, touch: &MemoryAccess) -> bool {
+        let MemoryAccess { kind, address, .. } = *touch;
         let words = touch.bytes.div_ceil(4);
         let cache = match kind {
             AccessKind::Fetch => {
@@ -362,8 +362,8 @@ mod tests {
     }
 
     /// An access to a shared word.
-    fn word(kind: AccessKind, address: u64) -> Touch {
-        Touch {
+    fn word(kind: AccessKind, address: u64) -> MemoryAccess {
+        MemoryAccess {
             kind,
             address,
             bytes: 4,

@@ -14,7 +14,7 @@ use crate::h264::{Frame, Input, frames};
 use crate::memory::MissModel;
 use crate::pattern::Pattern;
 use crate::published::{Figures, PICTURES, TableCell, table_2};
-use crate::tally::Tally;
+use crate::tally::CycleTotals;
 use usher_sim::parallel;
 
 /// Number of frames to simulate.
@@ -53,7 +53,7 @@ fn decode(
     mode: MissModel,
     fitted: &FittedParameters,
     extent: FrameCounts,
-) -> Result<Tally, ChipError> {
+) -> Result<CycleTotals, ChipError> {
     let chip = fitted.chip(
         cell.cores,
         cell.l2_kb << 10,
@@ -69,7 +69,7 @@ fn decode(
     let groups = [0, 1].map(|of| film[of].groups(|place| pattern.groups(place)));
     let orders = [0, 1].map(|of: usize| pattern.order(&film[of].order));
     let mut dispatcher = pattern.dispatcher(cell.cores, film[0].rows);
-    let mut sum = Tally::default();
+    let mut sum = CycleTotals::default();
     for number in 0..extent.warm_up + extent.measured {
         let of = number as usize % 2;
         let work = GroupedGraph {
@@ -108,17 +108,17 @@ impl FrameSets {
         pattern: Pattern,
         mode: MissModel,
         extent: FrameCounts,
-    ) -> Result<Tally, ChipError> {
+    ) -> Result<CycleTotals, ChipError> {
         let film = self.films.iter().find(|(input, _)| *input == cell.input);
         match film {
             Some((_, film)) => decode(film, cell, pattern, mode, &self.fitted, extent),
-            None => Ok(Tally::default()),
+            None => Ok(CycleTotals::default()),
         }
     }
 }
 
 /// Converts a run to the figures of Table 2.
-pub fn figures(tally: &Tally, extent: FrameCounts) -> Figures {
+pub fn figures(tally: &CycleTotals, extent: FrameCounts) -> Figures {
     let frames = f64::from(extent.measured.max(1));
     let over = |misses: u64| Some(misses as f64 * PICTURES / frames);
     Figures {
@@ -141,7 +141,7 @@ pub struct CellComparison {
     /// Published figures.
     pub published: Option<Figures>,
     /// All counters of the simulation.
-    pub tally: Tally,
+    pub tally: CycleTotals,
 }
 
 /// The distinct cells of Table 2, in its order.
@@ -280,7 +280,10 @@ pub fn peaks(rows: &[CellComparison]) -> Vec<Peak> {
 ///
 /// # Errors
 /// The chip is invalid.
-pub fn table_3(fitted: &FittedParameters, extent: FrameCounts) -> Result<[Tally; 2], ChipError> {
+pub fn table_3(
+    fitted: &FittedParameters,
+    extent: FrameCounts,
+) -> Result<[CycleTotals; 2], ChipError> {
     let films = FrameSets::new(&[Input::Wvga], fitted)?;
     let run = |pattern| films.run(HEADLINE, pattern, MissModel::Uniform, extent);
     Ok([run(Pattern::Fcfs)?, run(Pattern::A)?])

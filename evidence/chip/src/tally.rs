@@ -8,7 +8,7 @@ use crate::memory::CacheCounts;
 
 /// Totals of a run. Times are in cycles, summed over the cores except for `cycles`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct CycleTotals {
     /// Cycles from start to end.
     pub cycles: u64,
     /// Number of tasks.
@@ -27,7 +27,7 @@ pub struct Tally {
     pub counts: CacheCounts,
 }
 
-impl Tally {
+impl CycleTotals {
     /// Mean cycles of a task, from its first access to the end of its last.
     pub fn cycles_a_task(&self) -> f64 {
         (self.compute + self.stalled) as f64 / self.tasks.max(1) as f64
@@ -74,7 +74,7 @@ pub struct TaskExecution {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunResult {
     /// The totals.
-    pub tally: Tally,
+    pub tally: CycleTotals,
     /// Executions by task.
     pub spans: Vec<TaskExecution>,
 }

@@ -13,7 +13,9 @@ use usher_coloring::machine::{
     CHAT_AHEAD, Colors, SmpMachine, WEB_NETWORK_NS, WEB_OPERATIONS, WorkloadKind,
 };
 use usher_coloring::workload::{Chat, Web, Workload};
-use usher_coloring::{Setting, SimulationResult, gain_percent, published, simulate_workload};
+use usher_coloring::{
+    SimulationResult, SimulationSetting, gain_percent, published, simulate_workload,
+};
 use usher_sim::parallel;
 
 /// Parameters with the factor of a step.
@@ -99,11 +101,11 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn run(chosen: &Chosen, places: &[(WorkloadKind, usize)]) -> Vec<Point> {
     let (seeds, times) = (number("SEEDS", 2), number("TIMES", 1));
-    let settings: Vec<Setting> = places
+    let settings: Vec<SimulationSetting> = places
         .iter()
         .flat_map(|&(load, cpus)| {
             (1..=seeds).flat_map(move |seed| {
-                [Colors::Plain, Colors::DEFAULT].map(|colors| Setting {
+                [Colors::Plain, Colors::DEFAULT].map(|colors| SimulationSetting {
                     load,
                     cpus,
                     colors,
@@ -114,7 +116,7 @@ fn run(chosen: &Chosen, places: &[(WorkloadKind, usize)]) -> Vec<Point> {
             })
         })
         .collect();
-    let one = |setting: &Setting| {
+    let one = |setting: &SimulationSetting| {
         let workload = chosen.workload(setting.load);
         simulate_workload(&chosen.machine, setting, workload.as_ref()).unwrap()
     };

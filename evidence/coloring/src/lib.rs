@@ -48,7 +48,7 @@ pub enum SimulationError {
 
 /// Parameters of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Setting {
+pub struct SimulationSetting {
     /// The workload.
     pub load: WorkloadKind,
     /// Number of CPUs.
@@ -67,7 +67,7 @@ pub struct Setting {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SimulationResult {
     /// The parameters.
-    pub setting: Setting,
+    pub setting: SimulationSetting,
     /// Messages or requests per second.
     pub throughput: f64,
     /// Second-level miss ratio of walks.
@@ -96,7 +96,7 @@ pub struct SimulationResult {
 /// The machine is invalid.
 pub fn simulate(
     machine: &SmpMachine,
-    setting: &Setting,
+    setting: &SimulationSetting,
 ) -> Result<SimulationResult, SimulationError> {
     simulate_workload(machine, setting, setting.load.workload().as_ref())
 }
@@ -107,7 +107,7 @@ pub fn simulate(
 /// The machine is invalid.
 pub fn simulate_workload(
     machine: &SmpMachine,
-    setting: &Setting,
+    setting: &SimulationSetting,
     workload: &dyn Workload,
 ) -> Result<SimulationResult, SimulationError> {
     if setting.cpus == 0 {
@@ -121,7 +121,11 @@ pub fn simulate_workload(
     Ok(outcome(machine, setting, &counts))
 }
 
-fn outcome(machine: &SmpMachine, setting: &Setting, counts: &RunCounts) -> SimulationResult {
+fn outcome(
+    machine: &SmpMachine,
+    setting: &SimulationSetting,
+    counts: &RunCounts,
+) -> SimulationResult {
     let seconds = counts.cycles as f64 / (machine.clock_mhz as f64 * 1e6);
     let cpu_cycles = (counts.cycles.max(1) * setting.cpus as u64) as f64;
     // The time is 0 if nothing was to be measured.

@@ -9,7 +9,9 @@ use usher_coloring::kernel::{Field, SLEEPING};
 use usher_coloring::machine::{Colors, SmpMachine, WorkloadKind};
 use usher_coloring::model::TaskStructures;
 use usher_coloring::workload::{Chat, Web, Workload};
-use usher_coloring::{Setting, SimulationError, SimulationResult, gain_percent, simulate};
+use usher_coloring::{
+    SimulationError, SimulationResult, SimulationSetting, gain_percent, simulate,
+};
 
 /// Shorter than the benchmark's run, but longer than the chat's initial phase without waits.
 fn at(load: WorkloadKind, cpus: usize, colors: Colors) -> SimulationResult {
@@ -17,7 +19,7 @@ fn at(load: WorkloadKind, cpus: usize, colors: Colors) -> SimulationResult {
         WorkloadKind::Web => (1_280, 1_280),
         WorkloadKind::Chat => (48_000, 12_000),
     };
-    let setting = Setting {
+    let setting = SimulationSetting {
         load,
         cpus,
         colors,
@@ -79,7 +81,7 @@ fn times_add_up_to_cpu_time() {
 #[test]
 fn same_seed_gives_same_result_and_another_seed_does_not() {
     let of = |seed| {
-        let setting = Setting {
+        let setting = SimulationSetting {
             load: WorkloadKind::Web,
             cpus: 2,
             colors: Colors::DEFAULT,
@@ -148,7 +150,7 @@ fn idle_cpus_wait_for_external_arrivals() {
 
 #[test]
 fn rejects_invalid_settings_with_reason() {
-    let setting = |cpus| Setting {
+    let setting = |cpus| SimulationSetting {
         load: WorkloadKind::Web,
         cpus,
         colors: Colors::Colored(1000),
@@ -164,7 +166,7 @@ fn rejects_invalid_settings_with_reason() {
         memory_bytes: 1 << 20,
         ..SmpMachine::PAPER
     };
-    let plain = Setting {
+    let plain = SimulationSetting {
         colors: Colors::Plain,
         ..setting(1)
     };

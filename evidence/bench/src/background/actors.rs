@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::jobs::Job;
 use super::load::read_counter;
 use super::rig::keeper::{Keeper, script};
-use super::study::Done;
+use super::study::BackgroundWork;
 use crate::processes::{runs, terminate, wait_for};
 
 /// Variable that marks foreground (PID-fg) and background (PID-NUMBER).
@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Duration of a foreground.
 #[derive(Debug, Clone, Copy)]
-pub struct Timed {
+pub struct ForegroundRun {
     /// Seconds from start to end.
     pub seconds: f64,
     /// Whether it was killed because it exceeded the limit.
@@ -62,7 +62,7 @@ pub fn reaper_of(mark: &str) -> Result<Keeper> {
 }
 
 /// Runs a foreground to its end, or until it has taken `at_most`.
-pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Result<Timed> {
+pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Result<ForegroundRun> {
     let session: &[String] = if own_session {
         &["setsid".to_owned()]
     } else {
@@ -87,7 +87,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
                 "{} ended with {status}",
                 words.join(" ")
             );
-            return Ok(Timed {
+            return Ok(ForegroundRun {
                 seconds,
                 cut: false,
             });
@@ -103,7 +103,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
                 child.kill()?;
             }
             child.wait()?;
-            return Ok(Timed { seconds, cut: true });
+            return Ok(ForegroundRun { seconds, cut: true });
         }
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -111,7 +111,7 @@ pub fn foreground(words: &[String], own_session: bool, at_most: Duration) -> Res
 
 /// Work and resources that processes have used since their start.
 #[derive(Debug, Clone, Copy, Default)]
-struct Used {
+struct ProcessUse {
     units: u64,
     cpu_ticks: u64,
     read_bytes: u64,
@@ -123,7 +123,7 @@ pub struct Background {
     children: Vec<Child>,
     counters: Vec<PathBuf>,
     mark: String,
-    since: (Instant, Used),
+    since: (Instant, ProcessUse),
 }
 
 impl Background {
@@ -135,7 +135,7 @@ impl Background {
             children: vec![],
             counters: jobs.iter().filter_map(|job| job.counter.clone()).collect(),
             mark: format!("{MARK}={}-{number}", std::process::id()),
-            since: (Instant::now(), Used::default()),
+            since: (Instant::now(), ProcessUse::default()),
         };
         for counter in &background.counters {
             // The counter of an earlier background.
@@ -167,13 +167,13 @@ impl Background {
     }
 
     /// Work and use since [`Background::begin`].
-    pub fn done(&self) -> Done {
+    pub fn done(&self) -> BackgroundWork {
         let used = self.used();
         let (start, before) = &self.since;
         let seconds = start.elapsed().as_secs_f64();
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        Done {
+        BackgroundWork {
             units_per_s: rate(used.units, before.units),
             cpu: rate(used.cpu_ticks, before.cpu_ticks) / ticks,
             read_bytes_per_s: rate(used.read_bytes, before.read_bytes),
@@ -202,8 +202,8 @@ impl Background {
         marked(&self.mark)
     }
 
-    fn used(&self) -> Used {
-        let mut sum = Used::default();
+    fn used(&self) -> ProcessUse {
+        let mut sum = ProcessUse::default();
         // A load generator of several threads numbers its counters.
         for counter in &self.counters {
             let numbered = (1..).map(|i| PathBuf::from(format!("{}.{i}", counter.display())));
@@ -283,7 +283,7 @@ fn marked(mark: &str) -> Vec<i32> {
 }
 
 /// Adds the use of a process and of its ended children.
-fn add_used(pid: i32, sum: &mut Used) -> Result<()> {
+fn add_used(pid: i32, sum: &mut ProcessUse) -> Result<()> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat
         .rsplit_once(") ")

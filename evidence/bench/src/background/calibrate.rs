@@ -139,7 +139,7 @@ impl AccuracyMap {
 
     /// The most accurate thresholds. Of equally accurate thresholds, the middle one of the resource
     /// and then the middle one of the CPU, because it is farthest from less accurate ones.
-    pub fn best(&self) -> Best {
+    pub fn best(&self) -> BestThresholds {
         let most = self.accuracy.iter().flatten().copied().fold(0.0, f64::max);
         let good = |row: &Vec<f64>| row.iter().any(|&a| a >= most);
         let rows: Vec<usize> = (0..self.steps.len())
@@ -150,7 +150,7 @@ impl AccuracyMap {
             .filter(|&j| self.accuracy[row][j] >= most)
             .collect();
         let column = middle(&columns);
-        Best {
+        BestThresholds {
             share: self.steps[row],
             cpu: self.steps[column],
             accuracy: most,
@@ -186,7 +186,7 @@ pub fn cpu_threshold(maps: &[AccuracyMap]) -> Option<f64> {
 
 /// The best thresholds of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Best {
+pub struct BestThresholds {
     /// Threshold of the disk or the network.
     pub share: f64,
     /// Threshold of the CPU.
@@ -207,8 +207,8 @@ pub fn idle_threshold(idle_shares: &[f64]) -> Option<f64> {
 /// The thresholds as a file for `usher`.
 pub fn thresholds_toml(
     cpu: Option<f64>,
-    disk: Option<Best>,
-    net: Option<Best>,
+    disk: Option<BestThresholds>,
+    net: Option<BestThresholds>,
     idle: Option<f64>,
     minutes: f64,
 ) -> String {
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn thresholds_are_written_as_usher_reads_them() {
-        let best = |share| Best {
+        let best = |share| BestThresholds {
             share,
             cpu: 0.5,
             accuracy: 0.987,

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::actors::{Background, Timed, foreground};
+use super::actors::{Background, ForegroundRun, foreground};
 use super::experiments::{Cell, Task};
 use super::fixture::BackgroundFixture;
-use super::jobs::{Job, JobKind, Work};
+use super::jobs::{Job, JobKind, WorkAmount};
 use super::load::PERIOD_MS;
-use super::study::{CellResult, Pair, Tally};
+use super::study::{CellResult, Pair, TreatmentPairs};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::processes::wait_for;
 
@@ -43,7 +43,7 @@ pub struct Bench<'a> {
 }
 
 /// The foreground of a cell.
-struct Fg {
+struct FittedForeground {
     job: Job,
     /// Approximate time alone, in seconds.
     alone_s: f64,
@@ -55,7 +55,7 @@ fn must_resolve(treatment: BackgroundMethod) -> bool {
 }
 
 /// Whether a treatment needs another pair.
-fn wants_more(tally: &Tally, limits: &Limits, others_go_on: bool) -> bool {
+fn wants_more(tally: &TreatmentPairs, limits: &Limits, others_go_on: bool) -> bool {
     let n = tally.pairs.len();
     if tally.error.is_some() {
         return false;
@@ -75,16 +75,16 @@ impl Bench<'_> {
         &mut self,
         cell: Cell,
         treatments: &[BackgroundMethod],
-        progress: &mut dyn FnMut(&Tally),
+        progress: &mut dyn FnMut(&TreatmentPairs),
     ) -> Result<CellResult> {
         for task in [cell.fg, cell.bg] {
             self.fixture.prepare(task, cell.place, cell.bg_count)?;
         }
         let fg = self.fit(&cell)?;
         let sensible = treatments.iter().filter(|t| t.is_sensible(cell.bg));
-        let mut tallies: Vec<Tally> = sensible.map(|&t| Tally::new(t)).collect();
+        let mut tallies: Vec<TreatmentPairs> = sensible.map(|&t| TreatmentPairs::new(t)).collect();
         for round in 0.. {
-            let wanted = |tally: &Tally, go_on| wants_more(tally, &self.limits, go_on);
+            let wanted = |tally: &TreatmentPairs, go_on| wants_more(tally, &self.limits, go_on);
             let go_on = tallies.iter().any(|tally| wanted(tally, false));
             let turns: Vec<usize> = (0..tallies.len())
                 .filter(|&i| wanted(&tallies[i], go_on))
@@ -118,7 +118,7 @@ impl Bench<'_> {
     }
 
     /// Finds the amount of foreground work that takes the wanted time alone.
-    fn fit(&mut self, cell: &Cell) -> Result<Fg> {
+    fn fit(&mut self, cell: &Cell) -> Result<FittedForeground> {
         let job = |fixture: &BackgroundFixture, work| {
             fixture.job(cell.fg, JobKind::Fg(work), cell.place, cell.usage)
         };
@@ -127,12 +127,12 @@ impl Bench<'_> {
             // The first run fills the caches.
             self.alone(cell, &job, true)?;
             let alone_s = self.alone(cell, &job, true)?.seconds;
-            return Ok(Fg { job, alone_s });
+            return Ok(FittedForeground { job, alone_s });
         }
         let wanted_s = self.fixture.size.fg_seconds;
         let mut units = 200;
         loop {
-            let by_clock = Work { units, burst: None };
+            let by_clock = WorkAmount { units, burst: None };
             let seconds = self
                 .alone(cell, &job(self.fixture, Some(by_clock))?, true)?
                 .seconds;
@@ -143,11 +143,11 @@ impl Bench<'_> {
             );
             if seconds > 0.4 * wanted_s {
                 let rate = units as f64 / seconds;
-                let work = Work {
+                let work = WorkAmount {
                     units: (rate * wanted_s).ceil() as u64,
                     burst: (cell.usage < 100.0).then(|| (rate * PERIOD_MS / 1e3).ceil() as u64),
                 };
-                return Ok(Fg {
+                return Ok(FittedForeground {
                     job: job(self.fixture, Some(work))?,
                     alone_s: wanted_s,
                 });
@@ -157,7 +157,7 @@ impl Bench<'_> {
         }
     }
 
-    fn alone(&self, cell: &Cell, job: &Job, own_session: bool) -> Result<Timed> {
+    fn alone(&self, cell: &Cell, job: &Job, own_session: bool) -> Result<ForegroundRun> {
         self.fixture.refresh(cell.fg, cell.place)?;
         let timed = foreground(&job.words, own_session, Duration::from_secs(600))?;
         ensure!(
@@ -170,7 +170,7 @@ impl Bench<'_> {
     fn pair(
         &mut self,
         cell: &Cell,
-        fg: &Fg,
+        fg: &FittedForeground,
         treatment: BackgroundMethod,
         alone_first: bool,
     ) -> Result<Pair> {
@@ -199,9 +199,9 @@ impl Bench<'_> {
     fn beside(
         &mut self,
         cell: &Cell,
-        fg: &Fg,
+        fg: &FittedForeground,
         treatment: BackgroundMethod,
-    ) -> Result<(Timed, super::study::Done)> {
+    ) -> Result<(ForegroundRun, super::study::BackgroundWork)> {
         let jobs: Vec<Job> = (1..=cell.bg_count)
             .map(|number| {
                 let job = self
@@ -239,7 +239,7 @@ impl Bench<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::background::study::Done;
+    use crate::background::study::BackgroundWork;
 
     const LIMITS: Limits = Limits {
         pairs_min: 5,
@@ -248,8 +248,8 @@ mod tests {
         lead: Duration::ZERO,
     };
 
-    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> Tally {
-        let mut tally = Tally::new(treatment);
+    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> TreatmentPairs {
+        let mut tally = TreatmentPairs::new(treatment);
         tally.pairs = ratios
             .iter()
             .map(|&beside_s| Pair {
@@ -257,7 +257,7 @@ mod tests {
                 beside_s,
                 cut: false,
                 alone_first: true,
-                done: Done::default(),
+                done: BackgroundWork::default(),
             })
             .collect();
         tally
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn pairs_are_added_until_usher_is_resolved_or_the_limit() {
-        let wants = |t: &Tally| wants_more(t, &LIMITS, false);
+        let wants = |t: &TreatmentPairs| wants_more(t, &LIMITS, false);
         assert!(wants(&tally(BackgroundMethod::Nice, &[1.0; 4])));
         assert!(!wants(&tally(
             BackgroundMethod::Nice,

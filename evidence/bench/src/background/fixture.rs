@@ -28,7 +28,7 @@ for i in 1 2 3 4 5; do rm -rf --one-file-system "$dir" && break; sleep 1; done
 
 /// Sizes of the experiments.
 #[derive(Debug, Clone)]
-pub struct Size {
+pub struct FixtureSettings {
     /// Time in seconds that a foreground of adjustable length should take alone.
     pub fg_seconds: f64,
     /// Whether inputs are small.
@@ -46,7 +46,7 @@ pub struct Size {
 /// The set-up of the experiments.
 pub struct BackgroundFixture {
     /// Sizes of the experiments.
-    pub size: Size,
+    pub size: FixtureSettings,
     /// Monotonic time at the start of all bins, in nanoseconds.
     pub epoch_ns: u64,
     pub(super) network: Option<Network>,
@@ -60,7 +60,7 @@ pub struct BackgroundFixture {
 
 impl BackgroundFixture {
     /// A fixture without any set-up; files will be created below `scratch`.
-    pub fn new(size: Size, scratch: &Path) -> Result<Self> {
+    pub fn new(size: FixtureSettings, scratch: &Path) -> Result<Self> {
         super::rig::network::sweep();
         let prefix = format!("usher-bench-{}-", std::process::id());
         let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(scratch);

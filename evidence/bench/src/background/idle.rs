@@ -34,7 +34,7 @@ const AT_LEAST: f64 = 0.9;
 
 /// Shares of one treatment at one period.
 #[derive(Debug, Clone, Serialize)]
-struct Share {
+struct IdleShares {
     resource: Resource,
     treatment: BackgroundMethod,
     period_ms: f64,
@@ -44,7 +44,7 @@ struct Share {
     fg_kept: Vec<f64>,
 }
 
-impl Share {
+impl IdleShares {
     fn new(resource: Resource, treatment: BackgroundMethod, period_ms: f64) -> Self {
         Self {
             resource,
@@ -86,7 +86,7 @@ pub fn run(
 ) -> Result<Part> {
     let mut part = Part::new("idle", "Use of idle resources by background work");
     let periods: &[f64] = if quick { &QUICK_MS } else { &PERIODS_MS };
-    let mut all: Vec<Share> = Vec::new();
+    let mut all: Vec<IdleShares> = Vec::new();
     for &resource in resources {
         if let Err(error) = watcher.prepare(resource) {
             part.notes.push(format!("{}: {error:#}", resource.name()));
@@ -98,8 +98,8 @@ pub fn run(
                 resource.name()
             );
             let beside = treatments.iter().filter(|&&t| t != BackgroundMethod::Alone);
-            let share = |&treatment| Share::new(resource, treatment, period_ms);
-            let mut shares: Vec<Share> = beside.map(share).collect();
+            let share = |&treatment| IdleShares::new(resource, treatment, period_ms);
+            let mut shares: Vec<IdleShares> = beside.map(share).collect();
             for _ in 0..rounds {
                 if let Err(error) = round(watcher, &mut shares, resource, period_ms, quick) {
                     part.notes
@@ -132,7 +132,7 @@ pub fn run(
 
 fn round(
     watcher: &mut Watcher,
-    shares: &mut [Share],
+    shares: &mut [IdleShares],
     resource: Resource,
     period_ms: f64,
     quick: bool,
@@ -153,7 +153,7 @@ fn round(
     Ok(())
 }
 
-fn bar(share: &Share) -> Bar {
+fn bar(share: &IdleShares) -> Bar {
     let what = format!(
         "{}, usher, foreground works and pauses 1 s each: share of the idle resource that the \
          background uses",
@@ -163,7 +163,7 @@ fn bar(share: &Share) -> Bar {
     Bar::at_least(what, got, 100.0 * AT_LEAST, "%")
 }
 
-fn figure(resource: Resource, all: &[Share]) -> Figure {
+fn figure(resource: Resource, all: &[IdleShares]) -> Figure {
     let line = |(number, &treatment): (usize, &BackgroundMethod)| {
         let of = all
             .iter()
@@ -193,7 +193,7 @@ fn figure(resource: Resource, all: &[Share]) -> Figure {
     }
 }
 
-fn table(all: &[Share]) -> Table {
+fn table(all: &[IdleShares]) -> Table {
     let head = [
         "",
         "",
@@ -201,7 +201,7 @@ fn table(all: &[Share]) -> Table {
         "idle share used by the background",
         "foreground kept",
     ];
-    let row = |s: &Share| {
+    let row = |s: &IdleShares| {
         let percent = |values: &[f64]| usher_report::text::percent(stats::median(values));
         vec![
             s.resource.name().to_owned(),

@@ -15,14 +15,14 @@ use super::rig::network::Network;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// Foreground, with its amount of work if that is adjustable.
-    Fg(Option<Work>),
+    Fg(Option<WorkAmount>),
     /// Background of that number, from 1.
     Bg(u32),
 }
 
 /// An amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkAmount {
     /// Total number of units.
     pub units: u64,
     /// Units between two pauses; `None`: pauses follow the clock.
@@ -89,7 +89,7 @@ impl BackgroundFixture {
         let disk = place
             .and_then(|place| self.disk.get(&place))
             .context("no disk")?;
-        let mut load = Load::new("disk")?.usage(usage).kind(kind, counter);
+        let mut load = LoadCommand::new("disk")?.usage(usage).kind(kind, counter);
         load.pair(
             "--file",
             disk.dir.join(format!("file{}", kind.number())).display(),
@@ -102,7 +102,7 @@ impl BackgroundFixture {
             JobKind::Fg(_) => "fg".to_owned(),
             JobKind::Bg(number) => format!("bg{number}"),
         };
-        let mut load = Load::new("net")?.usage(usage).kind(kind, None);
+        let mut load = LoadCommand::new("net")?.usage(usage).kind(kind, None);
         load.pair("--to", self.far()?.sink());
         load.pair("--name", name);
         Ok(self.far()?.near(load.words))
@@ -110,7 +110,7 @@ impl BackgroundFixture {
 
     fn cpu_job(&self, task: Task, kind: JobKind, counter: Option<&Path>) -> Result<Vec<String>> {
         let cpus = std::thread::available_parallelism()?.get();
-        let mut load = Load::new("cpu")?.kind(kind, counter);
+        let mut load = LoadCommand::new("cpu")?.kind(kind, counter);
         load.pair("--threads", cpus);
         if task == Task::Boinc {
             load.pair(
@@ -133,7 +133,7 @@ impl BackgroundFixture {
             (_, JobKind::Fg(_)) => network.scp(&self.path("sent"), "received0"),
             (_, JobKind::Bg(_)) => {
                 let copy = network.scp(&self.path("sent-long"), &format!("received{number}"));
-                let mut load = Load::new("repeat")?;
+                let mut load = LoadCommand::new("repeat")?;
                 load.words.push("--".to_owned());
                 load.words.extend(copy);
                 load.words
@@ -220,7 +220,7 @@ impl BackgroundFixture {
             false => disk.dir.join("image"),
         };
         let checked = checked.display().to_string();
-        let mut load = Load::new("repeat")?.kind(kind, counter);
+        let mut load = LoadCommand::new("repeat")?.kind(kind, counter);
         load.pair("--cold", &checked);
         load.words.extend(own(&["--", "e2fsck", "-fn", &checked]));
         Ok(load.words)
@@ -236,12 +236,12 @@ fn cpus() -> Result<String> {
 }
 
 /// A command line of a load generator.
-pub struct Load {
+pub struct LoadCommand {
     /// The words of the command line.
     pub words: Vec<String>,
 }
 
-impl Load {
+impl LoadCommand {
     /// `usher-bench load KIND`.
     pub fn new(kind: &str) -> Result<Self> {
         let bench = std::env::current_exe()?.display().to_string();

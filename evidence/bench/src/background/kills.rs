@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::actors::{Background, MARK, foreground_mark};
-use super::jobs::{Job, Load};
+use super::jobs::{Job, LoadCommand};
 use crate::bars::{Bar, Part};
 use crate::processes::{Daemon, runs, state_of, terminate, usher, wait_for};
 
@@ -90,9 +90,9 @@ fn standing(pid: i32) -> String {
 }
 
 /// A foreground that is killed when the value is dropped.
-struct Hog(Child);
+struct ForegroundLoad(Child);
 
-impl Drop for Hog {
+impl Drop for ForegroundLoad {
     fn drop(&mut self) {
         // The process may have ended before.
         let _ = self.0.kill();
@@ -104,7 +104,7 @@ impl Drop for Hog {
 struct BackgroundKillFixture {
     daemon: Option<Daemon>,
     background: Background,
-    foreground: Hog,
+    foreground: ForegroundLoad,
     launcher: i32,
     binary: PathBuf,
     runtime: tempfile::TempDir,
@@ -133,7 +133,7 @@ impl BackgroundKillFixture {
             counter: None,
         };
         let background = Background::start(&[job], runtime.path())?;
-        let mut load = Load::new("cpu")?;
+        let mut load = LoadCommand::new("cpu")?;
         load.pair("--threads", std::thread::available_parallelism()?);
         let foreground = Command::new("setsid")
             .args(&load.words)
@@ -141,7 +141,7 @@ impl BackgroundKillFixture {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()?;
-        let foreground = Hog(foreground);
+        let foreground = ForegroundLoad(foreground);
         let launcher = background.first()?;
         Ok(Self {
             daemon,
@@ -242,7 +242,7 @@ fn kill(pid: i32) {
 
 /// Results of the rounds.
 #[derive(Debug, Default, serde::Serialize)]
-struct Tally {
+struct BackgroundKillResults {
     held: usize,
     changed: usize,
     ended: usize,
@@ -253,7 +253,7 @@ struct Tally {
 
 /// One round: SIGKILL while the background is frozen, of the daemon (`with_daemon`) or of `usher
 /// bg`.
-fn kill_round(binary: &Path, with_daemon: bool, tally: &mut Tally) -> Result<()> {
+fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResults) -> Result<()> {
     let before = standing(rustix::process::getpid().as_raw_nonzero().get());
     let there = directories();
     let mut fixture = BackgroundKillFixture::start(binary, "eii", with_daemon, TREE)?;
@@ -340,7 +340,7 @@ fn storm(binary: &Path) -> Result<[usize; 3]> {
 /// Rounds of killing, half of them without a daemon.
 pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     let mut part = Part::new("kills", "SIGKILL of Usher while background work is frozen");
-    let mut tally = Tally::default();
+    let mut tally = BackgroundKillResults::default();
     let mut failed = 0;
     for round in 0..rounds {
         if let Err(error) = kill_round(binary, round % 2 == 1, &mut tally) {

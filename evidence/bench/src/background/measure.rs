@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use super::actors::Background;
 use super::calibrate::{self, AccuracyMap, Setting, Window};
 use super::experiments::DiskSetup;
-use super::fixture::{BackgroundFixture, Size};
-use super::jobs::{Job, Load};
-use super::metered::Metered;
+use super::fixture::{BackgroundFixture, FixtureSettings};
+use super::jobs::{Job, LoadCommand};
+use super::metered::BackgroundMeter;
 use super::watch::Resource;
 use crate::bars::{Figure, Part, Table};
 use crate::chart;
@@ -49,7 +49,7 @@ pub struct CalibrateArgs {
 /// Measures, studies, prints thresholds and saves a page.
 pub fn run(args: &CalibrateArgs) -> Result<bool> {
     let folder = crate::machine::run_folder(&args.out, "calibrate")?;
-    let size = Size {
+    let size = FixtureSettings {
         fg_seconds: 1.0,
         quick: args.quick,
         rate_mbit: 200,
@@ -58,7 +58,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
         allow_disk_scheduler: args.allow_disk_scheduler,
     };
     let mut fixture = BackgroundFixture::new(size, &args.scratch)?;
-    let mut source = Metered::new();
+    let mut source = BackgroundMeter::new();
     let settings = calibrate::settings(&args.resources, args.quick);
     let mut windows = Vec::new();
     for (number, setting) in settings.iter().enumerate() {
@@ -87,7 +87,7 @@ pub fn run(args: &CalibrateArgs) -> Result<bool> {
 /// Measures the windows of one setting.
 fn one(
     fixture: &mut BackgroundFixture,
-    source: &mut Metered,
+    source: &mut BackgroundMeter,
     setting: &Setting,
     quick: bool,
 ) -> Result<Vec<Window>> {
@@ -135,7 +135,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
         Resource::Disk => "disk",
         Resource::Net => "net",
     };
-    let mut load = Load::new(kind)?;
+    let mut load = LoadCommand::new(kind)?;
     load.pair("--usage", usage);
     load.pair("--counter", counter(fixture, number).display());
     match setting.resource {
@@ -170,7 +170,7 @@ fn job(fixture: &mut BackgroundFixture, setting: &Setting, number: u32, usage: f
 }
 
 /// Idle share of the CPUs in each second, while the benchmark runs nothing.
-fn idle_shares(source: &mut Metered, minutes: f64) -> Result<Vec<f64>> {
+fn idle_shares(source: &mut BackgroundMeter, minutes: f64) -> Result<Vec<f64>> {
     eprintln!("calibrate: measuring {minutes} minutes without foreground work");
     source.watches(&[])?;
     let end = Instant::now() + Duration::from_secs_f64(60.0 * minutes);

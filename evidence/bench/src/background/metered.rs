@@ -14,13 +14,13 @@ use usher_policy::background::contention::{MeteringWindow, ResourceUse};
 use super::calibrate::Shares;
 
 /// The meter, and the processes that are background at the moment.
-pub struct Metered {
+pub struct BackgroundMeter {
     meter: Meter,
     managed: Vec<ProgramId>,
     begun: Instant,
 }
 
-impl Metered {
+impl BackgroundMeter {
     /// Starts the meter.
     pub fn new() -> Self {
         let meter = Meter::open(&MeterConfig::default());

@@ -45,7 +45,7 @@ use crate::{machine, processes};
 pub use actors::reaper_of;
 use cell::Limits;
 use experiments::{Cell, DiskSetup, Group, Task, is_there, matrix};
-use fixture::{BackgroundFixture, Size};
+use fixture::{BackgroundFixture, FixtureSettings};
 pub use measure::CalibrateArgs;
 pub use measure::run as calibrate;
 pub use run::once;
@@ -54,7 +54,7 @@ use watch::{Resource, Watcher};
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+pub enum BackgroundPart {
     /// Figure 2 (a): the disk benchmark
     Disk,
     /// Figure 2 (b): the network benchmark
@@ -75,7 +75,7 @@ pub enum Which {
     Storms,
 }
 
-impl Which {
+impl BackgroundPart {
     /// Whether the part tests only `usher bg`, without a comparison.
     fn kills(self) -> bool {
         matches!(self, Self::Kills | Self::Storms)
@@ -98,7 +98,7 @@ impl Which {
 pub struct BackgroundArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<BackgroundPart>,
     /// Run only the cells whose names contain this text
     #[arg(long, value_name = "TEXT")]
     cells: Option<String>,
@@ -171,12 +171,12 @@ pub struct BackgroundArgs {
 }
 
 impl BackgroundArgs {
-    fn wants(&self, which: Which) -> bool {
+    fn wants(&self, which: BackgroundPart) -> bool {
         self.only.is_empty() || self.only.contains(&which)
     }
 
     fn chosen_cells(&self) -> Vec<Cell> {
-        let groups: Vec<Group> = Which::value_variants()
+        let groups: Vec<Group> = BackgroundPart::value_variants()
             .iter()
             .filter(|&&w| self.wants(w))
             .filter_map(|w| w.group())
@@ -209,8 +209,8 @@ impl BackgroundArgs {
             .collect()
     }
 
-    fn size(&self) -> Size {
-        Size {
+    fn size(&self) -> FixtureSettings {
+        FixtureSettings {
             fg_seconds: self.seconds.unwrap_or(if self.quick { 1.0 } else { 5.0 }),
             quick: self.quick,
             rate_mbit: self.rate,
@@ -268,7 +268,7 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
         &mut regulator,
         &folder,
     )?;
-    let groups = Which::value_variants()
+    let groups = BackgroundPart::value_variants()
         .iter()
         .filter(|&&w| args.wants(w))
         .filter_map(|w| w.group());
@@ -283,11 +283,11 @@ pub fn run(args: &BackgroundArgs) -> Result<bool> {
     if let Some(usher) =
         usher.filter(|_| treatments.contains(&BackgroundMethod::Eii) || !args.only.is_empty())
     {
-        if args.wants(Which::Kills) {
+        if args.wants(BackgroundPart::Kills) {
             let kills = || kills::kills(&usher, args.kill_rounds);
             parts.push(run::once(&folder, "kills", kills)?);
         }
-        if args.wants(Which::Storms) {
+        if args.wants(BackgroundPart::Storms) {
             let storms = || kills::storms(&usher, args.storm_rounds);
             parts.push(run::once(&folder, "storms", storms)?);
         }
@@ -325,12 +325,12 @@ fn watched(
         lead,
     };
     let mut parts = Vec::new();
-    if args.wants(Which::Reaction) {
+    if args.wants(BackgroundPart::Reaction) {
         let events = args.events.unwrap_or(if args.quick { 20 } else { 100 });
         let reaction = || reaction::run(&mut watcher, treatments, &resources, events);
         parts.push(run::once(folder, "reaction", reaction)?);
     }
-    if args.wants(Which::Idle) {
+    if args.wants(BackgroundPart::Idle) {
         let (rounds, quick) = (args.pairs, args.quick);
         let idle = || idle::run(&mut watcher, treatments, &resources, rounds, quick);
         parts.push(run::once(folder, "idle", idle)?);

@@ -6,7 +6,7 @@ use clap::ValueEnum as _;
 use usher_report::text;
 
 use super::experiments::{Group, Task};
-use super::study::{CellResult, SLOWER_MAX, Tally};
+use super::study::{CellResult, SLOWER_MAX, TreatmentPairs};
 use super::treatments::BackgroundMethod;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
@@ -62,7 +62,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
     if result.of(BackgroundMethod::Usher).is_some() {
         let unresolved = match result
             .of(BackgroundMethod::Usher)
-            .is_some_and(Tally::is_resolved)
+            .is_some_and(TreatmentPairs::is_resolved)
         {
             true => "",
             false => " (unresolved)",
@@ -93,7 +93,7 @@ fn bars(result: &CellResult) -> Vec<Bar> {
 }
 
 fn bundle(result: &CellResult) -> Bundle {
-    let bar = |tally: &Tally| {
+    let bar = |tally: &TreatmentPairs| {
         let estimate = tally.slow_down()?;
         let number = BackgroundMethod::value_variants()
             .iter()
@@ -167,7 +167,7 @@ fn work_table(results: &[&CellResult]) -> Table {
                 .flat_map(|t| &t.pairs)
                 .map(|p| p.done)
                 .collect();
-            let median = |of: fn(&super::study::Done) -> f64| {
+            let median = |of: fn(&super::study::BackgroundWork) -> f64| {
                 usher_report::stats::median(&done.iter().map(of).collect::<Vec<_>>())
             };
             match median(|d| d.units_per_s) {
@@ -237,7 +237,7 @@ mod tests {
             tallies,
             notes: vec![],
         };
-        let alone = Tally::new(BackgroundMethod::Alone);
+        let alone = TreatmentPairs::new(BackgroundMethod::Alone);
         let mut results: Vec<CellResult> = matrix(true)
             .into_iter()
             .map(|cell| result(cell, vec![alone.clone()]))

@@ -25,7 +25,7 @@ const PERIOD_MS: f64 = 2_000.0;
 
 /// Times of one treatment on one resource.
 #[derive(Debug, Clone, Serialize)]
-struct Times {
+struct ReactionTimes {
     resource: Resource,
     treatment: BackgroundMethod,
     /// From the foreground's first request to the background's last.
@@ -74,7 +74,7 @@ pub fn resumed_ms(bins: &[u32], from_ms: f64, to_ms: f64, rate: f64) -> f64 {
 }
 
 /// Times of all phases of a trace.
-fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Times {
+fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> ReactionTimes {
     let offs: Vec<(f64, f64)> = trace
         .phases
         .windows(2)
@@ -100,7 +100,7 @@ fn times(resource: Resource, treatment: BackgroundMethod, trace: &Trace) -> Time
     let controls = offs
         .iter()
         .map(|(from, to)| resumed_ms(&trace.bins, (from + to) / 2.0, *to, rate));
-    Times {
+    ReactionTimes {
         resource,
         treatment,
         yielded_ms: yields.collect(),
@@ -170,7 +170,7 @@ fn one(
     resource: Resource,
     treatment: BackgroundMethod,
     events: usize,
-) -> Result<Times> {
+) -> Result<ReactionTimes> {
     let half = HalfLoad {
         period_ms: PERIOD_MS,
         seconds: (events + 2) as f64 * PERIOD_MS / 1e3,
@@ -183,7 +183,7 @@ fn quantile(values: &[f64], p: f64) -> f64 {
     stats::quantile(values, p).unwrap_or(f64::NAN)
 }
 
-fn bars(times: &Times) -> Vec<Bar> {
+fn bars(times: &ReactionTimes) -> Vec<Bar> {
     let name = |what: &str| {
         format!(
             "{}, usher, {} events: {what}",
@@ -213,7 +213,7 @@ fn bars(times: &Times) -> Vec<Bar> {
     ]
 }
 
-fn table(all: &[Times]) -> Table {
+fn table(all: &[ReactionTimes]) -> Table {
     let head = [
         "",
         "",
@@ -225,7 +225,7 @@ fn table(all: &[Times]) -> Table {
         "99 %",
         "control, 99 %",
     ];
-    let row = |t: &Times| {
+    let row = |t: &ReactionTimes| {
         let at = |values: &[f64], p| usher_report::text::number(quantile(values, p), 1);
         vec![
             t.resource.name().to_owned(),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use super::cell::{Bench, Limits};
 use super::experiments::Cell;
 use super::fixture::BackgroundFixture;
-use super::study::{CellResult, Tally};
+use super::study::{CellResult, TreatmentPairs};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 use crate::bars::Part;
 
@@ -27,7 +27,7 @@ pub fn run(
 ) -> Result<Vec<CellResult>> {
     fs::create_dir_all(folder.join("cells"))?;
     let mut results = Vec::new();
-    let mut clock = Clock::new(cells.len());
+    let mut clock = RemainingTime::new(cells.len());
     for (number, cell) in cells.iter().enumerate() {
         let file = file_of(folder, cell);
         if let Some(saved) = saved(&file, treatments)? {
@@ -60,7 +60,7 @@ pub fn run(
 
 /// Measures one cell. The result contains no pairs if the cell could not be measured.
 fn one(bench: &mut Bench, cell: Cell, treatments: &[BackgroundMethod]) -> CellResult {
-    let mut show = |tally: &Tally| {
+    let mut show = |tally: &TreatmentPairs| {
         let last = tally.pairs.last();
         let ratio = last.map_or(f64::NAN, |p| p.beside_s / p.alone_s);
         let error = tally.error.as_deref().unwrap_or("");
@@ -111,13 +111,13 @@ pub fn once(folder: &Path, name: &str, measure: impl FnOnce() -> Result<Part>) -
 }
 
 /// Estimates the remaining time from the cells measured up to now.
-struct Clock {
+struct RemainingTime {
     left: usize,
     measured: usize,
     start: Instant,
 }
 
-impl Clock {
+impl RemainingTime {
     fn new(cells: usize) -> Self {
         Self {
             left: cells,

@@ -22,7 +22,7 @@ pub const SLOWER_MAX: f64 = 0.03;
 
 /// Work and resource use of the background while the foreground ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Done {
+pub struct BackgroundWork {
     /// Units of work a second, by its counters.
     pub units_per_s: f64,
     /// CPU seconds a second.
@@ -46,12 +46,12 @@ pub struct Pair {
     /// Whether the run alone came first.
     pub alone_first: bool,
     /// Work of the background.
-    pub done: Done,
+    pub done: BackgroundWork,
 }
 
 /// All pairs of a treatment in a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct TreatmentPairs {
     /// The treatment.
     pub treatment: BackgroundMethod,
     /// Its pairs, in the order in which they ran.
@@ -60,7 +60,7 @@ pub struct Tally {
     pub error: Option<String>,
 }
 
-impl Tally {
+impl TreatmentPairs {
     /// No pairs yet.
     pub fn new(treatment: BackgroundMethod) -> Self {
         Self {
@@ -101,7 +101,7 @@ pub struct CellResult {
     /// The cell.
     pub cell: Cell,
     /// Pairs by treatment; [`BackgroundMethod::Alone`] has the pairs of two runs alone.
-    pub tallies: Vec<Tally>,
+    pub tallies: Vec<TreatmentPairs>,
     /// Remarks about the cell.
     pub notes: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl CellResult {
     }
 
     /// The pairs of a treatment.
-    pub fn of(&self, treatment: BackgroundMethod) -> Option<&Tally> {
+    pub fn of(&self, treatment: BackgroundMethod) -> Option<&TreatmentPairs> {
         self.tallies
             .iter()
             .find(|tally| tally.treatment == treatment)
@@ -138,17 +138,17 @@ mod tests {
     use super::*;
     use crate::background::experiments::matrix;
 
-    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> Tally {
+    fn tally(treatment: BackgroundMethod, ratios: &[f64]) -> TreatmentPairs {
         let pair = |ratio: &f64| Pair {
             alone_s: 2.0,
             beside_s: 2.0 * ratio,
             cut: false,
             alone_first: true,
-            done: Done::default(),
+            done: BackgroundWork::default(),
         };
-        Tally {
+        TreatmentPairs {
             pairs: ratios.iter().map(pair).collect(),
-            ..Tally::new(treatment)
+            ..TreatmentPairs::new(treatment)
         }
     }
 

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::actors::{Background, foreground};
 use super::experiments::{DiskSetup, Task};
 use super::fixture::BackgroundFixture;
-use super::jobs::{Job, Load};
-use super::load::{Phase, read_bins, read_counter, read_phases};
+use super::jobs::{Job, LoadCommand};
+use super::load::{ActivePhase, read_bins, read_counter, read_phases};
 use super::treatments::{BackgroundMethod, RegulatorFixture};
 
 /// The resource that foreground and background share.
@@ -189,7 +189,7 @@ impl Watcher<'_> {
         (super::load::monotonic_ns() - self.fixture.epoch_ns) as f64 / 1e6
     }
 
-    fn in_ms(&self, phase: &Phase) -> (f64, f64) {
+    fn in_ms(&self, phase: &ActivePhase) -> (f64, f64) {
         let ms = |ns: u64| ns.saturating_sub(self.fixture.epoch_ns) as f64 / 1e6;
         (ms(phase.start_ns), ms(phase.end_ns))
     }
@@ -201,7 +201,7 @@ impl Watcher<'_> {
             Resource::Disk => "disk",
             Resource::Net => "net",
         };
-        let mut load = Load::new(kind)?;
+        let mut load = LoadCommand::new(kind)?;
         load.words
             .extend(options.split_whitespace().map(str::to_owned));
         if number == 1 && resource != Resource::Net {

@@ -23,7 +23,7 @@ use crate::bars::{Bar, Part};
 pub struct ChipArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<ChipPart>,
     /// Simulate this many frames of each cell, after a frame that fills the caches
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     frames: u32,
@@ -36,7 +36,7 @@ pub struct ChipArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Which {
+enum ChipPart {
     /// Measurements on the board, by cores, sizes of the second-level cache and resolutions
     Table2,
     /// One cell with uniform miss penalties, as in the simulator of the paper
@@ -62,14 +62,14 @@ pub fn run(args: &ChipArgs) -> Result<bool> {
     };
     let folder = crate::machine::run_folder(&args.out, "chip")?;
     let mut parts = Vec::new();
-    for &which in Which::value_variants() {
+    for &which in ChipPart::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&which) {
             continue;
         }
         let part = match which {
-            Which::Table2 => board(&fitted, extent),
-            Which::Table3 => simulator(&fitted, extent),
-            Which::Figure4 => last_come(),
+            ChipPart::Table2 => board(&fitted, extent),
+            ChipPart::Table3 => simulator(&fitted, extent),
+            ChipPart::Figure4 => last_come(),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         crate::machine::print_line(part.lines())?;

@@ -6,7 +6,7 @@ use usher_chip::published::{Figures, Table3Column};
 use usher_chip::study::{
     CellComparison, FrameCounts, HEADLINE, Ratio, peaks, ratios, share_within,
 };
-use usher_chip::{FittedParameters, Pattern, Tally};
+use usher_chip::{CycleTotals, FittedParameters, Pattern};
 
 use super::chart;
 use crate::bars::{Bar, Figure, Table};
@@ -243,12 +243,16 @@ fn outside(ratios: &[Ratio], limit: f64) -> String {
 type Line<'a> = (
     &'a str,
     fn(&Table3Column) -> f64,
-    &'a dyn Fn(&Tally) -> f64,
+    &'a dyn Fn(&CycleTotals) -> f64,
     usize,
 );
 
 /// Table 3.
-pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: FrameCounts) -> Table {
+pub fn table_3(
+    published: &[Table3Column; 2],
+    tallies: &[CycleTotals; 2],
+    extent: FrameCounts,
+) -> Table {
     let frames = f64::from(extent.measured);
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     let cores = HEADLINE.cores as u64;
@@ -262,7 +266,7 @@ pub fn table_3(published: &[Table3Column; 2], tallies: &[Tally; 2], extent: Fram
         (
             "cycles a task",
             |row| row.cycles_a_task,
-            &Tally::cycles_a_task,
+            &CycleTotals::cycles_a_task,
             0,
         ),
         (

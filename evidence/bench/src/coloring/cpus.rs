@@ -16,16 +16,16 @@ use usher_coloring::kernel::{self, Field, RUNNING, SLEEPING, Structures};
 use usher_coloring::machine::{Colors, WorkloadKind};
 use usher_coloring::workload::{OperationResult, Workload};
 
-use super::lock::{LockTally, SpinLock};
+use super::lock::{LockStats, SpinLock};
 use super::region::{Pages, Region, View, walk_queue};
-use super::work::{Own, Work};
+use super::work::{OperationState, TaskMemory};
 
 /// Period of the timer tick.
 const TICK_NS: u64 = 10_000_000;
 
 /// End condition of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Until {
+pub enum EndCondition {
     /// After two periods, of which only the second is counted.
     Time(Duration, Duration),
     /// After this number of operations.
@@ -34,7 +34,7 @@ pub enum Until {
 
 /// Settings of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct RunPlan {
     /// The workload.
     pub load: WorkloadKind,
     /// Placement of the structures.
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Number of threads, each of which stands for a CPU.
     pub cpus: usize,
     /// End of the run.
-    pub until: Until,
+    pub until: EndCondition,
     /// Turns of arithmetic per operation.
     pub turns: u64,
     /// Seed of the queue's order and of the tasks' CPUs at the start.
@@ -53,7 +53,7 @@ pub struct Plan {
 
 /// Results of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct RunTotals {
     /// Measured wall time in seconds.
     pub seconds: f64,
     /// Messages or requests completed since the start.
@@ -65,10 +65,10 @@ pub struct Tally {
     /// Structures that walks visited.
     pub visits: u64,
     /// Use of the lock, summed over all CPUs.
-    pub lock: LockTally,
+    pub lock: LockStats,
 }
 
-impl Tally {
+impl RunTotals {
     fn and(self, other: Self) -> Self {
         Self {
             seconds: self.seconds.max(other.seconds),
@@ -87,7 +87,7 @@ struct Machine<'a> {
     view: View<'a>,
     /// Position of each task's structure, in the order of the tasks.
     places: &'a [u32],
-    own: &'a [Own],
+    own: &'a [TaskMemory],
     lock: SpinLock,
     /// The task that runs on each CPU; 0 if it is idle.
     running: Vec<AtomicU32>,
@@ -96,18 +96,18 @@ struct Machine<'a> {
     stop: AtomicBool,
     operations: AtomicU64,
     start: Instant,
-    plan: Plan,
+    plan: RunPlan,
 }
 
 /// Runs a workload.
-pub fn run(plan: &Plan) -> Result<Tally> {
+pub fn run(plan: &RunPlan) -> Result<RunTotals> {
     let workload = plan.load.workload();
     let tasks = workload.tasks();
     let region = Region::new(tasks, plan.pages)?;
     let places = region.places(tasks, plan.colors)?;
     let mut view = View::new(&region, &places);
     view.fill(Some(workload.as_ref()), plan.cpus, plan.seed);
-    let own: Vec<Own> = (0..tasks).map(|_| Own::default()).collect();
+    let own: Vec<TaskMemory> = (0..tasks).map(|_| TaskMemory::default()).collect();
     let machine = Machine {
         workload: workload.as_ref(),
         view,
@@ -132,7 +132,9 @@ pub fn run(plan: &Plan) -> Result<Tally> {
         all.into_iter().collect::<Option<Vec<_>>>()
     });
     let tallies = tallies.context("a thread of the workload panicked")?;
-    let mut all = tallies.into_iter().fold(Tally::default(), Tally::and);
+    let mut all = tallies
+        .into_iter()
+        .fold(RunTotals::default(), RunTotals::and);
     all.completed = workload.completed();
     Ok(all)
 }
@@ -145,10 +147,10 @@ struct Cpu<'a> {
     current: Option<u32>,
     to_wake: Vec<usize>,
     next_tick_ns: u64,
-    work: Work,
+    work: OperationState,
     /// Start of the counted period, in nanoseconds since the start.
     counts_from_ns: u64,
-    tally: Tally,
+    tally: RunTotals,
 }
 
 impl<'a> Cpu<'a> {
@@ -160,16 +162,16 @@ impl<'a> Cpu<'a> {
             current: None,
             to_wake: vec![],
             next_tick_ns: TICK_NS,
-            work: Work::new(number as u64, machine.plan.turns),
+            work: OperationState::new(number as u64, machine.plan.turns),
             counts_from_ns: 0,
-            tally: Tally::default(),
+            tally: RunTotals::default(),
         }
     }
 
-    fn run(mut self) -> Tally {
+    fn run(mut self) -> RunTotals {
         let warm_ns = match self.machine.plan.until {
-            Until::Time(warm, _) => warm.as_nanos() as u64,
-            Until::Operations(_) => 0,
+            EndCondition::Time(warm, _) => warm.as_nanos() as u64,
+            EndCondition::Operations(_) => 0,
         };
         loop {
             let now_ns = self.machine.start.elapsed().as_nanos() as u64;
@@ -178,7 +180,7 @@ impl<'a> Cpu<'a> {
             }
             if self.counts_from_ns == 0 && now_ns >= warm_ns {
                 self.counts_from_ns = now_ns;
-                self.tally = Tally::default();
+                self.tally = RunTotals::default();
             }
             self.machine.workload.arrivals(now_ns, &mut self.to_wake);
             while let Some(task) = self.to_wake.pop() {
@@ -196,8 +198,8 @@ impl<'a> Cpu<'a> {
 
     fn ends(&self, now_ns: u64) -> bool {
         let over = match self.machine.plan.until {
-            Until::Time(warm, time) => u128::from(now_ns) >= (warm + time).as_nanos(),
-            Until::Operations(count) => self.machine.operations.load(Relaxed) >= count,
+            EndCondition::Time(warm, time) => u128::from(now_ns) >= (warm + time).as_nanos(),
+            EndCondition::Operations(count) => self.machine.operations.load(Relaxed) >= count,
         };
         if over {
             self.machine.stop.store(true, Relaxed);
@@ -224,7 +226,7 @@ impl<'a> Cpu<'a> {
         self.view.write(task, Field::State, RUNNING);
         self.work.operation(&self.machine.own[place]);
         self.tally.operations += 1;
-        if let Until::Operations(_) = self.machine.plan.until {
+        if let EndCondition::Operations(_) = self.machine.plan.until {
             self.machine.operations.fetch_add(1, Relaxed);
         }
     }
@@ -271,13 +273,13 @@ impl<'a> Cpu<'a> {
 mod tests {
     use super::*;
 
-    fn plan(load: WorkloadKind, colors: Colors, cpus: usize) -> Plan {
-        Plan {
+    fn plan(load: WorkloadKind, colors: Colors, cpus: usize) -> RunPlan {
+        RunPlan {
             load,
             colors,
             pages: Pages::Small,
             cpus,
-            until: Until::Operations(30_000),
+            until: EndCondition::Operations(30_000),
             turns: 1,
             seed: 1,
         }

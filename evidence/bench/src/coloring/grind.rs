@@ -14,16 +14,16 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use usher_coloring::machine::{Colors, WorkloadKind};
 
-use super::cpus::Tally;
-use crate::cachegrind::{self, Counted, Counts, Shape};
+use super::cpus::RunTotals;
+use crate::cachegrind::{self, CacheShape, CachegrindOutput, Counts};
 
-/// The function whose misses are counted.
+/// The function to count the misses of.
 const FUNCTION: &str = "coloring::region::walk_queue";
 
 /// First-level data cache and second-level cache of CPU 0, from sysfs.
-pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
+pub fn shapes(sys: &Path) -> Result<(CacheShape, CacheShape)> {
     let dir = sys.join("devices/system/cpu/cpu0/cache");
-    let shape = |level: &str, kind: &[&str]| -> Result<Shape> {
+    let shape = |level: &str, kind: &[&str]| -> Result<CacheShape> {
         for index in 0..8 {
             let dir = dir.join(format!("index{index}"));
             let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn shapes(sys: &Path) -> Result<(Shape, Shape)> {
     ))
 }
 
-fn shape_of(dir: &Path) -> Result<Shape> {
+fn shape_of(dir: &Path) -> Result<CacheShape> {
     let number = |name: &str| -> Result<u64> {
         let path = dir.join(name);
         let text =
@@ -58,7 +58,7 @@ fn shape_of(dir: &Path) -> Result<Shape> {
         })?;
         Ok(value * unit)
     };
-    Ok(Shape {
+    Ok(CacheShape {
         bytes: number("size")?,
         ways: number("ways_of_associativity")?,
         line_bytes: number("coherency_line_size")?,
@@ -67,13 +67,13 @@ fn shape_of(dir: &Path) -> Result<Shape> {
 
 /// Cachegrind's counts of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Grind {
+pub struct CachegrindRun {
     /// The workload.
     pub load: String,
     /// Placement of the structures.
     pub colors: String,
     /// The run's own counts.
-    pub tally: Tally,
+    pub tally: RunTotals,
     /// Counts of the walk.
     pub walk: Misses,
     /// Counts of the whole program, including its start.
@@ -102,7 +102,12 @@ impl From<Counts> for Misses {
 }
 
 /// Runs a workload of `operations` operations under cachegrind.
-pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) -> Result<Grind> {
+pub fn run(
+    load: WorkloadKind,
+    colors: Colors,
+    operations: u64,
+    scratch: &Path,
+) -> Result<CachegrindRun> {
     let (first, second) = shapes(Path::new("/sys"))?;
     let own = std::env::current_exe().context("finding the path of this program")?;
     let out: PathBuf = scratch.join(format!("cachegrind.{}.{}", load.name(), variant(colors)));
@@ -133,7 +138,7 @@ pub fn run(load: WorkloadKind, colors: Colors, operations: u64, scratch: &Path) 
     let tally = serde_json::from_slice(&output.stdout).context("the counts of a run")?;
     let text = fs::read_to_string(&out).with_context(|| format!("reading {}", out.display()))?;
     let (walk, all) = misses(&text)?;
-    Ok(Grind {
+    Ok(CachegrindRun {
         load: load.name().to_owned(),
         colors: colors.name(),
         tally,
@@ -153,7 +158,7 @@ pub fn variant(colors: Colors) -> &'static str {
 
 /// Counts of [`FUNCTION`] and of the whole program in an output file of cachegrind.
 fn misses(text: &str) -> Result<(Misses, Misses)> {
-    let counted = Counted::read(text)?;
+    let counted = CachegrindOutput::read(text)?;
     let walk = counted.of(FUNCTION);
     let walk = walk.with_context(|| {
         format!(

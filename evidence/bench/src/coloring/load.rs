@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use usher_coloring::machine::{Colors, WorkloadKind};
 use usher_report::stats::{self, Estimate, Statistic};
 
-use super::cpus::{self, Plan, Tally};
+use super::cpus::{self, RunPlan, RunTotals};
 
 /// Seed of the bootstrap.
 const SEED: u64 = 1;
@@ -22,20 +22,20 @@ pub struct Pairs {
     /// Threads.
     pub threads: usize,
     /// Results of each pair: plain, coloured.
-    pub pairs: Vec<[Tally; 2]>,
+    pub pairs: Vec<[RunTotals; 2]>,
 }
 
 /// Runs `pairs` pairs of the plan, plain and coloured.
-pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
+pub fn measure(plan: &RunPlan, pairs: usize) -> Result<Pairs> {
     let load: WorkloadKind = plan.load;
     let run = |colors: Colors, seed: usize| {
-        cpus::run(&Plan {
+        cpus::run(&RunPlan {
             colors,
             seed: seed as u64 + 1,
             ..*plan
         })
     };
-    let pair = |n: usize| -> Result<[Tally; 2]> {
+    let pair = |n: usize| -> Result<[RunTotals; 2]> {
         Ok(match n % 2 {
             0 => {
                 let plain = run(Colors::Plain, n)?;
@@ -57,14 +57,14 @@ pub fn measure(plan: &Plan, pairs: usize) -> Result<Pairs> {
 impl Pairs {
     /// Ratio of operations a second, coloured / plain.
     pub fn gain(&self) -> Option<Estimate> {
-        let rate = |tally: &Tally| tally.operations as f64 / tally.seconds;
-        let ratio = |[plain, colored]: &[Tally; 2]| rate(colored) / rate(plain);
+        let rate = |tally: &RunTotals| tally.operations as f64 / tally.seconds;
+        let ratio = |[plain, colored]: &[RunTotals; 2]| rate(colored) / rate(plain);
         let ratios: Vec<f64> = self.pairs.iter().map(ratio).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
 
     /// The median of a figure over the runs of one kind, plain (0) or coloured (1).
-    pub fn median(&self, which: usize, figure: impl Fn(&Tally) -> f64) -> f64 {
+    pub fn median(&self, which: usize, figure: impl Fn(&RunTotals) -> f64) -> f64 {
         let all: Vec<f64> = self.pairs.iter().map(|pair| figure(&pair[which])).collect();
         stats::median(&all).unwrap_or(f64::NAN)
     }
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn the_gain_is_that_of_the_rates() {
-        let tally = |operations, seconds| Tally {
+        let tally = |operations, seconds| RunTotals {
             operations,
             seconds,
-            ..Tally::default()
+            ..RunTotals::default()
         };
         let pairs = Pairs {
             load: "chat".to_owned(),

@@ -17,7 +17,7 @@ pub struct SpinLock(AtomicBool);
 
 /// A thread's use of the lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct LockTally {
+pub struct LockStats {
     /// Number of acquisitions.
     pub acquisitions: u64,
     /// Number of acquisitions that had to wait.
@@ -28,7 +28,7 @@ pub struct LockTally {
     pub waited_ns: u64,
 }
 
-impl LockTally {
+impl LockStats {
     /// Sum of two threads' use.
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl LockTally {
 
 impl SpinLock {
     /// Runs `work` under the lock, and adds its waiting and holding time to `tally`.
-    pub fn with<T>(&self, tally: &mut LockTally, work: impl FnOnce() -> T) -> T {
+    pub fn with<T>(&self, tally: &mut LockStats, work: impl FnOnce() -> T) -> T {
         let requested = Instant::now();
         let mut turns = 0_u32;
         while self.0.swap(true, Acquire) {
@@ -73,7 +73,7 @@ mod tests {
     fn the_lock_excludes_other_threads() {
         let (lock, count) = (SpinLock::default(), std::sync::atomic::AtomicU64::new(0));
         let add = || {
-            let mut tally = LockTally::default();
+            let mut tally = LockStats::default();
             for _ in 0..10_000 {
                 lock.with(&mut tally, || count.store(count.load(Relaxed) + 1, Relaxed));
             }
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(count.load(Relaxed), 30_000);
         let all = tallies
             .into_iter()
-            .fold(LockTally::default(), LockTally::and);
+            .fold(LockStats::default(), LockStats::and);
         assert_eq!(all.acquisitions, 30_000);
         assert!(all.contended <= all.acquisitions);
     }

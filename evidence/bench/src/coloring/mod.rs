@@ -27,13 +27,13 @@ use usher_coloring::machine::{Colors, WorkloadKind};
 
 use crate::bars::{Bar, Part};
 use crate::machine;
-use cpus::{Plan, Until};
+use cpus::{EndCondition, RunPlan};
 use region::Pages;
 use walks::LENGTHS;
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum ColoringPart {
     /// Walks over run queues on this machine
     Walks,
     /// Chat and web loads on this machine, under a scheduler like that of Linux 2.4
@@ -74,7 +74,7 @@ More: docs/coloring.md"
 pub struct ColoringArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<ColoringPart>,
     /// Run fewer lengths, rounds and CPUs, and shorter runs
     #[arg(long)]
     quick: bool,
@@ -124,15 +124,15 @@ impl ColoringArgs {
 pub fn run(args: &ColoringArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "coloring")?;
     let mut parts = Vec::new();
-    for &which in Which::value_variants() {
+    for &which in ColoringPart::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&which) {
             continue;
         }
         let part = match which {
-            Which::Walks => walked(args),
-            Which::Loads => loaded(args),
-            Which::Misses => ground(args),
-            Which::Simulated => simulated::part(args.quick, args.seeds()),
+            ColoringPart::Walks => walked(args),
+            ColoringPart::Loads => loaded(args),
+            ColoringPart::Misses => ground(args),
+            ColoringPart::Simulated => simulated::part(args.quick, args.seeds()),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         if !args.json {
@@ -181,12 +181,12 @@ fn loaded(args: &ColoringArgs) -> Result<Part> {
     for workload in WorkloadKind::ALL {
         for cpus in [1, 2] {
             eprintln!("  {}, threads: {cpus}", workload.name());
-            let plan = Plan {
+            let plan = RunPlan {
                 load: workload,
                 colors: Colors::Plain,
                 pages: Pages::Huge,
                 cpus,
-                until: Until::Time(warm, time),
+                until: EndCondition::Time(warm, time),
                 turns,
                 seed: 1,
             };
@@ -235,12 +235,12 @@ pub fn run_one(args: &RunArgs) -> Result<()> {
     let colors = walks::VARIANTS
         .into_iter()
         .find(|&c| grind::variant(c) == args.colors);
-    let plan = Plan {
+    let plan = RunPlan {
         load: load.with_context(|| format!("no workload '{}'", args.load))?,
         colors: colors.with_context(|| format!("no colours '{}'", args.colors))?,
         pages: Pages::Small,
         cpus: 1,
-        until: Until::Operations(args.operations),
+        until: EndCondition::Operations(args.operations),
         // Arithmetic misses no cache, and takes long under valgrind.
         turns: 0,
         seed: 1,

@@ -9,10 +9,10 @@ use serde_json::json;
 use usher_report::stats::Estimate;
 
 use super::chart::{Chart, Line};
-use super::grind::{self, Grind, Misses};
+use super::grind::{self, CachegrindRun, Misses};
 use super::load::Pairs;
 use super::region::Pages;
-use super::walks::{VARIANTS, Walk};
+use super::walks::{VARIANTS, WalkTimes};
 use crate::bars::{Bar, Figure, Part, Table};
 
 /// Bar: time of the plain walk at least, as a multiple of the time of the coloured walk.
@@ -23,7 +23,7 @@ const SIZES_WITH_BARS: [usize; 2] = [1024, 2400];
 const OURS: usize = 2;
 
 /// Walks of run queues.
-pub fn walks(walks: &[Walk]) -> Part {
+pub fn walks(walks: &[WalkTimes]) -> Part {
     let mut part = Part::new("walks", "Walks over run queues, measured on this machine");
     let barred = walks
         .iter()
@@ -41,7 +41,7 @@ pub fn walks(walks: &[Walk]) -> Part {
         })
         .collect();
     for threads in [1, 2] {
-        let of: Vec<&Walk> = walks
+        let of: Vec<&WalkTimes> = walks
             .iter()
             .filter(|walk| walk.threads == threads)
             .collect();
@@ -53,7 +53,7 @@ pub fn walks(walks: &[Walk]) -> Part {
     part
 }
 
-fn condition(walk: &Walk) -> String {
+fn condition(walk: &WalkTimes) -> String {
     let threads = if walk.threads == 1 {
         "1 thread"
     } else {
@@ -62,7 +62,7 @@ fn condition(walk: &Walk) -> String {
     format!("{}, {threads}", walk.pages.name())
 }
 
-fn walk_figure(walks: &[&Walk], threads: usize) -> Figure {
+fn walk_figure(walks: &[&WalkTimes], threads: usize) -> Figure {
     let line = |pages: Pages, variant: usize, class| {
         let of = walks.iter().filter(|walk| walk.pages == pages);
         Line {
@@ -108,7 +108,7 @@ fn interval(estimate: Option<Estimate>) -> String {
     }
 }
 
-fn walk_table(walks: &[&Walk]) -> Table {
+fn walk_table(walks: &[&WalkTimes]) -> Table {
     let two = walks.iter().any(|walk| walk.threads > 1);
     let mut head: Vec<String> = vec!["structures".to_owned(), "pages".to_owned()];
     head.extend(
@@ -121,7 +121,7 @@ fn walk_table(walks: &[&Walk]) -> Table {
         head.extend(["held, us: plain", "coloured"].map(str::to_owned));
         head.extend(["waited, us: plain", "coloured"].map(str::to_owned));
     }
-    let row = |walk: &&Walk| {
+    let row = |walk: &&WalkTimes| {
         let mut cells = vec![walk.structures.to_string(), walk.pages.name().to_owned()];
         cells.extend((0..3).map(|variant| format!("{:.1}", walk.ns(variant))));
         let modulo = walk.gain(1).map_or(f64::NAN, |gain| gain.value);
@@ -138,7 +138,7 @@ fn walk_table(walks: &[&Walk]) -> Table {
     }
 }
 
-fn walk_notes(walks: &[Walk]) -> Vec<String> {
+fn walk_notes(walks: &[WalkTimes]) -> Vec<String> {
     let rounds = walks.first().map_or(0, |walk| walk.rounds.len());
     let huge = |pages: Pages| {
         let of = walks.iter().filter(|walk| walk.pages == pages);
@@ -202,7 +202,8 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
         "coloured",
     ];
     let row = |pairs: &Pairs| {
-        let both = |figure: fn(&super::cpus::Tally) -> f64| [0, 1].map(|w| pairs.median(w, figure));
+        let both =
+            |figure: fn(&super::cpus::RunTotals) -> f64| [0, 1].map(|w| pairs.median(w, figure));
         let rates = both(|t| t.operations as f64 / t.seconds);
         let held = both(|t| t.lock.held_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
         let waited = both(|t| t.lock.waited_ns as f64 / 1e3 / t.lock.acquisitions.max(1) as f64);
@@ -237,7 +238,7 @@ pub fn loads(all: &[Pairs], operation_ns: u64) -> Part {
 }
 
 /// Cachegrind's counts.
-pub fn misses(grinds: &[Grind]) -> Result<Part> {
+pub fn misses(grinds: &[CachegrindRun]) -> Result<Part> {
     let mut part = Part::new(
         "misses",
         "Cache misses of the walks, simulated by cachegrind with the caches of this machine",
@@ -252,7 +253,7 @@ pub fn misses(grinds: &[Grind]) -> Result<Part> {
         "first-level misses of the whole program",
         "second-level misses",
     ];
-    let row = |grind: &Grind| {
+    let row = |grind: &CachegrindRun| {
         let per = |count: u64| format!("{:.3}", count as f64 / grind.tally.visits.max(1) as f64);
         let length = grind.tally.visits as f64 / grind.tally.decisions.max(1) as f64;
         let share = |count: u64, all: Misses| {

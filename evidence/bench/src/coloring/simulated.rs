@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use serde_json::json;
 use usher_coloring::machine::{Colors, SmpMachine, WorkloadKind};
-use usher_coloring::{Setting, SimulationResult, gain_percent, published, simulate};
+use usher_coloring::{SimulationResult, SimulationSetting, gain_percent, published, simulate};
 use usher_report::stats;
 
 use super::chart::{Chart, Line};
@@ -39,13 +39,13 @@ impl Point {
 
 /// Median and range of the results of the seeds.
 #[derive(Debug, Clone, Copy)]
-struct Spread {
+struct SeedRange {
     median: f64,
     least: f64,
     most: f64,
 }
 
-impl Spread {
+impl SeedRange {
     fn of(all: &[f64]) -> Self {
         Self {
             median: stats::median(all).unwrap_or(f64::NAN),
@@ -83,13 +83,13 @@ impl Results {
     }
 
     /// Gain in throughput over plain structures in per cent, seed by seed.
-    fn gain(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> Spread {
+    fn gain(&self, load: WorkloadKind, cpus: usize, colors: Colors) -> SeedRange {
         let plain = self.of(load, cpus, Colors::Plain);
         let pairs = plain.zip(self.of(load, cpus, colors));
         let pairs = pairs.map(|(plain, colored)| plain.outcomes.iter().zip(&colored.outcomes));
         let gains = pairs.into_iter().flatten();
         let gains = gains.map(|(plain, colored)| gain_percent(plain, colored));
-        Spread::of(&gains.collect::<Vec<f64>>())
+        SeedRange::of(&gains.collect::<Vec<f64>>())
     }
 
     fn cpus(&self) -> Vec<usize> {
@@ -115,7 +115,7 @@ pub fn part(quick: bool, seeds: u64) -> Result<Part> {
             let at_most = cpus == published::CPUS;
             let shown = |colors: &Colors| at_most || BY_CPUS.iter().any(|f| f.colors == *colors);
             for colors in VARIANTS.into_iter().filter(shown) {
-                settings.extend((1..=seeds).map(|seed| Setting {
+                settings.extend((1..=seeds).map(|seed| SimulationSetting {
                     load,
                     cpus,
                     colors,

@@ -16,7 +16,7 @@ use usher_coloring::kernel::WalkResult;
 use usher_coloring::machine::Colors;
 use usher_report::stats::{self, Estimate, Statistic};
 
-use super::lock::{LockTally, SpinLock};
+use super::lock::{LockStats, SpinLock};
 use super::region::{Pages, Region, View, walk_queue};
 
 /// Numbers of structures on the queue.
@@ -32,7 +32,7 @@ const SEED: u64 = 1;
 
 /// A queue under one condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Walk {
+pub struct WalkTimes {
     /// Number of structures on the queue.
     pub structures: usize,
     /// Requested pages.
@@ -42,19 +42,19 @@ pub struct Walk {
     /// Share of the memory that is in huge pages.
     pub huge_share: f64,
     /// Times of each round, in the order of [`VARIANTS`].
-    pub rounds: Vec<[Timed; 3]>,
+    pub rounds: Vec<[VariantTime; 3]>,
 }
 
 /// One variant, once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Timed {
+pub struct VariantTime {
     /// Time per structure visited: CPU time with one thread, wall time with several.
     pub ns_a_visit: f64,
     /// The threads' use of the lock, in all spells.
-    pub lock: LockTally,
+    pub lock: LockStats,
 }
 
-impl Walk {
+impl WalkTimes {
     /// Median ns a visit of a variant.
     pub fn ns(&self, variant: usize) -> f64 {
         let all: Vec<f64> = self.rounds.iter().map(|r| r[variant].ns_a_visit).collect();
@@ -63,7 +63,7 @@ impl Walk {
 
     /// Time of the plain walk as a multiple of the variant's, round by round.
     pub fn gain(&self, variant: usize) -> Option<Estimate> {
-        let ratio = |round: &[Timed; 3]| round[0].ns_a_visit / round[variant].ns_a_visit;
+        let ratio = |round: &[VariantTime; 3]| round[0].ns_a_visit / round[variant].ns_a_visit;
         let ratios: Vec<f64> = self.rounds.iter().map(ratio).collect();
         stats::estimate(&ratios, Statistic::Median, SEED)
     }
@@ -71,22 +71,27 @@ impl Walk {
     /// Mean wait for the lock of a variant, us.
     pub fn wait_us(&self, variant: usize) -> f64 {
         let tallies = self.rounds.iter().map(|r| r[variant].lock);
-        let all = tallies.fold(LockTally::default(), LockTally::and);
+        let all = tallies.fold(LockStats::default(), LockStats::and);
         all.waited_ns as f64 / 1e3 / all.acquisitions.max(1) as f64
     }
 
     /// Mean hold of the lock of a variant, us.
     pub fn hold_us(&self, variant: usize) -> f64 {
         let tallies = self.rounds.iter().map(|r| r[variant].lock);
-        let all = tallies.fold(LockTally::default(), LockTally::and);
+        let all = tallies.fold(LockStats::default(), LockStats::and);
         all.held_ns as f64 / 1e3 / all.acquisitions.max(1) as f64
     }
 }
 
 /// Measures a queue; the variants take turns, in alternating order.
-pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -> Result<Walk> {
+pub fn measure(
+    structures: usize,
+    pages: Pages,
+    threads: usize,
+    rounds: usize,
+) -> Result<WalkTimes> {
     let region = Region::new(structures, pages)?;
-    let mut walk = Walk {
+    let mut walk = WalkTimes {
         structures,
         pages,
         threads,
@@ -94,7 +99,7 @@ pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -
         rounds: Vec::with_capacity(rounds),
     };
     for round in 0..rounds {
-        let mut timed = [Timed::default(); 3];
+        let mut timed = [VariantTime::default(); 3];
         for turn in 0..VARIANTS.len() {
             let variant = if round % 2 == 0 {
                 turn
@@ -113,10 +118,10 @@ pub fn measure(structures: usize, pages: Pages, threads: usize, rounds: usize) -
 
 /// The shortest of several spells, as interference by other programs (CPU, caches) only makes a
 /// spell longer.
-fn time(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
-    let mut all = Timed {
+fn time(view: View<'_>, structures: usize, threads: usize) -> Result<VariantTime> {
+    let mut all = VariantTime {
         ns_a_visit: f64::INFINITY,
-        lock: LockTally::default(),
+        lock: LockStats::default(),
     };
     for _ in 0..SPELLS {
         let timed = match threads {
@@ -135,14 +140,14 @@ fn walks_of(structures: usize, threads: usize) -> usize {
 }
 
 /// Walks with one thread, measured in its CPU time.
-fn alone(mut view: View<'_>, structures: usize) -> Timed {
+fn alone(mut view: View<'_>, structures: usize) -> VariantTime {
     (0..2).for_each(|_| once(&mut view, 0));
     let walks = walks_of(structures, 1);
     let start = cpu_ns();
     (0..walks).for_each(|_| once(&mut view, 0));
-    Timed {
+    VariantTime {
         ns_a_visit: (cpu_ns() - start) as f64 / (walks * structures) as f64,
-        lock: LockTally::default(),
+        lock: LockStats::default(),
     }
 }
 
@@ -153,13 +158,13 @@ fn cpu_ns() -> u64 {
 }
 
 /// Walks with several threads under one lock, measured in wall time.
-fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
+fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<VariantTime> {
     let walks = walks_of(structures, threads);
     let (lock, barrier) = (&SpinLock::default(), &Barrier::new(threads));
     let work = move |cpu: u32| {
-        let (mut view, mut tally) = (view, LockTally::default());
+        let (mut view, mut tally) = (view, LockStats::default());
         for _ in 0..2 {
-            lock.with(&mut LockTally::default(), || once(&mut view, cpu));
+            lock.with(&mut LockStats::default(), || once(&mut view, cpu));
         }
         barrier.wait();
         let start = Instant::now();
@@ -179,11 +184,11 @@ fn in_turn(view: View<'_>, structures: usize, threads: usize) -> Result<Timed> {
     let start = spans.iter().map(|span| span.0).min().context("no thread")?;
     let end = spans.iter().map(|span| span.1).max().context("no thread")?;
     let visits = (walks * threads * structures) as f64;
-    Ok(Timed {
+    Ok(VariantTime {
         ns_a_visit: (end - start).as_nanos() as f64 / visits,
         lock: spans
             .iter()
-            .fold(LockTally::default(), |sum, span| sum.and(span.2)),
+            .fold(LockStats::default(), |sum, span| sum.and(span.2)),
     })
 }
 

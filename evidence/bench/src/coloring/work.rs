@@ -19,9 +19,9 @@ const COMMON_WORDS: usize = 16 << 10;
 
 /// Memory of a task.
 #[derive(Debug)]
-pub struct Own(Box<[AtomicU64]>);
+pub struct TaskMemory(Box<[AtomicU64]>);
 
-impl Default for Own {
+impl Default for TaskMemory {
     fn default() -> Self {
         Self((0..OWN_WORDS as u64).map(AtomicU64::new).collect())
     }
@@ -29,13 +29,13 @@ impl Default for Own {
 
 /// The common lines, and a CPU's state.
 #[derive(Debug)]
-pub struct Work {
+pub struct OperationState {
     common: Vec<u64>,
     state: u64,
     turns: u64,
 }
 
-impl Work {
+impl OperationState {
     /// State of a CPU that does `turns` turns of arithmetic per operation.
     pub fn new(seed: u64, turns: u64) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Work {
     }
 
     /// Executes one operation.
-    pub fn operation(&mut self, own: &Own) {
+    pub fn operation(&mut self, own: &TaskMemory) {
         let first = (self.turn() >> 40) as usize * LINE_WORDS;
         for nth in 0..OWN_LINES {
             let word = &own.0[(first + nth * LINE_WORDS) % OWN_WORDS];
@@ -72,10 +72,10 @@ impl Work {
 
 /// Number of turns with which an operation takes about `operation_ns` nanoseconds on this machine.
 pub fn turns_for(operation_ns: u64) -> u64 {
-    let own = Own::default();
+    let own = TaskMemory::default();
     let ns = |turns: u64| {
-        let mut work = Work::new(1, turns);
-        let once = |work: &mut Work| {
+        let mut work = OperationState::new(1, turns);
+        let once = |work: &mut OperationState| {
             let start = Instant::now();
             (0..1_000).for_each(|_| work.operation(&own));
             start.elapsed().as_nanos() as f64 / 1e3
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn an_operation_changes_lines_of_its_own() {
-        let own = Own::default();
-        Work::new(3, 5).operation(&own);
+        let own = TaskMemory::default();
+        OperationState::new(3, 5).operation(&own);
         let words = own.0.iter().enumerate();
         let changed = words
             .filter(|(n, word)| word.load(Relaxed) != *n as u64)

@@ -18,7 +18,7 @@ const BYTES_PER_STEP: usize = 8 << 20;
 
 /// The dependence of a program's threads on one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum WorkPattern {
     /// Threads compute independently: progress grows with every CPU.
     Compute,
     /// Threads spin at a barrier after each step, as OpenMP and MPI programs do.
@@ -32,7 +32,7 @@ pub enum Kind {
 pub struct ProgramArgs {
     /// Choose how the threads depend on one another
     #[arg(value_enum)]
-    pub kind: Kind,
+    pub kind: WorkPattern,
     /// Run this many threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub threads: u32,
@@ -52,14 +52,14 @@ pub fn run(args: &ProgramArgs) -> Result<()> {
     Ok(())
 }
 
-fn work(kind: Kind, steps: u32, barrier: &SpinBarrier) {
+fn work(kind: WorkPattern, steps: u32, barrier: &SpinBarrier) {
     match kind {
-        Kind::Compute => (0..steps).for_each(|_| compute()),
-        Kind::Barriers => (0..steps).for_each(|_| {
+        WorkPattern::Compute => (0..steps).for_each(|_| compute()),
+        WorkPattern::Barriers => (0..steps).for_each(|_| {
             compute();
             barrier.wait();
         }),
-        Kind::Memory => stream(steps),
+        WorkPattern::Memory => stream(steps),
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_program_ends() {
-        for &kind in Kind::value_variants() {
+        for &kind in WorkPattern::value_variants() {
             let args = ProgramArgs {
                 kind,
                 threads: 2,

@@ -2,7 +2,7 @@
 //! The measured program of the part `churn`: chains of short-lived threads or processes. Each link
 //! of a chain lives for a given time and starts the next link before it ends.
 //!
-//! - **End**: every link waits on standard input, a pipe whose other end only the benchmark holds.
+//! - **End**: every link waits on standard input, a pipe; only the benchmark holds its other end.
 //!   When the benchmark ends for any reason, the pipe hangs up, and no link starts another one.
 //! - **Reaper**: links of a process chain become orphans. The command adopts and reaps them, in
 //!   another session than the program's, as init does. It ends after the last of them.

@@ -25,10 +25,10 @@ use crate::processes::end_within;
 const LIVES_US: [u64; 4] = [100, 500, 2_000, 10_000];
 /// Kinds of chains. Processes are also measured without a cgroup of their own that would list them;
 /// threads can always be listed by their process.
-const KINDS: [(Link, Home); 3] = [
-    (Link::Thread, Home::Attached),
-    (Link::Process, Home::Launched),
-    (Link::Process, Home::Attached),
+const KINDS: [(Link, Admission); 3] = [
+    (Link::Thread, Admission::Attached),
+    (Link::Process, Admission::Launched),
+    (Link::Process, Admission::Attached),
 ];
 /// Part of the deadline for each release: two changes of seats, the release and the second after
 /// it, on a loaded machine.
@@ -53,7 +53,7 @@ pub struct ChurnArgs {
 /// The way in which a program was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Home {
+pub enum Admission {
     /// While it ran: it has no cgroup of its own.
     Attached,
     /// Before it ran: it has a cgroup of its own if one can be created.
@@ -62,11 +62,11 @@ pub enum Home {
 
 /// The result of one kind of chain.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
+pub struct ChurnResult {
     /// Kind of the links.
     pub link: Link,
     /// The way in which the programs were admitted.
-    pub home: Home,
+    pub home: Admission,
     /// Lifetime of a link in microseconds.
     pub life_us: u64,
     /// Releases that were made.
@@ -92,9 +92,9 @@ pub struct Row {
     pub error: Option<String>,
 }
 
-impl Row {
+impl ChurnResult {
     /// A row without results yet.
-    pub fn new(link: Link, home: Home, life_us: u64) -> Self {
+    pub fn new(link: Link, home: Admission, life_us: u64) -> Self {
         Self {
             link,
             home,
@@ -114,10 +114,10 @@ impl Row {
 
     fn cells(&self) -> Vec<String> {
         let link = match (self.link, self.home) {
-            (Link::Thread, Home::Attached) => "threads",
-            (Link::Thread, Home::Launched) => "threads of one process in a cgroup",
-            (Link::Process, Home::Attached) => "processes",
-            (Link::Process, Home::Launched) => "processes in a cgroup",
+            (Link::Thread, Admission::Attached) => "threads",
+            (Link::Thread, Admission::Launched) => "threads of one process in a cgroup",
+            (Link::Process, Admission::Attached) => "processes",
+            (Link::Process, Admission::Launched) => "processes in a cgroup",
         };
         vec![
             link.to_owned(),
@@ -163,10 +163,11 @@ pub fn run(args: &ChurnArgs, quick: bool) -> Result<Part> {
     Ok(part(&rows, releases, args.at_once))
 }
 
-fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
+fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
     let mut part = Part::new("churn", "Programs with short-lived threads and processes");
     let narrowed = rows.iter().map(|row| row.narrowed).sum();
-    let is_failed = |row: &&Row| row.error.is_some() || row.stalled > 0 || row.releases < releases;
+    let is_failed =
+        |row: &&ChurnResult| row.error.is_some() || row.stalled > 0 || row.releases < releases;
     let worst = rows.iter().map(|row| row.release_cpu_percent);
     part.bars = vec![
         Bar::none(
@@ -186,7 +187,7 @@ fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
     ];
     part.tables = vec![Table {
         head: HEAD.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(ChurnResult::cells).collect(),
     }];
     part.notes = vec![format!(
         "Each program has ten chains. The links of a chain are short-lived threads or processes: \
@@ -201,11 +202,11 @@ fn part(rows: &[Row], releases: usize, at_once: usize) -> Part {
 /// Runs one kind in a process of its own.
 fn run_kind(
     link: Link,
-    home: Home,
+    home: Admission,
     life_us: u64,
     releases: usize,
     args: &ChurnArgs,
-) -> Result<Row> {
+) -> Result<ChurnResult> {
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
     command.args([KIND, &name(link), &name(home), &life_us.to_string()]);
@@ -221,9 +222,9 @@ fn run_kind(
     let rounds = releases.div_ceil(args.at_once.max(1)) as u32;
     let limit = OVERHEAD_MAX + RELEASE_MAX * rounds;
     let has_ended = end_within(&mut child, limit)?.is_some();
-    let failed = |error: String| Row {
+    let failed = |error: String| ChurnResult {
         error: Some(error),
-        ..Row::new(link, home, life_us)
+        ..ChurnResult::new(link, home, life_us)
     };
     if !has_ended {
         child.kill()?;

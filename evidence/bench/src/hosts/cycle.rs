@@ -19,7 +19,7 @@ use usher_act::{ActConfig, Actuator, WorkClass};
 use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 use super::chains::{self, Link, Slot};
-use super::churn::{Home, Row, name};
+use super::churn::{Admission, ChurnResult, name};
 
 /// The hidden command that measures one kind.
 pub const KIND: &str = "hosts-churn-kind";
@@ -48,7 +48,7 @@ pub struct KindArgs {
     /// Build the chains of threads or processes
     link: Link,
     /// Choose how the programs are admitted
-    home: Home,
+    home: Admission,
     /// Let each link live for this time in microseconds
     life_us: u64,
     /// Release programs this many times
@@ -65,7 +65,7 @@ pub struct KindArgs {
 pub fn run(args: &KindArgs) -> Result<()> {
     // The daemon's loop has this class. Without the right to it the figures are slightly worse.
     let _ = usher_host::engine::set_realtime_class();
-    let mut row = Row::new(args.link, args.home, args.life_us);
+    let mut row = ChurnResult::new(args.link, args.home, args.life_us);
     if let Err(error) = measure(args, &mut row) {
         row.error = Some(format!("{error:#}"));
     }
@@ -75,8 +75,8 @@ pub fn run(args: &KindArgs) -> Result<()> {
 
 /// Times and counts from which figures of the result are computed at the end.
 #[derive(Debug, Default)]
-struct Tally {
-    /// Number of chains whose last link before a release was born with the seat's mask.
+struct CycleTimes {
+    /// Number of chains in which the last link before a release was born with the seat's mask.
     seated: usize,
     /// CPU time of seating and moving.
     seating: Duration,
@@ -86,16 +86,16 @@ struct Tally {
     free_after: Vec<Duration>,
 }
 
-fn measure(args: &KindArgs, row: &mut Row) -> Result<()> {
+fn measure(args: &KindArgs, row: &mut ChurnResult) -> Result<()> {
     let runtime = tempfile::tempdir()?;
     let mut act = Actuator::open(ActConfig::new(runtime.path()))?;
-    let mut tally = Tally::default();
+    let mut tally = CycleTimes::default();
     let mut subjects = Vec::new();
     let begun = Instant::now();
     let at_once = args.at_once.clamp(1, args.releases.max(1));
     for at in 0..at_once {
         let start_at = begun + GRACE * at as u32 / at_once as u32;
-        subjects.push(Subject::start(
+        subjects.push(ChurnProgram::start(
             args,
             runtime.path(),
             &mut act,
@@ -105,7 +105,7 @@ fn measure(args: &KindArgs, row: &mut Row) -> Result<()> {
     }
     let result = cycle(args, &mut act, &mut subjects, row, &mut tally);
     let lasted = begun.elapsed();
-    let links: u64 = subjects.iter().map(Subject::links).sum();
+    let links: u64 = subjects.iter().map(ChurnProgram::links).sum();
     tally.note(row, links, lasted, at_once);
     let left = act.undo_all();
     let ended: Result<()> = subjects.into_iter().try_for_each(|one| one.chains.end());
@@ -118,8 +118,8 @@ fn measure(args: &KindArgs, row: &mut Row) -> Result<()> {
     Ok(())
 }
 
-impl Tally {
-    fn note(&mut self, row: &mut Row, links: u64, lasted: Duration, at_once: usize) {
+impl CycleTimes {
+    fn note(&mut self, row: &mut ChurnResult, links: u64, lasted: Duration, at_once: usize) {
         let seconds = lasted.as_secs_f64() * at_once as f64;
         let releases = row.releases.max(1) as f64;
         let (seating, releasing) = (self.seating.as_secs_f64(), self.releasing.as_secs_f64());
@@ -139,9 +139,9 @@ impl Tally {
 fn cycle(
     args: &KindArgs,
     act: &mut Actuator,
-    subjects: &mut [Subject],
-    row: &mut Row,
-    tally: &mut Tally,
+    subjects: &mut [ChurnProgram],
+    row: &mut ChurnResult,
+    tally: &mut CycleTimes,
 ) -> Result<()> {
     let mut left = args.releases;
     let mut housekeeping = Instant::now();
@@ -188,7 +188,7 @@ enum Phase {
 }
 
 /// A program of chains.
-struct Subject {
+struct ChurnProgram {
     program: ProgramId,
     chains: Chains,
     phase: Phase,
@@ -197,7 +197,7 @@ struct Subject {
     whole: String,
 }
 
-impl Subject {
+impl ChurnProgram {
     fn start(
         args: &KindArgs,
         dir: &Path,
@@ -213,7 +213,7 @@ impl Subject {
             start_ticks: process.stat()?.starttime,
         };
         let program = ProgramId(at as u64 + 1);
-        if args.home == Home::Launched {
+        if args.home == Admission::Launched {
             act.prepare_held(program, id, WorkClass::Foreground)?;
         }
         act.admit(program, id, WorkClass::Foreground)?;
@@ -251,8 +251,8 @@ impl Subject {
         &mut self,
         act: &mut Actuator,
         left: &mut usize,
-        row: &mut Row,
-        tally: &mut Tally,
+        row: &mut ChurnResult,
+        tally: &mut CycleTimes,
     ) -> Result<()> {
         let now = Instant::now();
         let program = self.program;
@@ -276,7 +276,7 @@ impl Subject {
         Ok(())
     }
 
-    fn release(&mut self, act: &mut Actuator, tally: &mut Tally) -> Result<()> {
+    fn release(&mut self, act: &mut Actuator, tally: &mut CycleTimes) -> Result<()> {
         let program = self.program;
         let slots = self.slots()?;
         let is_seated = |slot: &&Slot| slot.last_narrowed == slot.links;
@@ -292,7 +292,7 @@ impl Subject {
     }
 
     /// Records links that were born narrowed since the last step.
-    fn watch(&mut self, tally: &mut Tally) -> Result<()> {
+    fn watch(&mut self, tally: &mut CycleTimes) -> Result<()> {
         let now = self.slots()?;
         let Phase::Released {
             at,
@@ -320,7 +320,7 @@ impl Subject {
     }
 
     /// Counts narrowed threads, once links were born in each chain after the second of waiting.
-    fn count(&mut self, row: &mut Row) -> Result<()> {
+    fn count(&mut self, row: &mut ChurnResult) -> Result<()> {
         let now = self.slots()?;
         let Phase::Counting {
             from,

@@ -61,7 +61,7 @@ impl KillFixture {
         // Other users may have no access to the folder of the build.
         fs::copy(usher, dir.path().join("usher")).context("copying usher")?;
         let mark = format!("{}-{round}", std::process::id());
-        let base = Base {
+        let base = FixtureCommands {
             dir: dir.path(),
             mark: &mark,
             as_user,
@@ -123,8 +123,8 @@ impl KillFixture {
         frozen.map(|_| ())
     }
 
-    fn base(&self) -> Base<'_> {
-        Base {
+    fn base(&self) -> FixtureCommands<'_> {
+        FixtureCommands {
             dir: self.dir.path(),
             mark: &self.mark,
             as_user: self.as_user,
@@ -195,7 +195,7 @@ impl KillFixture {
         Ok(())
     }
 
-    /// The processes of `pids` whose attributes differ from those without Usher.
+    /// The processes of `pids` with other attributes than they have without Usher.
     pub fn changed(&self, pids: &[i32]) -> Vec<i32> {
         let is_changed = |pid: &i32| {
             let now = managed_attributes(*pid);
@@ -299,13 +299,13 @@ impl Drop for KillFixture {
 }
 
 /// Common settings of a fixture's commands.
-struct Base<'a> {
+struct FixtureCommands<'a> {
     dir: &'a Path,
     mark: &'a str,
     as_user: bool,
 }
 
-impl Base<'_> {
+impl FixtureCommands<'_> {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(words[0]);
         command

@@ -30,12 +30,17 @@ use crate::processes::{runs, state_of, wait_for};
 
 /// Time limit of the undo before the round fails.
 const WATCH_MAX: Duration = Duration::from_secs(10);
-const KINDS: [Kind; 4] = [Kind::Daemon, Kind::Keeper, Kind::Both, Kind::Launcher];
+const KINDS: [KilledProcess; 4] = [
+    KilledProcess::Daemon,
+    KilledProcess::Keeper,
+    KilledProcess::Both,
+    KilledProcess::Launcher,
+];
 
 /// The process that a round kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum KilledProcess {
     Daemon,
     Keeper,
     Both,
@@ -44,8 +49,8 @@ enum Kind {
 
 /// Result of a round.
 #[derive(Debug, Clone, Serialize)]
-struct Round {
-    kind: Kind,
+struct KillRound {
+    kind: KilledProcess,
     as_user: bool,
     /// Time from the kill to the undo by a keeper, a daemon or a launcher.
     undone_ms: Option<f64>,
@@ -91,8 +96,8 @@ pub fn run(usher: &Path, rounds: usize) -> Result<Part> {
     Ok(part(&all))
 }
 
-fn one(usher: &Path, kind: Kind, as_user: bool, at: usize) -> Round {
-    let mut round = Round {
+fn one(usher: &Path, kind: KilledProcess, as_user: bool, at: usize) -> KillRound {
+    let mut round = KillRound {
         kind,
         as_user,
         undone_ms: None,
@@ -108,19 +113,19 @@ fn one(usher: &Path, kind: Kind, as_user: bool, at: usize) -> Round {
     round
 }
 
-fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
+fn make(usher: &Path, round: &mut KillRound, at: usize) -> Result<()> {
     let mut fixture = KillFixture::start(usher, round.as_user, at)?;
     let (daemon, keeper) = fixture.daemon_and_keeper()?;
     let all = [&fixture.launched[..], &fixture.without_launcher].concat();
     match round.kind {
-        Kind::Daemon => {
+        KilledProcess::Daemon => {
             kill(daemon);
             let died = Instant::now();
             fixture.end_hogs()?;
             watch(round, &fixture, died, &all);
             wait_for("the next daemon", WATCH_MAX, || fixture.status().is_some())?;
         }
-        Kind::Keeper => {
+        KilledProcess::Keeper => {
             kill(keeper);
             let died = Instant::now();
             let is_new = || {
@@ -132,7 +137,7 @@ fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
             round.undone_ms = Some(died.elapsed().as_secs_f64() * 1e3);
             fixture.end_hogs()?;
         }
-        Kind::Both => {
+        KilledProcess::Both => {
             kill_both(daemon, keeper)?;
             let died = Instant::now();
             fixture.end_hogs()?;
@@ -143,7 +148,7 @@ fn make(usher: &Path, round: &mut Round, at: usize) -> Result<()> {
             }
             round.undo_ms = Some(undo(&fixture, &all)?);
         }
-        Kind::Launcher => {
+        KilledProcess::Launcher => {
             fixture.kill_launchers()?;
             let died = Instant::now();
             watch(round, &fixture, died, &all);
@@ -171,21 +176,21 @@ fn kill_both(daemon: i32, keeper: i32) -> Result<()> {
 }
 
 /// Waits until these processes are free or managed.
-fn watch(round: &mut Round, fixture: &KillFixture, died: Instant, pids: &[i32]) {
+fn watch(round: &mut KillRound, fixture: &KillFixture, died: Instant, pids: &[i32]) {
     watch_until(round, fixture, died, pids, || {
         fixture.are_free_or_managed(pids)
     });
 }
 
 /// Waits until none of these processes is frozen or stopped.
-fn watch_thaw(round: &mut Round, fixture: &KillFixture, died: Instant, pids: &[i32]) {
+fn watch_thaw(round: &mut KillRound, fixture: &KillFixture, died: Instant, pids: &[i32]) {
     watch_until(round, fixture, died, pids, || {
         !pids.iter().any(|&pid| is_held(pid))
     });
 }
 
 fn watch_until(
-    round: &mut Round,
+    round: &mut KillRound,
     fixture: &KillFixture,
     died: Instant,
     pids: &[i32],
@@ -207,7 +212,7 @@ fn undo(fixture: &KillFixture, pids: &[i32]) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64() * 1e3)
 }
 
-fn part(rounds: &[Round]) -> Part {
+fn part(rounds: &[KillRound]) -> Part {
     let mut part = Part::new("kills", "SIGKILL of the daemon, the keeper and launchers");
     let made = rounds.iter().filter(|round| round.error.is_none());
     let worst = |times: &[f64]| times.iter().copied().reduce(f64::max);
@@ -255,7 +260,7 @@ fn part(rounds: &[Round]) -> Part {
     part
 }
 
-fn table(rounds: &[Round]) -> Table {
+fn table(rounds: &[KillRound]) -> Table {
     let head = [
         "killed",
         "programs of",
@@ -267,7 +272,7 @@ fn table(rounds: &[Round]) -> Table {
         "worst",
         "still changed after the next start",
     ];
-    let row = |kind: Kind, as_user: bool| {
+    let row = |kind: KilledProcess, as_user: bool| {
         let own = || {
             let rounds = rounds.iter();
             rounds.filter(move |one| one.kind == kind && one.as_user == as_user)

@@ -25,7 +25,7 @@ pub use cycle::{KIND, KindArgs, run as run_kind};
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+pub enum HostsPart {
     /// SIGKILL of the daemon, the keeper and launchers
     Kills,
     /// Programs that pin their threads, while other programs start and end
@@ -39,7 +39,7 @@ pub enum Which {
 pub struct HostsArgs {
     /// Run only these parts
     #[arg(long, value_delimiter = ',')]
-    pub only: Vec<Which>,
+    pub only: Vec<HostsPart>,
     /// Run fewer releases and rounds, for a few minutes
     #[arg(long)]
     pub quick: bool,
@@ -60,8 +60,8 @@ pub struct HostsArgs {
 
 /// Runs the selected parts, saves and shows them. Returns whether every bar was met.
 pub fn run(args: &HostsArgs) -> Result<bool> {
-    let is_chosen = |which: &Which| args.only.is_empty() || args.only.contains(which);
-    let chosen: Vec<Which> = Which::value_variants()
+    let is_chosen = |which: &HostsPart| args.only.is_empty() || args.only.contains(which);
+    let chosen: Vec<HostsPart> = HostsPart::value_variants()
         .iter()
         .copied()
         .filter(is_chosen)
@@ -69,9 +69,9 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
     // A part that cannot run here would discard the results of those before.
     for which in &chosen {
         let checked = match which {
-            Which::Kills => kills::check(),
-            Which::Pinning => pinning::check(),
-            Which::Churn => churn::check(&args.churn),
+            HostsPart::Kills => kills::check(),
+            HostsPart::Pinning => pinning::check(),
+            HostsPart::Churn => churn::check(&args.churn),
         };
         checked.with_context(|| format!("part {which:?}"))?;
     }
@@ -83,9 +83,9 @@ pub fn run(args: &HostsArgs) -> Result<bool> {
     let mut parts: Vec<Part> = Vec::new();
     for which in chosen {
         let part = match which {
-            Which::Kills => kills::run(&usher, kill_rounds),
-            Which::Pinning => pinning::run(&usher, &args.pinning, args.quick),
-            Which::Churn => churn::run(&args.churn, args.quick),
+            HostsPart::Kills => kills::run(&usher, kill_rounds),
+            HostsPart::Pinning => pinning::run(&usher, &args.pinning, args.quick),
+            HostsPart::Churn => churn::run(&args.churn, args.quick),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         machine::print_line(part.lines())?;

@@ -10,13 +10,13 @@
 use anyhow::Result;
 use usher_sim::smt::CompletionTimes;
 
-use super::lab::Measured;
+use super::lab::GuestResults;
+use super::medians::{cell, counted, figure, ratio, schedulers};
 use super::messages::Sample;
-use super::rival::Rival;
-use super::rows::{cell, counted, figure, ratio, rivals};
 use super::sample_names::CORES as NAME;
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
-use crate::sim::{Smt, smt};
+use crate::sim::{SmtResult, smt};
 
 const TITLE: &str = "Two short loops and two long loops on two cores with two hardware threads \
                      each";
@@ -28,21 +28,21 @@ const SEEDS: u64 = 100;
 
 /// Results of one scheduler: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct CoresResult {
+    scheduler: ComparedScheduler,
     shared_ms: Option<f64>,
     needless_ms: Option<f64>,
     /// Time of all repetitions in seconds.
     took_s: Option<f64>,
 }
 
-impl Row {
-    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let is_it = |sample: &&Sample| sample.rival == *rival;
+impl CoresResult {
+    fn of(scheduler: &ComparedScheduler, samples: &[&Sample]) -> Self {
+        let is_it = |sample: &&Sample| sample.scheduler == *scheduler;
         let of_it: Vec<&Sample> = samples.iter().copied().filter(is_it).collect();
         let took: Vec<f64> = of_it.iter().map(|s| s.ends_s.iter().sum()).collect();
         Self {
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             shared_ms: counted(&of_it, |c| c.shared_ns as f64 / 1e6),
             needless_ms: counted(&of_it, |c| c.needless_ns as f64 / 1e6),
             took_s: usher_report::stats::median(&took),
@@ -53,7 +53,7 @@ impl Row {
         let took_ms = self.took_s.map(|s| s * 1e3);
         let share = ratio(self.needless_ms, took_ms).map(|share| share * 100.0);
         vec![
-            self.rival.label(),
+            self.scheduler.label(),
             cell(took_ms, 0),
             cell(self.shared_ms, 0),
             cell(self.needless_ms, 1),
@@ -63,13 +63,16 @@ impl Row {
 }
 
 /// The part.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
+pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
-    let each = rivals(&samples);
-    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let each = schedulers(&samples);
+    let rows: Vec<CoresResult> = each
+        .iter()
+        .map(|scheduler| CoresResult::of(scheduler, &samples))
+        .collect();
     let mut part = Part::new(NAME, TITLE);
     let needless = rows.iter();
-    let needless = needless.filter_map(|row| Some((row.rival.clone(), row.needless_ms?)));
+    let needless = needless.filter_map(|row| Some((row.scheduler.clone(), row.needless_ms?)));
     part.figures = figure(
         "Time in which two loops share a core while the other core is idle",
         "time in ms in which two loops share one core while the other core is idle",
@@ -87,26 +90,9 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(CoresResult::cells).collect(),
     }];
-    let of = |rival: &Rival| rows.iter().find(|row| row.rival == *rival)?.needless_ms;
-    let ours = of(&Rival::Usher);
-    part.bars = [
-        (
-            "relative to --fifo, which ignores SMT",
-            Rival::Fifo,
-            OF_BLIND_AT_MOST,
-        ),
-        ("EEVDF's", Rival::Eevdf, 1.0),
-    ]
-    .into_iter()
-    .map(|(name, rival, limit)| {
-        let what = format!(
-            "two loops on one core while the other core is idle: time of ours / time of {name}"
-        );
-        Bar::at_most(what, ratio(ours, of(&rival)), limit, "")
-    })
-    .collect();
+    part.bars = bars(&rows);
     let simulated = smt(SEEDS)?;
     part.tables.push(table(&simulated));
     part.bars.extend(simulated.bars.into_iter().map(|bar| Bar {
@@ -128,8 +114,29 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     Ok(part)
 }
 
+fn bars(rows: &[CoresResult]) -> Vec<Bar> {
+    let of = |scheduler: &ComparedScheduler| {
+        let row = rows.iter().find(|row| row.scheduler == *scheduler)?;
+        row.needless_ms
+    };
+    let ours = of(&ComparedScheduler::Usher);
+    let bar = |(name, scheduler, limit)| {
+        let what = format!(
+            "two loops on one core while the other core is idle: time of ours / time of {name}"
+        );
+        Bar::at_most(what, ratio(ours, of(&scheduler)), limit, "")
+    };
+    let fifo = (
+        "relative to --fifo, which ignores SMT",
+        ComparedScheduler::Fifo,
+        OF_BLIND_AT_MOST,
+    );
+    let eevdf = ("EEVDF's", ComparedScheduler::Eevdf, 1.0);
+    [fifo, eevdf].map(bar).to_vec()
+}
+
 /// Simulated results of the paper's kernels.
-fn table(simulated: &Smt) -> Table {
+fn table(simulated: &SmtResult) -> Table {
     let head = [
         "simulated time until all loops have ended",
         "least, s",
@@ -156,22 +163,22 @@ fn table(simulated: &Smt) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
     #[test]
     fn ours_is_held_against_the_blind_one_and_the_kernels_own() {
-        let one = |rival, needless_ns| {
-            let mut sample = sample(rival, NAME, 4, [0, 0]);
+        let one = |scheduler, needless_ns| {
+            let mut sample = sample(scheduler, NAME, 4, [0, 0]);
             if let Some(counted) = &mut sample.counted {
                 counted.needless_ns = needless_ns;
             }
             sample
         };
-        let measured = Measured {
+        let measured = GuestResults {
             samples: vec![
-                one(Rival::Eevdf, 100_000_000),
-                one(Rival::Usher, 20_000_000),
-                one(Rival::Fifo, 800_000_000),
+                one(ComparedScheduler::Eevdf, 100_000_000),
+                one(ComparedScheduler::Usher, 20_000_000),
+                one(ComparedScheduler::Fifo, 800_000_000),
             ],
             left_out: vec![],
         };

@@ -8,11 +8,11 @@
 use anyhow::Result;
 use usher_report::stats;
 
-use super::lab::Measured;
+use super::lab::GuestResults;
+use super::medians::cell;
 use super::messages::Sample;
-use super::rival::Rival;
-use super::rows::cell;
 use super::sample_names;
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "elapsed";
@@ -22,13 +22,13 @@ const AT_MOST: f64 = 1.02;
 
 /// Quartiles of the pairs' ratios, Usher / EEVDF.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Spread {
+struct RatioQuartiles {
     low: f64,
     median: f64,
     high: f64,
 }
 
-impl Spread {
+impl RatioQuartiles {
     fn of(ratios: &[f64]) -> Option<Self> {
         let at = |share| stats::quantile(ratios, share);
         Some(Self {
@@ -46,33 +46,37 @@ impl Spread {
 
 /// Results with one number of virtual machines.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
+struct PairsResult {
     vms: usize,
     pairs: usize,
     /// Median end time of the last virtual machine in seconds: EEVDF, Usher.
     last_s: [Option<f64>; 2],
-    last: Spread,
-    /// Ratios of the virtual machine whose median ratio is highest.
-    worst: Spread,
+    last: RatioQuartiles,
+    /// Ratios of the virtual machine with the highest median ratio.
+    worst: RatioQuartiles,
 }
 
-impl Row {
+impl PairsResult {
     fn of(vms: usize, samples: &[Sample]) -> Option<Self> {
-        let of = |rival: &Rival, round| {
+        let of = |scheduler: &ComparedScheduler, round| {
             let mut all = samples.iter().filter(|s| s.programs == vms);
-            all.find(|s| s.rival == *rival && s.round == round)
+            all.find(|s| s.scheduler == *scheduler && s.round == round)
         };
         let rounds = samples.iter().map(|s| s.round).max().map_or(0, |n| n + 1);
-        let pairs =
-            (0..rounds).filter_map(|n| Some([of(&Rival::Eevdf, n)?, of(&Rival::Usher, n)?]));
+        let pairs = (0..rounds).filter_map(|n| {
+            Some([
+                of(&ComparedScheduler::Eevdf, n)?,
+                of(&ComparedScheduler::Usher, n)?,
+            ])
+        });
         let pairs: Vec<[&Sample; 2]> = pairs.collect();
         let last = |sample: &Sample| sample.ends_s.iter().copied().reduce(f64::max);
         let ratios = |end: &dyn Fn(&Sample) -> Option<f64>| {
             let ratio = |[eevdf, ours]: &[&Sample; 2]| Some(end(ours)? / end(eevdf)?);
-            Spread::of(&pairs.iter().map(ratio).collect::<Option<Vec<f64>>>()?)
+            RatioQuartiles::of(&pairs.iter().map(ratio).collect::<Option<Vec<f64>>>()?)
         };
         let each = (0..vms).map(|vm| ratios(&|sample| sample.ends_s.get(vm).copied()));
-        let each = each.collect::<Option<Vec<Spread>>>()?;
+        let each = each.collect::<Option<Vec<RatioQuartiles>>>()?;
         let median = |at: usize| {
             let all: Option<Vec<f64>> = pairs.iter().map(|pair| last(pair[at])).collect();
             stats::median(&all?)
@@ -101,7 +105,7 @@ impl Row {
 }
 
 /// The part.
-pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part> {
+pub fn part(measured: &GuestResults, kernel: &str, processes: usize) -> Result<Part> {
     let samples: Vec<Sample> = measured
         .samples
         .iter()
@@ -111,9 +115,9 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     let mut numbers: Vec<usize> = samples.iter().map(|sample| sample.programs).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let rows: Vec<Row> = numbers
+    let rows: Vec<PairsResult> = numbers
         .into_iter()
-        .filter_map(|vms| Row::of(vms, &samples))
+        .filter_map(|vms| PairsResult::of(vms, &samples))
         .collect();
     let mut part = Part::new(NAME, TITLE);
     let head = [
@@ -126,7 +130,7 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(PairsResult::cells).collect(),
     }];
     let worst = rows.iter().map(|row| row.worst.median).reduce(f64::max);
     let what = "end of each virtual machine, ours / EEVDF, median over the pairs: worst machine";
@@ -150,31 +154,31 @@ pub fn part(measured: &Measured, kernel: &str, processes: usize) -> Result<Part>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
-    fn one(rival: Rival, round: usize, ends_s: &[f64]) -> Sample {
+    fn one(scheduler: ComparedScheduler, round: usize, ends_s: &[f64]) -> Sample {
         Sample {
             round,
             ends_s: ends_s.to_vec(),
-            ..sample(rival, sample_names::ERLANG, ends_s.len(), [0, 0])
+            ..sample(scheduler, sample_names::ERLANG, ends_s.len(), [0, 0])
         }
     }
 
     fn part_of(samples: Vec<Sample>) -> Part {
         let left_out = vec![];
-        part(&Measured { samples, left_out }, "7", 300).unwrap()
+        part(&GuestResults { samples, left_out }, "7", 300).unwrap()
     }
 
     #[test]
     fn rounds_are_compared_with_themselves() {
         let part = part_of(vec![
-            one(Rival::Eevdf, 0, &[1.0, 2.0]),
-            one(Rival::Usher, 0, &[1.5, 2.0]),
+            one(ComparedScheduler::Eevdf, 0, &[1.0, 2.0]),
+            one(ComparedScheduler::Usher, 0, &[1.5, 2.0]),
             // A host that is half as fast is so for both.
-            one(Rival::Usher, 1, &[3.0, 4.0]),
-            one(Rival::Eevdf, 1, &[2.0, 4.0]),
+            one(ComparedScheduler::Usher, 1, &[3.0, 4.0]),
+            one(ComparedScheduler::Eevdf, 1, &[2.0, 4.0]),
             // A sample of a pair that was broken off.
-            one(Rival::Eevdf, 2, &[2.0, 4.0]),
+            one(ComparedScheduler::Eevdf, 2, &[2.0, 4.0]),
         ]);
         let bar = &part.bars[0];
         assert_eq!((bar.measured, bar.is_met()), (Some(1.5), false));
@@ -193,7 +197,7 @@ mod tests {
 
     #[test]
     fn without_a_pair_no_bar_is_met() {
-        let part = part_of(vec![one(Rival::Eevdf, 0, &[1.0])]);
+        let part = part_of(vec![one(ComparedScheduler::Eevdf, 0, &[1.0])]);
         assert!(part.tables[0].rows.is_empty());
         assert!(!part.bars[0].is_met());
     }

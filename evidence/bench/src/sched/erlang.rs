@@ -10,13 +10,13 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::lab::Measured;
-use super::messages::{Load, Sample};
+use super::lab::GuestResults;
+use super::medians::{LATE_AT_MOST, cell, counted, ends_s, late_ms, ratio, schedulers};
+use super::messages::{GuestLoad, Sample};
 use super::otp::Erlang;
-use super::rival::Rival;
-use super::rows::{LATE_AT_MOST, cell, counted, ends_s, late_ms, ratio, rivals};
-use super::runs::{self, CPUS, Runs};
+use super::run_lengths::{self, CPUS, RunLengths};
 use super::sample_names::{ERLANG as NAME, ERLANG_BESIDE_SLEEPER as BESIDE_SLEEPER};
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
 
@@ -25,11 +25,11 @@ const TITLE: &str = "Erlang: all processes exchange messages, in 4 to 7 virtual 
 const SWITCHES_AT_MOST: f64 = 0.25;
 
 /// Each number of machines by itself, and the most beside a thread that mostly sleeps.
-pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<Load>> {
+pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<GuestLoad>> {
     let most = vms.iter().copied().max();
     let alone = Erlang::fetched()?.load(folder, vms, processes)?;
     let mut beside = alone.clone();
-    if let Load::Erlang { vms, sleeper, .. } = &mut beside {
+    if let GuestLoad::Erlang { vms, sleeper, .. } = &mut beside {
         *vms = most.into_iter().collect();
         *sleeper = true;
     }
@@ -38,8 +38,8 @@ pub fn loads(folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Vec<Loa
 
 /// Results of one scheduler with one number of virtual machines.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct ErlangResult {
+    scheduler: ComparedScheduler,
     vms: usize,
     switches: Option<f64>,
     spaces: Option<f64>,
@@ -50,13 +50,13 @@ struct Row {
     wakeups: usize,
 }
 
-impl Row {
-    fn of(rival: &Rival, vms: usize, samples: &[&Sample]) -> Self {
-        let is_it = |sample: &&Sample| sample.rival == *rival && sample.programs == vms;
+impl ErlangResult {
+    fn of(scheduler: &ComparedScheduler, vms: usize, samples: &[&Sample]) -> Self {
+        let is_it = |sample: &&Sample| sample.scheduler == *scheduler && sample.programs == vms;
         let of_it: Vec<&Sample> = samples.iter().copied().filter(is_it).collect();
         let ends = ends_s(&of_it);
         Self {
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             vms,
             switches: counted(&of_it, |c| c.switches as f64),
             spaces: counted(&of_it, |c| c.space_switches as f64),
@@ -69,7 +69,7 @@ impl Row {
 
     /// Mean time that a thread runs until the next thread does.
     fn run_ms(&self) -> Option<f64> {
-        runs::mean_ms(self.last_s, self.switches)
+        run_lengths::mean_ms(self.last_s, self.switches)
     }
 
     fn cells(&self, eevdf: Option<&Self>) -> Vec<String> {
@@ -77,7 +77,7 @@ impl Row {
         let elapsed = ratio(self.last_s, eevdf.and_then(|row| row.last_s));
         vec![
             self.vms.to_string(),
-            self.rival.label(),
+            self.scheduler.label(),
             cell(self.switches, 0),
             cell(self.spaces, 0),
             cell(spaces, 2),
@@ -92,7 +92,7 @@ impl Row {
         let [half, most_of_them, most] = self.late_ms;
         let beside = ratio(most_of_them, eevdf.and_then(|row| row.late_ms[1]));
         vec![
-            self.rival.label(),
+            self.scheduler.label(),
             self.wakeups.to_string(),
             cell(half, 2),
             cell(most_of_them, 1),
@@ -104,39 +104,46 @@ impl Row {
     }
 }
 
-fn rows(measured: &Measured, name: &str) -> Vec<Row> {
+fn rows(measured: &GuestResults, name: &str) -> Vec<ErlangResult> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
     let mut numbers: Vec<usize> = samples.iter().map(|sample| sample.programs).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let each = rivals(&samples);
+    let each = schedulers(&samples);
     let of_number = |&vms: &usize| {
-        let rows = each.iter().map(|rival| Row::of(rival, vms, &samples));
+        let rows = each
+            .iter()
+            .map(|scheduler| ErlangResult::of(scheduler, vms, &samples));
         rows.filter(|row| row.spaces.is_some()).collect::<Vec<_>>()
     };
     numbers.iter().flat_map(of_number).collect()
 }
 
-fn find<'a>(rows: &'a [Row], rival: &Rival, vms: usize) -> Option<&'a Row> {
+fn find<'a>(
+    rows: &'a [ErlangResult],
+    scheduler: &ComparedScheduler,
+    vms: usize,
+) -> Option<&'a ErlangResult> {
     rows.iter()
-        .find(|row| row.rival == *rival && row.vms == vms)
+        .find(|row| row.scheduler == *scheduler && row.vms == vms)
 }
 
 /// Rows with the highest number of machines.
-fn of_the_most(rows: &[Row]) -> impl Iterator<Item = &Row> {
+fn of_the_most(rows: &[ErlangResult]) -> impl Iterator<Item = &ErlangResult> {
     let most = rows.iter().map(|row| row.vms).max();
     rows.iter().filter(move |row| Some(row.vms) == most)
 }
 
 /// Address-space switches a second of a CPU with the most machines, by scheduler.
-pub fn rates(measured: &Measured) -> Vec<(Rival, f64)> {
+pub fn rates(measured: &GuestResults) -> Vec<(ComparedScheduler, f64)> {
     let rows = rows(measured, NAME);
-    let rate = |row: &Row| Some((row.rival.clone(), ratio(row.spaces, row.last_s)? / CPUS));
+    let rate =
+        |row: &ErlangResult| Some((row.scheduler.clone(), ratio(row.spaces, row.last_s)? / CPUS));
     of_the_most(&rows).filter_map(rate).collect()
 }
 
 /// The part.
-pub fn part(measured: &Measured, notes: Vec<String>) -> Result<Part> {
+pub fn part(measured: &GuestResults, notes: Vec<String>) -> Result<Part> {
     let rows = rows(measured, NAME);
     let beside = self::rows(measured, BESIDE_SLEEPER);
     let mut part = Part::new(NAME, TITLE);
@@ -167,7 +174,7 @@ pub fn part(measured: &Measured, notes: Vec<String>) -> Result<Part> {
     Ok(part)
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[ErlangResult]) -> Table {
     let head = [
         "virtual machines",
         "scheduler",
@@ -179,14 +186,14 @@ fn table(rows: &[Row]) -> Table {
         "last",
         "end of the last / EEVDF's",
     ];
-    let cells = |row: &Row| row.cells(find(rows, &Rival::Eevdf, row.vms));
+    let cells = |row: &ErlangResult| row.cells(find(rows, &ComparedScheduler::Eevdf, row.vms));
     Table {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
     }
 }
 
-fn sleepers_table(rows: &[Row]) -> Table {
+fn sleepers_table(rows: &[ErlangResult]) -> Table {
     let head = [
         "beside the sleeper",
         "its wake-ups",
@@ -197,7 +204,8 @@ fn sleepers_table(rows: &[Row]) -> Table {
         "switches to another address space",
         "end of the last, s",
     ];
-    let cells = |row: &Row| row.sleepers_cells(find(rows, &Rival::Eevdf, row.vms));
+    let cells =
+        |row: &ErlangResult| row.sleepers_cells(find(rows, &ComparedScheduler::Eevdf, row.vms));
     Table {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
@@ -206,31 +214,31 @@ fn sleepers_table(rows: &[Row]) -> Table {
 
 /// Compares usher with EEVDF at the slice that gives runs of the nearest length, at the highest
 /// number of machines.
-fn nearest(rows: &[Row]) -> Option<String> {
-    let runs = of_the_most(rows).map(|row| Runs {
-        rival: &row.rival,
+fn nearest(rows: &[ErlangResult]) -> Option<String> {
+    let runs = of_the_most(rows).map(|row| RunLengths {
+        scheduler: &row.scheduler,
         run_ms: row.run_ms(),
         spaces: row.spaces,
         late_ms: None,
     });
     let most = of_the_most(rows).next()?.vms;
     let begin = format!("With {most} virtual machines, of");
-    runs::nearest(&begin, &runs.collect::<Vec<_>>())
+    run_lengths::nearest(&begin, &runs.collect::<Vec<_>>())
 }
 
-fn figure(rows: &[Row]) -> Figure {
+fn figure(rows: &[ErlangResult]) -> Figure {
     let caption = "Switches to another address space, by the number of virtual machines";
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         let Some(spaces) = row.spaces else { continue };
-        let (name, point) = (row.rival.label(), (row.vms as f64, spaces));
+        let (name, point) = (row.scheduler.label(), (row.vms as f64, spaces));
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => lines.push(Line {
-                class: row.rival.class(),
+                class: row.scheduler.class(),
                 name,
                 points: vec![point],
-                compared: row.rival != Rival::Usher,
+                compared: row.scheduler != ComparedScheduler::Usher,
             }),
         }
     }
@@ -249,56 +257,61 @@ fn figure(rows: &[Row]) -> Figure {
 }
 
 /// Bars for the highest number of machines.
-fn bars(rows: &[Row]) -> Vec<Bar> {
-    let most: Vec<&Row> = of_the_most(rows).collect();
-    let of = |rival: &Rival| most.iter().find(|row| row.rival == *rival)?.spaces;
-    let ours = of(&Rival::Usher);
-    let against = |name: &str, rival: &Rival, limit| {
+fn bars(rows: &[ErlangResult]) -> Vec<Bar> {
+    let most: Vec<&ErlangResult> = of_the_most(rows).collect();
+    let of =
+        |scheduler: &ComparedScheduler| most.iter().find(|row| row.scheduler == *scheduler)?.spaces;
+    let ours = of(&ComparedScheduler::Usher);
+    let against = |name: &str, scheduler: &ComparedScheduler, limit| {
         let machines = most.first().map_or(0, |row| row.vms);
         let what = format!(
             "{machines} virtual machines: switches to another address space, ours / {name}"
         );
-        Bar::at_most(what, ratio(ours, of(rival)), limit, "")
+        Bar::at_most(what, ratio(ours, of(scheduler)), limit, "")
     };
-    let eevdf = against("EEVDF", &Rival::Eevdf, SWITCHES_AT_MOST);
-    let peers = most.iter().filter(|row| row.rival.is_peer());
-    let peers = peers.map(|peer| against(&peer.rival.label(), &peer.rival, 1.0));
+    let eevdf = against("EEVDF", &ComparedScheduler::Eevdf, SWITCHES_AT_MOST);
+    let peers = most.iter().filter(|row| row.scheduler.is_peer());
+    let peers = peers.map(|peer| against(&peer.scheduler.label(), &peer.scheduler, 1.0));
     [eevdf].into_iter().chain(peers).collect()
 }
 
 /// Bar of the runs beside the thread that mostly sleeps.
-fn sleepers_bar(beside: &[Row]) -> Bar {
-    let of = |rival: &Rival| of_the_most(beside).find(|row| row.rival == *rival);
-    let late = |rival: &Rival| of(rival).and_then(|row| row.late_ms[1]);
+fn sleepers_bar(beside: &[ErlangResult]) -> Bar {
+    let of =
+        |scheduler: &ComparedScheduler| of_the_most(beside).find(|row| row.scheduler == *scheduler);
+    let late = |scheduler: &ComparedScheduler| of(scheduler).and_then(|row| row.late_ms[1]);
     let machines = of_the_most(beside).next().map_or(0, |row| row.vms);
     let what = format!(
         "{machines} virtual machines: wake-up delay of the sleeper, 99th percentile, ours / EEVDF"
     );
-    let beside = ratio(late(&Rival::Usher), late(&Rival::Eevdf));
+    let beside = ratio(
+        late(&ComparedScheduler::Usher),
+        late(&ComparedScheduler::Eevdf),
+    );
     Bar::at_most(what, beside, LATE_AT_MOST, "")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
-    fn measured() -> Measured {
-        let one = |rival, vms, spaces| sample(rival, NAME, vms, [2 * spaces, spaces]);
-        let beside = |rival, late: f64| Sample {
+    fn measured() -> GuestResults {
+        let one = |scheduler, vms, spaces| sample(scheduler, NAME, vms, [2 * spaces, spaces]);
+        let beside = |scheduler, late: f64| Sample {
             late_ms: (0..=100).map(|n| late * f64::from(n)).collect(),
-            ..sample(rival, BESIDE_SLEEPER, 7, [9000, 9000])
+            ..sample(scheduler, BESIDE_SLEEPER, 7, [9000, 9000])
         };
-        let mut late = one(Rival::Usher, 7, 100);
+        let mut late = one(ComparedScheduler::Usher, 7, 100);
         late.ends_s = vec![1.0, 2.1];
-        Measured {
+        GuestResults {
             samples: vec![
-                one(Rival::Eevdf, 4, 400),
-                one(Rival::Eevdf, 7, 1000),
-                beside(Rival::Eevdf, 0.1),
-                one(Rival::Usher, 4, 300),
+                one(ComparedScheduler::Eevdf, 4, 400),
+                one(ComparedScheduler::Eevdf, 7, 1000),
+                beside(ComparedScheduler::Eevdf, 0.1),
+                one(ComparedScheduler::Usher, 4, 300),
                 late,
-                beside(Rival::Usher, 0.2),
+                beside(ComparedScheduler::Usher, 0.2),
             ],
             left_out: vec![],
         }
@@ -335,7 +348,7 @@ mod tests {
 
     #[test]
     fn without_samples_no_bar_is_met() {
-        let none = part(&Measured::default(), vec![]).unwrap();
+        let none = part(&GuestResults::default(), vec![]).unwrap();
         assert_eq!(none.bars.len(), 2);
         assert!(none.bars.iter().all(|bar| !bar.is_met()));
         let mut alone = measured();
@@ -347,6 +360,6 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_the_most_machines() {
-        assert_eq!(rates(&measured())[0], (Rival::Eevdf, 250.0));
+        assert_eq!(rates(&measured())[0], (ComparedScheduler::Eevdf, 250.0));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part `fork-storm`: four loops beside a process whose threads start short programs one after
-//! another. The loops should keep their fair share of the two CPUs.
+//! Part `fork-storm`: four loops beside a process with threads that start short programs one
+//! after another. The loops should keep their fair share of the two CPUs.
 //!
 //! The loops run alone first, then beside the storm. The fair share counts the storm as one more
 //! thread: with it, the loops take 5/4 of their time alone. The kept part of that share is the fair
@@ -8,11 +8,11 @@
 
 use anyhow::Result;
 
-use super::lab::Measured;
+use super::lab::GuestResults;
+use super::medians::{cell, named, ratio, schedulers};
 use super::messages::{LOOPS, Sample};
-use super::rival::Rival;
-use super::rows::{cell, named, ratio, rivals};
 use super::sample_names::{ALONE_S, FORK_STORM as NAME, FORKED};
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Loops beside a fork storm";
@@ -27,30 +27,32 @@ fn fair_s(alone_s: f64) -> f64 {
 
 /// Results of one scheduler: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct ForkStormResult {
+    scheduler: ComparedScheduler,
     /// Part of its fair share that the last loop got, from 0 to 1.
     kept: Option<f64>,
     forked: Option<f64>,
     last_s: Option<f64>,
 }
 
-impl Row {
-    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+impl ForkStormResult {
+    fn of(scheduler: &ComparedScheduler, samples: &[&Sample]) -> Self {
+        let of_it = samples
+            .iter()
+            .filter(|sample| sample.scheduler == *scheduler);
         let lasts = of_it.filter_map(|sample| sample.ends_s.iter().copied().reduce(f64::max));
         let last_s = usher_report::stats::median(&lasts.collect::<Vec<f64>>());
         Self {
-            rival: rival.clone(),
-            kept: ratio(named(samples, rival, ALONE_S).map(fair_s), last_s),
-            forked: named(samples, rival, FORKED),
+            scheduler: scheduler.clone(),
+            kept: ratio(named(samples, scheduler, ALONE_S).map(fair_s), last_s),
+            forked: named(samples, scheduler, FORKED),
             last_s,
         }
     }
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.rival.label(),
+            self.scheduler.label(),
             cell(self.last_s, 2),
             cell(self.kept, 3),
             cell(ratio(self.forked, self.last_s), 0),
@@ -59,10 +61,13 @@ impl Row {
 }
 
 /// The part.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
+pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
-    let each = rivals(&samples);
-    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let each = schedulers(&samples);
+    let rows: Vec<ForkStormResult> = each
+        .iter()
+        .map(|scheduler| ForkStormResult::of(scheduler, &samples))
+        .collect();
     let mut part = Part::new(NAME, TITLE);
     let head = [
         "scheduler",
@@ -72,9 +77,11 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(ForkStormResult::cells).collect(),
     }];
-    let ours = rows.iter().find(|row| row.rival == Rival::Usher);
+    let ours = rows
+        .iter()
+        .find(|row| row.scheduler == ComparedScheduler::Usher);
     part.bars = vec![Bar::at_least(
         "part of its fair share that each loop keeps beside a fork storm",
         ours.and_then(|row| row.kept),
@@ -97,16 +104,16 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
     #[test]
     fn last_loop_decides() {
-        let mut sample = sample(Rival::Usher, NAME, 4, [0, 0]);
+        let mut sample = sample(ComparedScheduler::Usher, NAME, 4, [0, 0]);
         sample.ends_s = vec![2.0, 2.5, 2.2, 2.1];
         sample.figures = [(ALONE_S, 1.6), (FORKED, 500.0)]
             .map(|(name, value)| (name.to_owned(), value))
             .into();
-        let measured = Measured {
+        let measured = GuestResults {
             samples: vec![sample],
             left_out: vec![],
         };

@@ -9,8 +9,8 @@
 use anyhow::Result;
 use usher_report::text;
 
-use super::lab::Measured;
-use super::rival::Rival;
+use super::lab::GuestResults;
+use super::schedulers::ComparedScheduler;
 use super::{erlang, sample_names, spaces, switches};
 use crate::bars::{Part, Table};
 
@@ -19,23 +19,23 @@ const TITLE: &str = "Expected saving by fewer switches between address spaces";
 
 /// Address-space switches a second of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Rate {
+struct SwitchRates {
     /// Under the load of this part.
     part: &'static str,
     eevdf: f64,
     ours: f64,
 }
 
-impl Rate {
-    fn of(part: &'static str, rates: &[(Rival, f64)]) -> Option<Self> {
-        let rate = |rival: &Rival| {
-            let found = rates.iter().find(|(of, _)| of == rival);
+impl SwitchRates {
+    fn of(part: &'static str, rates: &[(ComparedScheduler, f64)]) -> Option<Self> {
+        let rate = |scheduler: &ComparedScheduler| {
+            let found = rates.iter().find(|(of, _)| of == scheduler);
             found.map(|(_, rate)| *rate)
         };
         Some(Self {
             part,
-            eevdf: rate(&Rival::Eevdf)?,
-            ours: rate(&Rival::Usher)?,
+            eevdf: rate(&ComparedScheduler::Eevdf)?,
+            ours: rate(&ComparedScheduler::Usher)?,
         })
     }
 
@@ -47,13 +47,13 @@ impl Rate {
 
 /// Computes the gain from the part `switches` and from the samples of `spaces` and `erlang`, as
 /// far as they exist; `None` without samples, or without a known cost.
-pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
+pub fn part(switches: &Part, measured: &GuestResults) -> Result<Option<Part>> {
     let costs = switches::costs(&switches.raw);
     let rates = [
-        Rate::of(sample_names::SPACES, &spaces::rates(measured)),
-        Rate::of(sample_names::ERLANG, &erlang::rates(measured)),
+        SwitchRates::of(sample_names::ADDRESS_SPACES, &spaces::rates(measured)),
+        SwitchRates::of(sample_names::ERLANG, &erlang::rates(measured)),
     ];
-    let rates: Vec<Rate> = rates.into_iter().flatten().collect();
+    let rates: Vec<SwitchRates> = rates.into_iter().flatten().collect();
     if costs.is_empty() || rates.is_empty() {
         return Ok(None);
     }
@@ -68,8 +68,8 @@ pub fn part(switches: &Part, measured: &Measured) -> Result<Option<Part>> {
     Ok(Some(part))
 }
 
-fn table(costs: &[(usize, f64)], rates: &[Rate]) -> Table {
-    let saved = |rate: &Rate| format!("CPU time saved under the load of '{}', %", rate.part);
+fn table(costs: &[(usize, f64)], rates: &[SwitchRates]) -> Table {
+    let saved = |rate: &SwitchRates| format!("CPU time saved under the load of '{}', %", rate.part);
     let head = ["memory of each", "a switch, ns"].map(str::to_owned);
     let row = |(bytes, cost_ns): &(usize, f64)| {
         let cost = [text::bytes(*bytes as u64), text::number(*cost_ns, 0)];
@@ -83,8 +83,8 @@ fn table(costs: &[(usize, f64)], rates: &[Rate]) -> Table {
     }
 }
 
-fn notes(rates: &[Rate]) -> Vec<String> {
-    let each = rates.iter().map(|Rate { part, eevdf, ours }| {
+fn notes(rates: &[SwitchRates]) -> Vec<String> {
+    let each = rates.iter().map(|SwitchRates { part, eevdf, ours }| {
         let most = if *part == sample_names::ERLANG {
             " with the most virtual machines"
         } else {
@@ -110,13 +110,17 @@ fn notes(rates: &[Rate]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
     #[test]
     fn gain_is_saved_switches_times_their_cost() {
-        let of = |rival, count| sample(rival, sample_names::SPACES, 7, [count, count]);
-        let mut measured = Measured {
-            samples: vec![of(Rival::Eevdf, 4400), of(Rival::Usher, 400)],
+        let of =
+            |scheduler, count| sample(scheduler, sample_names::ADDRESS_SPACES, 7, [count, count]);
+        let mut measured = GuestResults {
+            samples: vec![
+                of(ComparedScheduler::Eevdf, 4400),
+                of(ComparedScheduler::Usher, 400),
+            ],
             left_out: vec![],
         };
         let mut switches = Part::new(switches::NAME, "");
@@ -125,8 +129,11 @@ mod tests {
         let part = part(&switches, &measured).unwrap().unwrap();
         // 1000 a second, of 2 us each.
         assert_eq!(part.tables[0].rows[0][1..], ["2000", "0.200"]);
-        let of = |rival, count| sample(rival, sample_names::ERLANG, 7, [count, count]);
-        let erlang = [of(Rival::Eevdf, 8400), of(Rival::Usher, 400)];
+        let of = |scheduler, count| sample(scheduler, sample_names::ERLANG, 7, [count, count]);
+        let erlang = [
+            of(ComparedScheduler::Eevdf, 8400),
+            of(ComparedScheduler::Usher, 400),
+        ];
         let mut both = measured.clone();
         both.samples.extend(erlang.clone());
         let part = super::part(&switches, &both).unwrap().unwrap();

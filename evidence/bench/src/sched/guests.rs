@@ -3,8 +3,8 @@
 //! result that are computed from the samples.
 //!
 //! Parts that use the same machine are measured in one guest, so that each scheduler starts only
-//! once. A part whose programs are missing on the host gets a placeholder with the reason, and its
-//! bar is not met.
+//! once. A part with programs that the host lacks gets a placeholder with the reason, and its bar
+//! is not met.
 
 use std::path::PathBuf;
 
@@ -12,30 +12,30 @@ use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use usher_lab::kernels::KernelChoice;
 
-use super::lab::{Lab, Machine, Measured};
-use super::messages::{Load, Turn};
+use super::lab::{GuestMachine, GuestResults, Lab};
+use super::messages::{GuestLoad, SchedulerPlan};
 use super::otp::Erlang;
-use super::pace::Pace;
-use super::rival::Rival;
+use super::progress::RunProgress;
+use super::schedulers::ComparedScheduler;
 use super::{
-    SchedArgs, Which, begun, cores, elapsed, erlang, fork_storm, gain, mixed, overhead, peers,
-    rows, sample_names, seats, spaces, switches,
+    SchedArgs, SchedPart, cores, elapsed, erlang, fork_storm, gain, medians, mixed, overhead,
+    peers, resume, sample_names, seats, spaces, switches,
 };
 use crate::bars::{Bar, Part};
 use crate::processes;
 
 /// Measurements in guests.
-pub struct Guests<'a> {
+pub struct GuestRuns<'a> {
     args: &'a SchedArgs,
     pub lab: Lab,
     /// Release of the guest's kernel.
     kernel: String,
-    peers: Vec<Rival>,
+    peers: Vec<ComparedScheduler>,
 }
 
-impl<'a> Guests<'a> {
+impl<'a> GuestRuns<'a> {
     /// Prepares guests; the folder of results is set later.
-    pub fn new(args: &'a SchedArgs, machine: &Machine) -> Result<Self> {
+    pub fn new(args: &'a SchedArgs, machine: &GuestMachine) -> Result<Self> {
         let kernel = args.kernel.parse::<KernelChoice>();
         let kernel = kernel.map_err(|why| anyhow!("--kernel {}: {why}", args.kernel))?;
         let usher = processes::usher_binary(args.usher.as_deref())?;
@@ -58,13 +58,13 @@ impl<'a> Guests<'a> {
     ///
     /// # Errors
     /// The resumed run was begun with other loads.
-    pub fn scenarios<'m>(&self, machines: &[&'m Machine]) -> Result<Vec<GuestScenario<'m>>> {
+    pub fn scenarios<'m>(&self, machines: &[&'m GuestMachine]) -> Result<Vec<GuestScenario<'m>>> {
         let scenarios: Vec<GuestScenario> = machines
             .iter()
             .map(|machine| self.scenario(machine))
             .collect();
         let loads = scenarios.iter().flat_map(|scenario| &scenario.loads);
-        begun::note(&self.lab.folder, loads.map(|(_, load)| load))?;
+        resume::note(&self.lab.folder, loads.map(|(_, load)| load))?;
         Ok(scenarios)
     }
 
@@ -75,7 +75,7 @@ impl<'a> Guests<'a> {
         scenarios: Vec<GuestScenario>,
         switches: Option<&Part>,
     ) -> Result<Vec<Part>> {
-        let mut pace = Pace::default();
+        let mut pace = RunProgress::default();
         for scenario in &scenarios {
             let left = self.lab.left(scenario.machine, &scenario.turns)?;
             pace.expect(scenario.machine.name, &scenario.turns, &left);
@@ -91,7 +91,7 @@ impl<'a> Guests<'a> {
     }
 
     /// The loads of a machine.
-    fn scenario<'m>(&self, machine: &'m Machine) -> GuestScenario<'m> {
+    fn scenario<'m>(&self, machine: &'m GuestMachine) -> GuestScenario<'m> {
         let mut missing = Vec::new();
         let mut loads = Vec::new();
         for which in self.args.of(machine) {
@@ -112,10 +112,10 @@ impl<'a> Guests<'a> {
     fn studied(
         &self,
         scenario: GuestScenario,
-        measured: &Measured,
+        measured: &GuestResults,
         switches: Option<&Part>,
     ) -> Result<Vec<Part>> {
-        let mut whiches: Vec<Which> = scenario.loads.iter().map(|(which, _)| *which).collect();
+        let mut whiches: Vec<SchedPart> = scenario.loads.iter().map(|(which, _)| *which).collect();
         whiches.dedup();
         let mut parts = scenario.missing;
         for &which in &whiches {
@@ -126,7 +126,8 @@ impl<'a> Guests<'a> {
             part.notes.extend(notes);
             parts.push(part);
         }
-        let has_spaces = [Which::Spaces, Which::Erlang].map(|which| whiches.contains(&which));
+        let has_spaces =
+            [SchedPart::Spaces, SchedPart::Erlang].map(|which| whiches.contains(&which));
         let switches = switches.filter(|part| part.name == switches::NAME);
         if let (true, Some(switches)) = (has_spaces.contains(&true), switches) {
             parts.extend(gain::part(switches, measured)?);
@@ -136,21 +137,23 @@ impl<'a> Guests<'a> {
 
     /// Groups the loads by scheduler and rounds, so that each scheduler starts once; for `elapsed`
     /// once per pair, and the order of the two schedulers alternates from pair to pair.
-    fn turns(&self, loads: &[(Which, Load)]) -> Vec<Turn> {
-        let mut turns: Vec<Turn> = Vec::new();
+    fn turns(&self, loads: &[(SchedPart, GuestLoad)]) -> Vec<SchedulerPlan> {
+        let mut turns: Vec<SchedulerPlan> = Vec::new();
         for (which, load) in loads {
             for (at, rounds) in self.args.rounds_of(*which).into_iter().enumerate() {
-                let mut rivals = self.args.rivals(*which, &self.peers);
+                let mut schedulers = self.args.schedulers(*which, &self.peers);
                 if at % 2 == 1 {
-                    rivals.reverse();
+                    schedulers.reverse();
                 }
-                for rival in rivals {
+                for scheduler in schedulers {
                     let load = load.clone();
-                    let is_it = |turn: &&mut Turn| turn.rival == rival && turn.rounds == rounds;
+                    let is_it = |turn: &&mut SchedulerPlan| {
+                        turn.scheduler == scheduler && turn.rounds == rounds
+                    };
                     match turns.iter_mut().find(is_it) {
                         Some(turn) => turn.loads.push(load),
-                        None => turns.push(Turn {
-                            rival,
+                        None => turns.push(SchedulerPlan {
+                            scheduler,
                             rounds: rounds.clone(),
                             loads: vec![load],
                         }),
@@ -161,18 +164,23 @@ impl<'a> Guests<'a> {
         turns
     }
 
-    fn part(&self, which: Which, machine: &Machine, measured: &Measured) -> Result<Part> {
+    fn part(
+        &self,
+        which: SchedPart,
+        machine: &GuestMachine,
+        measured: &GuestResults,
+    ) -> Result<Part> {
         let rounds = self.args.rounds();
         let off = match machine.cpus_off {
             "" => String::new(),
             off => format!(" without CPU {off}"),
         };
         let machine = format!("{}{off}", machine.topology);
-        let note = rows::virtual_time(&self.kernel, &machine, rounds);
+        let note = medians::virtual_time(&self.kernel, &machine, rounds);
         match which {
-            Which::Elapsed => elapsed::part(measured, &self.kernel, self.args.processes()),
-            Which::Spaces => spaces::part(measured, note),
-            Which::Erlang => {
+            SchedPart::Elapsed => elapsed::part(measured, &self.kernel, self.args.processes()),
+            SchedPart::Spaces => spaces::part(measured, note),
+            SchedPart::Erlang => {
                 let about = format!(
                     "The load is Debian's Erlang ({}): each virtual machine has two schedulers \
                      that do not spin (+sbwt none) and {} processes, each of which sends a \
@@ -183,20 +191,20 @@ impl<'a> Guests<'a> {
                 );
                 erlang::part(measured, vec![note, about])
             }
-            Which::Mix => mixed::part(measured, note),
-            Which::Cores => cores::part(measured, note),
-            Which::Seats => seats::part(measured, note),
-            Which::ForkStorm => fork_storm::part(measured, note),
-            Which::Overhead => overhead::part(sample_names::OVERHEAD, measured, note),
-            Which::Overhead8 => overhead::part(sample_names::OVERHEAD_8, measured, note),
-            Which::Overhead48 => overhead::part(sample_names::OVERHEAD_48, measured, note),
-            Which::Switches => self.args.switches(),
+            SchedPart::Mix => mixed::part(measured, note),
+            SchedPart::Cores => cores::part(measured, note),
+            SchedPart::Seats => seats::part(measured, note),
+            SchedPart::ForkStorm => fork_storm::part(measured, note),
+            SchedPart::Overhead => overhead::part(sample_names::OVERHEAD, measured, note),
+            SchedPart::Overhead8 => overhead::part(sample_names::OVERHEAD_8, measured, note),
+            SchedPart::Overhead48 => overhead::part(sample_names::OVERHEAD_48, measured, note),
+            SchedPart::Switches => self.args.switches(),
         }
     }
 
     /// Reasons why schedulers were not measured in a part. `loads` are the sample names of the
     /// part's loads; they may contain the name of another part.
-    fn notes(&self, part: &str, loads: &[&str], measured: &Measured) -> Vec<String> {
+    fn notes(&self, part: &str, loads: &[&str], measured: &GuestResults) -> Vec<String> {
         let left_out = measured.left_out.iter().filter_map(|note| {
             let (load, why) = note.split_once(": ")?;
             loads.contains(&load).then(|| why.to_owned())
@@ -218,20 +226,20 @@ impl<'a> Guests<'a> {
 /// A machine, and the loads that run on it.
 #[derive(Debug)]
 pub struct GuestScenario<'m> {
-    machine: &'m Machine,
-    loads: Vec<(Which, Load)>,
-    turns: Vec<Turn>,
+    machine: &'m GuestMachine,
+    loads: Vec<(SchedPart, GuestLoad)>,
+    turns: Vec<SchedulerPlan>,
     /// Placeholders of parts with missing programs.
     missing: Vec<Part>,
 }
 
 /// The placeholder of a part with missing programs. Its bar, if it has any, is not met.
-fn not_measured(which: Which, error: &anyhow::Error) -> Part {
+fn not_measured(which: SchedPart, error: &anyhow::Error) -> Part {
     let name = which.to_possible_value();
     let name = name.map_or_else(String::new, |value| value.get_name().to_owned());
     eprintln!("sched: the scheduler {name} is left out: {error:#}");
     let mut part = Part::new(&name, &format!("Not measured: {name}"));
-    if which != Which::Mix {
+    if which != SchedPart::Mix {
         part.bars = vec![Bar::at_most("could be measured", None, 0.0, "")];
     }
     part.notes = vec![format!("{error:#}")];
@@ -247,13 +255,13 @@ mod tests {
     use crate::sched::{THREADS, TWO};
 
     /// None of which is started.
-    fn guests(args: &SchedArgs, peers: Vec<Rival>) -> Guests<'_> {
+    fn guests(args: &SchedArgs, peers: Vec<ComparedScheduler>) -> GuestRuns<'_> {
         let lab = Lab {
             kernel: KernelChoice::Newest,
             usher: PathBuf::new(),
             folder: PathBuf::new(),
         };
-        Guests {
+        GuestRuns {
             args,
             lab,
             kernel: String::new(),
@@ -269,16 +277,24 @@ mod tests {
             let loads = args.loads(which, Path::new("")).unwrap();
             (which, loads[0].clone())
         };
-        let turns = guests.turns(&[Which::Cores, Which::Overhead].map(load));
-        let rivals: Vec<&Rival> = turns.iter().map(|turn| &turn.rival).collect();
-        let (eevdf, ours, fifo) = (&Rival::Eevdf, &Rival::Usher, &Rival::Fifo);
-        assert_eq!(rivals, [eevdf, ours, fifo, &Rival::FifoMinimal]);
+        let turns = guests.turns(&[SchedPart::Cores, SchedPart::Overhead].map(load));
+        let schedulers: Vec<&ComparedScheduler> =
+            turns.iter().map(|turn| &turn.scheduler).collect();
+        let (eevdf, ours, fifo) = (
+            &ComparedScheduler::Eevdf,
+            &ComparedScheduler::Usher,
+            &ComparedScheduler::Fifo,
+        );
+        assert_eq!(
+            schedulers,
+            [eevdf, ours, fifo, &ComparedScheduler::FifoMinimal]
+        );
         let loads = turns.iter().map(|turn| turn.loads.len());
         assert_eq!(loads.collect::<Vec<_>>(), [2, 2, 2, 1]);
         assert!(turns.iter().all(|turn| turn.rounds == [0]));
         assert!(args.of(&TWO).is_empty());
-        assert_eq!(args.of(&THREADS), [Which::Cores]);
-        let measured = Measured {
+        assert_eq!(args.of(&THREADS), [SchedPart::Cores]);
+        let measured = GuestResults {
             samples: vec![],
             left_out: vec!["cores: the scheduler ours is left out: x".to_owned()],
         };
@@ -287,7 +303,7 @@ mod tests {
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
         assert_eq!(guests.notes("overhead", &["overhead"], &measured).len(), 1);
         assert!(guests.notes("seats", &["seats"], &measured).is_empty());
-        let erlang = Measured {
+        let erlang = GuestResults {
             samples: vec![],
             left_out: vec!["erlang: the scheduler ours is left out: x".to_owned()],
         };
@@ -298,11 +314,11 @@ mod tests {
     #[test]
     fn the_order_in_pairs_alternates() {
         let args = args(&["--pairs", "3", "--only", "elapsed"]);
-        let guests = guests(&args, vec![Rival::Fifo]);
-        let load = Load::Overhead { ms: 1 };
-        let turns = guests.turns(&[(Which::Elapsed, load)]);
-        let order = turns.iter().map(|turn| (turn.rounds[0], &turn.rival));
-        let (eevdf, ours) = (&Rival::Eevdf, &Rival::Usher);
+        let guests = guests(&args, vec![ComparedScheduler::Fifo]);
+        let load = GuestLoad::Overhead { ms: 1 };
+        let turns = guests.turns(&[(SchedPart::Elapsed, load)]);
+        let order = turns.iter().map(|turn| (turn.rounds[0], &turn.scheduler));
+        let (eevdf, ours) = (&ComparedScheduler::Eevdf, &ComparedScheduler::Usher);
         assert_eq!(
             order.collect::<Vec<_>>(),
             [
@@ -318,14 +334,14 @@ mod tests {
 
     #[test]
     fn a_part_that_cannot_be_measured_meets_no_bar() {
-        let part = not_measured(Which::Erlang, &anyhow!("no archive"));
+        let part = not_measured(SchedPart::Erlang, &anyhow!("no archive"));
         assert_eq!(
             (part.name.as_str(), &part.notes[0][..]),
             ("erlang", "no archive")
         );
         assert!(part.bars.iter().any(|bar| !bar.is_met()));
         assert!(
-            not_measured(Which::Mix, &anyhow!("no java"))
+            not_measured(SchedPart::Mix, &anyhow!("no java"))
                 .bars
                 .is_empty()
         );

@@ -29,8 +29,8 @@ use usher_lab::{Clock, GuestEnd, IdleTime, Streams, Vm};
 use usher_model::CpuSet;
 
 use super::inside;
-use super::messages::{GuestMessage, Load, Plan, Sample, Turn};
-use super::pace::Pace;
+use super::messages::{GuestLoad, GuestMessage, GuestPlan, Sample, SchedulerPlan};
+use super::progress::RunProgress;
 
 /// Time limit of a guest, sufficient on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(6 * 3600);
@@ -49,7 +49,7 @@ const CONSOLE_LINES: usize = 12;
 
 /// A virtual machine on which loads run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct GuestMachine {
     /// Name of the machine, and of the file with its messages.
     pub name: &'static str,
     /// Topology in the lab's syntax.
@@ -80,31 +80,36 @@ pub struct Lab {
 
 /// Complete samples of a machine, and notes about loads that could not be measured.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Measured {
+pub struct GuestResults {
     /// Samples in the order in which they were measured.
     pub samples: Vec<Sample>,
     /// Notes: the part, the scheduler that was left out of it, and the reason.
     pub left_out: Vec<String>,
 }
 
-impl Measured {
-    /// Selects the samples of complete loads: those whose part, scheduler and round are listed by a
-    /// message `Done`.
+impl GuestResults {
+    /// Selects the samples of complete loads: a message `Done` lists their part, scheduler and
+    /// round.
     fn of(messages: &[GuestMessage]) -> Self {
         let mut measured = Self::default();
         for line in messages {
-            let (part, rival, rounds) = match line {
+            let (part, scheduler, rounds) = match line {
                 GuestMessage::Sample(_) => continue,
                 GuestMessage::Done {
                     part,
-                    rival,
+                    scheduler,
                     rounds,
-                } => (part, rival, rounds),
+                } => (part, scheduler, rounds),
                 GuestMessage::LeftOut {
-                    part, rival, why, ..
+                    part,
+                    scheduler,
+                    why,
+                    ..
                 } => {
-                    let note =
-                        format!("{part}: the scheduler {} is left out: {why}", rival.label());
+                    let note = format!(
+                        "{part}: the scheduler {} is left out: {why}",
+                        scheduler.label()
+                    );
                     // Several rounds may fail for the same reason.
                     if !measured.left_out.contains(&note) {
                         measured.left_out.push(note);
@@ -117,7 +122,8 @@ impl Measured {
                 _ => None,
             });
             let of_it = of_it.filter(|sample| {
-                (&sample.part, &sample.rival) == (part, rival) && rounds.contains(&sample.round)
+                (&sample.part, &sample.scheduler) == (part, scheduler)
+                    && rounds.contains(&sample.round)
             });
             measured
                 .samples
@@ -129,23 +135,23 @@ impl Measured {
 
 /// The turns of a plan without the loads that are complete or were left out, according to the
 /// messages.
-fn remaining(turns: &[Turn], messages: &[GuestMessage]) -> Vec<Turn> {
-    let is_over = |turn: &Turn, load: &Load| {
+fn remaining(turns: &[SchedulerPlan], messages: &[GuestMessage]) -> Vec<SchedulerPlan> {
+    let is_over = |turn: &SchedulerPlan, load: &GuestLoad| {
         messages.iter().any(|line| match line {
             GuestMessage::Sample(_) => false,
             GuestMessage::Done {
                 part,
-                rival,
+                scheduler,
                 rounds,
-            } => part == load.part() && *rival == turn.rival && *rounds == turn.rounds,
+            } => part == load.part() && *scheduler == turn.scheduler && *rounds == turn.rounds,
             GuestMessage::LeftOut {
                 part,
-                rival,
+                scheduler,
                 rounds,
                 ..
             } => {
                 let is_of_turn = rounds.is_empty() || *rounds == turn.rounds;
-                part == load.part() && *rival == turn.rival && is_of_turn
+                part == load.part() && *scheduler == turn.scheduler && is_of_turn
             }
         })
     };
@@ -169,7 +175,7 @@ fn saved(file: &Path) -> Result<Vec<GuestMessage>> {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    let finished = Measured::of(&lines).samples;
+    let finished = GuestResults::of(&lines).samples;
     let is_finished = |line: &GuestMessage| match line {
         GuestMessage::Sample(sample) => finished.contains(sample),
         GuestMessage::Done { .. } | GuestMessage::LeftOut { .. } => true,
@@ -178,7 +184,7 @@ fn saved(file: &Path) -> Result<Vec<GuestMessage>> {
 }
 
 impl Lab {
-    fn vm(&self, machine: &Machine) -> Result<Vm> {
+    fn vm(&self, machine: &GuestMachine) -> Result<Vm> {
         let cpus_off: CpuSet = machine.cpus_off.parse().context("reading a set of CPUs")?;
         Ok(Vm {
             kernel: self.kernel.clone(),
@@ -196,18 +202,22 @@ impl Lab {
     ///
     /// # Errors
     /// Guests cannot be started on this host; the error names the missing program and its remedy.
-    pub fn ready(&self, machine: &Machine) -> Result<String> {
+    pub fn ready(&self, machine: &GuestMachine) -> Result<String> {
         self.vm(machine)?
             .ready()
             .context("no guest can be started ('--only switches' needs no guest)")
     }
 
-    fn file(&self, machine: &Machine) -> PathBuf {
+    fn file(&self, machine: &GuestMachine) -> PathBuf {
         self.folder.join(format!("{}.jsonl", machine.name))
     }
 
     /// The turns that are still to be measured on that machine.
-    pub fn left(&self, machine: &Machine, turns: &[Turn]) -> Result<Vec<Turn>> {
+    pub fn left(
+        &self,
+        machine: &GuestMachine,
+        turns: &[SchedulerPlan],
+    ) -> Result<Vec<SchedulerPlan>> {
         Ok(remaining(turns, &saved(&self.file(machine))?))
     }
 
@@ -215,7 +225,12 @@ impl Lab {
     ///
     /// # Errors
     /// The guest cannot be started, fails, dies twice or exceeds its time limit.
-    pub fn measure(&self, machine: &Machine, turns: &[Turn], pace: &mut Pace) -> Result<Measured> {
+    pub fn measure(
+        &self,
+        machine: &GuestMachine,
+        turns: &[SchedulerPlan],
+        pace: &mut RunProgress,
+    ) -> Result<GuestResults> {
         let file = self.file(machine);
         let mut messages = saved(&file)?;
         for attempt in 0..ATTEMPTS {
@@ -228,7 +243,7 @@ impl Lab {
                 machine.topology
             );
             pace.starts(machine.name);
-            let mut lines = Lines::new(&file, messages, pace)?;
+            let mut lines = OutputRecorder::new(&file, messages, pace)?;
             match self.guest(machine, left, &mut lines)? {
                 GuestEnd::Exited { status: 0 } => {}
                 GuestEnd::Died if attempt + 1 < ATTEMPTS => {
@@ -239,16 +254,16 @@ impl Lab {
             // Samples of a load that was incomplete when the guest died are measured again.
             messages = saved(&file)?;
         }
-        Ok(Measured::of(&messages))
+        Ok(GuestResults::of(&messages))
     }
 
     fn guest(
         &self,
-        machine: &Machine,
-        turns: Vec<Turn>,
-        lines: &mut Lines<'_>,
+        machine: &GuestMachine,
+        turns: Vec<SchedulerPlan>,
+        lines: &mut OutputRecorder<'_>,
     ) -> Result<GuestEnd> {
-        let plan = Plan {
+        let plan = GuestPlan {
             usher: self.usher.clone(),
             turns,
         };
@@ -289,17 +304,17 @@ fn ended(end: &GuestEnd) -> String {
 }
 
 /// Writes the messages of a guest to the file of its machine, line by line, and reports progress.
-struct Lines<'a> {
+struct OutputRecorder<'a> {
     file: File,
     /// The beginning of an unfinished line.
     begun: Vec<u8>,
     messages: Vec<GuestMessage>,
-    pace: &'a mut Pace,
+    pace: &'a mut RunProgress,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> OutputRecorder<'a> {
     /// Replaces the file by one with the messages of earlier runs.
-    fn new(path: &Path, messages: Vec<GuestMessage>, pace: &'a mut Pace) -> Result<Self> {
+    fn new(path: &Path, messages: Vec<GuestMessage>, pace: &'a mut RunProgress) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         let mut lines = Self {
             file,
@@ -337,7 +352,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Write for Lines<'_> {
+impl Write for OutputRecorder<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.begun.extend_from_slice(bytes);
         while let Some(at) = self.begun.iter().position(|&byte| byte == b'\n') {
@@ -358,12 +373,12 @@ fn shown(message: &GuestMessage) -> Option<String> {
         GuestMessage::Sample(sample) => {
             let Sample {
                 part,
-                rival,
+                scheduler,
                 programs,
                 round,
                 ..
             } = &**sample;
-            let label = rival.label();
+            let label = scheduler.label();
             Some(format!(
                 "  {part:<14} {label:<24} {programs} programs, round {}",
                 round + 1
@@ -372,11 +387,11 @@ fn shown(message: &GuestMessage) -> Option<String> {
         GuestMessage::Done { .. } => None,
         GuestMessage::LeftOut {
             part,
-            rival,
+            scheduler,
             rounds,
             why,
         } => {
-            let label = rival.label();
+            let label = scheduler.label();
             let numbers: Vec<String> = rounds.iter().map(|round| (round + 1).to_string()).collect();
             let rounds = match numbers.len() {
                 0 => String::new(),
@@ -391,41 +406,41 @@ fn shown(message: &GuestMessage) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::messages::Counted;
-    use crate::sched::rival::Rival;
+    use crate::sched::messages::SwitchCounts;
+    use crate::sched::schedulers::ComparedScheduler;
 
-    fn sample(part: &str, rival: Rival) -> GuestMessage {
+    fn sample(part: &str, scheduler: ComparedScheduler) -> GuestMessage {
         GuestMessage::Sample(Box::new(Sample {
             part: part.to_owned(),
-            rival,
+            scheduler,
             programs: 2,
             round: 0,
-            counted: Some(Counted::default()),
+            counted: Some(SwitchCounts::default()),
             ends_s: vec![],
             late_ms: vec![],
             figures: Default::default(),
         }))
     }
 
-    fn done(part: &str, rival: Rival) -> GuestMessage {
+    fn done(part: &str, scheduler: ComparedScheduler) -> GuestMessage {
         let (part, rounds) = (part.to_owned(), vec![0]);
         GuestMessage::Done {
             part,
-            rival,
+            scheduler,
             rounds,
         }
     }
 
-    fn turn(rival: Rival) -> Turn {
-        let cores = Load::Cores {
+    fn turn(scheduler: ComparedScheduler) -> SchedulerPlan {
+        let cores = GuestLoad::Cores {
             times: 1,
             short_ms: 1,
             long_ms: 2,
         };
-        let loads = vec![Load::Overhead { ms: 1 }, cores];
+        let loads = vec![GuestLoad::Overhead { ms: 1 }, cores];
         let rounds = vec![0];
-        Turn {
-            rival,
+        SchedulerPlan {
+            scheduler,
             rounds,
             loads,
         }
@@ -436,13 +451,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("one.jsonl");
         assert!(saved(&file).unwrap().is_empty());
-        let mut pace = Pace::default();
-        let mut lines = Lines::new(&file, vec![], &mut pace).unwrap();
+        let mut pace = RunProgress::default();
+        let mut lines = OutputRecorder::new(&file, vec![], &mut pace).unwrap();
         let kept = [
-            sample("overhead", Rival::Eevdf),
-            done("overhead", Rival::Eevdf),
+            sample("overhead", ComparedScheduler::Eevdf),
+            done("overhead", ComparedScheduler::Eevdf),
         ];
-        let lost = sample("cores", Rival::Eevdf);
+        let lost = sample("cores", ComparedScheduler::Eevdf);
         for message in kept.iter().chain([&lost]) {
             // Like a pipe, which delivers a line in pieces.
             let line = format!("{}\n", serde_json::to_string(message).unwrap());
@@ -456,19 +471,27 @@ mod tests {
 
         let messages = saved(&file).unwrap();
         assert_eq!(messages, kept);
-        let turns = [turn(Rival::Eevdf), turn(Rival::Fifo)];
+        let turns = [
+            turn(ComparedScheduler::Eevdf),
+            turn(ComparedScheduler::Fifo),
+        ];
         let left = remaining(&turns, &messages);
         assert_eq!(left[0].loads, turns[0].loads[1..]);
         assert_eq!(left[1], turns[1]);
         let all: Vec<GuestMessage> = ["overhead", "cores"]
             .into_iter()
-            .flat_map(|part| [done(part, Rival::Eevdf), done(part, Rival::Fifo)])
+            .flat_map(|part| {
+                [
+                    done(part, ComparedScheduler::Eevdf),
+                    done(part, ComparedScheduler::Fifo),
+                ]
+            })
             .collect();
         assert!(remaining(&turns, &all).is_empty());
         // Another round of the same is something else.
-        let again = Turn {
+        let again = SchedulerPlan {
             rounds: vec![1],
-            ..turn(Rival::Eevdf)
+            ..turn(ComparedScheduler::Eevdf)
         };
         assert_eq!(remaining(std::slice::from_ref(&again), &all), [again]);
     }
@@ -477,16 +500,16 @@ mod tests {
     fn a_failed_scheduler_is_reported_and_not_counted() {
         let why = "the kernel ended the scheduler".to_owned();
         let part = "cores".to_owned();
-        let rival = Rival::Fifo;
+        let scheduler = ComparedScheduler::Fifo;
         let left_out = |rounds: &[usize]| GuestMessage::LeftOut {
             part: part.clone(),
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             rounds: rounds.to_vec(),
             why: why.clone(),
         };
         let twice = [left_out(&[0]), left_out(&[1])];
-        let lines = [&[sample("cores", Rival::Fifo)], &twice[..]].concat();
-        let measured = Measured::of(&lines);
+        let lines = [&[sample("cores", ComparedScheduler::Fifo)], &twice[..]].concat();
+        let measured = GuestResults::of(&lines);
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
@@ -506,7 +529,10 @@ mod tests {
         let of_older = r#"{"left_out":{"part":"cores","rival":"fifo","why":"x"}}"#;
         let all: GuestMessage = serde_json::from_str(of_older).unwrap();
         let GuestMessage::LeftOut {
-            part, rival, why, ..
+            part,
+            scheduler,
+            why,
+            ..
         } = all.clone()
         else {
             unreachable!()
@@ -514,11 +540,11 @@ mod tests {
         let rounds = vec![1];
         let second = GuestMessage::LeftOut {
             part,
-            rival,
+            scheduler,
             rounds,
             why,
         };
-        let turns = [turn(Rival::Fifo)];
+        let turns = [turn(ComparedScheduler::Fifo)];
         assert_eq!(remaining(&turns, &[second]), turns);
         assert_eq!(remaining(&turns, &[all])[0].loads, turns[0].loads[..1]);
     }

@@ -12,33 +12,34 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use usher_rules::latency;
 
-use super::rival::Rival;
 use super::sample_names;
+use super::schedulers::ComparedScheduler;
 
 /// The plan of all measurements in one guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct GuestPlan {
     /// The `usher` that is measured.
     pub usher: PathBuf,
     /// Schedulers with their loads, in the order in which they run.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<SchedulerPlan>,
 }
 
 /// A scheduler, and the loads that run under it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct SchedulerPlan {
     /// The scheduler.
-    pub rival: Rival,
+    #[serde(rename = "rival")]
+    pub scheduler: ComparedScheduler,
     /// Numbers of the rounds, from 0. Each load runs once per round.
     pub rounds: Vec<usize>,
     /// The loads.
-    pub loads: Vec<Load>,
+    pub loads: Vec<GuestLoad>,
 }
 
 /// A set of programs that run under each scheduler. Each variant belongs to one part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Load {
+pub enum GuestLoad {
     /// Programs with equal arithmetic beside a thread that mostly sleeps.
     Spaces {
         /// Number of programs.
@@ -103,12 +104,12 @@ pub enum Load {
     },
 }
 
-impl Load {
+impl GuestLoad {
     /// Name of the load's samples: that of its part, with another name for the second load of a
     /// part.
     pub fn part(&self) -> &'static str {
         match self {
-            Self::Spaces { .. } => sample_names::SPACES,
+            Self::Spaces { .. } => sample_names::ADDRESS_SPACES,
             Self::Erlang { sleeper: true, .. } => sample_names::ERLANG_BESIDE_SLEEPER,
             Self::Erlang { .. } => sample_names::ERLANG,
             Self::Mix { .. } => sample_names::MIX,
@@ -135,11 +136,11 @@ impl Load {
     }
 }
 
-/// Loops of [`Load::Cores`] and [`Load::ForkStorm`].
+/// Loops of [`GuestLoad::Cores`] and [`GuestLoad::ForkStorm`].
 pub const LOOPS: usize = 4;
-/// Programs of [`Load::Seats`].
+/// Programs of [`GuestLoad::Seats`].
 const SEATED: usize = 3;
-/// Programs of [`Load::Overhead`].
+/// Programs of [`GuestLoad::Overhead`].
 const TAKE_TURNS: usize = 2;
 
 /// A line that the program in the guest prints.
@@ -153,7 +154,8 @@ pub enum GuestMessage {
         /// The load's part.
         part: String,
         /// The scheduler.
-        rival: Rival,
+        #[serde(rename = "rival")]
+        scheduler: ComparedScheduler,
         /// Rounds, from 0.
         rounds: Vec<usize>,
     },
@@ -162,7 +164,8 @@ pub enum GuestMessage {
         /// The load's part.
         part: String,
         /// The scheduler.
-        rival: Rival,
+        #[serde(rename = "rival")]
+        scheduler: ComparedScheduler,
         /// Rounds, from 0; missing in the lines of older versions, which meant all rounds.
         #[serde(default)]
         rounds: Vec<usize>,
@@ -177,13 +180,14 @@ pub struct Sample {
     /// The load's part.
     pub part: String,
     /// The scheduler.
-    pub rival: Rival,
+    #[serde(rename = "rival")]
+    pub scheduler: ComparedScheduler,
     /// Number of programs that ran at once.
     pub programs: usize,
     /// Round, from 0.
     pub round: usize,
     /// Counts of switches and wake-ups, if the part needs them.
-    pub counted: Option<Counted>,
+    pub counted: Option<SwitchCounts>,
     /// End of each program, in seconds from the start.
     #[serde(default)]
     pub ends_s: Vec<f64>,
@@ -197,7 +201,7 @@ pub struct Sample {
 
 /// Figures of `usher sched stats --json` that the benchmark uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct SwitchCounts {
     /// Context switches, those to idle included.
     pub switches: u64,
     /// Switches to a user thread of another address space than the last user thread on that CPU.
@@ -212,7 +216,7 @@ pub struct Counted {
     pub needless_ns: u64,
 }
 
-impl Counted {
+impl SwitchCounts {
     /// Quantile of the wake-up latency, in milliseconds, rounded up to the end of its histogram
     /// slot; `share` is from 0 to 1. `None` without wake-ups.
     pub fn latency_below_ms(&self, share: f64) -> Option<f64> {
@@ -233,10 +237,10 @@ mod tests {
     fn a_line_survives_a_round_trip() {
         let sample = Sample {
             part: "spaces".to_owned(),
-            rival: Rival::EevdfSlice { ms: 8 },
+            scheduler: ComparedScheduler::EevdfSlice { ms: 8 },
             programs: 7,
             round: 0,
-            counted: Some(Counted::default()),
+            counted: Some(SwitchCounts::default()),
             ends_s: vec![1.5],
             late_ms: vec![],
             figures: BTreeMap::new(),
@@ -252,17 +256,17 @@ mod tests {
 
     #[test]
     fn loads_are_run_with_each_number_of_programs() {
-        let erlang = Load::Erlang {
+        let erlang = GuestLoad::Erlang {
             vms: vec![4, 7],
             command: vec![],
             environment: BTreeMap::new(),
             sleeper: false,
         };
         assert_eq!(erlang.numbers(), [4, 7]);
-        assert_eq!(Load::Overhead { ms: 1 }.numbers(), [2]);
+        assert_eq!(GuestLoad::Overhead { ms: 1 }.numbers(), [2]);
         // As an older version wrote it.
         let older = r#"{"erlang":{"vms":[4,7],"command":[],"environment":{}}}"#;
-        assert_eq!(serde_json::from_str::<Load>(older).unwrap(), erlang);
+        assert_eq!(serde_json::from_str::<GuestLoad>(older).unwrap(), erlang);
         assert_eq!(serde_json::to_string(&erlang).unwrap(), older);
     }
 
@@ -270,9 +274,9 @@ mod tests {
     fn other_figures_of_usher_are_ignored() {
         let line = r#"{"switches":3,"space_switches":2,"mm_changes":9,"wakeups":1,
             "latency":[0,0,0,0,0,0,4],"shared_ns":0,"needless_ns":0}"#;
-        let counted: Counted = serde_json::from_str(line).unwrap();
+        let counted: SwitchCounts = serde_json::from_str(line).unwrap();
         assert_eq!((counted.switches, counted.space_switches), (3, 2));
         assert_eq!(counted.latency_below_ms(0.99), Some(4e-6));
-        assert_eq!(Counted::default().latency_below_ms(0.5), None);
+        assert_eq!(SwitchCounts::default().latency_below_ms(0.5), None);
     }
 }

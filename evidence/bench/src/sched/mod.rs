@@ -19,7 +19,6 @@
 //!   `run_lengths`: code that they share;
 //! - `show`: display of the parts.
 
-mod begun;
 mod cores;
 mod elapsed;
 mod erlang;
@@ -28,16 +27,17 @@ mod gain;
 mod guests;
 mod inside;
 mod lab;
+mod medians;
 mod messages;
 mod mixed;
 mod otp;
 mod overhead;
-mod pace;
 mod peers;
-mod rival;
-mod rows;
-mod runs;
+mod progress;
+mod resume;
+mod run_lengths;
 mod sample_names;
+mod schedulers;
 mod seats;
 mod show;
 mod spaces;
@@ -59,15 +59,15 @@ pub use turns::{PARTNER, PartnerArgs, partner};
 use crate::background::once;
 use crate::bars::Part;
 use crate::machine;
-use guests::Guests;
-use lab::Machine;
-use messages::Load;
+use guests::GuestRuns;
+use lab::GuestMachine;
+use messages::GuestLoad;
 use otp::Erlang;
-use rival::Rival;
+use schedulers::ComparedScheduler;
 
 /// The parts, in the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum SchedPart {
     /// Cost of a switch to another address space, on this machine
     Switches,
     /// Seven programs of two threads beside a thread that mostly sleeps (paper 4)
@@ -139,7 +139,7 @@ More: docs/sched-bench.md"
 pub struct SchedArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<SchedPart>,
     /// Run fewer rounds, fewer schedulers and shorter loads
     #[arg(long)]
     quick: bool,
@@ -181,7 +181,7 @@ pub struct SchedArgs {
 const TITLE: &str = "Usher: schedulers compared";
 
 /// Two CPUs, for which more threads than CPUs compete.
-const TWO: Machine = Machine {
+const TWO: GuestMachine = GuestMachine {
     name: "two",
     topology: "core:2",
     cpus_off: "",
@@ -189,25 +189,25 @@ const TWO: Machine = Machine {
     clock: lab::VIRTUAL,
 };
 /// The same in the emulator's own time.
-const PLAIN: Machine = Machine {
+const PLAIN: GuestMachine = GuestMachine {
     name: "plain",
     clock: Clock::Host,
     ..TWO
 };
-/// The same for the part `mix`, whose programs are never completely idle.
-const MIX: Machine = Machine { name: "mix", ..TWO };
+/// The same for the part `mix`. Its programs are never completely idle.
+const MIX: GuestMachine = GuestMachine { name: "mix", ..TWO };
 /// An emulated CPU runs until the next timer of any CPU. With ticks at different times, other
 /// CPUs' interrupts arrive sooner, as on hardware.
 const TICKS_APART: &str = "skew_tick=1";
 /// Two cores of two hardware threads.
-const THREADS: Machine = Machine {
+const THREADS: GuestMachine = GuestMachine {
     name: "threads",
     topology: "core:2 pu:2",
     append: TICKS_APART,
     ..TWO
 };
 /// Many cores, of which programs have their own.
-const MANY: Machine = Machine {
+const MANY: GuestMachine = GuestMachine {
     name: "many",
     topology: "package:4 die:2 core:6",
     append: TICKS_APART,
@@ -215,30 +215,30 @@ const MANY: Machine = Machine {
 };
 /// One CPU online, but threads have an affinity of two: threads pinned to a single CPU would be
 /// another case.
-const ONE: Machine = Machine {
+const ONE: GuestMachine = GuestMachine {
     name: "one",
     cpus_off: "1",
     ..TWO
 };
 /// Eight CPUs of one LLC, with SMT.
-const EIGHT: Machine = Machine {
+const EIGHT: GuestMachine = GuestMachine {
     name: "eight",
     topology: "core:4 pu:2",
     append: TICKS_APART,
     ..TWO
 };
 /// 48 CPUs in four LLCs, with SMT.
-const FORTY_EIGHT: Machine = Machine {
+const FORTY_EIGHT: GuestMachine = GuestMachine {
     name: "forty-eight",
     topology: "package:2 die:2 core:6 pu:2",
     append: TICKS_APART,
     ..TWO
 };
 /// Machines of the parts that are measured in guests.
-const MACHINES: [Machine; 8] = [TWO, PLAIN, MIX, THREADS, MANY, ONE, EIGHT, FORTY_EIGHT];
+const MACHINES: [GuestMachine; 8] = [TWO, PLAIN, MIX, THREADS, MANY, ONE, EIGHT, FORTY_EIGHT];
 
 impl SchedArgs {
-    fn wants(&self, which: Which) -> bool {
+    fn wants(&self, which: SchedPart) -> bool {
         self.only.is_empty() || self.only.contains(&which)
     }
 
@@ -264,14 +264,14 @@ impl SchedArgs {
     }
 
     /// Rounds of a part's loads, for each start of a scheduler.
-    fn rounds_of(&self, which: Which) -> Vec<Vec<usize>> {
+    fn rounds_of(&self, which: SchedPart) -> Vec<Vec<usize>> {
         match which {
-            Which::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
+            SchedPart::Elapsed => (0..self.pairs()).map(|pair| vec![pair]).collect(),
             _ => vec![(0..self.rounds()).collect()],
         }
     }
 
-    fn slices(&self) -> Vec<Rival> {
+    fn slices(&self) -> Vec<ComparedScheduler> {
         // Usher runs a thread for about 2.4 ms at a time in 'spaces' and 3.6 ms in 'erlang'. EEVDF
         // with slices of 4 ms does so for 2.6 ms in 'spaces', with slices of 8 ms for 3.7 ms in
         // 'erlang'.
@@ -280,20 +280,23 @@ impl SchedArgs {
             true => usual,
             false => &self.slices,
         };
-        slices.iter().map(|&ms| Rival::EevdfSlice { ms }).collect()
+        slices
+            .iter()
+            .map(|&ms| ComparedScheduler::EevdfSlice { ms })
+            .collect()
     }
 
     /// Parts of a machine.
-    fn of(&self, machine: &Machine) -> Vec<Which> {
-        let parts: &[Which] = match machine.name {
-            "two" => &[Which::Spaces, Which::Erlang, Which::ForkStorm],
-            "plain" => &[Which::Elapsed],
-            "mix" => &[Which::Mix],
-            "threads" => &[Which::Cores],
-            "many" => &[Which::Seats],
-            "eight" => &[Which::Overhead8],
-            "forty-eight" => &[Which::Overhead48],
-            _ => &[Which::Overhead],
+    fn of(&self, machine: &GuestMachine) -> Vec<SchedPart> {
+        let parts: &[SchedPart] = match machine.name {
+            "two" => &[SchedPart::Spaces, SchedPart::Erlang, SchedPart::ForkStorm],
+            "plain" => &[SchedPart::Elapsed],
+            "mix" => &[SchedPart::Mix],
+            "threads" => &[SchedPart::Cores],
+            "many" => &[SchedPart::Seats],
+            "eight" => &[SchedPart::Overhead8],
+            "forty-eight" => &[SchedPart::Overhead48],
+            _ => &[SchedPart::Overhead],
         };
         parts
             .iter()
@@ -303,46 +306,49 @@ impl SchedArgs {
     }
 
     /// Schedulers that a part compares.
-    fn rivals(&self, which: Which, peers: &[Rival]) -> Vec<Rival> {
-        let (slices, o1) = (self.slices(), [Rival::O1Plain, Rival::O1Aggregate]);
-        let mut rivals = vec![Rival::Eevdf, Rival::Usher];
+    fn schedulers(&self, which: SchedPart, peers: &[ComparedScheduler]) -> Vec<ComparedScheduler> {
+        let (slices, o1) = (
+            self.slices(),
+            [ComparedScheduler::O1Plain, ComparedScheduler::O1Aggregate],
+        );
+        let mut schedulers = vec![ComparedScheduler::Eevdf, ComparedScheduler::Usher];
         match which {
-            Which::Spaces => {
-                rivals.extend(slices);
-                rivals.push(Rival::Fifo);
-                rivals.extend(o1);
+            SchedPart::Spaces => {
+                schedulers.extend(slices);
+                schedulers.push(ComparedScheduler::Fifo);
+                schedulers.extend(o1);
             }
-            Which::Erlang | Which::Mix => {
-                rivals.extend(slices);
-                rivals.extend(o1);
+            SchedPart::Erlang | SchedPart::Mix => {
+                schedulers.extend(slices);
+                schedulers.extend(o1);
             }
-            Which::Cores => rivals.push(Rival::Fifo),
+            SchedPart::Cores => schedulers.push(ComparedScheduler::Fifo),
             // Other schedulers have no seats, and a pair consists of two schedulers.
-            Which::Seats | Which::Elapsed => return rivals,
-            Which::ForkStorm => {}
-            Which::Overhead | Which::Overhead8 | Which::Overhead48 => {
-                rivals.extend([Rival::FifoMinimal, Rival::Fifo]);
-                rivals.extend(o1.into_iter().filter(|_| !self.quick));
+            SchedPart::Seats | SchedPart::Elapsed => return schedulers,
+            SchedPart::ForkStorm => {}
+            SchedPart::Overhead | SchedPart::Overhead8 | SchedPart::Overhead48 => {
+                schedulers.extend([ComparedScheduler::FifoMinimal, ComparedScheduler::Fifo]);
+                schedulers.extend(o1.into_iter().filter(|_| !self.quick));
             }
-            Which::Switches => return vec![],
+            SchedPart::Switches => return vec![],
         }
-        rivals.extend_from_slice(peers);
-        rivals
+        schedulers.extend_from_slice(peers);
+        schedulers
     }
 
     /// The loads of a part.
-    fn loads(&self, which: Which, folder: &Path) -> Result<Vec<Load>> {
+    fn loads(&self, which: SchedPart, folder: &Path) -> Result<Vec<GuestLoad>> {
         let quick = self.quick;
         let load = match which {
-            Which::Spaces => Load::Spaces {
+            SchedPart::Spaces => GuestLoad::Spaces {
                 programs: 7,
                 threads: 2,
                 work_ms: if quick { 200 } else { 600 },
             },
-            Which::Erlang => return erlang::loads(folder, self.vms(), self.processes()),
-            Which::Elapsed => Erlang::fetched()?.load(folder, self.vms(), self.processes())?,
-            Which::Mix => mixed::load(folder)?,
-            Which::Cores => Load::Cores {
+            SchedPart::Erlang => return erlang::loads(folder, self.vms(), self.processes()),
+            SchedPart::Elapsed => Erlang::fetched()?.load(folder, self.vms(), self.processes())?,
+            SchedPart::Mix => mixed::load(folder)?,
+            SchedPart::Cores => GuestLoad::Cores {
                 // With fewer repetitions, a scheduler that ignores hardware threads is sometimes
                 // lucky.
                 times: 12,
@@ -352,22 +358,22 @@ impl SchedArgs {
                 short_ms: 200,
                 long_ms: 1_000,
             },
-            Which::Seats => Load::Seats {
+            SchedPart::Seats => GuestLoad::Seats {
                 rounds: if quick { 5 } else { 10 },
                 work_us: 1_000,
             },
-            Which::ForkStorm => Load::ForkStorm {
+            SchedPart::ForkStorm => GuestLoad::ForkStorm {
                 at_once: 16,
                 work_ms: if quick { 300 } else { 1_000 },
             },
             // Usher treats a thread as new for its first 24 ms of CPU time; most of the measurement
             // is later.
-            Which::Overhead => Load::Overhead { ms: 200 },
-            Which::Overhead8 | Which::Overhead48 => Load::OverheadSmt {
+            SchedPart::Overhead => GuestLoad::Overhead { ms: 200 },
+            SchedPart::Overhead8 | SchedPart::Overhead48 => GuestLoad::OverheadSmt {
                 ms: 200,
-                cpus: if which == Which::Overhead8 { 8 } else { 48 },
+                cpus: if which == SchedPart::Overhead8 { 8 } else { 48 },
             },
-            Which::Switches => {
+            SchedPart::Switches => {
                 anyhow::bail!("the part 'switches' runs on this machine, not in a guest")
             }
         };
@@ -385,11 +391,11 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
     let machines = MACHINES
         .iter()
         .filter(|machine| !args.of(machine).is_empty());
-    let machines: Vec<&Machine> = machines.collect();
+    let machines: Vec<&GuestMachine> = machines.collect();
     // A missing program is an error before anything is measured.
     let begun = args.resume.clone().map(machine::begun_folder).transpose()?;
     let mut guests = match machines.first() {
-        Some(first) => Some(Guests::new(args, first)?),
+        Some(first) => Some(GuestRuns::new(args, first)?),
         None => None,
     };
     let folder = match begun {
@@ -401,13 +407,13 @@ pub fn run(args: &SchedArgs) -> Result<bool> {
         guests.lab.folder.clone_from(&folder);
         scenarios = guests.scenarios(&machines)?;
     }
-    let again = begun::again(std::env::args(), &folder);
+    let again = resume::again(std::env::args(), &folder);
     eprintln!(
         "sched: the results are in {}; to continue an interrupted run: {again}",
         folder.display()
     );
     let mut parts = Vec::new();
-    if args.wants(Which::Switches) {
+    if args.wants(SchedPart::Switches) {
         parts.push(once(&folder, switches::NAME, || args.switches())?);
     }
     if let Some(guests) = &guests {
@@ -455,10 +461,13 @@ pub mod tests {
     #[test]
     fn slices_follow_the_options() {
         let slices = |words: &[&str]| args(words).slices();
-        let quick = [4, 8].map(|ms| Rival::EevdfSlice { ms });
+        let quick = [4, 8].map(|ms| ComparedScheduler::EevdfSlice { ms });
         assert_eq!(slices(&["--quick"]), quick);
-        assert_eq!(slices(&["--slices", "5"]), [Rival::EevdfSlice { ms: 5 }]);
-        let spaces = args(&[]).rivals(Which::Spaces, &[]);
+        assert_eq!(
+            slices(&["--slices", "5"]),
+            [ComparedScheduler::EevdfSlice { ms: 5 }]
+        );
+        let spaces = args(&[]).schedulers(SchedPart::Spaces, &[]);
         assert_eq!(spaces.len(), 8);
     }
 }

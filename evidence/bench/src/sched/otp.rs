@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use usher_lab::LabCache;
 
 use super::lab::cache;
-use super::messages::Load;
+use super::messages::GuestLoad;
 
 const PACKAGE: &str = "erlang-base";
 const BIG: &str = include_str!("big.erl");
@@ -97,7 +97,7 @@ impl Erlang {
 
     /// A load of `vms` virtual machines, one number after the other. Each has two schedulers and
     /// `processes` processes.
-    pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<Load> {
+    pub fn load(&self, folder: &Path, vms: Vec<usize>, processes: usize) -> Result<GuestLoad> {
         let folder = folder.join("erlang");
         self.compile(&folder)?;
         let folder = fs::canonicalize(&folder).context("finding the directory of the results")?;
@@ -108,7 +108,7 @@ impl Erlang {
         let words = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -noshell -boot start_clean";
         let command = [program.as_str()].into_iter().chain(words.split(' '));
         let run = ["-pa", &path, "-run", "big", "start", &processes];
-        Ok(Load::Erlang {
+        Ok(GuestLoad::Erlang {
             vms,
             command: command.chain(run).map(str::to_owned).collect(),
             environment: self.environment(),

@@ -11,11 +11,11 @@
 
 use anyhow::Result;
 
-use super::lab::{INSTRUCTION_NS, Measured};
+use super::lab::{GuestResults, INSTRUCTION_NS};
+use super::medians::{cell, figure, named, ratio, schedulers};
 use super::messages::Sample;
-use super::rival::Rival;
-use super::rows::{cell, figure, named, ratio, rivals};
 use super::sample_names::{OVERHEAD, TURN_ALONE, TURN_OF_PROCESSES, TURN_OF_THREADS};
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Guest instructions of a context switch";
@@ -25,19 +25,19 @@ const OF_LEAST_AT_MOST: f64 = 1.15;
 
 /// Results of one scheduler, in instructions: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct OverheadResult {
+    scheduler: ComparedScheduler,
     /// The two system calls of a turn without a partner.
     alone: Option<f64>,
     threads: Option<f64>,
     processes: Option<f64>,
 }
 
-impl Row {
-    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let of = |name: &str| Some(named(samples, rival, name)? / f64::from(INSTRUCTION_NS));
+impl OverheadResult {
+    fn of(scheduler: &ComparedScheduler, samples: &[&Sample]) -> Self {
+        let of = |name: &str| Some(named(samples, scheduler, name)? / f64::from(INSTRUCTION_NS));
         Self {
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             alone: of(TURN_ALONE),
             threads: of(TURN_OF_THREADS),
             processes: of(TURN_OF_PROCESSES),
@@ -52,7 +52,7 @@ impl Row {
     fn cells(&self, least: Option<f64>) -> Vec<String> {
         let threads = self.switch(self.threads);
         vec![
-            self.rival.label(),
+            self.scheduler.label(),
             cell(self.alone, 0),
             cell(threads, 0),
             cell(self.switch(self.processes), 0),
@@ -62,13 +62,17 @@ impl Row {
 }
 
 /// The part.
-pub fn part(name: &str, measured: &Measured, note: String) -> Result<Part> {
+pub fn part(name: &str, measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
-    let each = rivals(&samples);
-    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let each = schedulers(&samples);
+    let rows: Vec<OverheadResult> = each
+        .iter()
+        .map(|scheduler| OverheadResult::of(scheduler, &samples))
+        .collect();
     let mut part = Part::new(name, TITLE);
     let switches = rows.iter();
-    let switches = switches.filter_map(|row| Some((row.rival.clone(), row.switch(row.threads)?)));
+    let switches =
+        switches.filter_map(|row| Some((row.scheduler.clone(), row.switch(row.threads)?)));
     part.figures = figure(
         "A wake-up and a switch between threads",
         "instructions without those of the two system calls",
@@ -84,7 +88,7 @@ pub fn part(name: &str, measured: &Measured, note: String) -> Result<Part> {
         "between processes",
         "to minimal FIFO's",
     ];
-    let least = threads_of(&rows, &Rival::FifoMinimal);
+    let least = threads_of(&rows, &ComparedScheduler::FifoMinimal);
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
         rows: rows.iter().map(|row| row.cells(least)).collect(),
@@ -115,23 +119,23 @@ pub fn part(name: &str, measured: &Measured, note: String) -> Result<Part> {
     Ok(part)
 }
 
-fn threads_of(rows: &[Row], rival: &Rival) -> Option<f64> {
-    let row = rows.iter().find(|row| row.rival == *rival)?;
+fn threads_of(rows: &[OverheadResult], scheduler: &ComparedScheduler) -> Option<f64> {
+    let row = rows.iter().find(|row| row.scheduler == *scheduler)?;
     row.switch(row.threads)
 }
 
-fn bars(rows: &[Row]) -> Vec<Bar> {
-    let ours = threads_of(rows, &Rival::Usher);
-    let least = threads_of(rows, &Rival::FifoMinimal);
+fn bars(rows: &[OverheadResult]) -> Vec<Bar> {
+    let ours = threads_of(rows, &ComparedScheduler::Usher);
+    let least = threads_of(rows, &ComparedScheduler::FifoMinimal);
     let mut bars = vec![Bar::at_most(
         "instructions per switch, ours / minimal FIFO",
         ratio(ours, least),
         OF_LEAST_AT_MOST,
         "",
     )];
-    let peers = rows.iter().filter(|row| row.rival.is_peer());
+    let peers = rows.iter().filter(|row| row.scheduler.is_peer());
     bars.extend(peers.map(|peer| {
-        let what = format!("instructions per switch, ours / {}", peer.rival.label());
+        let what = format!("instructions per switch, ours / {}", peer.scheduler.label());
         Bar::at_most(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
     }));
     bars
@@ -140,12 +144,12 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
     #[test]
     fn system_calls_are_taken_off() {
-        let one = |rival, threads: f64| {
-            let mut sample = sample(rival, OVERHEAD, 2, [0, 0]);
+        let one = |scheduler, threads: f64| {
+            let mut sample = sample(scheduler, OVERHEAD, 2, [0, 0]);
             let turns = [
                 (TURN_ALONE, 1000.0),
                 (TURN_OF_THREADS, threads),
@@ -154,11 +158,11 @@ mod tests {
             sample.figures = turns.map(|(name, ns)| (name.to_owned(), ns)).into();
             sample
         };
-        let measured = Measured {
+        let measured = GuestResults {
             samples: vec![
-                one(Rival::Fifo, 3400.0),
-                one(Rival::FifoMinimal, 3000.0),
-                one(Rival::Usher, 3500.0),
+                one(ComparedScheduler::Fifo, 3400.0),
+                one(ComparedScheduler::FifoMinimal, 3000.0),
+                one(ComparedScheduler::Usher, 3500.0),
             ],
             left_out: vec![],
         };

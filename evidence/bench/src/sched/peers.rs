@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use usher_lab::LabCache;
 
 use super::lab;
-use super::rival::{Peer, Rival};
+use super::schedulers::{ComparedScheduler, Peer};
 
 /// Crates with their pinned versions.
 const PEERS: [(&str, &str); 2] = [("scx_bpfland", "1.1.4"), ("scx_rusty", "1.1.4")];
@@ -21,10 +21,10 @@ const CLANG: &str = "clang-19";
 ///
 /// # Errors
 /// One line that names the peer that cannot be built, with cargo's last line.
-pub fn built() -> Result<Vec<Rival>> {
+pub fn built() -> Result<Vec<ComparedScheduler>> {
     let cache = LabCache::open(lab::cache().as_deref())?;
     let peer = |&(name, version): &(&str, &str)| {
-        Ok(Rival::Peer(Peer {
+        Ok(ComparedScheduler::Peer(Peer {
             name: name.to_owned(),
             version: version.to_owned(),
             program: program(cache.root(), name, version)?,

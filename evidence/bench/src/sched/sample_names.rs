@@ -4,7 +4,7 @@
 //! `result.json` too.
 
 /// Part: seven programs beside a thread that mostly sleeps.
-pub const SPACES: &str = "spaces";
+pub const ADDRESS_SPACES: &str = "spaces";
 /// Part: Erlang virtual machines.
 pub const ERLANG: &str = "erlang";
 /// Part: the highest number of Erlang virtual machines beside the thread that mostly sleeps. It

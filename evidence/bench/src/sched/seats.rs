@@ -9,11 +9,11 @@
 
 use anyhow::Result;
 
-use super::lab::Measured;
+use super::lab::GuestResults;
+use super::medians::{cell, figure, named, schedulers};
 use super::messages::Sample;
-use super::rival::Rival;
-use super::rows::{cell, figure, named, rivals};
 use super::sample_names::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, SEATS as NAME, USED};
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Three programs with seats; one of them pauses half of the time";
@@ -27,8 +27,8 @@ const TICK_MS: f64 = 4.0;
 
 /// Results of one scheduler for the seats: medians over rounds.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct SeatsResult {
+    scheduler: ComparedScheduler,
     own_cpus: Option<f64>,
     used_percent: Option<f64>,
     lost_percent: Option<f64>,
@@ -37,12 +37,12 @@ struct Row {
     guests_percent: Option<f64>,
 }
 
-impl Row {
-    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
-        let of = |name: &str| named(samples, rival, name);
+impl SeatsResult {
+    fn of(scheduler: &ComparedScheduler, samples: &[&Sample]) -> Self {
+        let of = |name: &str| named(samples, scheduler, name);
         let percent = |name: &str| of(name).map(|share| share * 100.0);
         Self {
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             own_cpus: of(OWN_CPUS),
             used_percent: percent(USED),
             lost_percent: percent(LOST),
@@ -54,7 +54,7 @@ impl Row {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            kept_by(&self.rival),
+            kept_by(&self.scheduler),
             cell(self.own_cpus, 0),
             cell(self.used_percent, 1),
             cell(self.lost_percent, 2),
@@ -66,21 +66,24 @@ impl Row {
 }
 
 /// Mechanism that keeps the seats under this scheduler.
-fn kept_by(rival: &Rival) -> String {
-    match rival {
-        Rival::Usher => "soft seats, ours".to_owned(),
+fn kept_by(scheduler: &ComparedScheduler) -> String {
+    match scheduler {
+        ComparedScheduler::Usher => "soft seats, ours".to_owned(),
         other => format!("affinity masks, {}", other.label()),
     }
 }
 
 /// The part.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
+pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == NAME).collect();
-    let each = rivals(&samples);
-    let rows: Vec<Row> = each.iter().map(|rival| Row::of(rival, &samples)).collect();
+    let each = schedulers(&samples);
+    let rows: Vec<SeatsResult> = each
+        .iter()
+        .map(|scheduler| SeatsResult::of(scheduler, &samples))
+        .collect();
     let mut part = Part::new(NAME, TITLE);
     let used = rows.iter();
-    let used = used.filter_map(|row| Some((row.rival.clone(), row.used_percent?)));
+    let used = used.filter_map(|row| Some((row.scheduler.clone(), row.used_percent?)));
     part.figures = figure(
         "Busy CPUs with affinity masks and with soft seats",
         "share of the time of all CPUs, %",
@@ -100,7 +103,7 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(SeatsResult::cells).collect(),
     }];
     part.bars = bars(&rows);
     part.notes = vec![
@@ -125,9 +128,11 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
     Ok(part)
 }
 
-fn bars(rows: &[Row]) -> Vec<Bar> {
-    let ours = rows.iter().find(|row| row.rival == Rival::Usher);
-    let of = |value: fn(&Row) -> Option<f64>| ours.and_then(value);
+fn bars(rows: &[SeatsResult]) -> Vec<Bar> {
+    let ours = rows
+        .iter()
+        .find(|row| row.scheduler == ComparedScheduler::Usher);
+    let of = |value: fn(&SeatsResult) -> Option<f64>| ours.and_then(value);
     vec![
         Bar::at_least(
             "busy CPUs with soft seats",
@@ -153,12 +158,12 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
 
     #[test]
     fn soft_seats_are_held_against_their_bars() {
-        let one = |rival, used: f64, lost: f64, back: Option<f64>| {
-            let mut sample = sample(rival, NAME, 3, [0, 0]);
+        let one = |scheduler, used: f64, lost: f64, back: Option<f64>| {
+            let mut sample = sample(scheduler, NAME, 3, [0, 0]);
             sample.figures.extend([
                 (OWN_CPUS.to_owned(), 16.0),
                 (USED.to_owned(), used),
@@ -169,10 +174,10 @@ mod tests {
                 .extend(back.map(|ms| (BACK_MS.to_owned(), ms)));
             sample
         };
-        let measured = Measured {
+        let measured = GuestResults {
             samples: vec![
-                one(Rival::Eevdf, 0.83, 0.0, None),
-                one(Rival::Usher, 0.99, 0.02, Some(2.0)),
+                one(ComparedScheduler::Eevdf, 0.83, 0.0, None),
+                one(ComparedScheduler::Usher, 0.99, 0.02, Some(2.0)),
             ],
             left_out: vec![],
         };

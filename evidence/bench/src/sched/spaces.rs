@@ -9,12 +9,12 @@
 use anyhow::Result;
 use usher_report::stats;
 
-use super::lab::Measured;
+use super::lab::GuestResults;
+use super::medians::{LATE_AT_MOST, cell, counted, ends_s, figure, late_ms, ratio, schedulers};
 use super::messages::Sample;
-use super::rival::Rival;
-use super::rows::{LATE_AT_MOST, cell, counted, ends_s, figure, late_ms, ratio, rivals};
-use super::runs::{self, CPUS, Runs};
-use super::sample_names::SPACES as NAME;
+use super::run_lengths::{self, CPUS, RunLengths};
+use super::sample_names::ADDRESS_SPACES as NAME;
+use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 const TITLE: &str = "Seven programs with equal work beside a thread that mostly sleeps";
@@ -24,8 +24,8 @@ const ELAPSED_AT_MOST: f64 = 1.02;
 
 /// Results of one scheduler: medians over rounds, waits of all rounds.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rival: Rival,
+struct SpacesResult {
+    scheduler: ComparedScheduler,
     switches: Option<f64>,
     spaces: Option<f64>,
     /// Address-space switches less two for each wake-up of the sleeping thread.
@@ -38,10 +38,10 @@ struct Row {
     last_s: Option<f64>,
 }
 
-impl Row {
-    fn of(rival: &Rival, samples: &[&Sample]) -> Self {
+impl SpacesResult {
+    fn of(scheduler: &ComparedScheduler, samples: &[&Sample]) -> Self {
         let samples = samples.iter().copied();
-        let of_it: Vec<&Sample> = samples.filter(|s| s.rival == *rival).collect();
+        let of_it: Vec<&Sample> = samples.filter(|s| s.scheduler == *scheduler).collect();
         let ends = ends_s(&of_it);
         let latency = of_it
             .iter()
@@ -51,7 +51,7 @@ impl Row {
             Some(spaces.saturating_sub(2 * s.late_ms.len() as u64) as f64)
         });
         Self {
-            rival: rival.clone(),
+            scheduler: scheduler.clone(),
             switches: counted(&of_it, |c| c.switches as f64),
             spaces: counted(&of_it, |c| c.space_switches as f64),
             others: stats::median(&others.collect::<Vec<f64>>()),
@@ -64,12 +64,12 @@ impl Row {
 
     /// Mean time that a thread runs until the next thread does.
     fn run_ms(&self) -> Option<f64> {
-        runs::mean_ms(self.last_s, self.switches)
+        run_lengths::mean_ms(self.last_s, self.switches)
     }
 
-    fn runs(&self) -> Runs<'_> {
-        Runs {
-            rival: &self.rival,
+    fn runs(&self) -> RunLengths<'_> {
+        RunLengths {
+            scheduler: &self.scheduler,
             run_ms: self.run_ms(),
             spaces: self.spaces,
             late_ms: self.late_ms[1],
@@ -79,7 +79,7 @@ impl Row {
     fn cells(&self) -> Vec<String> {
         let [half, most_of_them, most] = self.late_ms;
         vec![
-            self.rival.label(),
+            self.scheduler.label(),
             cell(self.switches, 0),
             cell(self.spaces, 0),
             cell(self.others, 0),
@@ -95,20 +95,22 @@ impl Row {
 }
 
 /// Address-space switches a second of a CPU, by scheduler.
-pub fn rates(measured: &Measured) -> Vec<(Rival, f64)> {
+pub fn rates(measured: &GuestResults) -> Vec<(ComparedScheduler, f64)> {
     let rows = rows(measured, NAME).into_iter();
-    rows.filter_map(|row| Some((row.rival.clone(), ratio(row.spaces, row.last_s)? / CPUS)))
+    rows.filter_map(|row| Some((row.scheduler.clone(), ratio(row.spaces, row.last_s)? / CPUS)))
         .collect()
 }
 
-fn rows(measured: &Measured, name: &str) -> Vec<Row> {
+fn rows(measured: &GuestResults, name: &str) -> Vec<SpacesResult> {
     let samples: Vec<&Sample> = measured.samples.iter().filter(|s| s.part == name).collect();
-    let each = rivals(&samples);
-    each.iter().map(|rival| Row::of(rival, &samples)).collect()
+    let each = schedulers(&samples);
+    each.iter()
+        .map(|scheduler| SpacesResult::of(scheduler, &samples))
+        .collect()
 }
 
 /// The part.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
+pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let rows = rows(measured, NAME);
     let mut part = shown(NAME, TITLE, measured)?;
     part.bars = bars(&rows);
@@ -123,18 +125,18 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
          Delays of the wake-ups of all threads are rounded up to a quarter of a power of two."
             .to_owned(),
     ];
-    let runs: Vec<Runs> = rows.iter().map(Row::runs).collect();
-    part.notes.extend(runs::nearest("Of", &runs));
+    let runs: Vec<RunLengths> = rows.iter().map(SpacesResult::runs).collect();
+    part.notes.extend(run_lengths::nearest("Of", &runs));
     Ok(part)
 }
 
 /// Figures and table of a part in which programs run beside a thread that mostly sleeps.
-pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
+pub fn shown(name: &str, title: &str, measured: &GuestResults) -> Result<Part> {
     let rows = rows(measured, name);
     let mut part = Part::new(name, title);
-    let values = |value: fn(&Row) -> Option<f64>| -> Vec<(Rival, f64)> {
+    let values = |value: fn(&SpacesResult) -> Option<f64>| -> Vec<(ComparedScheduler, f64)> {
         let each = rows.iter();
-        each.filter_map(|row| Some((row.rival.clone(), value(row)?)))
+        each.filter_map(|row| Some((row.scheduler.clone(), value(row)?)))
             .collect()
     };
     part.figures = [
@@ -169,17 +171,20 @@ pub fn shown(name: &str, title: &str, measured: &Measured) -> Result<Part> {
     ];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(SpacesResult::cells).collect(),
     }];
     let samples = measured.samples.iter().filter(|s| s.part == name);
     part.raw = serde_json::to_value(samples.collect::<Vec<_>>())?;
     Ok(part)
 }
 
-fn bars(rows: &[Row]) -> Vec<Bar> {
-    let find = |rival: &Rival| rows.iter().find(|row| row.rival == *rival);
-    let (ours, eevdf) = (find(&Rival::Usher), find(&Rival::Eevdf));
-    let beside = |value: fn(&Row) -> Option<f64>| {
+fn bars(rows: &[SpacesResult]) -> Vec<Bar> {
+    let find = |scheduler: &ComparedScheduler| rows.iter().find(|row| row.scheduler == *scheduler);
+    let (ours, eevdf) = (
+        find(&ComparedScheduler::Usher),
+        find(&ComparedScheduler::Eevdf),
+    );
+    let beside = |value: fn(&SpacesResult) -> Option<f64>| {
         let (ours, eevdf) = (ours.and_then(value), eevdf.and_then(value));
         ratio(ours, eevdf)
     };
@@ -204,11 +209,11 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
         ),
     ];
     let spaces = ours.and_then(|row| row.spaces);
-    let peers = rows.iter().filter(|row| row.rival.is_peer());
+    let peers = rows.iter().filter(|row| row.scheduler.is_peer());
     bars.extend(peers.map(|peer| {
         let what = format!(
             "switches to another address space, ours / {}",
-            peer.rival.label()
+            peer.scheduler.label()
         );
         Bar::at_most(what, ratio(spaces, peer.spaces), 1.0, "")
     }));
@@ -218,24 +223,24 @@ fn bars(rows: &[Row]) -> Vec<Bar> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rival::Peer;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
+    use crate::sched::schedulers::Peer;
 
-    fn measured() -> Measured {
-        let peer = Rival::Peer(Peer {
+    fn measured() -> GuestResults {
+        let peer = ComparedScheduler::Peer(Peer {
             name: "scx_x".to_owned(),
             version: "1".to_owned(),
             program: "x".into(),
         });
-        let one = |rival, counts, late: f64| Sample {
+        let one = |scheduler, counts, late: f64| Sample {
             late_ms: (0..100).map(|n| late * f64::from(n)).collect(),
-            ..sample(rival, NAME, 7, counts)
+            ..sample(scheduler, NAME, 7, counts)
         };
-        Measured {
+        GuestResults {
             samples: vec![
-                one(Rival::Eevdf, [2000, 1000], 0.1),
-                one(Rival::EevdfSlice { ms: 8 }, [1000, 800], 0.2),
-                one(Rival::Usher, [1000, 400], 0.1),
+                one(ComparedScheduler::Eevdf, [2000, 1000], 0.1),
+                one(ComparedScheduler::EevdfSlice { ms: 8 }, [1000, 800], 0.2),
+                one(ComparedScheduler::Usher, [1000, 400], 0.1),
                 one(peer, [500, 200], 0.1),
             ],
             left_out: vec![],
@@ -268,13 +273,15 @@ mod tests {
 
     #[test]
     fn rates_are_of_a_second_of_a_cpu() {
-        assert_eq!(rates(&measured())[0], (Rival::Eevdf, 250.0));
+        assert_eq!(rates(&measured())[0], (ComparedScheduler::Eevdf, 250.0));
     }
 
     #[test]
     fn without_usher_no_bar_is_met() {
         let mut measured = measured();
-        measured.samples.retain(|s| s.rival != Rival::Usher);
+        measured
+            .samples
+            .retain(|s| s.scheduler != ComparedScheduler::Usher);
         let part = part(&measured, String::new()).unwrap();
         assert!(part.bars.iter().all(|bar| !bar.is_met()));
     }

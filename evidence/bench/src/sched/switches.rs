@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde_json::Value;
 use usher_report::{stats, text};
 
-use super::turns::{self, Pair, WORKING_SETS};
+use super::turns::{self, PairTimes, WORKING_SETS};
 use crate::bars::{Figure, Part, Table};
 use crate::coloring::chart::{Chart, Line};
 
@@ -31,27 +31,27 @@ pub fn measure(pairs: usize, time: Duration) -> Result<Part> {
 
 /// Median costs in a saved part: working set in bytes, cost of a switch in nanoseconds.
 pub fn costs(raw: &Value) -> Vec<(usize, f64)> {
-    let measured: Option<Vec<(usize, Vec<Pair>)>> = serde_json::from_value(raw.clone()).ok();
+    let measured: Option<Vec<(usize, Vec<PairTimes>)>> = serde_json::from_value(raw.clone()).ok();
     let rows = measured.into_iter().flatten();
-    rows.filter_map(|(bytes, pairs)| Some((bytes, Row::of(bytes, &pairs)?.cost_ns[1])))
+    rows.filter_map(|(bytes, pairs)| Some((bytes, SwitchCosts::of(bytes, &pairs)?.cost_ns[1])))
         .collect()
 }
 
 /// Results with one working set: median times of a turn, and quartiles of the cost of a switch to
 /// another address space.
 #[derive(Debug, PartialEq)]
-struct Row {
+struct SwitchCosts {
     bytes: usize,
     threads_ns: f64,
     processes_ns: f64,
     cost_ns: [f64; 3],
 }
 
-impl Row {
+impl SwitchCosts {
     /// `None` without pairs.
-    fn of(bytes: usize, pairs: &[Pair]) -> Option<Self> {
-        let all = |value: fn(&Pair) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
-        let costs = all(Pair::cost_ns);
+    fn of(bytes: usize, pairs: &[PairTimes]) -> Option<Self> {
+        let all = |value: fn(&PairTimes) -> f64| pairs.iter().map(value).collect::<Vec<f64>>();
+        let costs = all(PairTimes::cost_ns);
         let quartile = |at| stats::quantile(&costs, at);
         Some(Self {
             bytes,
@@ -78,9 +78,11 @@ impl Row {
     }
 }
 
-fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
+fn part(measured: &[(usize, Vec<PairTimes>)]) -> Result<Part> {
     let rows = measured.iter();
-    let rows: Vec<Row> = rows.filter_map(|(b, pairs)| Row::of(*b, pairs)).collect();
+    let rows: Vec<SwitchCosts> = rows
+        .filter_map(|(b, pairs)| SwitchCosts::of(*b, pairs))
+        .collect();
     let head = [
         "memory of each",
         "between threads, ns",
@@ -92,7 +94,7 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
     part.figures = vec![figure(&rows)];
     part.tables = vec![Table {
         head: head.map(str::to_owned).to_vec(),
-        rows: rows.iter().map(Row::cells).collect(),
+        rows: rows.iter().map(SwitchCosts::cells).collect(),
     }];
     part.notes = vec![
         "In a turn, a thread receives one byte through a pipe (a context switch on the same CPU) \
@@ -110,9 +112,9 @@ fn part(measured: &[(usize, Vec<Pair>)]) -> Result<Part> {
     Ok(part)
 }
 
-fn figure(rows: &[Row]) -> Figure {
+fn figure(rows: &[SwitchCosts]) -> Figure {
     let title = "Additional cost of a switch to another address space, ns";
-    let line = |name: &str, class, value: fn(&Row) -> f64| Line {
+    let line = |name: &str, class, value: fn(&SwitchCosts) -> f64| Line {
         class,
         name: name.to_owned(),
         points: (rows.iter())
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn result_is_the_median_of_differences() {
-        let pair = |threads_ns, processes_ns| Pair {
+        let pair = |threads_ns, processes_ns| PairTimes {
             threads_ns,
             processes_ns,
         };
@@ -149,11 +151,11 @@ mod tests {
             pair(2000.0, 2100.0),
             pair(900.0, 1150.0),
         ];
-        let row = Row::of(4096, &pairs).unwrap();
+        let row = SwitchCosts::of(4096, &pairs).unwrap();
         assert_eq!((row.threads_ns, row.processes_ns), (1000.0, 1300.0));
         assert_eq!(row.cost_ns[1], 250.0);
         assert_eq!(row.share(), 0.25);
-        assert_eq!(Row::of(4096, &[]), None);
+        assert_eq!(SwitchCosts::of(4096, &[]), None);
         let part = part(&[(4096, pairs.to_vec())]).unwrap();
         assert_eq!(part.tables[0].rows[0][3], "250 [175, 275]");
         assert_eq!(costs(&part.raw), [(4096, 250.0)]);

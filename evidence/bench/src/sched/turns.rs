@@ -38,14 +38,14 @@ pub struct PartnerArgs {
 
 /// Times of one pair of runs, one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Pair {
+pub struct PairTimes {
     /// Time of a turn between threads.
     pub threads_ns: f64,
     /// Time of a turn between processes.
     pub processes_ns: f64,
 }
 
-impl Pair {
+impl PairTimes {
     /// Cost of a switch to another address space in nanoseconds.
     pub fn cost_ns(&self) -> f64 {
         self.processes_ns - self.threads_ns
@@ -58,7 +58,7 @@ pub fn partner(args: &PartnerArgs) -> Result<()> {
 }
 
 /// Measures `pairs` pairs of runs, each of about `time`, in alternating order.
-pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> {
+pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<PairTimes>> {
     let before = sched_getaffinity(None).context("reading the affinity mask of this thread")?;
     let cpu = (0..Affinity::MAX_CPU).find(|&cpu| before.is_set(cpu));
     let mut alone = Affinity::new();
@@ -76,7 +76,7 @@ pub fn measure(bytes: usize, pairs: usize, time: Duration) -> Result<Vec<Pair>> 
                     (between_threads(bytes, time)?, processes_ns)
                 }
             };
-            Ok(Pair {
+            Ok(PairTimes {
                 threads_ns,
                 processes_ns,
             })

@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_millis(1_000);
 
 /// Failures of all rounds, and times.
 #[derive(Debug, Default)]
-struct Tally {
+struct SeatKillResults {
     left: usize,
     orphans: usize,
     rounds: [usize; 16],
@@ -38,7 +38,7 @@ struct Tally {
 pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     let mut part = Part::new("kills", "SIGKILL of Usher's processes at random times");
     let mut rng = oorandom::Rand64::new(u128::from(seed));
-    let mut tally = Tally::default();
+    let mut tally = SeatKillResults::default();
     for round in 0..rounds {
         let victims = 1 + rng.rand_range(0..15) as usize;
         let found = one_round(binary, victims, &mut rng, &mut tally);
@@ -89,7 +89,7 @@ fn one_round(
     binary: &Path,
     victims: usize,
     rng: &mut oorandom::Rand64,
-    tally: &mut Tally,
+    tally: &mut SeatKillResults,
 ) -> Result<()> {
     let fixture = SeatKillFixture::start(binary)?;
     let state = fixture.state().context("the daemon does not reply")?;

@@ -21,7 +21,7 @@ use crate::processes::usher_binary;
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+pub enum SeatsPart {
     /// Time to compute a plan, and whether the plan is optimal
     Plan,
     /// Resources of an idle daemon, and the additional time of `usher run`
@@ -43,7 +43,7 @@ pub enum Which {
 pub struct SeatsArgs {
     /// Run only these parts
     #[arg(long, value_delimiter = ',')]
-    pub only: Vec<Which>,
+    pub only: Vec<SeatsPart>,
     /// Measure this `usher`; by default, the `usher` in the directory of this program
     #[arg(long, value_name = "FILE")]
     pub usher: Option<PathBuf>,
@@ -70,18 +70,18 @@ pub fn run(args: &SeatsArgs) -> Result<bool> {
     let folder = machine::run_folder(&args.out, "seats")?;
     let scratch = tempfile::tempdir()?;
     let mut parts: Vec<Part> = Vec::new();
-    for &which in Which::value_variants() {
+    for &which in SeatsPart::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&which) {
             continue;
         }
         let part = match which {
-            Which::Plan => plan::run(args.seed),
-            Which::Overhead => overhead::run(&usher),
-            Which::Latency => latency::run(scratch.path()),
-            Which::Lending => lending::run(args.lending_seconds),
-            Which::Short => short::run(&usher),
-            Which::Kills => kills::run(&usher, args.kill_rounds, args.seed),
-            Which::Mixes => mixes::run(&args.mixes, &usher, &folder, args.seed),
+            SeatsPart::Plan => plan::run(args.seed),
+            SeatsPart::Overhead => overhead::run(&usher),
+            SeatsPart::Latency => latency::run(scratch.path()),
+            SeatsPart::Lending => lending::run(args.lending_seconds),
+            SeatsPart::Short => short::run(&usher),
+            SeatsPart::Kills => kills::run(&usher, args.kill_rounds, args.seed),
+            SeatsPart::Mixes => mixes::run(&args.mixes, &usher, &folder, args.seed),
         };
         let part = part.with_context(|| format!("part {which:?}"))?;
         println!("{}", part.lines());

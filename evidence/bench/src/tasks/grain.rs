@@ -72,7 +72,7 @@ fn point(
 
 /// A minimum effective granularity.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Grain {
+struct Granularity {
     ns: f64,
     /// Whether it is only an upper bound, because even the shortest tasks reach 50 %.
     is_bound: bool,
@@ -80,19 +80,21 @@ struct Grain {
 
 /// The shortest length from which on the efficiency is reached; `None` if it never is. Points are
 /// (length, efficiency), sorted by length.
-fn grain_of(points: &[(f64, f64)]) -> Option<Grain> {
+fn grain_of(points: &[(f64, f64)]) -> Option<Granularity> {
     let Some(last) = points.iter().rposition(|&(_, e)| e < EFFICIENCY) else {
-        return points.first().map(|&(ns, _)| Grain { ns, is_bound: true });
+        return points
+            .first()
+            .map(|&(ns, _)| Granularity { ns, is_bound: true });
     };
     let (&(below, e_below), &(above, e_above)) = (&points[last], points.get(last + 1)?);
     let share = (EFFICIENCY - e_below) / (e_above - e_below);
-    Some(Grain {
+    Some(Granularity {
         ns: below * (above / below).powf(share),
         is_bound: false,
     })
 }
 
-fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Option<Grain> {
+fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Option<Granularity> {
     let cases = cases();
     let points = cases
         .iter()
@@ -101,7 +103,7 @@ fn grain_in(samples: &Samples, one: Contestant, threads: u32, round: u32) -> Opt
 }
 
 /// Median granularity over the rounds.
-fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Grain> {
+fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Granularity> {
     let in_round = |round| grain_in(samples, one, threads, round);
     let ns = samples
         .over_rounds(|round| Some(in_round(round)?.ns))?
@@ -109,7 +111,7 @@ fn grain(samples: &Samples, one: Contestant, threads: u32) -> Option<Grain> {
     let bounds = (0..samples.rounds())
         .filter_map(in_round)
         .filter(|g| g.is_bound);
-    Some(Grain {
+    Some(Granularity {
         ns,
         is_bound: 2 * bounds.count() > samples.rounds() as usize,
     })

@@ -22,23 +22,23 @@ use super::overhead::FRAME_720P;
 use super::rounds;
 use super::toolchain::Programs;
 use crate::bars::{Bar, Part, Table};
-use crate::cachegrind::{self, Counted, Counts, Shape};
+use crate::cachegrind::{self, CacheShape, CachegrindOutput, Counts};
 
 const TASKS: f64 = 80.0 * 45.0 * 8.0;
 /// First-level and second-level cache of a current core.
-const CACHES: [Shape; 2] = [
-    Shape {
+const CACHES: [CacheShape; 2] = [
+    CacheShape {
         bytes: 32 << 10,
         ways: 8,
         line_bytes: 64,
     },
-    Shape {
+    CacheShape {
         bytes: 256 << 10,
         ways: 8,
         line_bytes: 64,
     },
 ];
-/// Numbers of frames of the two runs, whose difference counts.
+/// Numbers of frames of the two runs. Their difference counts.
 const FRAMES: [u32; 2] = [1, 3];
 /// Maximum number of pairs of runs until both runs of a pair choose the same order.
 const ATTEMPTS: usize = 5;
@@ -47,7 +47,7 @@ const LIMIT: f64 = 1.1;
 
 /// Counts of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Frame {
+struct CountsPerFrame {
     instructions: f64,
     d1: f64,
     ll: f64,
@@ -55,11 +55,11 @@ struct Frame {
 
 /// Counts of a frame, by contestant and case.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Row {
+struct ContestantCounts {
     label: String,
     form: String,
     case: String,
-    frame: Frame,
+    frame: CountsPerFrame,
 }
 
 /// Contestants within this program. C++ programs are compiled for this machine's instruction set,
@@ -90,19 +90,24 @@ pub fn run(programs: &Programs, scratch: &Path) -> Result<Part> {
     Ok(format(&rows))
 }
 
-fn count(programs: &Programs, one: &Contestant, case: &str, scratch: &Path) -> Result<Row> {
+fn count(
+    programs: &Programs,
+    one: &Contestant,
+    case: &str,
+    scratch: &Path,
+) -> Result<ContestantCounts> {
     let run = |frames| run_once(programs, one, case, frames, scratch);
     let (order, [few, more]) = of_one_order(run)?;
     let frames = f64::from(FRAMES[1] - FRAMES[0]);
     let each = |of: fn(&Counts) -> u64| (of(&more) as f64 - of(&few) as f64) / frames;
-    Ok(Row {
+    Ok(ContestantCounts {
         label: match order {
             Some(order) => format!("{}: {order}", one.label),
             None => one.label.to_owned(),
         },
         form: one.form.to_owned(),
         case: case.to_owned(),
-        frame: Frame {
+        frame: CountsPerFrame {
             instructions: each(|c| c.instructions),
             d1: each(|c| c.first),
             ll: each(|c| c.last),
@@ -150,11 +155,11 @@ fn run_once(
         rounds::outputs(&mut command).with_context(|| format!("{} under valgrind", one.label))?;
     let order = stderr.lines().find_map(|line| line.strip_prefix(CHOSEN));
     let text = std::fs::read_to_string(&file).context("what cachegrind wrote")?;
-    let counts = Counted::read(&text)?.all()?;
+    let counts = CachegrindOutput::read(&text)?.all()?;
     Ok((order.map(str::to_owned), counts))
 }
 
-fn format(rows: &[Row]) -> Part {
+fn format(rows: &[ContestantCounts]) -> Part {
     let mut part = Part::new("misses", "Cache misses of tasks");
     let of = |one: Contestant, case: &str| {
         let mut rows = rows
@@ -163,11 +168,14 @@ fn format(rows: &[Row]) -> Part {
         rows.next().map(|row| row.frame)
     };
     let reference = of(ORDER_TS, "memory:4096");
-    let ratio = |frame: Frame, pick: fn(&Frame) -> f64| {
+    let ratio = |frame: CountsPerFrame, pick: fn(&CountsPerFrame) -> f64| {
         reference.map(|reference| pick(&frame) / pick(&reference))
     };
     let hinted = of(HINTED, "memory:4096");
-    for (what, pick) in [("D1", (|c| c.d1) as fn(&Frame) -> f64), ("LL", |c| c.ll)] {
+    for (what, pick) in [
+        ("D1", (|c| c.d1) as fn(&CountsPerFrame) -> f64),
+        ("LL", |c| c.ll),
+    ] {
         let measured = hinted.and_then(|hinted| ratio(hinted, pick));
         let what = format!("{what} misses, with hints / T/S order");
         part.bars.push(Bar::at_most(what, measured, LIMIT, "times"));
@@ -180,7 +188,7 @@ fn format(rows: &[Row]) -> Part {
         "/ T/S",
     ];
     let thousands = |value: f64| text::number(value / 1e3, 0);
-    let row = |row: &Row| {
+    let row = |row: &ContestantCounts| {
         let times = |pick| text::number(ratio(row.frame, pick), 2);
         vec![
             row.label.clone(),
@@ -191,23 +199,12 @@ fn format(rows: &[Row]) -> Part {
         ]
     };
     let in_memory = rows.iter().filter(|row| row.case != "empty");
-    let empty = rows.iter().filter(|row| row.case == "empty");
     part.tables = vec![
         Table {
             head: head.map(str::to_owned).to_vec(),
             rows: in_memory.map(row).collect(),
         },
-        Table {
-            head: ["empty tasks on 1 thread", "instructions a task"]
-                .map(str::to_owned)
-                .to_vec(),
-            rows: empty
-                .map(|row| {
-                    let each = text::number(row.frame.instructions / TASKS, 1);
-                    vec![row.label.clone(), each]
-                })
-                .collect(),
-        },
+        instructions_table(rows),
     ];
     part.notes = vec![format!(
         "Counted by valgrind's cachegrind with {} and {}, on one thread, for a 720p frame \
@@ -223,6 +220,20 @@ fn format(rows: &[Row]) -> Part {
     )];
     part.raw = json!(rows);
     part
+}
+
+fn instructions_table(rows: &[ContestantCounts]) -> Table {
+    let empty = rows.iter().filter(|row| row.case == "empty");
+    let row = |row: &ContestantCounts| {
+        let each = text::number(row.frame.instructions / TASKS, 1);
+        vec![row.label.clone(), each]
+    };
+    Table {
+        head: ["empty tasks on 1 thread", "instructions a task"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: empty.map(row).collect(),
+    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use toolchain::Programs;
 
 /// The parts, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Which {
+pub enum TasksPart {
     /// Cost of an empty task
     Overhead,
     /// Efficiency of short tasks: METG(50 %)
@@ -105,7 +105,7 @@ Examples:
 pub struct TasksArgs {
     /// Run only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<TasksPart>,
     /// Run fewer and shorter rounds with less memory
     #[arg(long)]
     quick: bool,
@@ -138,7 +138,7 @@ fn peer(name: &str) -> Result<Option<Peer>, String> {
 }
 
 impl TasksArgs {
-    fn wants(&self, which: Which) -> bool {
+    fn wants(&self, which: TasksPart) -> bool {
         self.only.is_empty() || self.only.contains(&which)
     }
 
@@ -149,8 +149,9 @@ impl TasksArgs {
             Some(peers) => peers.iter().flatten().copied().collect(),
             None => all().collect(),
         };
-        let compared = |which: &Which| !matches!(which, Which::Misses | Which::Footprint);
-        let parts = Which::value_variants()
+        let compared =
+            |which: &TasksPart| !matches!(which, TasksPart::Misses | TasksPart::Footprint);
+        let parts = TasksPart::value_variants()
             .iter()
             .filter(|&&which| self.wants(which));
         match parts.copied().any(|which| compared(&which)) {
@@ -169,16 +170,16 @@ impl TasksArgs {
     }
 
     /// Numbers of rounds, frames and threads of a part.
-    fn settings(&self, which: Which) -> RoundSettings {
+    fn settings(&self, which: TasksPart) -> RoundSettings {
         let (ms, frames) = match which {
-            Which::Grain => (30, 5),
-            Which::Memory => (300, 4),
-            Which::Compute => (200, 3),
+            TasksPart::Grain => (30, 5),
+            TasksPart::Memory => (300, 4),
+            TasksPart::Compute => (200, 3),
             _ => (200, 10),
         };
         let rounds = match which {
             _ if self.quick => 3,
-            Which::Memory => 5,
+            TasksPart::Memory => 5,
             _ => 9,
         };
         RoundSettings {
@@ -202,7 +203,7 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
         .for_each(|missing| eprintln!("tasks: {missing}"));
     machine.notes.extend(notes(&programs));
     let mut parts: Vec<Part> = Vec::new();
-    for &which in Which::value_variants() {
+    for &which in TasksPart::value_variants() {
         if !args.wants(which) {
             continue;
         }
@@ -234,16 +235,16 @@ pub fn run(args: &TasksArgs) -> Result<bool> {
     Ok(parts.iter().all(|part| part.bars.iter().all(Bar::is_met)))
 }
 
-fn part(args: &TasksArgs, which: Which, programs: &Programs, scratch: &Path) -> Result<Part> {
+fn part(args: &TasksArgs, which: TasksPart, programs: &Programs, scratch: &Path) -> Result<Part> {
     let settings = args.settings(which);
     Ok(match which {
-        Which::Overhead => overhead::run(programs, &settings),
-        Which::Grain => grain::run(programs, &settings),
-        Which::ForkJoin => fork_join::run(programs, &settings),
-        Which::Memory => memory::run(programs, &settings, args.quick),
-        Which::Misses => misses::run(programs, scratch)?,
-        Which::Compute => compute::run(programs, &settings),
-        Which::Footprint => footprint::run(settings.threads_max(), args.quick)?,
+        TasksPart::Overhead => overhead::run(programs, &settings),
+        TasksPart::Grain => grain::run(programs, &settings),
+        TasksPart::ForkJoin => fork_join::run(programs, &settings),
+        TasksPart::Memory => memory::run(programs, &settings, args.quick),
+        TasksPart::Misses => misses::run(programs, scratch)?,
+        TasksPart::Compute => compute::run(programs, &settings),
+        TasksPart::Footprint => footprint::run(settings.threads_max(), args.quick)?,
     })
 }
 

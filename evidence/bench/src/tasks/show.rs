@@ -5,7 +5,7 @@
 use usher_report::text;
 
 use super::contestants::{Contestant, Runtime};
-use super::study::{self, Samples, Turn, forms_of, ratio_text};
+use super::study::{self, ContestantRun, Samples, forms_of, ratio_text};
 use crate::bars::{Bar, Figure, Part, Table};
 use crate::chart::{self, Bundle};
 
@@ -17,7 +17,7 @@ pub fn threads_text(threads: u32) -> String {
 /// Bars of `usher-tasks` against each peer's best form: `limit` times its time at most.
 pub fn peer_bars(
     samples: &Samples,
-    ours: Turn,
+    ours: ContestantRun,
     peers: &[Contestant],
     case: &str,
     limit: f64,

@@ -50,10 +50,14 @@ pub struct Figure {
 }
 
 /// A contestant with a number of threads.
-pub type Turn = (Contestant, u32);
+pub type ContestantRun = (Contestant, u32);
 
 impl Samples {
-    fn of<'a>(&'a self, (one, threads): Turn, case: &'a str) -> impl Iterator<Item = &'a Sample> {
+    fn of<'a>(
+        &'a self,
+        (one, threads): ContestantRun,
+        case: &'a str,
+    ) -> impl Iterator<Item = &'a Sample> {
         self.all.iter().filter(move |sample| {
             let same = (sample.runtime, sample.form.as_str()) == (one.runtime, one.form);
             same && sample.threads == threads && sample.case == case
@@ -61,7 +65,7 @@ impl Samples {
     }
 
     /// Time of a task; `None` if it was not measured.
-    pub fn figure(&self, turn: Turn, case: &str) -> Option<Figure> {
+    pub fn figure(&self, turn: ContestantRun, case: &str) -> Option<Figure> {
         let medians: Vec<f64> = self.of(turn, case).map(|s| s.median_ns).collect();
         Some(Figure {
             median_ns: stats::median(&medians)?,
@@ -77,7 +81,7 @@ impl Samples {
     }
 
     /// Time of a task in the median frame of one round, in nanoseconds.
-    pub fn in_round(&self, turn: Turn, case: &str, round: u32) -> Option<f64> {
+    pub fn in_round(&self, turn: ContestantRun, case: &str, round: u32) -> Option<f64> {
         let mut samples = self.of(turn, case).filter(|s| s.round == round);
         samples.next().map(|sample| sample.median_ns)
     }
@@ -89,7 +93,7 @@ impl Samples {
     }
 
     /// Time of `a` / time of `b`.
-    pub fn ratio(&self, a: Turn, b: Turn, case: &str) -> Option<Estimate> {
+    pub fn ratio(&self, a: ContestantRun, b: ContestantRun, case: &str) -> Option<Estimate> {
         self.over_rounds(|round| {
             Some(self.in_round(a, case, round)? / self.in_round(b, case, round)?)
         })
@@ -142,7 +146,7 @@ pub mod tests {
     use crate::tasks::contestants::{HINTED, PLAIN, WAVEFRONT_PEERS};
 
     /// A sample for each round, in nanoseconds.
-    pub fn samples(of: &[(Turn, &str, &[f64])]) -> Samples {
+    pub fn samples(of: &[(ContestantRun, &str, &[f64])]) -> Samples {
         let mut samples = Samples::default();
         for &((one, threads), case, values) in of {
             for (round, &ns) in (0..).zip(values) {

@@ -71,7 +71,7 @@ fn cache_folder() -> Result<PathBuf> {
 fn fetch(into: &Path) -> Result<()> {
     eprintln!("tasks: fetching the package {PACKAGE} {VERSION} from Debian {SUITE}, once");
     let scratch = tempfile::tempdir()?;
-    let apt = Apt::new(scratch.path())?;
+    let apt = AptDirectories::new(scratch.path())?;
     apt.get(&["--quiet", "update"])?;
     apt.get(&["--quiet", "download", &format!("{PACKAGE}={VERSION}")])?;
     let package = fs::read_dir(scratch.path())?
@@ -99,12 +99,12 @@ fn fetch(into: &Path) -> Result<()> {
 }
 
 /// Folders for an `apt-get` with one source.
-struct Apt<'a> {
+struct AptDirectories<'a> {
     folder: &'a Path,
     options: Vec<String>,
 }
 
-impl<'a> Apt<'a> {
+impl<'a> AptDirectories<'a> {
     fn new(folder: &'a Path) -> Result<Self> {
         let mirror = mirror()?;
         let source = format!("deb [signed-by={KEYRING}] {mirror} {SUITE} main\n");

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 #[repr(C)]
 #[derive(Debug)]
-struct Raw {
+struct RawWorkload {
     threads: u32,
     fib: u32,
     columns: u32,
@@ -28,7 +28,7 @@ struct Raw {
 
 unsafe extern "C" {
     static mut workload_mode: u32;
-    fn workload_begin(count: c_int, words: *mut *mut c_char) -> *const Raw;
+    fn workload_begin(count: c_int, words: *mut *mut c_char) -> *const RawWorkload;
     fn workload_measure(
         frame: extern "C" fn(*mut c_void) -> u64,
         settled: extern "C" fn(*mut c_void, u32) -> c_int,
@@ -50,9 +50,9 @@ pub trait Frames {
 }
 
 /// Frames without a phase before the steady state.
-struct Alike<F>(F);
+struct SameFrames<F>(F);
 
-impl<F: FnMut() -> u64> Frames for Alike<F> {
+impl<F: FnMut() -> u64> Frames for SameFrames<F> {
     fn run(&mut self) -> u64 {
         (self.0)()
     }
@@ -60,7 +60,7 @@ impl<F: FnMut() -> u64> Frames for Alike<F> {
 
 /// The workload of this process.
 #[derive(Debug, Clone, Copy)]
-pub struct Workload(&'static Raw);
+pub struct Workload(&'static RawWorkload);
 
 // SAFETY: nothing in it is written after it was made.
 unsafe impl Send for Workload {}
@@ -157,7 +157,7 @@ impl Workload {
     /// # Errors
     /// A check of the results fails.
     pub fn measure(self, frame: impl FnMut() -> u64) -> Result<()> {
-        self.measure_settled(&mut Alike(frame))
+        self.measure_settled(&mut SameFrames(frame))
     }
 
     /// As [`Self::measure`], but times only settled frames.

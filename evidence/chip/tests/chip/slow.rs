@@ -295,7 +295,7 @@ impl SlowCore {
 }
 
 /// All tasks and cores of the reference model.
-struct Slowly<'a> {
+struct SlowChip<'a> {
     slow: Slow<'a>,
     dispatcher: &'a mut dyn Dispatcher<u32>,
     cores: Vec<SlowCore>,
@@ -304,7 +304,7 @@ struct Slowly<'a> {
     lock_free: u64,
 }
 
-impl Slowly<'_> {
+impl SlowChip<'_> {
     fn ready(&mut self, task: usize) {
         let spec = &self.slow.graph.tasks[task];
         let groups = Groups::new(spec.t, spec.s);
@@ -379,7 +379,7 @@ impl Slowly<'_> {
 }
 
 /// Result of a run by ticks.
-pub struct Ticked {
+pub struct SlowRunResult {
     pub cycles: u64,
     /// End of each task.
     pub ended: Vec<u64>,
@@ -387,7 +387,11 @@ pub struct Ticked {
 }
 
 /// Runs a graph cycle by cycle.
-pub fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32>) -> Ticked {
+pub fn slowly(
+    graph: &TaskGraph,
+    chip: Chip,
+    dispatcher: &mut dyn Dispatcher<u32>,
+) -> SlowRunResult {
     let core = SlowCore {
         at: 0,
         came: 0,
@@ -395,7 +399,7 @@ pub fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32
         rest: VecDeque::new(),
         task: 0,
     };
-    let mut all = Slowly {
+    let mut all = SlowChip {
         slow: Slow::new(graph, chip),
         dispatcher,
         cores: vec![core; chip.cores],
@@ -415,7 +419,7 @@ pub fn slowly(graph: &TaskGraph, chip: Chip, dispatcher: &mut dyn Dispatcher<u32
         }
         if all.cores.iter().all(is_halted) {
             let halted = all.cores.iter().map(|core| core.at).max();
-            return Ticked {
+            return SlowRunResult {
                 cycles: halted.unwrap_or(0),
                 ended: all.ended,
                 counts: all.slow.counts,

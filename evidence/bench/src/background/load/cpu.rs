@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 
+use super::duty_cycle::{Summary, drive, print, stop_flag};
 use super::limits::LoadLimits;
-use super::pace::{Summary, drive, print, stop_flag};
 
 /// Arguments of `load cpu`.
 #[derive(Debug, Clone, clap::Args)]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use super::duty_cycle::{drive, print, stop_flag};
 use super::limits::LoadLimits;
-use super::pace::{drive, print, stop_flag};
 
 /// Distance of the bytes that are read, in bytes.
 pub const STRIDE: u64 = 8 << 10;

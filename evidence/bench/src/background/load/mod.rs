@@ -11,10 +11,10 @@
 
 mod cpu;
 mod disk;
+mod duty_cycle;
 mod limits;
-mod meter;
 mod net;
-mod pace;
+mod records;
 mod repeat;
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ use anyhow::Result;
 
 pub use disk::{forget, make_file};
 pub use limits::PERIOD_MS;
-pub use meter::{Phase, monotonic_ns, read_bins, read_counter, read_phases};
+pub use records::{ActivePhase, monotonic_ns, read_bins, read_counter, read_phases};
 
 use crate::background::rig::slow;
 

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::duty_cycle::{Summary, drive, print, stop_flag};
 use super::limits::LoadLimits;
-use super::meter::{Meter, monotonic_ns};
-use super::pace::{Summary, drive, print, stop_flag};
+use super::records::{WorkRecorder, monotonic_ns};
 
 /// Bytes of one `send`, which is one unit of work.
 pub const UNIT_BYTES: usize = 16 << 10;
@@ -154,7 +154,7 @@ fn discard(mut stream: TcpStream, dir: &Path, epoch_ns: u64, stop: &AtomicBool) 
     stream.set_nonblocking(false)?;
     let (name, burst_bytes) = hello(&mut stream)?;
     stream.set_read_timeout(Some(WAIT))?;
-    let mut meter = Meter::new(&LoadLimits {
+    let mut meter = WorkRecorder::new(&LoadLimits {
         work: None,
         seconds: None,
         burst: None,

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::disk::forget;
+use super::duty_cycle::{drive, print, stop_flag};
 use super::limits::LoadLimits;
-use super::pace::{drive, print, stop_flag};
 
 /// Arguments of `load repeat`.
 #[derive(Debug, Clone, clap::Args)]

@@ -6,11 +6,11 @@ use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 
 use super::cpu::{CpuArgs, compute};
+use super::duty_cycle::{DutyAction, DutyCycle, drive};
 use super::limits::LoadLimits;
 use super::make_file;
-use super::meter::{Meter, Phase, read_bins, read_counter, read_phases};
 use super::net::{NetArgs, UNIT_BYTES, send, serve};
-use super::pace::{Duty, Now, drive};
+use super::records::{ActivePhase, WorkRecorder, read_bins, read_counter, read_phases};
 
 fn limits(dir: &std::path::Path, work: u64) -> LoadLimits {
     LoadLimits {
@@ -28,33 +28,39 @@ fn limits(dir: &std::path::Path, work: u64) -> LoadLimits {
 
 #[test]
 fn a_duty_cycle_is_on_for_its_share_of_each_period() {
-    let mut duty = Duty::new(12.5, 8.0, None);
+    let mut duty = DutyCycle::new(12.5, 8.0, None);
     for period in [0, 7] {
         let start = period * 8_000_000;
-        assert_eq!(duty.at(start, 0), Now::On);
-        assert_eq!(duty.at(start + 999_999, 9), Now::On);
-        assert_eq!(duty.at(start + 1_000_000, 9), Now::Off(7_000_000));
+        assert_eq!(duty.at(start, 0), DutyAction::On);
+        assert_eq!(duty.at(start + 999_999, 9), DutyAction::On);
+        assert_eq!(duty.at(start + 1_000_000, 9), DutyAction::Off(7_000_000));
     }
-    assert_eq!(Duty::new(100.0, 8.0, None).at(7_999_999, 9), Now::On);
+    assert_eq!(
+        DutyCycle::new(100.0, 8.0, None).at(7_999_999, 9),
+        DutyAction::On
+    );
 }
 
 #[test]
 fn a_counted_duty_cycle_rests_as_long_however_long_its_work_took() {
-    let mut duty = Duty::new(25.0, 8.0, Some(10));
+    let mut duty = DutyCycle::new(25.0, 8.0, Some(10));
     for (start, done) in [(0, 0), (70_000_000, 10), (200_000_000, 20)] {
-        assert_eq!(duty.at(start, done), Now::On);
-        assert_eq!(duty.at(start + 50_000_000, done + 9), Now::On);
+        assert_eq!(duty.at(start, done), DutyAction::On);
+        assert_eq!(duty.at(start + 50_000_000, done + 9), DutyAction::On);
         let over = start + 60_000_000;
-        assert_eq!(duty.at(over, done + 10), Now::Off(6_000_000));
-        assert_eq!(duty.at(over + 4_000_000, done + 10), Now::Off(2_000_000));
-        assert_eq!(duty.at(over + 6_000_000, done + 10), Now::On);
+        assert_eq!(duty.at(over, done + 10), DutyAction::Off(6_000_000));
+        assert_eq!(
+            duty.at(over + 4_000_000, done + 10),
+            DutyAction::Off(2_000_000)
+        );
+        assert_eq!(duty.at(over + 6_000_000, done + 10), DutyAction::On);
     }
 }
 
 #[test]
 fn work_is_counted_in_the_millisecond_in_which_it_began() {
     let dir = tempfile::tempdir().unwrap();
-    let mut meter = Meter::new(&LoadLimits {
+    let mut meter = WorkRecorder::new(&LoadLimits {
         epoch_ns: 1_000,
         ..limits(dir.path(), 1)
     })
@@ -66,7 +72,7 @@ fn work_is_counted_in_the_millisecond_in_which_it_began() {
     meter.off(4_000_000).unwrap();
     assert_eq!(read_bins(&dir.path().join("bins")).unwrap(), [3, 0, 0, 5]);
     assert_eq!(read_counter(&dir.path().join("counter")), 8);
-    let phase = Phase {
+    let phase = ActivePhase {
         start_ns: 1_000,
         end_ns: 4_000_000,
     };

@@ -10,10 +10,10 @@
 //! killed.
 
 mod observer;
+mod pin_watch;
 mod programs;
 mod run;
-mod visitors;
-mod watch;
+mod unpinned;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use self::observer::{Inside, Observer};
-use self::programs::{Kind, Length, Programs};
+use self::observer::{Observer, SeatTimes};
+use self::programs::{PinningMethod, ProgramTimes, Programs};
 use self::run::{Outcome, Runner};
-use self::visitors::{Visitors, Visits};
+use self::unpinned::{UnpinnedPrograms, UnpinnedResults};
 use crate::bars::{Bar, Part, Table};
 use crate::processes::Daemon;
 
@@ -48,7 +48,7 @@ pub struct PinningArgs {
 
 /// The results of one kind of program.
 #[derive(Debug, Default)]
-struct Row {
+struct MethodResult {
     runs: usize,
     failures: Vec<String>,
     wrong: Vec<String>,
@@ -93,13 +93,14 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
     );
     let daemon = Daemon::start(binary, dir.path(), &["--policy", "equal"])?;
     let observer = Observer::start(binary, dir.path())?;
-    let visitors = Visitors::start(binary, dir.path(), programs.clone(), args.pinning_seed)?;
+    let visitors =
+        UnpinnedPrograms::start(binary, dir.path(), programs.clone(), args.pinning_seed)?;
     let runner = Runner::new(binary, dir.path(), &programs, &observer, usable);
     let mut random = oorandom::Rand64::new(u128::from(args.pinning_seed) + 1);
-    let mut rows: BTreeMap<Kind, Row> = BTreeMap::new();
+    let mut rows: BTreeMap<PinningMethod, MethodResult> = BTreeMap::new();
     for turn in 0..runs {
         let kind = kinds[turn % kinds.len()];
-        let length = Length {
+        let length = ProgramTimes {
             wait_s: random.rand_float(),
             work_s: WORK_S,
         };
@@ -120,10 +121,10 @@ pub fn run(binary: &Path, args: &PinningArgs, quick: bool) -> Result<Part> {
 }
 
 /// The methods that can run on this machine, and the others with the reasons.
-fn available(programs: &Programs) -> (Vec<Kind>, Vec<(Kind, String)>) {
+fn available(programs: &Programs) -> (Vec<PinningMethod>, Vec<(PinningMethod, String)>) {
     let mut kinds = Vec::new();
     let mut missing = Vec::new();
-    for kind in Kind::ALL {
+    for kind in PinningMethod::ALL {
         match programs.prepare(kind) {
             Ok(()) => kinds.push(kind),
             Err(error) => missing.push((kind, format!("{error:#}"))),
@@ -132,7 +133,7 @@ fn available(programs: &Programs) -> (Vec<Kind>, Vec<(Kind, String)>) {
     (kinds, missing)
 }
 
-impl Row {
+impl MethodResult {
     fn add(&mut self, outcome: Outcome) {
         self.runs += 1;
         self.failures.extend(outcome.failure);
@@ -147,7 +148,7 @@ impl Row {
         }
     }
 
-    fn cells(&self, kind: Kind) -> Vec<String> {
+    fn cells(&self, kind: PinningMethod) -> Vec<String> {
         let first = self.failures.iter().chain(&self.wrong).next();
         vec![
             kind.name().to_owned(),
@@ -179,13 +180,13 @@ const HEAD: [&str; 10] = [
 
 fn part(
     runs: usize,
-    rows: &BTreeMap<Kind, Row>,
-    missing: &[(Kind, String)],
-    visits: &Visits,
-    inside: &Inside,
+    rows: &BTreeMap<PinningMethod, MethodResult>,
+    missing: &[(PinningMethod, String)],
+    visits: &UnpinnedResults,
+    inside: &SeatTimes,
 ) -> Part {
     let mut part = Part::new("pinning", "Programs that pin their threads");
-    let sum = |of: &dyn Fn(&Row) -> usize| rows.values().map(of).sum::<usize>();
+    let sum = |of: &dyn Fn(&MethodResult) -> usize| rows.values().map(of).sum::<usize>();
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
     let seated = (inside.seated_ns > 0).then(|| share(inside.inside_ns, inside.seated_ns));
     part.bars = vec![
@@ -232,9 +233,9 @@ fn part(
 }
 
 fn notes(
-    missing: &[(Kind, String)],
-    visits: &Visits,
-    inside: &Inside,
+    missing: &[(PinningMethod, String)],
+    visits: &UnpinnedResults,
+    inside: &SeatTimes,
     moved: usize,
 ) -> Vec<String> {
     let seconds = |ns: u64| ns as f64 * 1e-9;

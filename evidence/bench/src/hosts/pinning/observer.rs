@@ -23,7 +23,7 @@ use serde_json::Value;
 use usher_meter::{Meter, MeterConfig};
 use usher_model::{CpuSet, ProgramId};
 
-use super::watch::Watch;
+use super::pin_watch::PinWatch;
 use crate::processes::usher;
 
 /// Prefix of the names of programs that pin nothing.
@@ -44,7 +44,7 @@ pub struct ProgramState {
 
 /// CPU time of programs that pin no threads.
 #[derive(Debug, Clone, Default)]
-pub struct Inside {
+pub struct SeatTimes {
     /// CPU time while they had a seat, in nanoseconds.
     pub seated_ns: u64,
     /// Part of it on CPUs of the seat, in nanoseconds.
@@ -60,17 +60,17 @@ pub struct Inside {
 #[derive(Debug)]
 pub struct Observer {
     shared: Arc<Shared>,
-    thread: JoinHandle<Inside>,
+    thread: JoinHandle<SeatTimes>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<PinWatch>>,
 }
 
 impl Shared {
-    fn watch(&self) -> std::sync::MutexGuard<'_, Option<Watch>> {
+    fn watch(&self) -> std::sync::MutexGuard<'_, Option<PinWatch>> {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +90,7 @@ impl Observer {
             threads: BTreeMap::new(),
             samples: Vec::new(),
             state: BTreeMap::new(),
-            inside: Inside::default(),
+            inside: SeatTimes::default(),
         };
         let thread = std::thread::Builder::new()
             .name("observer".to_owned())
@@ -99,17 +99,17 @@ impl Observer {
     }
 
     /// Begins to watch a program that pins its threads.
-    pub fn watch(&self, watch: Watch) {
+    pub fn watch(&self, watch: PinWatch) {
         *self.shared.watch() = Some(watch);
     }
 
     /// Observations of that program.
-    pub fn seen(&self) -> Option<Watch> {
+    pub fn seen(&self) -> Option<PinWatch> {
         self.shared.watch().take()
     }
 
     /// Ends the observation. Returns the CPU times of the programs that pin nothing.
-    pub fn stop(self) -> Inside {
+    pub fn stop(self) -> SeatTimes {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
@@ -139,11 +139,11 @@ struct Sampler {
     samples: Vec<Sample>,
     /// The last state read.
     state: BTreeMap<String, ProgramState>,
-    inside: Inside,
+    inside: SeatTimes,
 }
 
 impl Sampler {
-    fn run(&mut self) -> Inside {
+    fn run(&mut self) -> SeatTimes {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let state = read_state(&self.binary, &self.runtime).unwrap_or_default();
             self.count(&state);
@@ -260,7 +260,7 @@ fn read_state(binary: &Path, runtime: &Path) -> Option<BTreeMap<String, ProgramS
     Some(seen.collect())
 }
 
-/// Entries of a folder whose names are numbers.
+/// Numbers that are names of entries of a folder.
 pub fn numbers(dir: &str) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();

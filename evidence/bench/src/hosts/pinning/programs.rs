@@ -10,7 +10,7 @@ use usher_model::CpuSet;
 
 /// The means by which a program pins its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PinningMethod {
     /// GNU OpenMP with `OMP_PROC_BIND`.
     Gnu { spread: bool },
     /// LLVM OpenMP with `OMP_PROC_BIND`.
@@ -25,7 +25,7 @@ pub enum Kind {
     Own,
 }
 
-impl Kind {
+impl PinningMethod {
     /// All methods, in the order of the runs.
     pub const ALL: [Self; 8] = [
         Self::Gnu { spread: false },
@@ -62,7 +62,7 @@ pub struct Programs {
 
 /// Time before a program creates its threads, and its working time.
 #[derive(Debug, Clone, Copy)]
-pub struct Length {
+pub struct ProgramTimes {
     pub wait_s: f64,
     pub work_s: f64,
 }
@@ -94,43 +94,52 @@ impl Programs {
     ///
     /// # Errors
     /// A compiler or a tool is not installed; the error names it.
-    pub fn prepare(&self, kind: Kind) -> Result<()> {
+    pub fn prepare(&self, kind: PinningMethod) -> Result<()> {
         match kind {
-            Kind::Gnu { .. } => self.cc("gcc", "omp.c", "gnu", "-fopenmp"),
-            Kind::Llvm { .. } => self.cc("clang", "omp.c", "llvm", "-fopenmp"),
-            Kind::Mpi => is_installed("mpirun", "--version"),
-            Kind::HwlocBind => is_installed("hwloc-bind", "--version"),
-            Kind::Taskset => is_installed("taskset", "--version"),
-            Kind::Own => Ok(()),
+            PinningMethod::Gnu { .. } => self.cc("gcc", "omp.c", "gnu", "-fopenmp"),
+            PinningMethod::Llvm { .. } => self.cc("clang", "omp.c", "llvm", "-fopenmp"),
+            PinningMethod::Mpi => is_installed("mpirun", "--version"),
+            PinningMethod::HwlocBind => is_installed("hwloc-bind", "--version"),
+            PinningMethod::Taskset => is_installed("taskset", "--version"),
+            PinningMethod::Own => Ok(()),
         }
     }
 
     /// Command line and environment of a program of a method. `turn` selects the CPUs.
-    pub fn command(&self, kind: Kind, turn: usize, length: Length) -> (Vec<String>, Vec<Setting>) {
+    pub fn command(
+        &self,
+        kind: PinningMethod,
+        turn: usize,
+        length: ProgramTimes,
+    ) -> (Vec<String>, Vec<Setting>) {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let cpu = |nth: usize| self.cpus[nth % self.cpus.len()].to_string();
         let (wait, work) = (length.wait_s.to_string(), length.work_s.to_string());
         let spin = format!("{} {work} 1", path("spin"));
         let text = match kind {
-            Kind::Gnu { .. } => format!("{} {wait} {work}", path("gnu")),
-            Kind::Llvm { .. } => format!("{} {wait} {work}", path("llvm")),
-            Kind::Mpi => format!("mpirun -np 2 --bind-to core {spin}"),
-            Kind::HwlocBind => format!("hwloc-bind pu:{} -- {spin}", turn % self.cpus.len()),
-            Kind::Taskset => {
+            PinningMethod::Gnu { .. } => format!("{} {wait} {work}", path("gnu")),
+            PinningMethod::Llvm { .. } => format!("{} {wait} {work}", path("llvm")),
+            PinningMethod::Mpi => format!("mpirun -np 2 --bind-to core {spin}"),
+            PinningMethod::HwlocBind => {
+                format!("hwloc-bind pu:{} -- {spin}", turn % self.cpus.len())
+            }
+            PinningMethod::Taskset => {
                 let script = format!("sleep {wait}; taskset -c {} {spin}; exit $?", cpu(turn));
                 return (["sh", "-c", &script].map(str::to_owned).to_vec(), vec![]);
             }
-            Kind::Own => format!("{} {work} 2 {} {}", path("spin"), cpu(turn), cpu(turn + 1)),
+            PinningMethod::Own => {
+                format!("{} {work} 2 {} {}", path("spin"), cpu(turn), cpu(turn + 1))
+            }
         };
         let bind = match kind {
-            Kind::Gnu { spread: true } | Kind::Llvm { spread: true } => "spread",
+            PinningMethod::Gnu { spread: true } | PinningMethod::Llvm { spread: true } => "spread",
             _ => "close",
         };
         let settings = match kind {
-            Kind::Gnu { .. } | Kind::Llvm { .. } => {
+            PinningMethod::Gnu { .. } | PinningMethod::Llvm { .. } => {
                 vec![("OMP_PROC_BIND", bind), ("OMP_PLACES", "cores")]
             }
-            Kind::Mpi => vec![
+            PinningMethod::Mpi => vec![
                 ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
                 ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
             ],

@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use usher_model::CpuSet;
 
 use super::observer::Observer;
-use super::programs::{Kind, Length, Programs};
-use super::watch::Watch;
+use super::pin_watch::PinWatch;
+use super::programs::{PinningMethod, ProgramTimes, Programs};
 use crate::processes::{end_within, usher};
 
 /// Time limit of a run. A longer run is killed and counts as failed.
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub failure: Option<String>,
     /// Whether a thread had another mask at its end than it had set.
     pub moved: bool,
-    pub watch: Option<Watch>,
+    pub watch: Option<PinWatch>,
 }
 
 /// Runs programs under one daemon.
@@ -72,12 +72,12 @@ impl<'a> Runner<'a> {
     ///
     /// # Errors
     /// The program cannot be started or waited for.
-    pub fn run(&self, kind: Kind, turn: usize, length: Length) -> Result<Outcome> {
+    pub fn run(&self, kind: PinningMethod, turn: usize, length: ProgramTimes) -> Result<Outcome> {
         let name = format!("pinned-{turn}");
         let (words, settings) = self.programs.command(kind, turn, length);
         let (out, err) = (self.dir.join("run.out"), self.dir.join("run.err"));
         self.observer
-            .watch(Watch::new(name.clone(), self.usable.clone()));
+            .watch(PinWatch::new(name.clone(), self.usable.clone()));
         let mut child = usher(self.binary, self.dir)
             .args(["run", "--name", &name, "--"])
             .args(words)

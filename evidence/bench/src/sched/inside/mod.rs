@@ -8,10 +8,10 @@
 //! 3. For each scheduler: start it, run its loads round by round, end it. A load that fails is
 //!    reported as left out, and the next load runs.
 
-mod held;
 mod idle;
 pub mod minimal_fifo;
 pub mod programs;
+mod running;
 pub mod seated;
 
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::messages::{GuestMessage, LOOPS, Load, Plan, Sample, Turn};
+use super::messages::{GuestLoad, GuestMessage, GuestPlan, LOOPS, Sample, SchedulerPlan};
 use super::sample_names::{ALONE_S, FORKED, TURN_ALONE, TURN_OF_PROCESSES, TURN_OF_THREADS};
 use super::turns;
-use held::{Held, Meter};
 use programs::Program;
+use running::{RunningScheduler, SwitchCounter};
 
 /// The hidden command that is run in a guest.
 pub const COMMAND: &str = "sched-inside";
@@ -39,37 +39,36 @@ pub struct InsideArgs {
 
 /// Runs the plan.
 pub fn run(args: &InsideArgs) -> Result<()> {
-    let plan: Plan = serde_json::from_str(&args.plan).context("reading the plan")?;
+    let plan: GuestPlan = serde_json::from_str(&args.plan).context("reading the plan")?;
     idle::settle()?;
     let mut workloads = Workloads {
         steps_a_ms: programs::steps_a_ms(),
         ..Workloads::default()
     };
     for turn in &plan.turns {
-
         for load in &turn.loads {
             workloads.prepare(load)?;
         }
     }
     idle::settle()?;
     for turn in &plan.turns {
-        let held = Held::start(&turn.rival, &plan.usher);
+        let held = RunningScheduler::start(&turn.scheduler, &plan.usher);
         for load in &turn.loads {
             let measured = match &held {
                 Ok(held) => measure(&plan, &mut workloads, turn, load, held),
                 Err(error) => Err(anyhow::anyhow!("{error:#}")),
             };
-            let (part, rival) = (load.part().to_owned(), turn.rival.clone());
+            let (part, scheduler) = (load.part().to_owned(), turn.scheduler.clone());
             let rounds = turn.rounds.clone();
             send(&match measured {
                 Ok(()) => GuestMessage::Done {
                     part,
-                    rival,
+                    scheduler,
                     rounds,
                 },
                 Err(error) => GuestMessage::LeftOut {
                     part,
-                    rival,
+                    scheduler,
                     rounds,
                     why: format!("{error:#}"),
                 },
@@ -87,17 +86,17 @@ fn send(message: &GuestMessage) -> Result<()> {
 
 /// Measures a load under the present scheduler, round by round.
 fn measure(
-    plan: &Plan,
+    plan: &GuestPlan,
     workloads: &mut Workloads,
-    turn: &Turn,
-    load: &Load,
-    held: &Held,
+    turn: &SchedulerPlan,
+    load: &GuestLoad,
+    held: &RunningScheduler,
 ) -> Result<()> {
     for &round in &turn.rounds {
         for programs in load.numbers() {
             let sample = Sample {
                 part: load.part().to_owned(),
-                rival: turn.rival.clone(),
+                scheduler: turn.scheduler.clone(),
                 programs,
                 round,
                 counted: None,
@@ -133,13 +132,13 @@ impl Workloads {
     }
 
     /// Starts the load's programs that do not run yet, and lets them work briefly.
-    fn prepare(&mut self, load: &Load) -> Result<()> {
+    fn prepare(&mut self, load: &GuestLoad) -> Result<()> {
         let warm = |programs: &mut [Program], line: &str| {
             let lines = vec![line.to_owned(); programs.len()];
             programs::run(programs, &lines).map(drop)
         };
         match load {
-            Load::Spaces {
+            GuestLoad::Spaces {
                 programs, threads, ..
             } => {
                 while self.workers.len() < *programs {
@@ -147,7 +146,7 @@ impl Workloads {
                 }
                 warm(&mut self.workers, "1000")
             }
-            Load::Erlang {
+            GuestLoad::Erlang {
                 vms,
                 command,
                 environment,
@@ -167,7 +166,7 @@ impl Workloads {
                 }
                 warm(&mut self.vms, "go")
             }
-            Load::Mix { commands } => {
+            GuestLoad::Mix { commands } => {
                 if self.mix.is_empty() {
                     for command in commands {
                         let (program, args) = command.split_first().context("no command")?;
@@ -178,38 +177,45 @@ impl Workloads {
                 }
                 Ok(())
             }
-            Load::Cores { .. } | Load::ForkStorm { .. } => {
+            GuestLoad::Cores { .. } | GuestLoad::ForkStorm { .. } => {
                 while self.loops.len() < LOOPS {
                     self.loops.push(Program::worker(1)?);
                 }
                 warm(&mut self.loops, "1000")
             }
-            Load::Seats { .. } | Load::Overhead { .. } | Load::OverheadSmt { .. } => Ok(()),
+            GuestLoad::Seats { .. }
+            | GuestLoad::Overhead { .. }
+            | GuestLoad::OverheadSmt { .. } => Ok(()),
         }
     }
 
-    fn measure(&mut self, load: &Load, mut sample: Sample, plan: &Plan) -> Result<Sample> {
+    fn measure(
+        &mut self,
+        load: &GuestLoad,
+        mut sample: Sample,
+        plan: &GuestPlan,
+    ) -> Result<Sample> {
         match load {
-            Load::Spaces { work_ms, .. } => {
+            GuestLoad::Spaces { work_ms, .. } => {
                 let line = self.steps(*work_ms).to_string();
                 let workers = &mut self.workers[..sample.programs];
                 beside_a_sleeper(&mut sample, self.steps_a_ms, workers, &line, plan)?;
             }
-            Load::Mix { .. } => {
+            GuestLoad::Mix { .. } => {
                 beside_a_sleeper(&mut sample, self.steps_a_ms, &mut self.mix, "go", plan)?;
             }
-            Load::Erlang { sleeper: true, .. } => {
+            GuestLoad::Erlang { sleeper: true, .. } => {
                 let vms = &mut self.vms[..sample.programs];
                 beside_a_sleeper(&mut sample, self.steps_a_ms, vms, "go", plan)?;
             }
-            Load::Erlang { .. } => {
+            GuestLoad::Erlang { .. } => {
                 let lines = vec!["go".to_owned(); sample.programs];
-                let meter = Meter::start(&plan.usher)?;
+                let meter = SwitchCounter::start(&plan.usher)?;
                 let ends_s = programs::run(&mut self.vms[..sample.programs], &lines);
                 sample.counted = Some(meter.finish()?);
                 sample.ends_s = ends_s?;
             }
-            Load::Cores {
+            GuestLoad::Cores {
                 times,
                 short_ms,
                 long_ms,
@@ -217,17 +223,17 @@ impl Workloads {
                 let loops = [self.steps(*short_ms), self.steps(*long_ms)];
                 self.short_and_long(&mut sample, *times, loops, plan)?;
             }
-            Load::Seats { rounds, work_us } => {
-                let load = seated::Seated {
+            GuestLoad::Seats { rounds, work_us } => {
+                let load = seated::SeatLoad {
                     steps: (self.steps_a_ms * *work_us as f64 / 1e3) as u64,
                     rounds: *rounds,
                 };
                 seated::measure(&plan.usher, &load, &mut sample)?;
             }
-            Load::ForkStorm { at_once, work_ms } => {
+            GuestLoad::ForkStorm { at_once, work_ms } => {
                 self.beside_a_storm(&mut sample, *at_once, *work_ms)?;
             }
-            Load::Overhead { ms } | Load::OverheadSmt { ms, .. } => {
+            GuestLoad::Overhead { ms } | GuestLoad::OverheadSmt { ms, .. } => {
                 let time = Duration::from_millis(*ms);
                 let mut note = |name: &str, ns: Result<f64>| -> Result<()> {
                     sample.figures.insert(name.to_owned(), ns?);
@@ -261,9 +267,9 @@ impl Workloads {
         sample: &mut Sample,
         times: usize,
         [short, long]: [u64; 2],
-        plan: &Plan,
+        plan: &GuestPlan,
     ) -> Result<()> {
-        let meter = Meter::start(&plan.usher)?;
+        let meter = SwitchCounter::start(&plan.usher)?;
         for two in SHORT.iter().cycle().take(times) {
             let steps = |at| if two.contains(&at) { short } else { long };
             let lines: Vec<String> = (0..LOOPS).map(|at| steps(at).to_string()).collect();
@@ -281,10 +287,10 @@ fn beside_a_sleeper(
     steps_a_ms: f64,
     all: &mut [Program],
     line: &str,
-    plan: &Plan,
+    plan: &GuestPlan,
 ) -> Result<()> {
     let lines = vec![line.to_owned(); all.len()];
-    let meter = Meter::start(&plan.usher)?;
+    let meter = SwitchCounter::start(&plan.usher)?;
     let work = || programs::run(all, &lines);
     let (ends_s, late_ms) = programs::beside_a_sleeper(steps_a_ms, work);
     sample.counted = Some(meter.finish()?);
@@ -302,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_load_without_a_program_is_refused() {
-        let erlang = Load::Erlang {
+        let erlang = GuestLoad::Erlang {
             vms: vec![4, 7],
             command: vec![],
             environment: BTreeMap::new(),

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::idle::idle_ns;
 use super::programs::{Program, WORKER};
 use crate::processes::{self, Daemon, wait_for};
-use crate::sched::messages::{Counted, Sample};
+use crate::sched::messages::{Sample, SwitchCounts};
 use crate::sched::sample_names::{AS_GUESTS, BACK_MS, LOST, OWN_CPUS, RETURNS, USED};
 
 /// The program that rests half of the time.
@@ -33,7 +33,7 @@ const POLICY: [&str; 2] = ["--policy", "equal"];
 
 /// Measures the load under the present scheduler. Seats are soft seats under Usher's scheduler, and
 /// affinity masks under others.
-pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
+pub fn measure(usher: &Path, load: &SeatLoad, sample: &mut Sample) -> Result<()> {
     // The daemon finds the scheduler by this folder, which both share.
     let runtime =
         std::env::var_os("USHER_RUNTIME_DIR").context("the runtime directory does not exist")?;
@@ -53,7 +53,7 @@ pub fn measure(usher: &Path, load: &Seated, sample: &mut Sample) -> Result<()> {
 
 /// Settings of the load.
 #[derive(Debug, Clone, Copy)]
-pub struct Seated {
+pub struct SeatLoad {
     /// Arithmetic steps of each of the owner's threads in a round.
     pub steps: u64,
     /// Number of rounds. After each round the owner rests for the time that the round took.
@@ -71,26 +71,26 @@ struct SeatFixture<'a> {
 
 /// Fields of a program in the daemon's answer that the benchmark uses.
 #[derive(Debug, Deserialize)]
-struct Managed {
+struct SeatedProgram {
     name: String,
     pid: i32,
     cpus: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Status {
-    programs: Vec<Managed>,
+struct DaemonStatus {
+    programs: Vec<SeatedProgram>,
 }
 
 /// Statistics of a scheduler that supports seats.
 #[derive(Debug, Default, Deserialize)]
-struct Stats {
+struct SchedulerStats {
     #[serde(default)]
-    seats: Vec<Kept>,
+    seats: Vec<SeatStats>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Kept {
+struct SeatStats {
     name: String,
     tally: SeatTally,
 }
@@ -104,7 +104,7 @@ struct SeatTally {
 }
 
 impl<'a> SeatFixture<'a> {
-    fn start(usher: &'a Path, runtime: &'a Path, load: &Seated, cpus: usize) -> Result<Self> {
+    fn start(usher: &'a Path, runtime: &'a Path, load: &SeatLoad, cpus: usize) -> Result<Self> {
         let daemon = Daemon::start(usher, runtime, &POLICY)?;
         let own = cpus / (1 + OTHERS.len());
         let mut owner = program(usher, runtime, OWNER, own)?;
@@ -129,7 +129,7 @@ impl<'a> SeatFixture<'a> {
         })
     }
 
-    fn owner(&self) -> Result<Managed> {
+    fn owner(&self) -> Result<SeatedProgram> {
         let all = managed(self.usher, self.runtime)?;
         let owner = all.into_iter().find(|one| one.name == OWNER);
         owner.context("the daemon does not manage the owner program")
@@ -147,7 +147,7 @@ impl<'a> SeatFixture<'a> {
     }
 
     /// The owner's rounds; figures by name.
-    fn rounds(mut self, load: &Seated, cpus: usize) -> Result<BTreeMap<String, f64>> {
+    fn rounds(mut self, load: &SeatLoad, cpus: usize) -> Result<BTreeMap<String, f64>> {
         let owner = self.owner()?.pid;
         let line = load.steps.to_string();
         let before = (stats(self.usher, self.runtime), schedstat(owner)?);
@@ -212,17 +212,17 @@ fn query(usher: &Path, runtime: &Path, words: &[&str]) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-fn managed(usher: &Path, runtime: &Path) -> Result<Vec<Managed>> {
+fn managed(usher: &Path, runtime: &Path) -> Result<Vec<SeatedProgram>> {
     let answer = query(usher, runtime, &["status"])?;
-    let status: Status =
+    let status: DaemonStatus =
         serde_json::from_slice(&answer).context("reading the state of the daemon")?;
     Ok(status.programs)
 }
 
 /// Statistics of the seats; empty without a scheduler that supports seats.
-fn stats(usher: &Path, runtime: &Path) -> Vec<Kept> {
+fn stats(usher: &Path, runtime: &Path) -> Vec<SeatStats> {
     let answer = query(usher, runtime, &["sched", "stats"]).unwrap_or_default();
-    let stats: Stats = serde_json::from_slice(&answer).unwrap_or_default();
+    let stats: SchedulerStats = serde_json::from_slice(&answer).unwrap_or_default();
     stats.seats
 }
 
@@ -243,7 +243,7 @@ fn schedstat(pid: i32) -> Result<[f64; 2]> {
 }
 
 /// Changes of the seats' statistics between two samples.
-fn kept(before: &[Kept], after: &[Kept]) -> Vec<(&'static str, f64)> {
+fn kept(before: &[SeatStats], after: &[SeatStats]) -> Vec<(&'static str, f64)> {
     let mut figures = Vec::new();
     let [mut home_ns, mut guest_ns] = [0, 0];
     for kept in after {
@@ -260,7 +260,7 @@ fn kept(before: &[Kept], after: &[Kept]) -> Vec<(&'static str, f64)> {
             slots.map(|(at, count)| count - earlier.return_latency.get(at).copied().unwrap_or(0));
         let latency: Vec<u64> = latency.collect();
         figures.push((RETURNS, (tally.returns - earlier.returns) as f64));
-        let below = Counted::below_ms(&latency, 0.99);
+        let below = SwitchCounts::below_ms(&latency, 0.99);
         figures.extend(below.map(|ms| (BACK_MS, ms)));
     }
     if guest_ns + home_ns > 0 {
@@ -274,8 +274,8 @@ fn kept(before: &[Kept], after: &[Kept]) -> Vec<(&'static str, f64)> {
 mod tests {
     use super::*;
 
-    fn seat(name: &str, home_ns: u64, guest_ns: u64, latency: [u64; 24]) -> Kept {
-        Kept {
+    fn seat(name: &str, home_ns: u64, guest_ns: u64, latency: [u64; 24]) -> SeatStats {
+        SeatStats {
             name: name.to_owned(),
             tally: SeatTally {
                 home_ns,
@@ -312,7 +312,7 @@ mod tests {
     fn the_daemons_answer_is_read() {
         let answer = r#"{"policy":"equal","programs":[{"name":"owner","pid":7,"cpus":"0-15",
             "uid":0},{"name":"first","pid":8,"cpus":null}]}"#;
-        let status: Status = serde_json::from_str(answer).unwrap();
+        let status: DaemonStatus = serde_json::from_str(answer).unwrap();
         assert_eq!(status.programs[0].cpus.as_deref(), Some("0-15"));
         assert_eq!(
             (status.programs[1].pid, &status.programs[1].cpus),

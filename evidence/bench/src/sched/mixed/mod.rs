@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::lab::Measured;
-use super::messages::Load;
+use super::lab::GuestResults;
+use super::messages::GuestLoad;
 use super::sample_names::MIX as NAME;
 use super::spaces;
 use crate::bars::Part;
@@ -41,7 +41,7 @@ const SERVERS: &str = "/usr/lib/postgresql";
 ///
 /// # Errors
 /// A program is not installed.
-pub fn load(folder: &Path) -> Result<Load> {
+pub fn load(folder: &Path) -> Result<GuestLoad> {
     let missing = NEEDED.iter().find(|(program, _)| !is_there(program));
     if let Some((program, package)) = missing {
         bail!("the program '{program}' is missing: install the package {package}");
@@ -72,7 +72,7 @@ pub fn load(folder: &Path) -> Result<Load> {
         let script = format!("{folder}/program.sh");
         ["sh", &script, kind, &folder].map(str::to_owned).to_vec()
     };
-    Ok(Load::Mix {
+    Ok(GuestLoad::Mix {
         commands: PROGRAMS.map(command).to_vec(),
     })
 }
@@ -89,7 +89,7 @@ fn has_server(servers: &Path) -> bool {
 }
 
 /// The part. It has no bars: `spaces` and `erlang` have them.
-pub fn part(measured: &Measured, note: String) -> Result<Part> {
+pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let mut part = spaces::shown(NAME, TITLE, measured)?;
     part.notes = vec![
         note,
@@ -109,14 +109,17 @@ pub fn part(measured: &Measured, note: String) -> Result<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::rival::Rival;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
+    use crate::sched::schedulers::ComparedScheduler;
 
     #[test]
     fn schedulers_are_shown_beside_one_another() {
-        let one = |rival, spaces| sample(rival, NAME, 5, [2 * spaces, spaces]);
-        let measured = Measured {
-            samples: vec![one(Rival::Eevdf, 100), one(Rival::Usher, 50)],
+        let one = |scheduler, spaces| sample(scheduler, NAME, 5, [2 * spaces, spaces]);
+        let measured = GuestResults {
+            samples: vec![
+                one(ComparedScheduler::Eevdf, 100),
+                one(ComparedScheduler::Usher, 50),
+            ],
             left_out: vec![],
         };
         let part = part(&measured, String::new()).unwrap();

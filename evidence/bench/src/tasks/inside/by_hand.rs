@@ -20,7 +20,7 @@ const LOOKS: u32 = 1 << 14;
 #[repr(align(128))]
 struct Padded(AtomicU32);
 
-struct Frame {
+struct RowProgress {
     work: Workload,
     /// Number of finished macroblocks of each row, over all frames.
     done: Vec<Padded>,
@@ -31,7 +31,7 @@ struct Frame {
 
 /// Times frames on the workload's threads.
 pub fn run(work: Workload) -> Result<()> {
-    let frame = Frame {
+    let frame = RowProgress {
         work,
         done: (0..work.rows()).map(|_| Padded::default()).collect(),
         begun: Padded::default(),
@@ -48,7 +48,7 @@ pub fn run(work: Workload) -> Result<()> {
     })
 }
 
-impl Frame {
+impl RowProgress {
     /// Runs the first thread's rows of a frame, and waits until all rows are done.
     fn run(&self) -> u64 {
         let number = self.begun.0.fetch_add(1, Ordering::Release) + 1;

@@ -2,20 +2,20 @@
 //! Length of a run: the time for which a thread runs until another thread runs on that CPU.
 //!
 //! Longer runs mean fewer switches, even if the scheduler ignores address spaces. The comparison
-//! with Usher therefore includes EEVDF with several base slices, and a note names the slice whose
-//! mean run is nearest to Usher's, by the ratio of the lengths. The mean is CPU time / switches,
-//! and so an upper bound if CPUs are idle at times.
+//! with Usher therefore includes EEVDF with several base slices, and a note compares Usher with the
+//! slice that gives the nearest mean run, by the ratio of the lengths. The mean is CPU time /
+//! switches, and so an upper bound if CPUs are idle at times.
 
-use super::rival::Rival;
-use super::rows::{cell, ratio};
+use super::medians::{cell, ratio};
+use super::schedulers::ComparedScheduler;
 
 /// CPUs of the guest. All of them are busy until the first program ends.
 pub const CPUS: f64 = 2.0;
 
 /// A scheduler's figures that depend on the length of runs.
 #[derive(Debug, Clone, Copy)]
-pub struct Runs<'a> {
-    pub rival: &'a Rival,
+pub struct RunLengths<'a> {
+    pub scheduler: &'a ComparedScheduler,
     pub run_ms: Option<f64>,
     /// Switches to another address space.
     pub spaces: Option<f64>,
@@ -30,11 +30,18 @@ pub fn mean_ms(last_s: Option<f64>, switches: Option<f64>) -> Option<f64> {
 
 /// Compares usher with EEVDF at the slice that gives runs of the nearest length, in a sentence
 /// that starts with `begin`: "Of", or a condition followed by "of".
-pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
-    let ours = all.iter().find(|runs| *runs.rival == Rival::Usher)?;
+pub fn nearest(begin: &str, all: &[RunLengths]) -> Option<String> {
+    let ours = all
+        .iter()
+        .find(|runs| *runs.scheduler == ComparedScheduler::Usher)?;
     let run_ms = ours.run_ms?;
-    let is_eevdf = |runs: &&Runs| matches!(runs.rival, Rival::Eevdf | Rival::EevdfSlice { .. });
-    let far = |runs: &Runs| {
+    let is_eevdf = |runs: &&RunLengths| {
+        matches!(
+            runs.scheduler,
+            ComparedScheduler::Eevdf | ComparedScheduler::EevdfSlice { .. }
+        )
+    };
+    let far = |runs: &RunLengths| {
         let run = runs.run_ms;
         run.map_or(f64::INFINITY, |ms| (ms / run_ms).ln().abs())
     };
@@ -50,7 +57,7 @@ pub fn nearest(begin: &str, all: &[Runs]) -> Option<String> {
          ms) is {} ({} ms): ours switches to another address space {} times as often as EEVDF \
          with that slice{}.",
         cell(Some(run_ms), 1),
-        nearest.rival.label(),
+        nearest.scheduler.label(),
         cell(nearest.run_ms, 1),
         cell(Some(share), 2),
         late.unwrap_or_default(),
@@ -63,19 +70,19 @@ mod tests {
 
     #[test]
     fn the_slice_with_the_nearest_run_length_is_found() {
-        let slices = [2, 8].map(|ms| Rival::EevdfSlice { ms });
-        let runs = |rival, run_ms, spaces, late_ms| Runs {
-            rival,
+        let slices = [2, 8].map(|ms| ComparedScheduler::EevdfSlice { ms });
+        let runs = |scheduler, run_ms, spaces, late_ms| RunLengths {
+            scheduler,
             run_ms,
             spaces: Some(spaces),
             late_ms,
         };
         let all = [
-            runs(&Rival::Usher, Some(4.0), 100.0, None),
+            runs(&ComparedScheduler::Usher, Some(4.0), 100.0, None),
             runs(&slices[0], Some(1.5), 900.0, None),
             // Nearer than 1.5: what counts is the ratio.
             runs(&slices[1], Some(7.0), 400.0, Some(1.0)),
-            runs(&Rival::Fifo, Some(4.0), 1.0, None),
+            runs(&ComparedScheduler::Fifo, Some(4.0), 1.0, None),
         ];
         let note = nearest("Of", &all).unwrap();
         assert!(

@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 8;
 
 /// Observations of one program.
 #[derive(Debug)]
-pub struct Watch {
+pub struct PinWatch {
     name: String,
     usable: CpuSet,
     /// Start of the time in which its seat excludes a pin, or it has no seat and no reason.
@@ -37,7 +37,7 @@ pub struct Watch {
     pub reasoned: usize,
 }
 
-impl Watch {
+impl PinWatch {
     /// Watches the program of this name, which may use these CPUs without pins.
     pub fn new(name: String, usable: CpuSet) -> Self {
         Self {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_pin_is_within_the_seat_or_has_a_reason() {
         let right = |seen: ProgramState, pin: &str| {
-            let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
+            let mut watch = PinWatch::new("p".to_owned(), cpus("0-3"));
             watch.evaluate(&seen, &[&cpus(pin)]);
             assert_eq!(watch.pinned, 1);
             watch.wrong_since.is_none()
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_wrong_seat_is_a_failure_only_when_it_lasts() {
-        let mut watch = Watch::new("p".to_owned(), cpus("0-3"));
+        let mut watch = PinWatch::new("p".to_owned(), cpus("0-3"));
         watch.evaluate(&seen("0", None), &[&cpus("1")]);
         assert!(watch.failure.is_none());
         watch.wrong_since = Instant::now().checked_sub(2 * NOTICE_MAX);

@@ -8,30 +8,32 @@
 use maud::html;
 use usher_report::{stats, text};
 
-use super::messages::{Counted, Sample};
-use super::rival::Rival;
+use super::messages::{Sample, SwitchCounts};
+use super::schedulers::ComparedScheduler;
 use crate::bars::Figure;
 
 /// The schedulers in these samples, in the order in which they ran.
-pub fn rivals(samples: &[&Sample]) -> Vec<Rival> {
-    let mut rivals: Vec<Rival> = Vec::new();
+pub fn schedulers(samples: &[&Sample]) -> Vec<ComparedScheduler> {
+    let mut schedulers: Vec<ComparedScheduler> = Vec::new();
     for sample in samples {
-        if !rivals.contains(&sample.rival) {
-            rivals.push(sample.rival.clone());
+        if !schedulers.contains(&sample.scheduler) {
+            schedulers.push(sample.scheduler.clone());
         }
     }
-    rivals
+    schedulers
 }
 
 /// Median over rounds of a figure that is computed from the counts of switches and wake-ups.
-pub fn counted(samples: &[&Sample], figure: impl Fn(&Counted) -> f64) -> Option<f64> {
+pub fn counted(samples: &[&Sample], figure: impl Fn(&SwitchCounts) -> f64) -> Option<f64> {
     let counted = samples.iter().filter_map(|sample| sample.counted.as_ref());
     stats::median(&counted.map(figure).collect::<Vec<f64>>())
 }
 
 /// Median over rounds of the figure with that name, under one scheduler.
-pub fn named(samples: &[&Sample], rival: &Rival, name: &str) -> Option<f64> {
-    let of_it = samples.iter().filter(|sample| sample.rival == *rival);
+pub fn named(samples: &[&Sample], scheduler: &ComparedScheduler, name: &str) -> Option<f64> {
+    let of_it = samples
+        .iter()
+        .filter(|sample| sample.scheduler == *scheduler);
     let all: Vec<f64> = of_it.filter_map(|s| s.figures.get(name).copied()).collect();
     stats::median(&all)
 }
@@ -75,7 +77,7 @@ pub fn figure(
     caption: &str,
     about: &str,
     decimals: usize,
-    values: &[(Rival, f64)],
+    values: &[(ComparedScheduler, f64)],
 ) -> Option<Figure> {
     let most = values.iter().map(|(_, value)| *value).reduce(f64::max)?;
     let long = |value: f64| (value / most.max(1e-9)).max(0.0) * (WIDTH - LEFT - RIGHT);
@@ -89,10 +91,10 @@ pub fn figure(
                     text.small x=(at(70.0 * n as f64 + 15.0)) y="14" { (label) }
                 }
             }
-            @for (n, (rival, value)) in values.iter().enumerate() {
+            @for (n, (scheduler, value)) in values.iter().enumerate() {
                 @let y = TOP + STEP * n as f64;
-                text.small.end x=(at(LEFT - 8.0)) y=(at(y + 11.0)) { (rival.label()) }
-                g class=(if *rival == Rival::Usher { OURS } else { OTHERS }) {
+                text.small.end x=(at(LEFT - 8.0)) y=(at(y + 11.0)) { (scheduler.label()) }
+                g class=(if *scheduler == ComparedScheduler::Usher { OURS } else { OTHERS }) {
                     rect.solid x=(at(LEFT)) y=(at(y)) width=(at(long(*value).max(1.0))) height="14" {}
                     text.small x=(at(LEFT + long(*value) + 5.0)) y=(at(y + 11.0)) { (cell(Some(*value), decimals)) }
                 }
@@ -133,16 +135,21 @@ pub mod tests {
     use crate::bars::Bar;
 
     /// A sample with these switches, of address spaces, and ends.
-    pub fn sample(rival: Rival, part: &str, programs: usize, counts: [u64; 2]) -> Sample {
+    pub fn sample(
+        scheduler: ComparedScheduler,
+        part: &str,
+        programs: usize,
+        counts: [u64; 2],
+    ) -> Sample {
         Sample {
             part: part.to_owned(),
-            rival,
+            scheduler,
             programs,
             round: 0,
-            counted: Some(Counted {
+            counted: Some(SwitchCounts {
                 switches: counts[0],
                 space_switches: counts[1],
-                ..Counted::default()
+                ..SwitchCounts::default()
             }),
             ends_s: vec![2.0, 1.0],
             late_ms: vec![],
@@ -152,10 +159,10 @@ pub mod tests {
 
     #[test]
     fn rounds_come_to_medians() {
-        let mut all = [1, 5, 9].map(|n| sample(Rival::Usher, "spaces", 7, [n, 0]));
+        let mut all = [1, 5, 9].map(|n| sample(ComparedScheduler::Usher, "spaces", 7, [n, 0]));
         all[2].ends_s = vec![7.0, 8.0];
         let all: Vec<&Sample> = all.iter().collect();
-        assert_eq!(rivals(&all), [Rival::Usher]);
+        assert_eq!(schedulers(&all), [ComparedScheduler::Usher]);
         assert_eq!(counted(&all, |c| c.switches as f64), Some(5.0));
         assert_eq!(ends_s(&all), Some((1.0, 2.0)));
         assert_eq!(counted(&[], |c| c.switches as f64), None);
@@ -172,7 +179,10 @@ pub mod tests {
     #[test]
     fn bars_begin_at_zero() {
         assert!(figure("x", "y", 0, &[]).is_none());
-        let values = [(Rival::Eevdf, 200.0), (Rival::Usher, 50.0)];
+        let values = [
+            (ComparedScheduler::Eevdf, 200.0),
+            (ComparedScheduler::Usher, 50.0),
+        ];
         let svg = figure("x", "y", 0, &values).unwrap().svg;
         let drawn = svg
             .split("width=\"")

@@ -26,24 +26,24 @@ const LIFE_MAX: Duration = Duration::from_secs(60);
 
 /// The thread that starts these programs.
 #[derive(Debug)]
-pub struct Visitors {
+pub struct UnpinnedPrograms {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Visits>,
+    thread: JoinHandle<UnpinnedResults>,
 }
 
 /// Number of programs that ran, and their failures.
 #[derive(Debug, Clone, Default)]
-pub struct Visits {
+pub struct UnpinnedResults {
     pub count: usize,
     pub failures: Vec<String>,
 }
 
-struct Visitor {
+struct UnpinnedProgram {
     child: Child,
     since: Instant,
 }
 
-impl Visitors {
+impl UnpinnedPrograms {
     /// Begins to start programs.
     pub fn start(
         binary: &Path,
@@ -61,7 +61,7 @@ impl Visitors {
     }
 
     /// Stops arrivals and waits until the last programs have ended.
-    pub fn stop(self) -> Visits {
+    pub fn stop(self) -> UnpinnedResults {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
@@ -73,10 +73,10 @@ fn come_and_go(
     programs: &Programs,
     seed: u64,
     stop: &AtomicBool,
-) -> Visits {
+) -> UnpinnedResults {
     let mut random = oorandom::Rand64::new(u128::from(seed));
-    let mut visits = Visits::default();
-    let mut present: Vec<Visitor> = Vec::new();
+    let mut visits = UnpinnedResults::default();
+    let mut present: Vec<UnpinnedProgram> = Vec::new();
     let mut next = Instant::now();
     loop {
         present.retain_mut(|visitor| !has_ended(visitor, &mut visits.failures));
@@ -94,7 +94,7 @@ fn come_and_go(
             command.args(programs.visitor(seconds, threads));
             command.stdout(Stdio::null()).stderr(Stdio::null());
             match command.spawn() {
-                Ok(child) => present.push(Visitor {
+                Ok(child) => present.push(UnpinnedProgram {
                     child,
                     since: Instant::now(),
                 }),
@@ -107,7 +107,7 @@ fn come_and_go(
 }
 
 /// Whether a program has ended; an overdue program is killed.
-fn has_ended(visitor: &mut Visitor, failures: &mut Vec<String>) -> bool {
+fn has_ended(visitor: &mut UnpinnedProgram, failures: &mut Vec<String>) -> bool {
     match visitor.child.try_wait() {
         Ok(None) if visitor.since.elapsed() > LIFE_MAX => {
             let _ = visitor.child.kill();

@@ -11,14 +11,14 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::limits::LoadLimits;
-use super::meter::{Meter, monotonic_ns};
+use super::records::{WorkRecorder, monotonic_ns};
 
 /// Maximum length of one sleep, so that a request to end is noticed.
 const SLICE_NS: u64 = 50_000_000;
 
 /// Action at a point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Now {
+pub enum DutyAction {
     /// Work.
     On,
     /// Sleep for this time, in nanoseconds.
@@ -27,7 +27,7 @@ pub enum Now {
 
 /// A duty cycle that begins with activity.
 #[derive(Debug, Clone, Copy)]
-pub enum Duty {
+pub enum DutyCycle {
     /// Active for the same time in each period, however much work is done.
     Timed {
         /// Length of a period.
@@ -49,7 +49,7 @@ pub enum Duty {
     },
 }
 
-impl Duty {
+impl DutyCycle {
     /// Active for `usage` per cent of each period, or for `burst` units and idle for the rest of a
     /// period.
     pub fn new(usage: f64, period_ms: f64, burst: Option<u64>) -> Self {
@@ -67,13 +67,13 @@ impl Duty {
     }
 
     /// The action at this time since the start, after `done` units.
-    pub fn at(&mut self, since_start_ns: u64, done: u64) -> Now {
+    pub fn at(&mut self, since_start_ns: u64, done: u64) -> DutyAction {
         match self {
             Self::Timed { period_ns, on_ns } => {
                 let within = since_start_ns % *period_ns;
                 match within < *on_ns {
-                    true => Now::On,
-                    false => Now::Off(*period_ns - within),
+                    true => DutyAction::On,
+                    false => DutyAction::Off(*period_ns - within),
                 }
             }
             Self::Counted {
@@ -87,8 +87,8 @@ impl Duty {
                     *rests_until_ns = since_start_ns + *rest_ns;
                 }
                 match rests_until_ns.saturating_sub(since_start_ns) {
-                    0 => Now::On,
-                    left_ns => Now::Off(left_ns),
+                    0 => DutyAction::On,
+                    left_ns => DutyAction::Off(left_ns),
                 }
             }
         }
@@ -120,8 +120,8 @@ pub fn drive(
     stop: &AtomicBool,
     mut step: impl FnMut() -> Result<Option<u64>>,
 ) -> Result<Summary> {
-    let mut meter = Meter::new(limits)?;
-    let mut duty = Duty::new(limits.usage, limits.period_ms, limits.burst);
+    let mut meter = WorkRecorder::new(limits)?;
+    let mut duty = DutyCycle::new(limits.usage, limits.period_ms, limits.burst);
     let start_ns = monotonic_ns();
     let end_ns = limits.seconds.map(|s| start_ns + (s * 1e9) as u64);
     while !stop.load(Ordering::Relaxed) && limits.work.is_none_or(|all| meter.total() < all) {
@@ -130,12 +130,12 @@ pub fn drive(
             break;
         }
         match duty.at(now_ns - start_ns, meter.total()) {
-            Now::On => {
+            DutyAction::On => {
                 meter.on(now_ns)?;
                 let Some(units) = step()? else { break };
                 meter.add(now_ns, units)?;
             }
-            Now::Off(left_ns) => {
+            DutyAction::Off(left_ns) => {
                 meter.off(now_ns)?;
                 std::thread::sleep(Duration::from_nanos(left_ns.min(SLICE_NS)));
             }

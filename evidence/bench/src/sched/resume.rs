@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::messages::Load;
+use super::messages::GuestLoad;
 
 const FILE: &str = "loads.json";
 
@@ -20,9 +20,9 @@ const FILE: &str = "loads.json";
 ///
 /// # Errors
 /// The run was begun with another load of a part.
-pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a Load>) -> Result<()> {
+pub fn note<'a>(folder: &Path, loads: impl Iterator<Item = &'a GuestLoad>) -> Result<()> {
     let file = folder.join(FILE);
-    let mut begun: BTreeMap<String, Load> = match fs::read(&file) {
+    let mut begun: BTreeMap<String, GuestLoad> = match fs::read(&file) {
         Err(why) if why.kind() == ErrorKind::NotFound => none_yet(folder)?,
         read => {
             let text = read.with_context(|| format!("reading {}", file.display()))?;
@@ -71,7 +71,7 @@ fn quoted(word: &str) -> String {
 }
 
 /// Fails if the folder has results of an older version, as those did not record their loads.
-fn none_yet(folder: &Path) -> Result<BTreeMap<String, Load>> {
+fn none_yet(folder: &Path) -> Result<BTreeMap<String, GuestLoad>> {
     let reading = || format!("reading {}", folder.display());
     for entry in fs::read_dir(folder).with_context(reading)? {
         let path = entry.with_context(reading)?.path();
@@ -119,15 +119,16 @@ mod tests {
     #[test]
     fn a_run_goes_on_with_the_loads_that_it_was_begun_with() {
         let folder = tempfile::tempdir().unwrap();
-        let cores = |short_ms| Load::Cores {
+        let cores = |short_ms| GuestLoad::Cores {
             times: 2,
             short_ms,
             long_ms: 500,
         };
-        let with = |loads: &[Load]| note(folder.path(), loads.iter()).map_err(|e| e.to_string());
+        let with =
+            |loads: &[GuestLoad]| note(folder.path(), loads.iter()).map_err(|e| e.to_string());
         assert_eq!(with(&[cores(100)]), Ok(()));
         fs::write(folder.path().join("one.jsonl"), "").unwrap();
-        assert_eq!(with(&[Load::Overhead { ms: 5 }, cores(100)]), Ok(()));
+        assert_eq!(with(&[GuestLoad::Overhead { ms: 5 }, cores(100)]), Ok(()));
         let other = with(&[cores(250)]).unwrap_err();
         assert!(
             other.contains("the part 'cores' was begun with another load"),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// A scheduler under comparison, as samples name it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rival {
+pub enum ComparedScheduler {
     /// EEVDF, the default scheduler of the kernel.
     Eevdf,
     /// EEVDF with another base slice, set in debugfs.
@@ -47,7 +47,7 @@ pub struct Peer {
     pub program: PathBuf,
 }
 
-impl Rival {
+impl ComparedScheduler {
     /// Label for tables and figures.
     pub fn label(&self) -> String {
         match self {

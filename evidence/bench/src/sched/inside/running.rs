@@ -17,8 +17,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::minimal_fifo;
-use crate::sched::messages::Counted;
-use crate::sched::rival::Rival;
+use crate::sched::messages::SwitchCounts;
+use crate::sched::schedulers::ComparedScheduler;
 
 const SCHED_EXT: &str = "/sys/kernel/sched_ext";
 const BASE_SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
@@ -28,12 +28,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A scheduler that runs until this is dropped.
 #[derive(Debug)]
-pub struct Held {
-    how: How,
+pub struct RunningScheduler {
+    how: StartedScheduler,
 }
 
 #[derive(Debug)]
-enum How {
+enum StartedScheduler {
     Kernels,
     /// EEVDF with another base slice; this is the slice to restore.
     Slice {
@@ -44,27 +44,33 @@ enum How {
     Child(Child),
 }
 
-impl Held {
+impl RunningScheduler {
     /// Starts a scheduler, and returns when the kernel runs it.
     ///
     /// # Errors
     /// The scheduler cannot be started. EEVDF continues to run.
-    pub fn start(rival: &Rival, usher: &Path) -> Result<Self> {
-        let how = match rival {
-            Rival::Eevdf => How::Kernels,
-            Rival::EevdfSlice { ms } => slice(*ms)?,
-            Rival::Peer(peer) => {
+    pub fn start(scheduler: &ComparedScheduler, usher: &Path) -> Result<Self> {
+        let how = match scheduler {
+            ComparedScheduler::Eevdf => StartedScheduler::Kernels,
+            ComparedScheduler::EevdfSlice { ms } => slice(*ms)?,
+            ComparedScheduler::Peer(peer) => {
                 let mut command = Command::new(&peer.program);
-                How::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
+                StartedScheduler::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
             }
-            Rival::FifoMinimal => {
+            ComparedScheduler::FifoMinimal => {
                 let own = std::env::current_exe().context("finding the path of this program")?;
                 let mut command = Command::new(own);
-                How::Child(begin(&rival.label(), command.arg(minimal_fifo::COMMAND))?)
+                StartedScheduler::Child(begin(
+                    &scheduler.label(),
+                    command.arg(minimal_fifo::COMMAND),
+                )?)
             }
-            Rival::Usher | Rival::Fifo | Rival::O1Plain | Rival::O1Aggregate => {
-                let options = rival.options().unwrap_or_default();
-                How::Child(start_usher(usher, options)?)
+            ComparedScheduler::Usher
+            | ComparedScheduler::Fifo
+            | ComparedScheduler::O1Plain
+            | ComparedScheduler::O1Aggregate => {
+                let options = scheduler.options().unwrap_or_default();
+                StartedScheduler::Child(start_usher(usher, options)?)
             }
         };
         Ok(Self { how })
@@ -75,7 +81,7 @@ impl Held {
     /// # Errors
     /// The kernel has ended it.
     pub fn check(&self) -> Result<()> {
-        let is_ext = matches!(self.how, How::Child(_));
+        let is_ext = matches!(self.how, StartedScheduler::Child(_));
         let state = kernel_state("state");
         ensure!(
             !is_ext || state == "enabled",
@@ -86,14 +92,14 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RunningScheduler {
     fn drop(&mut self) {
         match &mut self.how {
-            How::Kernels => {}
-            How::Slice { before } => {
+            StartedScheduler::Kernels => {}
+            StartedScheduler::Slice { before } => {
                 let _ = fs::write(BASE_SLICE, before);
             }
-            How::Child(child) => end(child),
+            StartedScheduler::Child(child) => end(child),
         }
     }
 }
@@ -112,11 +118,11 @@ fn last_kernel_message() -> String {
     line.unwrap_or("no reason given").to_owned()
 }
 
-fn slice(ms: u64) -> Result<How> {
+fn slice(ms: u64) -> Result<StartedScheduler> {
     let before = fs::read_to_string(BASE_SLICE).with_context(|| format!("reading {BASE_SLICE}"))?;
     let ns = (ms * 1_000_000).to_string();
     fs::write(BASE_SLICE, ns).with_context(|| format!("writing {BASE_SLICE}"))?;
-    Ok(How::Slice {
+    Ok(StartedScheduler::Slice {
         before: before.trim().to_owned(),
     })
 }
@@ -179,14 +185,14 @@ fn end(child: &mut Child) {
 /// Counts the switches and wake-ups under any scheduler: `usher sched stats -- CMD`, where CMD
 /// runs until its standard input ends.
 #[derive(Debug)]
-pub struct Meter {
+pub struct SwitchCounter {
     counts: Child,
     _output: BufReader<ChildStderr>,
 }
 
 const COUNTING: &str = "counting";
 
-impl Meter {
+impl SwitchCounter {
     /// Starts to count.
     pub fn start(usher: &Path) -> Result<Self> {
         let last = format!("echo {COUNTING} >&2; exec cat >/dev/null");
@@ -222,14 +228,14 @@ impl Meter {
     }
 
     /// Stops, and returns the counts.
-    pub fn finish(mut self) -> Result<Counted> {
+    pub fn finish(mut self) -> Result<SwitchCounts> {
         drop(self.counts.stdin.take());
         let output = self.counts.wait_with_output().context("counting")?;
         counted(&output.stdout)
     }
 }
 
-fn counted(answer: &[u8]) -> Result<Counted> {
+fn counted(answer: &[u8]) -> Result<SwitchCounts> {
     let answer: serde_json::Value =
         serde_json::from_slice(answer).context("reading the counts of 'usher sched stats'")?;
     serde_json::from_value(answer["counted"].clone())
@@ -250,19 +256,19 @@ mod tests {
 
     #[test]
     fn the_counter_counts_until_its_input_ends() {
-        let meter = Meter::start(&stand_in()).unwrap();
+        let meter = SwitchCounter::start(&stand_in()).unwrap();
         let counted = meter.finish().unwrap();
         assert_eq!((counted.switches, counted.needless_ns), (5, 1));
     }
 
     #[test]
     fn failures_of_usher_are_reported() {
-        let why = Held::start(&Rival::Fifo, &stand_in()).unwrap_err();
+        let why = RunningScheduler::start(&ComparedScheduler::Fifo, &stand_in()).unwrap_err();
         assert_eq!(
             why.to_string(),
             "usher sched start --foreground --fifo: usher: no BTF"
         );
-        let why = Meter::start(Path::new("false")).unwrap_err();
+        let why = SwitchCounter::start(Path::new("false")).unwrap_err();
         assert_eq!(
             why.to_string(),
             "usher sched stats: it did not start to count"

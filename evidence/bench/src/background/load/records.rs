@@ -24,7 +24,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// A time in which a load generator was active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Phase {
+pub struct ActivePhase {
     /// Time of its first request.
     pub start_ns: u64,
     /// Time of its last request.
@@ -33,7 +33,7 @@ pub struct Phase {
 
 /// Counts work, and writes the count once a millisecond at most.
 #[derive(Debug)]
-pub struct Meter {
+pub struct WorkRecorder {
     counter: Option<File>,
     bins: Option<File>,
     phases: Option<File>,
@@ -50,7 +50,7 @@ fn made(path: Option<&Path>) -> Result<Option<File>> {
     path.map(make).transpose()
 }
 
-impl Meter {
+impl WorkRecorder {
     /// A meter that writes to the files of `limits`.
     pub fn new(limits: &LoadLimits) -> Result<Self> {
         Ok(Self {
@@ -141,7 +141,7 @@ pub fn read_bins(path: &Path) -> Result<Vec<u32>> {
 }
 
 /// The complete phases in a file of phases.
-pub fn read_phases(path: &Path) -> Result<Vec<Phase>> {
+pub fn read_phases(path: &Path) -> Result<Vec<ActivePhase>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let mut phases = Vec::new();
@@ -151,7 +151,7 @@ pub fn read_phases(path: &Path) -> Result<Vec<Phase>> {
             Some(("on", at)) => start = at.parse().ok(),
             Some(("off", at)) => {
                 let ends = start.take().zip(at.parse().ok());
-                phases.extend(ends.map(|(start_ns, end_ns)| Phase { start_ns, end_ns }));
+                phases.extend(ends.map(|(start_ns, end_ns)| ActivePhase { start_ns, end_ns }));
             }
             _ => {}
         }

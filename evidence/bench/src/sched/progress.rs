@@ -9,20 +9,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::messages::{GuestMessage, Turn};
-use super::rival::Rival;
+use super::messages::{GuestMessage, SchedulerPlan};
+use super::schedulers::ComparedScheduler;
 
 /// A sample that is still to be measured.
 #[derive(Debug, Clone, PartialEq)]
-struct Due {
-    kind: Kind,
-    rival: Rival,
+struct PendingSample {
+    kind: SampleGroup,
+    scheduler: ComparedScheduler,
     round: usize,
 }
 
 /// Samples that take about the same time.
 #[derive(Debug, Clone, PartialEq)]
-struct Kind {
+struct SampleGroup {
     machine: &'static str,
     part: String,
     programs: usize,
@@ -30,19 +30,24 @@ struct Kind {
 
 /// Progress of a run.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RunProgress {
     all: usize,
-    due: Vec<Due>,
-    took: Vec<(Kind, Duration)>,
+    due: Vec<PendingSample>,
+    took: Vec<(SampleGroup, Duration)>,
     machine: &'static str,
     /// Time of the last sample; `None` while the guest starts, which belongs to no sample.
     last: Option<Instant>,
 }
 
-impl Pace {
+impl RunProgress {
     /// Adds the samples of a machine: `turns` is the whole plan, `left` the part that is not
     /// measured yet.
-    pub fn expect(&mut self, machine: &'static str, turns: &[Turn], left: &[Turn]) {
+    pub fn expect(
+        &mut self,
+        machine: &'static str,
+        turns: &[SchedulerPlan],
+        left: &[SchedulerPlan],
+    ) {
         self.all += due(machine, turns).len();
         self.due.extend(due(machine, left));
     }
@@ -57,14 +62,14 @@ impl Pace {
     pub fn note(&mut self, message: &GuestMessage, now: Instant) {
         match message {
             GuestMessage::Sample(sample) => {
-                let kind = Kind {
+                let kind = SampleGroup {
                     machine: self.machine,
                     part: sample.part.clone(),
                     programs: sample.programs,
                 };
-                let of_it = Due {
+                let of_it = PendingSample {
                     kind: kind.clone(),
-                    rival: sample.rival.clone(),
+                    scheduler: sample.scheduler.clone(),
                     round: sample.round,
                 };
                 self.due.retain(|due| *due != of_it);
@@ -74,13 +79,13 @@ impl Pace {
             }
             GuestMessage::LeftOut {
                 part,
-                rival,
+                scheduler,
                 rounds,
                 ..
             } => {
-                let is_of_it = |due: &Due| {
+                let is_of_it = |due: &PendingSample| {
                     (due.kind.machine, &due.kind.part) == (self.machine, part)
-                        && due.rival == *rival
+                        && due.scheduler == *scheduler
                         && (rounds.is_empty() || rounds.contains(&due.round))
                 };
                 self.due.retain(|due| !is_of_it(due));
@@ -101,7 +106,7 @@ impl Pace {
     /// Remaining time as text: `; about 25 minutes remain`. Empty without an estimate, or after the
     /// last sample.
     pub fn left(&self) -> String {
-        let each = |due: &Due| {
+        let each = |due: &PendingSample| {
             let of_kind = self.took.iter().filter(|(kind, _)| *kind == due.kind);
             let of_kind = mean(of_kind.map(|(_, took)| *took));
             of_kind.or_else(|| mean(self.took.iter().map(|(_, took)| *took)))
@@ -123,19 +128,19 @@ fn mean(all: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
 }
 
 /// The samples of these turns.
-fn due(machine: &'static str, turns: &[Turn]) -> Vec<Due> {
+fn due(machine: &'static str, turns: &[SchedulerPlan]) -> Vec<PendingSample> {
     let mut all = Vec::new();
     for turn in turns {
         for load in &turn.loads {
             for programs in load.numbers() {
-                let kind = Kind {
+                let kind = SampleGroup {
                     machine,
                     part: load.part().to_owned(),
                     programs,
                 };
-                all.extend(turn.rounds.iter().map(|&round| Due {
+                all.extend(turn.rounds.iter().map(|&round| PendingSample {
                     kind: kind.clone(),
-                    rival: turn.rival.clone(),
+                    scheduler: turn.scheduler.clone(),
                     round,
                 }));
             }
@@ -147,19 +152,19 @@ fn due(machine: &'static str, turns: &[Turn]) -> Vec<Due> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::messages::Load;
-    use crate::sched::rows::tests::sample;
+    use crate::sched::medians::tests::sample;
+    use crate::sched::messages::GuestLoad;
 
-    fn turn(rival: Rival) -> Turn {
-        let short = Load::Overhead { ms: 1 };
-        let long = Load::Erlang {
+    fn turn(scheduler: ComparedScheduler) -> SchedulerPlan {
+        let short = GuestLoad::Overhead { ms: 1 };
+        let long = GuestLoad::Erlang {
             vms: vec![4, 7],
             command: vec![],
             environment: Default::default(),
             sleeper: false,
         };
-        Turn {
-            rival,
+        SchedulerPlan {
+            scheduler,
             rounds: vec![0],
             loads: vec![short, long],
         }
@@ -167,8 +172,13 @@ mod tests {
 
     #[test]
     fn samples_are_numbered_and_time_left_goes_by_their_kind() {
-        let turns = [Rival::Eevdf, Rival::Usher, Rival::Fifo].map(turn);
-        let mut pace = Pace::default();
+        let turns = [
+            ComparedScheduler::Eevdf,
+            ComparedScheduler::Usher,
+            ComparedScheduler::Fifo,
+        ]
+        .map(turn);
+        let mut pace = RunProgress::default();
         pace.expect("one", &turns, &turns);
         // On another machine, of which half was measured before.
         pace.expect("plain", &turns[..2], &turns[1..2]);
@@ -178,38 +188,38 @@ mod tests {
             ("3 of 15".to_owned(), String::new())
         );
         let mut now = Instant::now();
-        let mut comes = |pace: &mut Pace, rival, part, programs, seconds| {
+        let mut comes = |pace: &mut RunProgress, scheduler, part, programs, seconds| {
             now += Duration::from_secs(seconds);
-            let message = GuestMessage::Sample(Box::new(sample(rival, part, programs, [0, 0])));
+            let message = GuestMessage::Sample(Box::new(sample(scheduler, part, programs, [0, 0])));
             pace.note(&message, now);
         };
-        comes(&mut pace, Rival::Eevdf, "overhead", 2, 500);
+        comes(&mut pace, ComparedScheduler::Eevdf, "overhead", 2, 500);
         assert_eq!(pace.left(), "", "the guest's start is no sample");
-        comes(&mut pace, Rival::Eevdf, "erlang", 4, 60);
-        comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
+        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 4, 60);
+        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
         // 2 and 2 of the kinds that are known, 5 of 90 s.
         assert_eq!(
             (pace.number(), pace.left()),
             ("6 of 15".to_owned(), "; about 14 minutes remain".to_owned())
         );
         // Once more, from a guest that died.
-        comes(&mut pace, Rival::Eevdf, "erlang", 7, 120);
+        comes(&mut pace, ComparedScheduler::Eevdf, "erlang", 7, 120);
         assert_eq!(pace.number(), "6 of 15");
-        let left_out = |rival, part: &str| GuestMessage::LeftOut {
+        let left_out = |scheduler, part: &str| GuestMessage::LeftOut {
             part: part.to_owned(),
-            rival,
+            scheduler,
             rounds: vec![0],
             why: String::new(),
         };
-        for rival in [Rival::Usher, Rival::Fifo] {
+        for scheduler in [ComparedScheduler::Usher, ComparedScheduler::Fifo] {
             for part in ["erlang", "overhead"] {
-                pace.note(&left_out(rival.clone(), part), now);
+                pace.note(&left_out(scheduler.clone(), part), now);
             }
         }
         assert_eq!(pace.number(), "12 of 15");
         pace.starts("plain");
         for part in ["erlang", "overhead"] {
-            pace.note(&left_out(Rival::Usher, part), now);
+            pace.note(&left_out(ComparedScheduler::Usher, part), now);
         }
         assert_eq!(
             (pace.number(), pace.left()),
