@@ -257,13 +257,14 @@ mod tests {
 
     #[test]
     fn finds_messages_and_joins_their_lines() {
-        let text = "#[error(\"reading {path} failed: {error}\")]\nstruct E;\n\
-                    fn f() { bail!(\"the daemon \\\n    does not listen\"); }\n";
-        let expected = [(3, "the daemon does not listen")];
-        assert_eq!(
-            of(text)[..],
-            expected.map(|(at, text)| (at, text.to_owned()))[1..]
-        );
+        let text = "#[error(\"reading the file {path} failed: {error}\")]\nstruct E;\n\
+                    fn f() { bail!(\"the daemon \\\n    does not listen\"); }\n\
+                    fn g() { bail!(\"too short\"); }\n";
+        let expected = [
+            (1, "reading the file {path} failed: {error}"),
+            (3, "the daemon does not listen"),
+        ];
+        assert_eq!(of(text), expected.map(|(at, text)| (at, text.to_owned())));
     }
 
     #[test]

@@ -191,7 +191,7 @@ mod tests {
         let lock = lock(dir.path(), names).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let again = super::lock(dir.path(), names).unwrap_err().to_string();
-        assert!(again.contains("running already"), "{again}");
+        assert!(again.contains("already runs"), "{again}");
         drop(lock);
         super::lock(dir.path(), names).unwrap();
     }

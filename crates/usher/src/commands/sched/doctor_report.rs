@@ -117,7 +117,7 @@ mod tests {
             (&[][..], true, own, "no sched_ext"),
             (&[idle], true, own, "no BTF"),
             (&[idle], false, own, "no BTF"),
-            (&[idle, BTF], false, own, "run this as root"),
+            (&[idle, BTF], false, own, "run this command as root"),
             (
                 &taken,
                 true,
