@@ -124,7 +124,7 @@ clippy:
 	@scripts/stage lints $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@$(call evidence,lints,clippy,--workspace --all-targets -- -D warnings)
 	@scripts/stage "lints of guests" $(CARGO) clippy --locked --workspace --test guests --test lab --test hosts -- -D warnings
-	@$(call evidence,lints of guests,clippy,--workspace --test minimal_fifo -- -D warnings)
+	@$(call evidence,lints of guests,clippy,--workspace --test baselines -- -D warnings)
 
 # Installed files, the errors for missing tools, the rights of the units.
 packages:
@@ -167,7 +167,7 @@ kernels: setup-lab
 ifeq ($(shell id -u),0)
 guests: kernels
 	@scripts/stage guests $(IN_GUESTS) --test guests
-	@$(call evidence,guests,test,--workspace --test minimal_fifo)
+	@$(call evidence,guests,test,--workspace --test baselines)
 	@scripts/at-once "Usher in guests" "$(IN_GUESTS) --test lab -- quick::" \
 	  "systemd guest" "$(IN_GUESTS) --test hosts -- quick::"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the workload of `usher bench tasks`, which its peers in C++ link too, and the minimal
-//! sched_ext scheduler of `usher bench sched`. Reads the version of rayon from the lock file.
+//! Compiles the workload of `usher bench tasks`, which its peers in C++ link too, and the
+//! sched_ext schedulers that `usher bench sched` compares with. Reads the version of rayon from the
+//! lock file.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,24 @@ use std::process::ExitCode;
 use libbpf_cargo::SkeletonBuilder;
 
 const PEERS: &str = "src/tasks/peers";
-const MINIMAL_FIFO: &str = "src/bpf/minimal_fifo.bpf.c";
+/// Schedulers, and headers of one of them.
+const BPF: &str = "src/bpf";
+/// Wrappers of these headers for tests.
+const ORDER: &str = "tests/o1/order.c";
+const SCHEDULERS: [&str; 2] = ["minimal_fifo", "o1"];
 /// The kernel's declarations for BPF programs.
 const KERNEL: &str = "../../crates/scx/src/bpf";
 
 fn main() -> ExitCode {
     compile_workload();
-    if let Err(error) = compile_minimal_fifo() {
-        eprintln!("compiling {MINIMAL_FIFO}: {error:?}");
+    for name in SCHEDULERS {
+        if let Err(error) = compile_scheduler(name) {
+            eprintln!("compiling {BPF}/{name}.bpf.c: {error:?}");
+            return ExitCode::FAILURE;
+        }
+    }
+    if let Err(error) = compile_order() {
+        eprintln!("compiling {ORDER}: {error}");
         return ExitCode::FAILURE;
     }
     println!("cargo:rerun-if-changed=../Cargo.lock");
@@ -37,17 +48,30 @@ fn compile_workload() {
         .compile("usher_bench_workload");
 }
 
-fn compile_minimal_fifo() -> Result<(), Box<dyn Error>> {
+/// Compiles the order of the O(1) scheduler for this machine. Only tests call it.
+fn compile_order() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={ORDER}");
+    cc::Build::new()
+        .file(ORDER)
+        .include(BPF)
+        .include(std::env::var("DEP_USHER_RULES_INCLUDE")?)
+        .warnings(true)
+        .extra_warnings(true)
+        .try_compile("usher_bench_o1")?;
+    Ok(())
+}
+
+fn compile_scheduler(name: &str) -> Result<(), Box<dyn Error>> {
     let arithmetic = std::env::var("DEP_USHER_RULES_INCLUDE")?;
-    for changed in [MINIMAL_FIFO, KERNEL, &arithmetic] {
+    for changed in [BPF, KERNEL, &arithmetic] {
         println!("cargo:rerun-if-changed={changed}");
     }
     println!("cargo:rerun-if-env-changed=USHER_CLANG");
     // The plain `clang` of Debian may be too old for these programs.
     let clang = std::env::var("USHER_CLANG").unwrap_or_else(|_| "clang-19".to_owned());
-    let object = PathBuf::from(std::env::var("OUT_DIR")?).join("minimal_fifo.bpf.o");
+    let object = PathBuf::from(std::env::var("OUT_DIR")?).join(format!("{name}.bpf.o"));
     SkeletonBuilder::new()
-        .source(MINIMAL_FIFO)
+        .source(format!("{BPF}/{name}.bpf.c"))
         .obj(object)
         .clang(clang)
         .clang_args([

@@ -23,23 +23,6 @@ unsafe extern "C" {
     pub(crate) safe fn rules_is_young(ran_ns: u64) -> bool;
     pub(crate) safe fn rules_family_charge(family_vtime: u64, clock: u64, ran: u64) -> u64;
     pub(crate) safe fn rules_log2_of(value: u64) -> u32;
-    pub(crate) safe fn levels_key_at(array: u64, level: u32, arrival: u64) -> u64;
-    pub(crate) safe fn levels_key_expired(key: u64, active: u64, level: u32, arrival: u64) -> u64;
-    pub(crate) safe fn levels_key_preempted(key: u64, active: u64) -> u64;
-    pub(crate) safe fn levels_key_elsewhere(key: u64, there: u64, here: u64, arrival: u64) -> u64;
-    pub(crate) safe fn levels_slice(nice_level: i32) -> u64;
-    pub(crate) safe fn levels_level_of(nice_level: i32, sleep_average_ns: u64) -> u32;
-    pub(crate) safe fn levels_is_interactive(nice_level: i32, sleep_average_ns: u64) -> bool;
-    pub(crate) safe fn levels_after_sleep(average_ns: u64, slept_ns: u64, nice_level: i32) -> u64;
-    pub(crate) safe fn levels_after_run(average_ns: u64, ran_ns: u64) -> u64;
-    pub(crate) safe fn levels_of_child(average_ns: u64) -> u64;
-    pub(crate) safe fn levels_is_starving(since_ns: u64, now_ns: u64, waiting: u32) -> bool;
-    pub(crate) safe fn levels_has_better_level(
-        key: u64,
-        running: u64,
-        same_space: bool,
-        aggregate: bool,
-    ) -> bool;
 }
 
 #[cfg(test)]
@@ -50,9 +33,9 @@ mod tests {
     use crate::run_queue::{HeadSkip, MM_QUEUES_PER_LLC, MmQueue, NEXT_SAME, PickCtx};
     use crate::select_cpu::{CPUS_MAX, IdleScanCtx, LLCS_MAX, Place};
     use crate::share::Aging;
-    use crate::{latency, levels, share};
+    use crate::{latency, share};
 
-    const NUMBERS: [usize; 50] = [
+    const NUMBERS: [usize; 49] = [
         CPUS_MAX,
         LLCS_MAX,
         MM_QUEUES_PER_LLC,
@@ -64,7 +47,6 @@ mod tests {
         Surplus::Many as usize,
         NEXT_SAME as usize,
         latency::SLOTS,
-        levels::LEVEL as usize,
         size_of::<Place>(),
         offset_of!(Place, node_llcs),
         offset_of!(Place, core),

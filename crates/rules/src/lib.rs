@@ -14,13 +14,11 @@
 //! - [`share`]: virtual time by weight (`share.h`);
 //! - [`run_queue`]: the run queues of an LLC (`turns.h`);
 //! - [`balance`]: load balancing between LLCs (`balance.h`);
-//! - [`levels`]: the order of Linux 2.6, for comparison (`levels.h`);
 //! - [`latency`]: histograms of latencies (`numbers.h`).
 
 pub mod balance;
 mod c;
 pub mod latency;
-pub mod levels;
 pub mod run_queue;
 pub mod sched;
 pub mod select_cpu;

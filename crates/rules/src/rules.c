@@ -8,7 +8,6 @@
  */
 #include <stddef.h>
 
-#include "bpf/levels.h"
 #include "bpf/rules.h"
 
 __s32 rules_choose_cpu(_Bool smt, const struct idle_scan_ctx *scan, __u32 last,
@@ -225,68 +224,6 @@ _Bool rules_is_overdue(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 	return is_overdue(served_ns, now_ns, max_lag_ns);
 }
 
-__u64 levels_key_at(__u64 array, __u32 level, __u64 arrival)
-{
-	return key_at(array, level, arrival);
-}
-
-__u64 levels_key_expired(__u64 key, __u64 active, __u32 level, __u64 arrival)
-{
-	return key_expired(key, active, level, arrival);
-}
-
-__u64 levels_key_preempted(__u64 key, __u64 active)
-{
-	return key_preempted(key, active);
-}
-
-__u64 levels_key_elsewhere(__u64 key, __u64 active_there, __u64 active_here,
-			   __u64 arrival)
-{
-	return key_elsewhere(key, active_there, active_here, arrival);
-}
-
-__u64 levels_slice(__s32 nice_level)
-{
-	return slice_of_level(nice_level);
-}
-
-__u32 levels_level_of(__s32 nice_level, __u64 sleep_average_ns)
-{
-	return level_of(nice_level, sleep_average_ns);
-}
-
-_Bool levels_is_interactive(__s32 nice_level, __u64 sleep_average_ns)
-{
-	return is_interactive(nice_level, sleep_average_ns);
-}
-
-__u64 levels_after_sleep(__u64 average_ns, __u64 slept_ns, __s32 nice_level)
-{
-	return average_after_sleep(average_ns, slept_ns, nice_level);
-}
-
-__u64 levels_after_run(__u64 average_ns, __u64 ran_ns)
-{
-	return average_after_run(average_ns, ran_ns);
-}
-
-__u64 levels_of_child(__u64 average_ns)
-{
-	return average_of_child(average_ns);
-}
-
-_Bool levels_is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
-{
-	return is_starving(since_ns, now_ns, waiting);
-}
-
-_Bool levels_has_better_level(__u64 key, __u64 running, _Bool same_space,
-			      _Bool aggregate)
-{
-	return has_better_level(key, running, same_space, aggregate);
-}
-
 /* Constants and layouts that c.rs checks. */
 const __u64 rules_numbers[] = {
 	CPUS_MAX,
@@ -300,7 +237,6 @@ const __u64 rules_numbers[] = {
 	SURPLUS_MANY,
 	NEXT_SAME,
 	LATENCY_SLOTS,
-	LEVEL,
 	sizeof(struct place),
 	offsetof(struct place, node_llcs),
 	offsetof(struct place, core),

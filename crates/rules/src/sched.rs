@@ -65,8 +65,8 @@ impl Default for HostSettings {
 pub struct HostVariant {
     /// 1: one queue in FIFO order.
     pub fifo: u32,
-    /// 1: levels of Linux 2.6.
-    pub o1: u32,
+    /// Padding.
+    pub unused: u32,
     /// Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all.
     pub nodes: u64,
     /// Words of a CPU set that contain CPUs; set when the scheduler is created.

@@ -5,7 +5,6 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
-use usher_rules::levels::LEVEL;
 use usher_rules::run_queue::MM_QUEUES_PER_LLC;
 
 const MS: u64 = 1_000_000;
@@ -25,9 +24,6 @@ pub struct Settings {
     pub aggregate: bool,
     /// FIFO order, without knowledge of SMT: for comparison.
     pub fifo: bool,
-    /// Levels of Linux 2.6 instead of virtual time: for comparison.
-    #[serde(default)]
-    pub o1: bool,
     /// Let the control loop keep soft seats. User space alone uses this flag: the programs see only
     /// the seats.
     #[serde(default = "yes")]
@@ -48,37 +44,16 @@ impl Default for Settings {
             smt: true,
             aggregate: true,
             fifo: false,
-            o1: false,
             seats: true,
         }
     }
 }
 
 impl Settings {
-    /// Returns the order of Linux 2.6's O(1) scheduler, without knowledge of SMT. With `aggregate`,
-    /// corrected as in paper 4: the levels of the running address space are better by one.
-    pub fn of_linux_26(aggregate: bool) -> Self {
-        Self {
-            turn_ns: u64::MAX,
-            max_lag_ns: LEVEL,
-            smt: false,
-            aggregate,
-            o1: true,
-            seats: false,
-            ..Self::default()
-        }
-    }
-
-    /// Returns whether this is an order for comparison. Such an order ignores cores and seats, and
-    /// its settings cannot change.
-    pub fn is_fixed(&self) -> bool {
-        self.fifo || self.o1
-    }
-
     /// `struct variant`. `nodes`: bitmask of the nodes with idle masks of their own. `cpu_words`:
     /// words of a CPU set that contain CPUs.
     pub(crate) fn variant(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
-        let flags = [self.fifo, self.o1].map(u32::from);
+        let flags = [u32::from(self.fifo), 0];
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
         bytes.extend([nodes, cpu_words].into_iter().flat_map(u64::to_ne_bytes));
         bytes
@@ -254,12 +229,10 @@ pub enum Why {
     Alone,
     /// FIFO order.
     Fifo,
-    /// Its level, as in Linux 2.6.
-    Level,
 }
 
 /// In the order of `enum why`.
-pub(crate) const WHYS: [Why; 11] = [
+pub(crate) const WHYS: [Why; 10] = [
     Why::Unknown,
     Why::OnlyHere,
     Why::IdleCore,
@@ -270,7 +243,6 @@ pub(crate) const WHYS: [Why; 11] = [
     Why::Stolen,
     Why::Alone,
     Why::Fifo,
-    Why::Level,
 ];
 
 /// Queue in which a thread waits.
@@ -320,7 +292,7 @@ pub(crate) const QUEUES_PER_LLC: u32 = 64;
 pub(crate) const URGENT: u32 = MM_QUEUES_PER_LLC as u32;
 
 impl ThreadState {
-    pub(crate) const BYTES: usize = 12 * 8 + 6 * 4 + 8 * 8;
+    pub(crate) const BYTES: usize = 12 * 8 + 6 * 4 + 3 * 8;
 
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let long: Vec<u64> = words(bytes).collect();

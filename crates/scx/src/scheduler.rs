@@ -40,10 +40,8 @@ const HOTPLUG_SEQ: Range<usize> = 0..8;
 const FLAGS: Range<usize> = 8..16;
 /// Offset of `timeout_ms`.
 const TIMEOUT: Range<usize> = 16..20;
-/// The kernel's maximum, for the orders that do not bound waits.
+/// The kernel's maximum, for FIFO order, which does not bound waits.
 const LONGEST_TIMEOUT_MS: u32 = 30_000;
-/// Offset of `stopping`, a callback only for levels.
-const STOPPING: Range<usize> = 24..32;
 const SETTINGS_BYTES: usize = 40;
 const DUMP_BYTES: usize = 131_072;
 
@@ -98,10 +96,7 @@ impl Scheduler {
         let variant = settings.variant(flag.map_or(0, |_| tables.nodes), tables.cpu_words);
         let mut open = object::open(&OBJECT.0)?;
         prepare(&mut open, hotplug_seq, flag.unwrap_or(0), &variant)?;
-        if !settings.o1 {
-            change(&mut open, "usher", STOPPING, |callback| callback.fill(0))?;
-        }
-        if settings.is_fixed() {
+        if settings.fifo {
             change(&mut open, "usher", TIMEOUT, |timeout| {
                 timeout.copy_from_slice(&LONGEST_TIMEOUT_MS.to_ne_bytes());
             })?;
@@ -263,7 +258,6 @@ mod tests {
         assert_eq!(ops.place("hotplug_seq"), HOTPLUG_SEQ);
         assert_eq!(ops.place("flags"), FLAGS);
         assert_eq!(ops.place("timeout_ms"), TIMEOUT);
-        assert_eq!(ops.place("stopping"), STOPPING);
         assert_eq!(fields("settings").bytes(), SETTINGS_BYTES);
         assert_eq!(fields("dump").bytes(), DUMP_BYTES);
     }

@@ -117,7 +117,7 @@ fn seat_tally_fields_match_by_name() {
 #[test]
 fn settings_fields_match_by_name() {
     let (changeable, variant) = (fields("settings"), fields("variant"));
-    for flag in ["smt", "aggregate", "fifo", "o1"] {
+    for flag in ["smt", "aggregate", "fifo"] {
         let of = |name: &str| u64::from(name == flag);
         let settings = Settings {
             slice_ns: 5,
@@ -126,7 +126,6 @@ fn settings_fields_match_by_name() {
             smt: of("smt") == 1,
             aggregate: of("aggregate") == 1,
             fifo: of("fifo") == 1,
-            o1: of("o1") == 1,
             seats: false,
         };
         let number = |name: &str| match name {

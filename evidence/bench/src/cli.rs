@@ -73,9 +73,9 @@ enum Command {
     /// Runs the measurements of `sched` in a guest
     #[command(name = sched::INSIDE, hide = true)]
     SchedInside(sched::InsideArgs),
-    /// Runs the minimal FIFO scheduler in a guest of `sched`
-    #[command(name = sched::MINIMAL_FIFO, hide = true)]
-    SchedMinimalFifo,
+    /// Runs a small sched_ext scheduler in a guest of `sched`
+    #[command(name = sched::BASELINE, hide = true)]
+    SchedBaseline(sched::BaselineArgs),
     /// Computes in a guest of `sched`
     #[command(name = sched::WORKER, hide = true)]
     SchedWorker(sched::WorkerArgs),
@@ -122,7 +122,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Sched(args) => sched::run(&args),
         Command::SwitchPartner(args) => sched::partner(&args).map(|()| true),
         Command::SchedInside(args) => sched::run_inside(&args).map(|()| true),
-        Command::SchedMinimalFifo => sched::run_minimal_fifo().map(|()| true),
+        Command::SchedBaseline(args) => sched::run_baseline(&args).map(|()| true),
         Command::SchedWorker(args) => sched::work(&args).map(|()| true),
         Command::ColoringRun(args) => coloring::run_one(&args).map(|()| true),
     }

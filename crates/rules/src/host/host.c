@@ -96,13 +96,9 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 		rq->curr = 0;
 		return -1;
 	}
-	if (g_variant.o1 && prev && !(prev->scx.flags & TASK_QUEUED))
-		usher_stopping(prev, 0);
 	if (balance(rq, cpu, prev))
 		return prev->id;
 	next = rq->local.first;
-	if (g_variant.o1 && prev && prev->scx.flags & TASK_QUEUED)
-		usher_stopping(prev, 1);
 	if (prev && prev->scx.flags & TASK_QUEUED)
 		enqueue(prev, next ? 0 : ENQ_LAST);
 	/* A thread that is put back continues if there is no other. */
@@ -292,7 +288,6 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	/* Tasks of one address space are a process; a kernel thread is one of its own. */
 	p->tgid = task->mm ? (int)(task->mm * 0x9e3779b97f4a7c15ULL >> 40)
 			   : -(int)p->id;
-	p->static_prio = 120;
 	p->migration_disabled = task->migration_disabled;
 	p->mm = (struct mm_struct *)(uintptr_t)task->mm;
 	p->cpus_ptr = &p->cpus;

@@ -54,7 +54,6 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
 	int tgid;
-	int static_prio;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;

@@ -42,16 +42,12 @@ __s32 BPF_PROG(usher_select_cpu, struct task_struct *p, __s32 prev, __u64 flags)
 
 	if (!thread)
 		return prev;
-	if (g_variant.o1)
-		give_key(thread, p->static_prio, now_ns());
-	else
-		account_run(p, thread, 1);
+	account_run(p, thread, 1);
 	cpu = claim(p, thread, prev, settings->smt && !g_variant.fifo, 0);
 	if (cpu < 0)
 		return prev;
-	if (!g_variant.o1)
-		clamp_sleeper_vtime(thread, settings);
-	insert(p, DSQ_LOCAL, slice_of(thread, settings), preempt_flag(thread));
+	clamp_sleeper_vtime(thread, settings);
+	insert(p, DSQ_LOCAL, settings->slice_ns, preempt_flag(thread));
 	return cpu;
 }
 
@@ -66,11 +62,10 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		insert(p, DSQ_LOCAL, 20 * MS, flags);
 		return;
 	}
-	if (!g_variant.o1)
-		account_run(p, thread, flags & ENQ_WAKEUP);
+	account_run(p, thread, flags & ENQ_WAKEUP);
 	if (is_pinned_kthread(p)) {
 		/* A kernel thread of one CPU runs at once: other threads wait for its work. */
-		if (flags & ENQ_WAKEUP && !g_variant.o1 && !g_variant.fifo)
+		if (flags & ENQ_WAKEUP && !g_variant.fifo)
 			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
 		insert(p, DSQ_LOCAL, settings->slice_ns,
@@ -81,10 +76,6 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 		thread->why = WHY_FIFO;
 		insert(p, flags & ENQ_LAST ? DSQ_LOCAL : FIFO,
 		       settings->slice_ns, flags);
-		return;
-	}
-	if (g_variant.o1) {
-		enqueue_by_level(p, thread, cpu, settings, flags);
 		return;
 	}
 	leave_queue(thread);
@@ -175,10 +166,7 @@ void BPF_PROG(usher_running, struct task_struct *p)
 	state->why = WHY_UNKNOWN;
 	dequeue_account(queue, thread, cpu, state, here->llc);
 	thread->cpu = cpu;
-	if (g_variant.o1)
-		begin_by_level(thread, cpu, now_ns());
-	else
-		note_llc(thread, here->llc);
+	note_llc(thread, here->llc);
 	note_start(thread, cpu);
 	note_space(state, mm);
 	if (!thread->urgent)
@@ -207,16 +195,6 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 	follow_seats(p, thread, cpu);
 	if (settings->smt && should_migrate_to_idle_core(p, cpu))
 		set_slice(p, 0);
-}
-
-/* Only for levels. User space removes this callback from the other variants. */
-OP(usher_stopping)
-void BPF_PROG(usher_stopping, struct task_struct *p, _Bool runnable)
-{
-	struct thread *thread = thread_of(p);
-
-	if (thread)
-		end_by_level(thread, now_ns(), note_run(p, thread), runnable);
 }
 
 /*
@@ -270,8 +248,6 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	thread->counted_ns = p->se.sum_exec_runtime;
 	thread->burst_ns = thread->urgent = 0;
 	thread->queue = NO_QUEUE;
-	thread->o1.has_key = 0;
-	thread->o1.slept_at_ns = 0;
 }
 
 /*
@@ -287,10 +263,7 @@ void BPF_PROG(usher_disable, struct task_struct *p)
 	if (!thread)
 		return;
 	leave_queue(thread);
-	if (g_variant.o1)
-		note_run(p, thread);
-	else
-		charge(p, thread);
+	charge(p, thread);
 }
 
 /* Returns the family of a child of the current thread. */
@@ -321,7 +294,6 @@ __s32 BPF_PROG(usher_init_task, struct task_struct *p,
 		g_added_by_bpf = bpf_get_current_task_btf()->migration_disabled;
 	if (!thread)
 		return -12;
-	inherit(thread, parent);
 	if (parent) {
 		thread->family = family_of_child(parent);
 		thread->vtime = parent->vtime;

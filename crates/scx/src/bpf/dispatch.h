@@ -49,7 +49,7 @@
 #ifndef USHER_SCX_DISPATCH_H
 #define USHER_SCX_DISPATCH_H
 
-#include "o1.h"
+#include "run_queue.h"
 
 /* Gives the thread another slice, unless it shares a core while another core is idle. */
 static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
@@ -58,10 +58,6 @@ static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
 	if (settings->smt && !g_variant.fifo &&
 	    should_migrate_to_idle_core(prev, cpu))
 		return;
-	if (g_variant.o1) {
-		refill_by_level(prev, cpu, now);
-		return;
-	}
 	state_of(cpu)->served_ns = now;
 	set_slice(prev, settings->slice_ns);
 }
@@ -101,7 +97,7 @@ static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 				 const struct settings *settings)
 {
 	COUNT(prolonged);
-	if (!g_variant.o1 && !g_variant.fifo)
+	if (!g_variant.fifo)
 		reset_vtime(prev, cpu, settings);
 	refill_slice(prev, cpu, now, settings);
 }
@@ -120,8 +116,7 @@ static inline _Bool pick_in_own_llc(struct pick_ctx *ctx,
 		continue_prev(prev, cpu, ctx->now_ns, settings);
 	} else if (prev && outcome == PREV_FIRST) {
 		COUNT(turns_kept);
-		if (!g_variant.o1)
-			charge_prev(prev);
+		charge_prev(prev);
 		refill_slice(prev, cpu, ctx->now_ns, settings);
 	}
 	return outcome != NONE_WAITING;
@@ -231,9 +226,7 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 	    take_urgent(llc_rq, here->llc, state, &ctx, settings))
 		return;
 	prev_is_borrower = prev && has_borrower(cpu);
-	if (prev && !prev_is_borrower && g_variant.o1)
-		add_prev_by_level(&ctx, prev);
-	else if (prev && !prev_is_borrower)
+	if (prev && !prev_is_borrower)
 		add_prev(&ctx, prev);
 	ctx.turn.began_ns = state->turn_began_ns;
 	if (!has_overdue(&state->aging, clock_of(state, llc_rq)))

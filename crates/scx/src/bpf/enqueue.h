@@ -51,7 +51,7 @@
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H
 
-#include "o1.h"
+#include "run_queue.h"
 
 /* Returns whether this is a kernel thread of one CPU, such as ksoftirqd. */
 static inline _Bool is_pinned_kthread(struct task_struct *p)
@@ -155,12 +155,6 @@ static inline __u64 preempt_flag(const struct thread *thread)
 	return thread->why == WHY_RETURNED ? ENQ_PREEMPT : 0;
 }
 
-static inline __u64 slice_of(const struct thread *thread,
-			     const struct settings *settings)
-{
-	return g_variant.o1 ? thread->o1.slice_left_ns : settings->slice_ns;
-}
-
 /*
  * Moves a thread that did not just wake to an idle CPU. Returns whether it did. If the thread could
  * also continue on its CPU (ENQ_LAST), only an idle core is worth the move. A thread that wakes has
@@ -180,7 +174,7 @@ static inline _Bool move_to_idle_cpu(struct task_struct *p,
 	if (to < 0)
 		return 0;
 	COUNT(moved);
-	insert(p, DSQ_LOCAL_ON | to, slice_of(thread, settings),
+	insert(p, DSQ_LOCAL_ON | to, settings->slice_ns,
 	       flags | preempt_flag(thread));
 	scx_bpf_kick_cpu(to, KICK_IDLE);
 	return 1;
@@ -231,29 +225,6 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 {
 	if (any_idle())
 		kick_nearest_idle(p, thread, cpu);
-}
-
-static inline void enqueue_by_level(struct task_struct *p,
-				    struct thread *thread, __u32 cpu,
-				    const struct settings *settings,
-				    __u64 flags)
-{
-	struct place *here = place_of(cpu);
-
-	leave_queue(thread);
-	give_key(thread, p->static_prio, now_ns());
-	if (!(flags & ENQ_WAKEUP) &&
-	    move_to_idle_cpu(p, thread, cpu, flags, settings))
-		return;
-	if (flags & ENQ_LAST) {
-		thread->why = WHY_ALONE;
-		insert(p, DSQ_LOCAL, slice_of(thread, settings), flags);
-		return;
-	}
-	join_by_level(p, thread, here->llc, settings, flags);
-	if (flags & ENQ_WAKEUP)
-		preempt_by_level(p, thread, cpu, settings);
-	kick_idle(p, thread, cpu);
 }
 
 /*

@@ -123,20 +123,20 @@ struct scx_bpf_dsq_insert_vtime_args {
 
 /*
  * Registered structure. Not CO-RE: libbpf matches members by name and ignores empty members that
- * this kernel lacks. Members that user space writes or clears come first, so that user space need
- * not know the rest.
+ * this kernel lacks. Members that user space writes come first, so that user space need not know
+ * the rest.
  */
 struct sched_ext_ops {
 	__u64 hotplug_seq;
 	__u64 flags;
 	__u32 timeout_ms;
 	__u32 exit_dump_len;
-	void (*stopping)(struct task_struct *p, _Bool runnable);
 	__s32 (*select_cpu)(struct task_struct *p, __s32 prev, __u64 flags);
 	void (*enqueue)(struct task_struct *p, __u64 flags);
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, _Bool runnable);
 	void (*update_idle)(__s32 cpu, _Bool idle);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);

@@ -49,9 +49,7 @@
  *   charge.h     accounting of CPU time
  *   select_cpu.h selection of a CPU: idle cores first (paper 3b)
  *   run_queue.h  run queues of address spaces (paper 4)
- *   o1.h         order of Linux 2.6, for comparison
  *   rules.h      arithmetic of these, without a kernel
- *   levels.h     arithmetic of o1.h
  *   state.h      state of CPUs, threads and queues
  *   dump.h       contribution to the kernel's dump
  *   ending.h     report of the reason when the kernel ends the scheduler
@@ -82,7 +80,7 @@ struct sched_ext_ops usher = {
 	.flags = OPS_FLAGS,
 	/*
 	 * A wait is longer only with some 1,000 threads on one CPU (turns.h). User space sets the
-	 * kernel's maximum of 30 s for the orders for comparison, which bound no waits.
+	 * kernel's maximum of 30 s for FIFO order, which bounds no waits.
 	 */
 	.timeout_ms = 5000,
 	.exit_dump_len = DUMP_BYTES,
@@ -91,7 +89,6 @@ struct sched_ext_ops usher = {
 	.dispatch = (void *)usher_dispatch,
 	.tick = (void *)usher_tick,
 	.running = (void *)usher_running,
-	.stopping = (void *)usher_stopping,
 	.update_idle = (void *)usher_update_idle,
 	.enable = (void *)usher_enable,
 	.disable = (void *)usher_disable,

@@ -42,8 +42,7 @@ struct settings {
 struct variant {
 	/* One queue in FIFO order, without any other feature. */
 	__u32 fifo;
-	/* Levels of Linux 2.6; with `aggregate`, corrected as in paper 4. */
-	__u32 o1;
+	__u32 unused;
 	/* Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all. */
 	__u64 nodes;
 	/* Words of a CPU set that contain CPUs of this machine. */
@@ -93,21 +92,6 @@ enum why {
 	/* No other thread was runnable. */
 	WHY_ALONE,
 	WHY_FIFO,
-	/* By its level, as in Linux 2.6. */
-	WHY_LEVEL,
-};
-
-/* State of a thread in the order of Linux 2.6. Its vtime holds the key. */
-struct o1_entity {
-	/* Rest of the slice, while the thread does not run. */
-	__u64 slice_left_ns;
-	/* End of the slice, while the thread runs. */
-	__u64 slice_ends_ns;
-	/* Start of the sleep; 0: none since the key was assigned. */
-	__u64 slept_at_ns;
-	__u64 sleep_average_ns;
-	__u32 has_key;
-	__u32 unused;
 };
 
 /* State of a thread. */
@@ -146,7 +130,6 @@ struct thread {
 	__u32 llc;
 	/* Product of the weights of its cgroups, in per cent. */
 	__u32 group_weight;
-	struct o1_entity o1;
 	/* Time of the last update of `group_weight`. */
 	__u64 weight_read_at_ticks;
 	/* Address space, as of the last call of mm_id(). */

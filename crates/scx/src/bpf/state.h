@@ -14,7 +14,6 @@
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
 
-#include "levels.h"
 #include "machine.h"
 #include "rules.h"
 
@@ -57,19 +56,9 @@ struct cpu_state {
 	struct aging aging;
 	/* Queues of the LLC with a head that may not run here (turns.h). */
 	struct head_skip head_skip;
-	/* Key of the running thread, in the order of Linux 2.6. */
-	__u64 key;
 	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
 } __attribute__((aligned(CACHE_LINE)));
-
-/* The two arrays of Linux 2.6; the active one is that of the LLC's clock. */
-struct arrays {
-	__u64 arrivals;
-	/* A key of the array into which a thread last expired, and the time of the first. */
-	__u64 expired;
-	__u64 expired_since_ns;
-};
 
 /* Run queues of an LLC. */
 struct llc_rq {
@@ -87,7 +76,6 @@ struct llc_rq {
 	__u32 unused;
 	/* Time of the next check of another LLC. */
 	__u64 balance_at_ns;
-	struct arrays arrays;
 	/* Shared vtimes of young threads, by family. */
 	__u64 family_vtimes[FAMILIES];
 } __attribute__((aligned(CACHE_LINE)));

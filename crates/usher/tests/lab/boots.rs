@@ -48,18 +48,16 @@ const SEATING_AND_SCHED: &[&str] = &[
     "crash::",
     "meter::",
     "sched::",
-    "o1::",
     "softly::",
     "weights::",
 ];
-const SCHED: &[&str] = &["meter::", "sched::", "o1::", "weights::"];
+const SCHED: &[&str] = &["meter::", "sched::", "weights::"];
 /// Checks that each BPF program loads and does its main work. `make lab` runs the other checks.
 const SCHED_SHORT: &[&str] = &[
     "meter::",
     "sched::runs_many_threads",
     "sched::follows_the_cpus",
     "sched::keeps_seats",
-    "o1::",
     "weights::",
 ];
 const STRESS: &[&str] = &["stress::"];

@@ -116,10 +116,6 @@ const CHECKS: &[Check] = &[
         "sched::the_surplus_thread_rotates_among_llcs",
         sched::the_surplus_thread_rotates_among_llcs,
     ),
-    (
-        "o1::serves_in_the_order_of_linux_26",
-        sched::serves_in_the_order_of_linux_26,
-    ),
     ("sched::follows_the_cpus", sched::follows_the_cpus),
     (
         "sched::ends_with_its_daemon",

@@ -303,21 +303,6 @@ pub fn the_surplus_thread_rotates_among_llcs() {
     assert_nothing_went_wrong();
 }
 
-/// Runs threads with messages and changing affinities under the orders of Linux 2.6. These orders
-/// must not be changed while they run.
-pub fn serves_in_the_order_of_linux_26() {
-    let world = World::new();
-    for (order, aggregate) in [("plain", false), ("aggregate", true)] {
-        let running = Running::start_as(&world, &["--o1", order]);
-        let last = &running.status()["last"];
-        assert!(last["does"].as_str().unwrap().contains("Linux 2.6"));
-        assert_eq!(last["settings"]["aggregate"], aggregate);
-        assert_eq!(world.json(&["sched", "set", "--turn-ms", "8"]), None);
-        serves_a_crowd(&world, running);
-    }
-    assert_nothing_went_wrong();
-}
-
 fn serves_a_crowd(world: &World, running: Running<'_>) {
     run_thread_pairs(cpus());
     assert_eq!(running.status()["running"], true);
@@ -359,10 +344,13 @@ pub fn follows_the_cpus() {
 }
 
 /// Checks, without SMT but with idle CPUs, that a waking thread need not wait for the end of a
-/// slice.
+/// slice. FIFO order must not be changed while it runs.
 pub fn first_come_first_served_uses_idle_cpus() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo"]);
+    let does = running.status()["last"]["does"].clone();
+    assert!(does.as_str().unwrap().contains("first come"), "{does}");
+    assert_eq!(world.json(&["sched", "set", "--turn-ms", "8"]), None);
     let all: Vec<usize> = (0..cpus()).collect();
     let _sleeper = Loop::that_sleeps(&all);
     let idle = || {

@@ -51,7 +51,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use usher_lab::Clock;
 
-pub use inside::minimal_fifo::{COMMAND as MINIMAL_FIFO, run as run_minimal_fifo};
+pub use inside::baseline::{BaselineArgs, COMMAND as BASELINE, run as run_baseline};
 pub use inside::programs::{WORKER, WorkerArgs, work};
 pub use inside::{COMMAND as INSIDE, InsideArgs, run as run_inside};
 pub use turns::{PARTNER, PartnerArgs, partner};
@@ -117,9 +117,9 @@ enum SchedPart {
 ///            and overhead-48: on so many CPUs with SMT, with idle CPUs in between.
 ///
 /// All but switches run in guests of the lab, which needs root. All but elapsed run in virtual
-/// time (docs/lab.md). The schedulers are EEVDF, usher, its modes for comparison, and with
-/// --peers those of other projects. The results of switches and of spaces or erlang give the
-/// expected gain (part gain).
+/// time (docs/lab.md). The schedulers are EEVDF, usher, its mode --fifo, a minimal FIFO, the
+/// O(1) scheduler of Linux 2.6, and with --peers those of other projects. The results of
+/// switches and of spaces or erlang give the expected gain (part gain).
 ///
 // Both times are guesses until a run of each was timed.
 /// On two CPUs, all parts without --peers take about 5 hours, or half an hour with --quick.

@@ -27,10 +27,10 @@ pub enum ComparedScheduler {
     Fifo,
     /// The smallest sched_ext scheduler that the kernel accepts: `bpf/minimal_fifo.bpf.c`.
     FifoMinimal,
-    /// The baseline of paper 4, the order of Linux 2.6: Usher's scheduler with `--o1 plain`.
+    /// The baseline of paper 4, the O(1) scheduler of Linux 2.6: `bpf/o1.bpf.c`.
     O1Plain,
     /// The scheduler that paper 4 proposes, which runs threads of one address space one after
-    /// another: Usher's scheduler with `--o1 aggregate`.
+    /// another: the same with `aggregate`.
     O1Aggregate,
     /// A sched_ext scheduler of another project.
     Peer(Peer),
@@ -56,8 +56,8 @@ impl ComparedScheduler {
             Self::Usher => "ours".to_owned(),
             Self::Fifo => "ours, --fifo".to_owned(),
             Self::FifoMinimal => "minimal FIFO".to_owned(),
-            Self::O1Plain => "ours, --o1 plain".to_owned(),
-            Self::O1Aggregate => "ours, --o1 aggregate".to_owned(),
+            Self::O1Plain => "O(1)".to_owned(),
+            Self::O1Aggregate => "O(1), paper 4".to_owned(),
             Self::Peer(peer) => format!("{} {}", peer.name, peer.version),
         }
     }
@@ -81,13 +81,17 @@ impl ComparedScheduler {
         match self {
             Self::Usher => Some(&[]),
             Self::Fifo => Some(&["--fifo"]),
-            Self::O1Plain => Some(&["--o1", "plain"]),
-            Self::O1Aggregate => Some(&["--o1", "aggregate"]),
-            Self::Eevdf | Self::EevdfSlice { .. } | Self::FifoMinimal | Self::Peer(_) => None,
+            Self::Eevdf
+            | Self::EevdfSlice { .. }
+            | Self::FifoMinimal
+            | Self::O1Plain
+            | Self::O1Aggregate
+            | Self::Peer(_) => None,
         }
     }
 
-    /// Whether it is another project's sched_ext scheduler: neither a mode of usher nor EEVDF.
+    /// Whether it is another project's sched_ext scheduler: neither a mode of usher, a
+    /// baseline nor EEVDF.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::Peer(_))
     }

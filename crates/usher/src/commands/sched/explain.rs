@@ -267,10 +267,10 @@ fn row(thread: &Thread, answer: &Answer) -> Vec<String> {
 
 /// Returns whether the thread's lag is valid now.
 fn has_pace(state: char, sched: &ThreadState, settings: &Settings) -> bool {
-    // The lag is invalid with fixed orders, which do not use virtual time; for threads pinned to
+    // The lag is invalid with FIFO order, which does not use virtual time; for threads pinned to
     // their CPU; for a new thread; and for a sleeping thread, which is placed near the others when
     // it wakes.
-    let goes_by_it = !settings.is_fixed() && !matches!(sched.why, Why::Unknown | Why::OnlyHere);
+    let goes_by_it = !settings.fifo && !matches!(sched.why, Why::Unknown | Why::OnlyHere);
     state == 'R' && goes_by_it
 }
 
@@ -313,7 +313,6 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
     let why: &str = match (sched.why, waits) {
         (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
         (Why::Turn, _) => &turn("its"),
-        (Why::Level, _) => &turn("its level's"),
         (Why::Urgent, true) => {
             "the thread waits for the next free CPU, because its bursts are \
                                 short"
@@ -463,7 +462,10 @@ mod tests {
             !actual.contains("address space") && actual.contains("waits for its turn"),
             "{actual}"
         );
-        let actual = text(&answer(Settings::of_linux_26(false)));
+        let actual = text(&answer(Settings {
+            fifo: true,
+            ..Settings::default()
+        }));
         assert!(!actual.contains("-1.5 ms"), "{actual}");
     }
 
@@ -485,7 +487,6 @@ mod tests {
         for (why, aggregate, turn) in [
             (Why::Turn, true, "its address space's turn"),
             (Why::Turn, false, "its turn"),
-            (Why::Level, false, "its level's turn"),
         ] {
             assert_eq!(actual(why, aggregate, None, 'R'), format!("runs in {turn}"));
             assert_eq!(actual(why, aggregate, None, 'S'), format!("ran in {turn}"));

@@ -2,7 +2,7 @@
 //! `usher sched set`: changes settings of the running scheduler.
 //!
 //! One request carries all changed settings to the process that holds the scheduler, and the reply
-//! arrives when the scheduler applies them. The order (`--fifo`, `--o1`) cannot be changed: it
+//! arrives when the scheduler applies them. FIFO order (`--fifo`) cannot be changed: that
 //! requires a new start.
 
 use std::path::Path;
@@ -21,8 +21,8 @@ use super::remote::Found;
 #[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
 Give at least one option. Other settings keep their values, but a maximum lag that equals
-the length of a turn changes with it. A scheduler that was started with --fifo or --o1
-keeps that order until it is stopped.
+the length of a turn changes with it. A scheduler that was started with --fifo keeps
+that order until it is stopped.
 
 Examples:
   usher sched set --aggregate off

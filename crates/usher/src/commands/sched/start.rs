@@ -37,8 +37,7 @@ Examples:
   usher sched start
   usher sched start --smt off --turn-ms 50
   usher sched start --seats off            makes the daemon use affinity masks
-  usher sched start --fifo --foreground
-  usher sched start --o1 aggregate")]
+  usher sched start --fifo --foreground")]
 pub struct Args {
     /// Prefer idle cores: run no two threads on one core while another core is idle
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
@@ -60,28 +59,13 @@ pub struct Args {
     /// Run threads first come, first served, without the options above; for comparisons
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: bool,
-    /// Run threads in the order of Linux 2.6's O(1) scheduler, without SMT awareness; for
-    /// comparisons
-    #[arg(long, value_enum, value_name = "PLAIN|AGGREGATE", conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms", "fifo"])]
-    o1: Option<O1>,
     /// Run the scheduler in this process, without a daemon, and end it with this process
     #[arg(long)]
     foreground: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum O1 {
-    /// The original order of the threads
-    Plain,
-    /// Threads of the running address space have a priority that is one level higher
-    Aggregate,
-}
-
 impl Args {
     fn settings(&self) -> Settings {
-        if let Some(o1) = self.o1 {
-            return Settings::of_linux_26(o1 == O1::Aggregate);
-        }
         let fifo = self.fifo;
         let ns = |ms: Option<u64>| ms.map(|ms| ms * 1_000_000);
         let turn_ns = ns(self.turn_ms).unwrap_or(Settings::default().turn_ns);
@@ -226,7 +210,8 @@ mod tests {
         assert!(fifo.fifo && !fifo.smt && !fifo.seats);
         for refused in [
             "--fifo --seats off",
-            "--o1 plain --max-lag-ms 3",
+            "--fifo --max-lag-ms 3",
+            "--o1 plain",
             "--fifo=minimal",
         ] {
             assert!(settings(refused).is_err(), "{refused}");

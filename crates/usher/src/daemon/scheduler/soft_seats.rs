@@ -29,7 +29,7 @@ fn seat_keeper(state: Option<&SchedulerState>) -> Option<u64> {
     // The kernel does not reuse a map id soon. Seats that the scheduler has lost since then have to
     // be given again.
     let identity = u64::from(state.maps.seats) << 32 | u64::from(state.seats_since);
-    let keeps_seats = state.settings.seats && !state.settings.is_fixed();
+    let keeps_seats = state.settings.seats && !state.settings.fifo;
     keeps_seats.then_some(identity)
 }
 
@@ -85,7 +85,8 @@ mod tests {
         assert_eq!(seat_keeper(Some(&state)), Some(7 << 32 | 3));
         state.settings.seats = false;
         assert_eq!(seat_keeper(Some(&state)), None);
-        state.settings = Settings::of_linux_26(false);
+        state.settings.seats = true;
+        state.settings.fifo = true;
         assert_eq!(seat_keeper(Some(&state)), None);
         state.settings = Settings::default();
         assert_eq!(seat_keeper(Some(&state)), Some(7 << 32 | 3));

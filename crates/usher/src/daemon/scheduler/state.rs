@@ -141,13 +141,6 @@ pub fn described(settings: &Settings) -> String {
     if settings.fifo {
         return "first come, first served, without SMT awareness".to_owned();
     }
-    if settings.o1 {
-        let cure = match settings.aggregate {
-            true => ", threads of the running address space one priority level higher",
-            false => "",
-        };
-        return format!("the order of Linux 2.6 (O(1)), without SMT awareness{cure}");
-    }
     let on = |on: bool| if on { "on" } else { "off" };
     let ms = |ns: u64| ns / 1_000_000;
     let lag = match settings.max_lag_ns == settings.turn_ns {

@@ -211,11 +211,10 @@ impl Worker {
             (_, Phase::Restarting) => bail!("the scheduler is restarting: try again in a moment"),
             _ => bail!(NONE_HERE),
         };
-        if state.settings.is_fixed() {
-            let option = if state.settings.o1 { "--o1" } else { "--fifo" };
+        if state.settings.fifo {
             bail!(
-                "the scheduler was started with {option}: stop it ('usher sched stop') and start \
-                 it without that option"
+                "the scheduler was started with --fifo: stop it ('usher sched stop') and start it \
+                 without that option"
             );
         }
         let settings = change.apply(state.settings);

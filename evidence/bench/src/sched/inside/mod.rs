@@ -8,8 +8,8 @@
 //! 3. For each scheduler: start it, run its loads round by round, end it. A load that fails is
 //!    reported as left out, and the next load runs.
 
+pub mod baseline;
 mod idle;
-pub mod minimal_fifo;
 pub mod programs;
 mod running;
 pub mod seated;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::minimal_fifo;
+use super::baseline::{self, Baseline};
 use crate::sched::messages::SwitchCounts;
 use crate::sched::schedulers::ComparedScheduler;
 
@@ -39,8 +39,8 @@ enum StartedScheduler {
     Slice {
         before: String,
     },
-    /// The process that holds the scheduler: `usher sched start --foreground`, the minimal FIFO, or
-    /// a peer.
+    /// The process that holds the scheduler: `usher sched start --foreground`, a baseline, or a
+    /// peer.
     Child(Child),
 }
 
@@ -57,18 +57,10 @@ impl RunningScheduler {
                 let mut command = Command::new(&peer.program);
                 StartedScheduler::Child(begin(&peer.name, command.stderr(Stdio::null()))?)
             }
-            ComparedScheduler::FifoMinimal => {
-                let own = std::env::current_exe().context("finding the path of this program")?;
-                let mut command = Command::new(own);
-                StartedScheduler::Child(begin(
-                    &scheduler.label(),
-                    command.arg(minimal_fifo::COMMAND),
-                )?)
-            }
-            ComparedScheduler::Usher
-            | ComparedScheduler::Fifo
-            | ComparedScheduler::O1Plain
-            | ComparedScheduler::O1Aggregate => {
+            ComparedScheduler::FifoMinimal => start_baseline(scheduler, Baseline::MinimalFifo)?,
+            ComparedScheduler::O1Plain => start_baseline(scheduler, Baseline::O1Plain)?,
+            ComparedScheduler::O1Aggregate => start_baseline(scheduler, Baseline::O1Aggregate)?,
+            ComparedScheduler::Usher | ComparedScheduler::Fifo => {
                 let options = scheduler.options().unwrap_or_default();
                 StartedScheduler::Child(start_usher(usher, options)?)
             }
@@ -125,6 +117,16 @@ fn slice(ms: u64) -> Result<StartedScheduler> {
     Ok(StartedScheduler::Slice {
         before: before.trim().to_owned(),
     })
+}
+
+fn start_baseline(scheduler: &ComparedScheduler, baseline: Baseline) -> Result<StartedScheduler> {
+    let own = std::env::current_exe().context("finding the path of this program")?;
+    let mut command = Command::new(own);
+    command.args([baseline::COMMAND, baseline.argument()]);
+    Ok(StartedScheduler::Child(begin(
+        &scheduler.label(),
+        &mut command,
+    )?))
 }
 
 /// Starts Usher's scheduler without a daemon, whose control loop would run beside the measurement.

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: GPL-2.0-only
-//! Programs that compute beside a thread that mostly sleeps, a load for `hold`:
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that compute beside a thread that mostly sleeps, for `usher sched stats -- CMD`:
 //!
 //!   programs PROGRAMS THREADS UNITS NAPS NAP_UNITS
 //!

@@ -1,43 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Order of the O(1) scheduler of Linux 2.6, and its correction from paper 4
+ * Levels, slices and sleep averages of the O(1) scheduler of Linux 2.6
  *
- * For comparison only. The order is expressed as keys for the queues of turns.h: the lowest key is
- * next.
- *
- * 1. The O(1) scheduler
- * ---------------------
  * There are 140 levels; 0 is the best. A nice value maps to one of the last forty, and sleep shifts
- * it by five levels at most. Two arrays, active and expired, hold a list for each level. The length
- * of a slice depends on the nice value. A thread that has used up its slice goes to the end of a
- * list of the expired array. An interactive thread stays in the active array, unless an expired
- * thread has waited for too long. When the active array is empty, the arrays swap.
- *
- * 2. Keys
- * -------
- * A key consists of the number of an array, a level and an arrival number, from the highest bits to
- * the lowest. The expired array has the next number. Its keys therefore become the lowest when the
- * active array is empty. A preempted thread keeps its key, as it kept its place in the list.
- *
- * 3. Correction of paper 4
- * ------------------------
- * Each address space has lists of its own, and the levels of the running address space are better
- * by one: LEVEL is the max_lag_ns given to pick_next(). Turns have no time limit.
+ * it by five levels at most. The length of a slice depends on the nice value. A thread that sleeps
+ * often is interactive. arrays.h describes the effect of both.
  */
-#ifndef USHER_RULES_LEVELS_H
-#define USHER_RULES_LEVELS_H
+#ifndef USHER_BENCH_LEVELS_H
+#define USHER_BENCH_LEVELS_H
 
-#include "turns.h"
+#include "numbers.h"
 
 #define LEVELS 140
 /* Levels of nice -20, 0 and 19. Lower levels are those of real-time threads. */
 #define LEVEL_FIRST 100
 #define LEVEL_NORMAL 120
 #define LEVEL_LAST 139
-
-/* Unit of a level in a key, and of an array. */
-#define LEVEL (1ULL << 40)
-#define ARRAY (1ULL << 48)
 
 #define MSEC 1000000ULL
 #define SLICE_LEAST_NS (5 * MSEC)
@@ -51,57 +29,6 @@
  * thread.
  */
 #define SLEEP_MOST_NS (SLICE_NORMAL_NS * BONUS_MOST)
-
-/* Composes a key in the array of the key `array`. */
-static inline __u64 key_at(__u64 array, __u32 level, __u64 arrival)
-{
-	return (array & ~(ARRAY - 1)) + level * LEVEL + (arrival & (LEVEL - 1));
-}
-
-static inline __u32 level_in(__u64 key)
-{
-	return (key & (ARRAY - 1)) / LEVEL;
-}
-
-static inline _Bool is_earlier_array(__u64 key, __u64 than)
-{
-	return is_before(key & ~(ARRAY - 1), than & ~(ARRAY - 1));
-}
-
-/*
- * Returns the key after a slice: in the array behind that of the begin of the slice, because the
- * arrays may have been swapped since.
- */
-static inline __u64 key_expired(__u64 key, __u64 active, __u32 level,
-				__u64 arrival)
-{
-	__u64 next = key + ARRAY;
-
-	return key_at(is_earlier_array(next, active) ? active : next, level,
-		      arrival);
-}
-
-/*
- * Returns the key of a thread preempted before the end of its slice: unchanged, or the same place
- * in the active array if its own array is gone.
- */
-static inline __u64 key_preempted(__u64 key, __u64 active)
-{
-	return is_earlier_array(key, active)
-		       ? key_at(active, level_in(key), key)
-		       : key;
-}
-
-/* Converts a key between the arrays of two LLCs: same kind of array, last arrival. */
-static inline __u64 key_elsewhere(__u64 key, __u64 active_there,
-				  __u64 active_here, __u64 arrival)
-{
-	__u64 array = active_here;
-
-	if (is_earlier_array(active_there, key))
-		array += ARRAY;
-	return key_at(array, level_in(key), arrival);
-}
 
 static inline __u32 in_levels(__s32 level)
 {
@@ -202,15 +129,6 @@ static inline _Bool is_starving(__u64 since_ns, __u64 now_ns, __u32 waiting)
 	if (waiting > STARVING_MOST)
 		waiting = STARVING_MOST;
 	return since(since_ns, now_ns) > SLEEP_MOST_NS * waiting;
-}
-
-/* Returns whether a thread that wakes preempts the running one. */
-static inline _Bool has_better_level(__u64 key, __u64 running, _Bool same_space,
-				     _Bool aggregate)
-{
-	__u32 lead = aggregate && !same_space ? 1 : 0;
-
-	return level_in(key) + lead < level_in(running);
 }
 
 #endif

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Test in a guest of the lab: each baseline (`src/bpf`) runs many threads, which move from CPU to
+//! CPU, without a fault, and divides a CPU evenly among loops. The kernel's own scheduler takes over
+//! when the program ends. This program is also the init process of the guest's kernel.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io;
+use std::process::ExitCode;
+
+use usher_lab::{GuestEnd, Streams, Vm};
+
+/// Runs in the guest with the path of usher-bench as its argument.
+const CHECK: &str = r#"
+    set -e
+    state() { cat /sys/kernel/sched_ext/"$1"; }
+    reaches() {
+        for _ in $(seq 600); do [ "$(state state)" = "$1" ] && return; sleep 0.1; done
+        echo "the scheduler is not $1" >&2; exit 1
+    }
+    pairs() {
+        pipes=""
+        for pair in $(seq 8); do
+            for round in $(seq 40); do echo $round; done | {
+                reader=$(sh -c 'echo $PPID')
+                while read -r round; do
+                    # The reader moves from CPU to CPU.
+                    [ $((round % 4)) != 0 ] || taskset -cp $((round / 4 % 2)) "$reader" >/dev/null
+                done
+            } &
+            pipes="$pipes $!"
+        done
+        wait $pipes
+    }
+    # CPU time in ticks of 10 ms.
+    ran() { set -- $(cat /proc/"$1"/stat); echo $((${14} + ${15})); }
+    loops() {
+        pids=""
+        for loop in 1 2 3; do taskset -c 1 sh -c 'while :; do :; done' & pids="$pids $!"; done
+        for _ in $(seq 600); do
+            sum=0; least=1000000
+            for loop in $pids; do
+                its=$(ran $loop); sum=$((sum + its))
+                [ $its -ge $least ] || least=$its
+            done
+            [ $sum -lt 600 ] || break
+            sleep 0.1
+        done
+        kill -KILL $pids
+        wait $pids || true
+        echo "$1: the loops ran for $sum ticks, one of them for $least"
+        [ $sum -ge 600 ] && [ $((least * 6)) -ge $sum ]
+    }
+    for baseline in minimal-fifo:minimal_fifo o1-plain:o1 o1-aggregate:o1; do
+        "$0" sched-baseline ${baseline%:*} & pid=$!
+        reaches enabled
+        [ "$(state root/ops)" = ${baseline#*:} ]
+        pairs
+        loops ${baseline%:*}
+        [ "$(state state)" = enabled ]
+        kill -INT $pid
+        wait $pid
+        reaches disabled
+    done
+    ! dmesg | grep -E 'sched_ext.*(error|stall)|rcu.*stall|BUG:'
+"#;
+
+fn main() -> ExitCode {
+    usher_lab::become_guest();
+    let name = "baselines_run_many_threads_and_divide_a_cpu";
+    println!("\nrunning 1 test");
+    let command = ["sh", "-c", CHECK, env!("CARGO_BIN_EXE_usher-bench")].map(str::to_owned);
+    let outcome = Vm::new("core:2").unwrap().run(
+        &command,
+        &mut Streams {
+            out: &mut io::stdout(),
+            err: &mut io::stderr(),
+            console: None,
+            interrupt: None,
+        },
+    );
+    let end = outcome.map(|outcome| outcome.end);
+    let passed = matches!(end, Ok(GuestEnd::Exited { status: 0 }));
+    let (verdict, result) = match passed {
+        true => ("ok", "ok. 1 passed; 0 failed"),
+        false => ("FAILED", "FAILED. 0 passed; 1 failed"),
+    };
+    println!("test {name} ... {verdict}");
+    if !passed {
+        eprintln!("{end:?}");
+    }
+    println!("\ntest result: {result}");
+    ExitCode::from(u8::from(!passed))
+}
