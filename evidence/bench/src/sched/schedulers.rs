@@ -2,8 +2,9 @@
 //! The schedulers that the benchmark compares, with their labels and colours on the page, and the
 //! options of `usher sched start` for those that Usher provides.
 //!
-//! The baselines of paper 4 and the FIFO order are modes of Usher's own sched_ext scheduler. They
-//! share its code except for the order of threads, so a comparison with them isolates that order.
+//! `--fifo` is a mode of Usher's own sched_ext scheduler that shares its code except for the order of
+//! threads, so a comparison with it isolates that order. The minimal FIFO and the O(1) scheduler of
+//! paper 4 are BPF programs of this package.
 
 use std::path::PathBuf;
 
