@@ -5,6 +5,12 @@
 //! A process is identified by pid and start time, so that a reused pid is not mistaken for it. The
 //! kernel may cut a listing of threads short while threads end; listings are repeated up to 32
 //! times until their length matches the thread count.
+//!
+//! The kernel removes the files of a process when it ends. A thread that opens such a file then
+//! waits for the removal without sleeping (`shrink_dcache_parent`). The daemon's loop is a
+//! real-time thread: if it has preempted the removing thread, it waits until the kernel's limit for
+//! real-time threads interrupts it, after 0.95 s. A check by `kill` before each file keeps this
+//! rare.
 
 use std::fs;
 use std::io::{self, Read};
@@ -36,6 +42,8 @@ const LISTINGS_MAX: usize = 32;
 #[derive(Debug, Clone)]
 pub(crate) struct Procs {
     root: PathBuf,
+    /// Whether `root` has the processes of this PID namespace.
+    is_own_namespace: bool,
     online: PathBuf,
 }
 
@@ -68,6 +76,7 @@ impl Process {
 impl Procs {
     pub(crate) fn new(config: &ActConfig) -> Self {
         Self {
+            is_own_namespace: config.proc_root == Path::new("/proc"),
             root: config.proc_root.clone(),
             online: config.sys_root.join("devices/system/cpu/online"),
         }
@@ -83,8 +92,18 @@ impl Procs {
         self.root.join(pid.to_string()).join(file)
     }
 
+    /// Returns whether a process or thread has this number, without opening a file.
+    fn exists(&self, number: i32) -> bool {
+        // SAFETY: takes two numbers; signal 0 is checked and not sent.
+        let is_gone = || unsafe { libc::kill(number, 0) } != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        number > 0 && !(self.is_own_namespace && is_gone())
+    }
+
     /// Returns a process by pid.
     pub(crate) fn get(&self, pid: i32) -> Option<Process> {
+        if !self.exists(pid) {
+            return None;
+        }
         let stat = read_stat(&self.path(pid, "stat")).ok()?;
         Some(Process {
             id: ProcessId {
@@ -102,6 +121,9 @@ impl Procs {
 
     /// Returns the user that a process runs as; `None` if the process is gone.
     pub(crate) fn uid(&self, pid: i32) -> Option<u32> {
+        if !self.exists(pid) {
+            return None;
+        }
         let data = fs::metadata(self.root.join(pid.to_string())).ok()?;
         Some(data.uid())
     }
@@ -109,16 +131,25 @@ impl Procs {
     /// Returns the cgroups of a process, one line each as the kernel writes them; empty if it is
     /// gone. Bytes of a path that are not UTF-8 are replaced.
     pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
+        if !self.exists(pid) {
+            return String::new();
+        }
         files::read_text(&self.path(pid, "cgroup")).unwrap_or_default()
     }
 
     /// Returns the file that a process executes; `None` if the process is gone or a kernel thread.
     pub(crate) fn executable(&self, pid: i32) -> Option<PathBuf> {
+        if !self.exists(pid) {
+            return None;
+        }
         fs::read_link(self.path(pid, "exe")).ok()
     }
 
     /// Returns the start time of a thread, in clock ticks since boot.
     pub(crate) fn thread_start(&self, pid: i32, tid: i32) -> Option<u64> {
+        if !self.exists(tid) {
+            return None;
+        }
         let path = self.path(pid, "task").join(tid.to_string()).join("stat");
         read_stat(&path).ok().map(|stat| stat.start_ticks)
     }
@@ -135,6 +166,9 @@ impl Procs {
 
     /// Returns the process that a thread belongs to; `None` if the thread is gone.
     pub(crate) fn process_of(&self, tid: i32) -> Option<i32> {
+        if !self.exists(tid) {
+            return None;
+        }
         let status = files::read_text(&self.path(tid, "status")).ok()?;
         let mut lines = status.lines();
         let line = lines.find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -144,6 +178,9 @@ impl Procs {
     /// Returns the CPU time in nanoseconds of a thread in one of these states, which are letters of
     /// `/proc/PID/stat`.
     pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
+        if !self.exists(tid) {
+            return None;
+        }
         let task = self.path(pid, "task").join(tid.to_string());
         let stat = read_stat(&task.join("stat")).ok()?;
         if !states.contains(&stat.state) {
@@ -185,11 +222,17 @@ impl Procs {
 
     /// Lists the threads of a process once. The list lacks threads if a thread dies meanwhile.
     pub(crate) fn listed_threads(&self, pid: i32) -> Vec<i32> {
+        if !self.exists(pid) {
+            return Vec::new();
+        }
         numbers(&self.path(pid, "task"))
     }
 
     /// Returns the number of threads of a process; `None` if it is gone.
     pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
+        if !self.exists(pid) {
+            return None;
+        }
         let stat = read_stat(&self.path(pid, "stat")).ok()?;
         usize::try_from(stat.threads).ok()
     }
