@@ -9,8 +9,8 @@
 //! The kernel removes the files of a process when it ends. A thread that opens such a file then
 //! waits for the removal without sleeping (`shrink_dcache_parent`). The daemon's loop is a
 //! real-time thread: if it has preempted the removing thread, it waits until the kernel's limit for
-//! real-time threads interrupts it, after 0.95 s. A check by `kill` before each file keeps this
-//! rare.
+//! real-time threads interrupts it, after 0.95 s. A check by `kill` before the files that scans open
+//! keeps this rare.
 
 use std::fs;
 use std::io::{self, Read};
@@ -19,7 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use usher_model::cpuset::CPU_ID_MAX;
 use usher_model::{CpuSet, ProcStat, ProcessId};
 
@@ -76,7 +77,8 @@ impl Process {
 impl Procs {
     pub(crate) fn new(config: &ActConfig) -> Self {
         Self {
-            is_own_namespace: config.proc_root == Path::new("/proc"),
+            is_own_namespace: fs::read_link(config.proc_root.join("self"))
+                .is_ok_and(|own| own == Path::new(&std::process::id().to_string())),
             root: config.proc_root.clone(),
             online: config.sys_root.join("devices/system/cpu/online"),
         }
@@ -92,11 +94,14 @@ impl Procs {
         self.root.join(pid.to_string()).join(file)
     }
 
-    /// Returns whether a process or thread has this number, without opening a file.
+    /// Returns whether a process or thread has this number, without opening a file; zombies count.
+    /// Always true for a positive number if `root` shows another PID namespace.
     fn exists(&self, number: i32) -> bool {
-        // SAFETY: takes two numbers; signal 0 is checked and not sent.
-        let is_gone = || unsafe { libc::kill(number, 0) } != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        number > 0 && !(self.is_own_namespace && is_gone())
+        if number <= 0 {
+            return false;
+        }
+        let is_gone = |number| test_kill_process(number) == Err(Errno::SRCH);
+        !(self.is_own_namespace && Pid::from_raw(number).is_some_and(is_gone))
     }
 
     /// Returns a process by pid.
@@ -242,6 +247,9 @@ impl Procs {
     pub(crate) fn children(&self, pid: i32) -> Option<Vec<i32>> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
+            if !self.exists(tid) {
+                continue;
+            }
             let path = self
                 .path(pid, "task")
                 .join(tid.to_string())
@@ -429,4 +437,45 @@ fn numbers(dir: &Path) -> Vec<i32> {
         .collect();
     numbers.sort_unstable();
     numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Returns the number of the calling thread.
+    fn own_tid() -> i32 {
+        rustix::thread::gettid().as_raw_nonzero().get()
+    }
+
+    #[test]
+    fn living_and_unreaped_numbers_exist() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        assert!(procs.exists(std::process::id() as i32));
+        let tid = std::thread::scope(|scope| {
+            let other = scope.spawn(|| procs.exists(own_tid()).then(own_tid));
+            other.join().unwrap()
+        });
+        assert!(tid.is_some(), "a thread that is not the first");
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        while procs.get(pid).is_none_or(|process| process.state != 'Z') {
+            std::thread::yield_now();
+        }
+        assert!(procs.exists(pid), "a zombie");
+        child.wait().unwrap();
+        assert!(!procs.exists(pid), "a reaped process");
+        assert!(!procs.exists(0) && !procs.exists(-1));
+    }
+
+    #[test]
+    fn numbers_of_another_namespace_are_not_judged() {
+        let mut config = ActConfig::new("/nonexistent");
+        config.proc_root = "/nonexistent".into();
+        let procs = Procs::new(&config);
+        assert!(procs.exists(i32::MAX));
+        assert!(!procs.exists(0));
+    }
 }

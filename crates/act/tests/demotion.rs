@@ -2,7 +2,7 @@
 //! Real programs, demoted in every way that works here. The kernel's values are compared before,
 //! during and after the demotion.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 

@@ -92,7 +92,8 @@ fn a_reused_pid_is_not_touched() {
         let mut lines = vec![head(owner, &boot())];
         lines.extend(lines_about(&program, program.id.start_ticks + shift));
         let dir = instance(&config, owner, &lines);
-        undo_all_stale(&config, "a program with one thread");
+        let undone = undo_all_stale(&config, "a program with one thread");
+        assert_eq!(undone, (1, 1));
         assert!(!dir.exists());
         if touched {
             wait_until("the program to go on", || !is_stopped(&program));

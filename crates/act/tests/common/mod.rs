@@ -381,11 +381,16 @@ pub fn is_undone(errors: &[ActError]) -> bool {
     errors.is_empty()
 }
 
-/// Undoes what dead instances left, in as many attempts as needed.
-pub fn undo_all_stale(config: &ActConfig, what: &str) {
+/// Undoes what dead instances left, in as many attempts as needed. Returns the numbers of released
+/// programs and of closed journals.
+pub fn undo_all_stale(config: &ActConfig, what: &str) -> (usize, usize) {
+    let mut undone = (0, 0);
     wait_until(&format!("the undo of dead instances: {what}"), || {
-        is_undone(&undo_stale(config).unwrap().errors)
+        let report = undo_stale(config).unwrap();
+        undone = (undone.0 + report.programs, undone.1 + report.instances);
+        is_undone(&report.errors)
     });
+    undone
 }
 
 /// Returns the directories of this name anywhere in the cgroup hierarchies.

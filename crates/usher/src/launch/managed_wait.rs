@@ -253,19 +253,24 @@ impl ManagedWait {
         }
     }
 
-    /// Reports the errors of an undo. It is tried again if threads of the program may still inherit
-    /// a mask or a priority, as on a busy machine.
+    /// Reports the errors of an undo. The undo is repeated while threads may still inherit a mask or
+    /// a priority, or new processes appear in the cgroup. One attempt takes up to 2.2 s, in which
+    /// signals and the end of the program wait.
     fn undone(&mut self, report: UndoReport) -> UndoProgress {
         let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
-        let (left, others): (Vec<_>, Vec<_>) = report.errors.into_iter().partition(is_left);
-        for error in others {
-            failure::print_error(&failure::line(&error.into()));
+        let is_incomplete = report.errors.iter().any(is_left);
+        let lines = report
+            .errors
+            .into_iter()
+            .map(|error| failure::line(&error.into()));
+        let lines: Vec<String> = lines.collect();
+        if !lines.is_empty() {
+            self.report_once(&anyhow::Error::msg(lines.join("; ")));
         }
-        let Some(error) = left.into_iter().next() else {
-            return UndoProgress::Done;
-        };
-        self.report_once(&error.into());
-        UndoProgress::Failed
+        match is_incomplete {
+            true => UndoProgress::Failed,
+            false => UndoProgress::Done,
+        }
     }
 
     /// Thaws the program of a dead daemon of root's. The next start of the daemon restores the
