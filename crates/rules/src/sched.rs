@@ -294,7 +294,8 @@ impl HostSched {
         cpu
     }
 
-    /// Returns the number of a task, which may come from another instance.
+    /// Returns the number of a task of this instance. An ended task passes: its memory lives until
+    /// the instance ends.
     fn number_of(&self, task: TaskId) -> u32 {
         assert!(task.0 < self.tasks, "task {} does not exist", task.0);
         task.0

@@ -27,7 +27,7 @@ typedef __u32 __wsum;
 #define CPU_WORDS (CPUS_MAX / 64)
 /* LLCs with queues of their own; their numbers are bits of one word. */
 #define LLCS_MAX 64
-/* Run queues per LLC. With more address spaces than this, some share a queue. */
+/* Run queues per LLC. With more than eight address spaces, two may share one (mm_queue_of()). */
 #define MM_QUEUES_PER_LLC 32
 /* Histogram slots of latencies in nanoseconds, four per power of two. */
 #define LATENCY_SLOTS 256

@@ -316,6 +316,8 @@ void host_end_task(struct instance *host, __u32 id)
 {
 	struct task_struct *p = host->tasks[id];
 
+	if (!p->is_used)
+		abort();
 	enter(host, p->thread_info.cpu);
 	usher_disable(p);
 	p->is_used = 0;
