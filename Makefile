@@ -68,7 +68,7 @@ TOOLS := cargo:https://rustup.rs pkg-config:pkg-config cc:gcc make:make clang-19
 # What packages contain beside usher-bench.
 SHIPPED := --package usher --package usher-ompt --package usher-tasks-capi
 
-.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom doc \
+.PHONY: run test build build-run build-tasks setup setup-lab setup-examples lint fmt clippy deny unit fuzz loom fuzz-loom doc \
   sanitize asan tsan c-examples valgrind bless install install-tasks uninstall \
   deb dist packages deb-test kernels guests hosts lab \
   new-skips skips loc mutants
@@ -152,7 +152,7 @@ export USHER_FUZZ_SEED ?= 1
 fuzz:
 	@scripts/stage fuzzing scripts/fuzz $(FUZZ_SECONDS)
 
-# Fuzzing takes a fixed time, whatever runs beside it.
+# Fuzzing takes a fixed time, whatever runs beside it; it tries fewer inputs in that time.
 fuzz-loom:
 	@scripts/at-once fuzzing "scripts/fuzz $(FUZZ_SECONDS)" interleavings "$(LOOM)"
 
