@@ -4,7 +4,11 @@
 //! A slot belongs to one thread at a time. Its owner changes the slot between two increments of a
 //! sequence number, which is odd in between. A reader in another process therefore detects a torn
 //! record, and the owner never waits. A released slot keeps its totals and the next owner adds to
-//! them, so the sums over all slots only grow.
+//! them, so the sums over all slots only grow. If a thread dies between the two increments, the
+//! number stays odd until the slot's next owner writes.
+//!
+//! A page has [`SLOTS`] slots. A claim searches them one after another; a thread that finds none free
+//! is not counted.
 //!
 //! CPU time is kept beside wall time because a waiting OpenMP thread usually spins. Useful CPU time
 //! is the work done on any number of cores. Wall time gives the parallel efficiency if each thread

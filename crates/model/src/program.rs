@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Managed programs: a program is a whole process tree with an identifier, a profile key, and the
-//! properties that the policy knows when the program arrives. Plain values without behaviour.
+//! Managed programs: a program is a whole process tree with an identifier and the properties that
+//! the policy knows when the program arrives. Also the key of the profile store.
 
 use std::fmt;
 

@@ -108,7 +108,7 @@ fn each_cgroup(
 }
 
 fn numbers(path: &Path) -> Result<Vec<i32>, ProbeError> {
-    file::parse(path, "a list of thread ids", |text| {
+    file::parse(path, "a list of process or thread ids", |text| {
         text.lines().map(|line| line.trim().parse().ok()).collect()
     })
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads, programs (`Job`), barriers, locks and queues as the simulated kernel keeps them. Only
-//! state; `programs.rs`, `steps.rs` and the kernel models change it.
+//! Threads, programs (`Job`), barriers, locks and queues as the simulated kernel keeps them. Other
+//! modules of the engine change this state.
+//!
+//! Work is in nanoseconds of an undisturbed core (`script.rs`), which also limits the number of
+//! threads. A [`Queue`] is a queue of items between threads, not a run queue.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -29,7 +32,7 @@ pub(crate) struct SchedEntity {
 pub(crate) enum RunState {
     /// Runs on this CPU.
     Running(usize),
-    /// Waits in this CPU's queue.
+    /// Waits in this CPU's run queue; under Usher's scheduler, in that of the LLC with this first CPU.
     Queued(usize),
     /// Waits for a lock, queue, barrier or timer.
     Waiting,

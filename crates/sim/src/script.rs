@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scripts of simulated programs: a list of steps for each role, which is a kind of threads. Only
-//! data; `steps.rs` executes the steps.
+//! Scripts of simulated programs, and their validation: a list of steps for each role, which is a
+//! kind of threads. `steps.rs` executes the steps. The validation finds no deadlocks.
 //!
 //! The unit of work is a nanosecond on an undisturbed core of capacity 1 with warm caches and an
 //! idle memory system.
@@ -37,7 +37,8 @@ pub enum Op {
         ns: f64,
     },
     /// Fetches cache lines that the program's other threads wrote on other CPUs. The cost grows
-    /// with the number of CPUs available to the program, and the step makes no progress.
+    /// with the number of CPUs available to the program, up to the number of its threads. The step
+    /// makes no progress.
     #[serde(rename = "cache_bounce_ns")]
     CacheBounce {
         /// Cost per CPU at 16 CPUs, in nanoseconds.

@@ -145,7 +145,8 @@ impl Options {
     }
 }
 
-/// Returns the number of CPUs that this process may use.
+/// Returns the number of CPUs that this process may use, by its affinity mask and its CPU quota; at
+/// most [`WORKERS_MAX`].
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_tasks_cpus() -> u32 {
     let cpus = || thread::available_parallelism().map_or(1, usize::from);

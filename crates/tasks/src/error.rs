@@ -101,9 +101,9 @@ pub enum TaskError {
         token: u64,
         /// The groups given.
         groups: Groups,
-        /// Number of temporal groups, 0 included.
+        /// Number of temporal groups, counting group 0.
         t_groups: u32,
-        /// Number of spatial groups, 0 included.
+        /// Number of spatial groups, counting group 0.
         s_groups: u32,
     },
     /// There is no memory for the task.
@@ -193,9 +193,9 @@ pub enum RunError {
         task: usize,
         /// Groups of the task.
         groups: Groups,
-        /// Number of temporal groups, 0 included.
+        /// Number of temporal groups, counting group 0.
         t_groups: u32,
-        /// Number of spatial groups, 0 included.
+        /// Number of spatial groups, counting group 0.
         s_groups: u32,
     },
     /// A task runs the graph on a runtime that has tasks waiting for the calling task's runtime.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Limits and checks of one-line descriptions.
+//! Limits and checks of one-line descriptions of a machine's topology.
 //!
 //! hwloc's syntax is a list of levels from large to small, each with a type and its number per
 //! object of the level above: `package:4 die:2 core:6 pu:1`. Attributes follow a level in
-//! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module reads
-//! only the numbers, before hwloc gets the text, because hwloc builds any number of objects, one by
-//! one.
+//! parentheses, attached memory in brackets; hwloc parses attributes and memory. This module
+//! checks characters, brackets, numbers and the order of types before hwloc gets the text, because
+//! hwloc builds any number of objects, one by one.
 
 /// Maximum number of logical CPUs of a description: the maximum of Linux (`CONFIG_NR_CPUS` on
 /// x86-64). The time of hwloc grows with the square of the number: seconds at this limit, minutes
@@ -15,7 +15,8 @@ pub(crate) const CPUS_MAX: u64 = 8_192;
 const LENGTH_MAX: usize = 4_096;
 
 /// Checks the numbers and the order of the levels, and returns the complete description: hwloc
-/// requires `pu` at the end, which may be omitted here for one hardware thread per core.
+/// requires `pu` at the end, which is added for one hardware thread per core if the last level is
+/// another type.
 ///
 /// # Errors
 /// One line with the reason, without the description itself.

@@ -2,9 +2,10 @@
 //! The client side of the daemon's interface: finds a daemon that this user may trust, makes calls
 //! with a time limit of 10 s, and converts errors to text.
 //!
-//! The system's daemon is tried first, then the user's own. A socket that another user created is
-//! rejected, and so is a daemon of another PID namespace. If a call times out, the connection is
-//! shut down: the daemon then undoes the call, unless its reply had already been delivered.
+//! The system's daemon is tried first, then the user's own, unless the user names a runtime
+//! directory. A socket that another user created is rejected, and so is a daemon of another PID
+//! namespace. If the registration or the attach of a program times out, the connection is shut down:
+//! the daemon then undoes the call, unless its reply had already been delivered.
 
 use std::fmt;
 use std::io::{self, BufReader, Read};
@@ -183,7 +184,7 @@ impl Daemon {
         converted
     }
 
-    /// Returns whether the daemon has closed the connection, which it does only when it ends.
+    /// Returns whether the daemon has closed the connection: because it ended, or after an error.
     pub fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));

@@ -2,7 +2,6 @@
 //! The process at the other end of a Unix socket, as reported by the kernel (`SO_PEERCRED`): its
 //! user id and its pid. The kernel stores both when the peer connects, so that they stay valid for
 //! the connection even if the peer has ended or changed its user id since.
-//!
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Test in a guest of the lab: each baseline (`src/bpf`) runs many threads, which move from CPU to
-//! CPU, without a fault. The O(1) schedulers divide a CPU evenly among loops. The kernel's own
+//! CPU, without a fault. Under the O(1) schedulers, each of three loops gets at least
+//! half of its fair share of a CPU. The kernel's own
 //! scheduler takes over when the program ends. This program is also the init process of the guest's
 //! kernel.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

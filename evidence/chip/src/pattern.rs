@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The task orders that the chip simulation compares: FCFS and patterns A and B of paper 5, and the
 //! default policy of `usher-tasks` with the groups of pattern A. A pattern determines the groups of
-//! each task, its dispatcher and the cost of a dispatch.
+//! each task, the dispatcher with the cost of a dispatch, and the order in which a finished task
+//! releases its successors.
+//!
+//! The stages 0, 1, 2, 4 and 5 of the decoder (`h264`) form the *front half* of the work on a frame,
+//! the stages 3, 6 and 7 its *back half*.
 
 use serde::{Deserialize, Serialize};
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Paper, Usher};
@@ -16,10 +20,11 @@ use crate::h264::{STAGES, TaskPosition};
 pub enum Pattern {
     /// First come, first served.
     Fcfs,
-    /// The paper's dispatcher; S by stage, T by two rows of macroblocks, with the rows of the back
-    /// half shifted up by one.
+    /// The paper's dispatcher; S by stage. T: two rows of macroblocks in the front half, together with
+    /// the rows that lie higher by one in the back half.
     A,
-    /// The paper's dispatcher; S by stage, T first the frame's front half, then its back half.
+    /// The paper's dispatcher; S by stage. T: first the tasks of the front half, then those of the
+    /// back half.
     B,
     /// The default policy of `usher-tasks` with the groups of pattern A; a dispatch costs the same
     /// as in the paper.

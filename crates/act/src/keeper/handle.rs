@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The owner's side of the keeper: starts the keeper process, waits up to 5 s until it watches its
-//! owner, and starts another when it has died.
+//! The owner's side of the keeper.
+//!
+//! [`KeeperHandle::spawn`] starts a process, which forks the keeper and ends. The keeper reports that
+//! it watches its owner by a line with its process id on standard output; `spawn` waits up to 5 s for
+//! the beginning of this line. When the keeper dies, [`KeeperHandle::pidfd`] becomes readable, and the
+//! owner calls [`KeeperHandle::replace`], which starts another keeper. Retries are left to the owner.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};

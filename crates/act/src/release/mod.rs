@@ -73,13 +73,13 @@ const THREADS_MAX: Duration = Duration::from_millis(1500);
 /// The result of an attempt to release a program.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
-    /// Nothing.
+    /// The program is released completely.
     Done,
     /// Directories without living processes remain, which the kernel does not remove yet.
     DirsLeft,
     /// Threads remain that may inherit a mask or a priority of Usher's: the scan continues.
     ThreadsLeft,
-    /// What could not be undone.
+    /// Changes remain that could not be undone.
     Failed(Vec<ActError>),
 }
 

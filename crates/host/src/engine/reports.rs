@@ -5,12 +5,13 @@
 //! gives the reason for a plan, so it is dropped when its reason may have ceased:
 //!
 //! 1. A note about one program, when that program departs or its mode changes.
-//! 2. A note about all programs, when a foreground program arrives or departs, when seats
-//!    become forbidden or allowed, and when the plan starts or ceases to leave everything to
-//!    the kernel.
+//! 2. A note about all programs, when a program arrives or departs, when the mode of a program
+//!    changes, and when seats become forbidden or allowed.
+//! 3. Every note, when the plan starts or ceases to leave everything to the kernel.
 //!
-//! A reason that still holds is repeated with the next decision. A warning has a [`WarningTopic`]
-//! and is dropped when the topic is resolved.
+//! Notes marked as lasting are kept by new plans. A reason that still holds is repeated with the
+//! next decision. A warning has a [`WarningTopic`] and is dropped when the topic is resolved. Beyond
+//! 400 notes or 100 warnings, the oldest is dropped.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ const NOTES_MAX: usize = 400;
 const WARNINGS_MAX: usize = 100;
 
 impl RealWorld {
-    /// Adds a warning that holds until the engine ends, unless it exists.
+    /// Adds a warning without a topic that could be resolved, unless it exists.
     pub fn warn(&mut self, text: String) {
         self.warn_about(WarningTopic::Other, text);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The errors for which a mix was not measured, and their exit statuses.
+//! The reasons why a mix could not be measured. The exit status is 127 if a program does not exist,
+//! 126 if it cannot be executed, 130 if the user cancelled the measurement, and otherwise 125.
 
 use std::path::PathBuf;
 
@@ -33,7 +34,7 @@ pub enum MixError {
         /// The cause.
         source: LaunchError,
     },
-    /// A file that a program needs does not exist.
+    /// A file that a program needs cannot be opened.
     #[error("the {what} {} of the program '{name}' cannot be read: {source}", path.display())]
     Input {
         /// Name of the program in the mix.

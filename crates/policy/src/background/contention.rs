@@ -14,7 +14,8 @@
 //!
 //! CPU times are more expensive to read than the rest and may be older than the sample
 //! ([`Metering::cpu_read_ns`]). A [`MeteringWindow`] therefore has a separate start for CPU times:
-//! the first figures read after the start of the window.
+//! the first figures read after the start of the window, or, in a window that follows another, the
+//! last figures read before its start.
 
 use std::collections::BTreeSet;
 

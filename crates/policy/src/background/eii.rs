@@ -4,11 +4,11 @@
 //!
 //! A running program is checked every [`PERIOD_NS`]. Contention stops it for 1 s. Then it runs for
 //! one period, the *trial*. Contention in the trial stops it for twice the last time, at
-//! most 16 s. Without contention it continues, and the next stop lasts 1 s again.
+//! most 16 s. Without contention it keeps running, and the next stop lasts 1 s again.
 //!
 //! The paper gives neither the sampling interval nor the length of the trial; both are one period
-//! here. A trial is judged only by what happened during it: its window opens when the program
-//! continues. Where CPU times are read less often, the trial waits for them, for at most
+//! here. A trial is judged only by what happened during it: its window opens when the stopped
+//! program is continued. Where CPU times are read less often, the trial waits for them, for at most
 //! `WAIT_PERIODS` periods.
 
 use std::collections::BTreeSet;

@@ -45,8 +45,9 @@
  *
  * 5. Known limits
  * ---------------
- * More than 32 address spaces per LLC share queues, and so share turns. An urgent thread preempts
- * on its own CPU only, not on the CPU whose thread has run longest.
+ * An address space may use 8 of the 32 queues of an LLC. With more than eight address spaces, two
+ * may share a queue, and so share turns. An urgent thread preempts on its own CPU only, not on the
+ * CPU whose thread has run longest.
  */
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H

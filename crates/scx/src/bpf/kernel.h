@@ -88,7 +88,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
-	int static_prio;
+	int static_prio; /* Only the O(1) scheduler of evidence/bench reads it. */
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;
@@ -136,6 +136,7 @@ struct sched_ext_ops {
 	void (*dispatch)(__s32 cpu, struct task_struct *prev);
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
+	/* Only the O(1) scheduler of evidence/bench sets it. */
 	void (*stopping)(struct task_struct *p, _Bool runnable);
 	void (*update_idle)(__s32 cpu, _Bool idle);
 	void (*enable)(struct task_struct *p);

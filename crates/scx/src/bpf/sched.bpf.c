@@ -67,7 +67,6 @@
  *   thread. Threads that may run nowhere else must therefore not wait in the scheduler's queues.
  * - Per-CPU kernel threads never wait in a queue; they go to their CPU directly.
  * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
- * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
  */
 #include "callbacks.h"
 #include "dump.h"

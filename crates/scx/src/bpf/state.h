@@ -8,8 +8,9 @@
  * larger number of CPUs, and lets further LLCs share queues.
  *
  * Vtime is CPU time over weight, in nanoseconds that may overflow: vtimes are compared by their
- * difference (is_before()). The clock of an LLC is the minimum vtime of the threads that wait
- * there. advance() is the only way to change a clock that several CPUs write.
+ * difference (is_before()). The clock of an LLC is the highest minimum vtime of waiting
+ * threads that a selection has found there, so that it never decreases. advance() is the only way
+ * to change a clock that several CPUs write.
  */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
@@ -276,7 +277,7 @@ static inline __u32 group_weight_of(struct task_group *group)
 	return 0;
 }
 
-/* Returns the product of the cpu.weight values of all ancestors, in per cent. */
+/* Returns the product of the cpu.weight values of the ancestors, at most 8, in per cent. */
 static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
 {
 	struct task_group *group = BPF_CORE_READ(p, sched_task_group);

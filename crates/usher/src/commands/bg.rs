@@ -29,7 +29,7 @@ All processes of the program get the lowest priority for CPU and disks. Usher st
 program while foreground work uses the same disk or network interface, or waits for CPUs
 that the program uses. Usher continues the program within milliseconds after these
 resources become idle. Foreground work is every process except background work, kernel
-threads and always-on services. If this command or the daemon dies, the program continues
+threads, always-on services and threads of the class SCHED_IDLE. If this command or the daemon dies, the program continues
 and its priority is restored. Buffered writes and data in socket buffers are not stopped,
 because the kernel has already accepted them.
 

@@ -18,7 +18,7 @@ use usher_report::text;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-/// Repeats the decisions of a recorded daemon and checks that they are the same
+/// Decides again on a record, and compares the decisions with the recorded ones
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A record contains the observations and the decisions of a policy. A policy uses nothing

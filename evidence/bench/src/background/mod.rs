@@ -149,8 +149,8 @@ pub struct BackgroundArgs {
     /// Run each `usher bg` without a daemon
     #[arg(long)]
     no_daemon: bool,
-    /// Change the I/O scheduler of this disk for experiments that need another one; it is restored
-    /// afterwards, even if the benchmark is killed
+    /// Allow experiments to change the I/O scheduler of the disk that holds --scratch; it is
+    /// restored afterwards, even if the benchmark is killed
     #[arg(long)]
     allow_disk_scheduler: bool,
     /// Limit the link between the two network namespaces to this rate

@@ -34,9 +34,9 @@ pub enum BackgroundMethod {
     Cpulimit,
     /// loadwatch: stopped while the load average is high
     Loadwatch,
-    /// The paper's exponentially increasing interval
+    /// Exponentially increasing interval of paper 2: doubles the time of each stop
     Eii,
-    /// The paper's idle period detection
+    /// Idle period detection of paper 2: continues the program only when all resources are idle
     Ipd,
     /// Usher's own policy
     Usher,
@@ -221,7 +221,7 @@ impl IdleGroup {
         let root = roots
             .iter()
             .find(has_files)
-            .context("this machine has no cgroup with the cpu controller")?;
+            .context("this machine has no cgroup at /sys/fs/cgroup")?;
         let dir = Path::new(root).join(name);
         let undo = script(
             &[("dir", &dir.display().to_string())],

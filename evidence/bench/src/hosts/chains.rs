@@ -39,7 +39,7 @@ const PROCESS_CHAIN: Duration = Duration::from_millis(100);
 /// Pause between two attempts to start a link when a limit on processes is reached.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// The links of a chain.
+/// The kind of the links of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {

@@ -192,8 +192,8 @@ fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
     part.notes = vec![format!(
         "Each program has ten chains. The links of a chain are short-lived threads or processes: \
          each link starts the next link and ends. {at_once} programs run at a time, attached to \
-         one actuator. In turn they get a seat on the first CPU, get a seat on the last CPU, and \
-         are released. Each link reports whether it started with the mask of a seat."
+         one actuator. Each program goes through three steps repeatedly: a seat on the first \
+         CPU, a seat on the last CPU, the release. Each link reports whether it started with the mask of a seat."
     )];
     part.raw = serde_json::json!(rows);
     part

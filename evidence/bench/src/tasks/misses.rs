@@ -210,8 +210,8 @@ fn format(rows: &[ContestantCounts]) -> Part {
         "Counted by valgrind's cachegrind with {} and {}, on one thread, for a 720p frame \
          (28,800 tasks). A figure is the difference of runs with {} and {} frames after the \
          frames in which the runtime chose an order; the chosen order is behind the name. The \
-         runtime chooses by times, which valgrind distorts, so the order may differ from that \
-         without valgrind. The table shows data misses of reads and writes. The state of a frame \
+         runtime chooses an order by measured times, which valgrind distorts; without valgrind, it \
+         may choose another order. The table shows data misses of reads and writes. The state of a frame \
          has 14.7 MB, so every order misses each of its 230,400 lines once.",
         CACHES[0].option("D1"),
         CACHES[1].option("LL"),

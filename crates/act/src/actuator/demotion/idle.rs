@@ -160,15 +160,9 @@ impl Actuator {
                 return Ok(());
             }
         }
-        let reason = "the program forks faster than Usher can move its processes into the cgroup \
-                      with cpu.idle";
-        self.note_gap(
-            program,
-            format!(
-                "{reason}: some processes stay outside the cgroup with \
-                                        cpu.idle"
-            ),
-        )
+        let gap = "the program forks faster than Usher can move its processes: some processes stay \
+                   outside the cgroup with cpu.idle";
+        self.note_gap(program, gap.to_owned())
     }
 
     fn bring_or_say(&mut self, program: ProgramId, pid: i32) -> Result<(), ActError> {

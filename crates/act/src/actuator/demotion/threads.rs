@@ -2,9 +2,10 @@
 //! Lowers the priorities of all threads of a program: nice value, scheduling policy and I/O class.
 //!
 //! A new thread inherits the priority of its parent, which may not be lowered yet. Scans over all
-//! threads are therefore repeated until two consecutive scans find nothing to lower. Each thread's
-//! former priority is in the journal before it is changed. Fields that this user could not restore
-//! are left alone and reported as gaps; so are threads with a deadline policy.
+//! threads are therefore repeated until two consecutive scans find nothing to lower, at most
+//! [`SCANS_MAX`] times. Each thread's former priority is in the journal before it is changed. Fields
+//! that this user could not restore are left alone and reported as gaps; so are nice value and policy
+//! of threads with a deadline policy.
 
 use std::io;
 
@@ -22,8 +23,8 @@ use crate::scan::{self, SCANS_MAX};
 type ToLower = (ThreadId, Priority, PriorityFields);
 
 impl Actuator {
-    /// Lowers every thread until two consecutive scans find none to lower. Returns whether there
-    /// were any.
+    /// Lowers every thread until two consecutive scans find none to lower, or after [`SCANS_MAX`]
+    /// scans. Returns whether there were any.
     pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
         let (mut any, mut quiet) = (false, 0);
         for _ in 0..SCANS_MAX {
@@ -42,7 +43,7 @@ impl Actuator {
     }
 
     /// One scan over all threads: it first records all of them, then lowers those that need it. A
-    /// failure for one thread does not prevent the others. Returns whether another scan is needed.
+    /// failure for one thread does not prevent the others of this scan. Returns whether another scan is needed.
     fn lower_all(
         &mut self,
         program: ProgramId,

@@ -49,7 +49,7 @@ const ENVIRONMENT: &[Entry] = &[
     ("USHER_RUNTIME_DIR", "Default of the option --runtime-dir."),
     (
         "XDG_RUNTIME_DIR",
-        "Directory above usher, the runtime directory of a user other than root.",
+        "Directory that contains the runtime directory `usher` of a user other than root.",
     ),
 ];
 const STORE_ENVIRONMENT: &[Entry] = &[

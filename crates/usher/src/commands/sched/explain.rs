@@ -314,16 +314,14 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
         (Why::Turn, _) if answer.settings.aggregate => &turn("its address space's"),
         (Why::Turn, _) => &turn("its"),
         (Why::Urgent, true) => {
-            "the thread waits for the next free CPU, because its bursts are \
-                                short"
+            "the thread waits for the next free CPU, because its bursts are short"
         }
         (Why::Unknown, _) => "the thread has not run since the scheduler started",
         (Why::OnlyHere, _) => "the thread may run only on this CPU",
         (Why::IdleCore, _) => "all hardware threads of the core were idle",
         (Why::IdleThread, _) => "the CPU was idle, but another hardware thread of its core was not",
         (Why::Returned, _) => {
-            "the CPU is in the seat of the thread and was reclaimed from a \
-                               borrower"
+            "the CPU is in the seat of the thread and was reclaimed from a borrower"
         }
         (Why::Urgent, false) => {
             "the thread has short bursts and was the first urgent thread in the queue"
@@ -495,8 +493,7 @@ mod tests {
         }
         assert_eq!(
             actual(Why::IdleCore, true, None, 'S'),
-            "all hardware threads of the core were \
-                                                            idle"
+            "all hardware threads of the core were idle"
         );
     }
 

@@ -321,7 +321,7 @@ fn of_ours(rows: &mut Rows, tally: &Tally) {
     row(rows, "  threads taken from another LLC", tally.stolen);
     row(
         rows,
-        "  threads sent to idle cores of other seats",
+        "  threads sent to idle CPUs outside their seats",
         tally.borrowed,
     );
     row(rows, "  CPUs reclaimed from borrowers", tally.returned);

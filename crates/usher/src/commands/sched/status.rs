@@ -87,10 +87,9 @@ impl Answer {
         let runs = match (&self.unknown, name) {
             (Some(unknown), _) => unknown.clone(),
             (None, Some(name)) if name == NAME => "Usher's scheduler runs".to_owned(),
-            (None, Some(name)) => format!(
-                "the scheduler '{name}' runs, which is not Usher's \
-                                           scheduler"
-            ),
+            (None, Some(name)) => {
+                format!("the scheduler '{name}' runs, which is not Usher's scheduler")
+            }
             (None, None) => "the kernel's own scheduler runs".to_owned(),
         };
         (name, runs)

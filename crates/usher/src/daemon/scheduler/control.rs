@@ -56,7 +56,7 @@ impl Shared {
         }
     }
 
-    /// Records whether any client needs this process for the scheduler.
+    /// Records whether no client needs this process for the scheduler any more.
     pub fn set_released(&self, released: bool) {
         self.released.store(released, Ordering::Relaxed);
     }

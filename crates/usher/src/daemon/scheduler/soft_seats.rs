@@ -23,7 +23,7 @@ struct SoftSeatScheduler {
 }
 
 /// Returns an identity of the scheduler that keeps seats; `None`: it does not run, or keeps none.
-/// A scheduler with a fixed order ignores seats.
+/// Under FIFO order, the scheduler ignores seats.
 fn seat_keeper(state: Option<&SchedulerState>) -> Option<u64> {
     let state = state.filter(|state| state.state == Phase::Running)?;
     // The kernel does not reuse a map id soon. Seats that the scheduler has lost since then have to

@@ -22,8 +22,8 @@ pub struct LoadLimits {
     /// Alternate between activity and sleep with this period in ms
     #[arg(long, default_value_t = PERIOD_MS, value_parser = usage_period)]
     pub period_ms: f64,
-    /// Be active until this number of units is finished instead of for a fixed time; the sleep
-    /// keeps its length
+    /// End each active phase after this number of units, not after a fixed time; the sleep is as
+    /// long as without this option
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub burst: Option<u64>,
     /// Write the number of finished units to this file, as 8 bytes in little-endian order

@@ -200,7 +200,9 @@ fn hello(stream: &mut TcpStream) -> Result<(String, Option<u64>)> {
         None => (line.as_str(), None),
         Some((name, burst)) => (
             name,
-            Some(burst.parse().context("reading the bytes of a burst")?),
+            Some(burst.parse().with_context(|| {
+                format!("the number of bytes of a burst is invalid in the line {line:?}")
+            })?),
         ),
     };
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
