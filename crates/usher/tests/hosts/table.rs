@@ -106,8 +106,8 @@ the environment in which it runs:
 - *session* is a login session, *service* a transient service of the caller's service manager.
 - *podman*, *docker* and *nspawn* are containers that root starts and in which the command runs as
   the caller.
-- *rootless podman* is a container that the user starts and in which the command runs as root. Its
-  cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
+- *rootless podman* is a container that the user starts and in which the command runs as root. The
+  container's cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
 
 All containers have four CPUs and a CPU quota of two CPUs. A command in a container does not see the
 daemons of the host, and `usher run` then runs programs unmanaged. `usher attach` on the host gives
