@@ -26,6 +26,15 @@ pub enum StoreError {
         /// The damage found.
         reason: String,
     },
+    /// The path is not a regular file, or the file is no SQLite database.
+    #[error(
+        "{} is not a profile store: name another file by --store or USHER_STORE",
+        path.display()
+    )]
+    NotAStore {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file is the database of another program.
     #[error("the file {} is the database of another program, not a profile store", path.display())]
     Foreign {

@@ -7,7 +7,8 @@
 //! renamed, never deleted. A lock file serialises the renaming, since two processes that find the
 //! damage at the same time would otherwise each rename the other's new store.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -31,6 +32,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to open a store that other processes are opening.
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
+/// The first bytes of every SQLite database.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
 /// A store of profiles, in a file or in memory.
 #[derive(Debug)]
 pub struct Store {
@@ -44,6 +48,7 @@ impl Store {
     /// # Errors
     /// The reason for which the file cannot be used; it is then unchanged.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        check_kind(path)?;
         if let Some(dir) = path.parent() {
             let mut builder = std::fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o700).create(dir);
@@ -92,7 +97,7 @@ impl Store {
     }
 
     /// Opens the store or a substitute. A damaged file is renamed and a new file created. If the
-    /// renaming fails too, or the file is read-only, profiles are kept in memory, starting with the
+    /// renaming fails too, or the file is read-only or no store, profiles are kept in memory, starting with the
     /// profiles that could be read from the file.
     ///
     /// # Errors
@@ -368,6 +373,27 @@ fn stored(key: &ProgramKey) -> ProgramKey {
     ProgramKey {
         executable: key.executable.clone(),
         arguments: redact(&key.arguments),
+    }
+}
+
+/// Rejects paths that name no regular file, and files of other programs, by their first bytes. An
+/// empty file is a new store; a header of zeros is a damaged one. Errors are ignored here; opening
+/// the file reports them.
+fn check_kind(path: &Path) -> Result<(), StoreError> {
+    let rejected = || StoreError::NotAStore {
+        path: path.to_owned(),
+    };
+    match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err(rejected()),
+        Ok(_) => {}
+        Err(_) => return Ok(()),
+    }
+    let mut header = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(16).read_to_end(&mut header));
+    let is_possible = header == MAGIC || header.iter().all(|&byte| byte == 0);
+    match read {
+        Ok(_) if !is_possible => Err(rejected()),
+        _ => Ok(()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! system.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -180,13 +181,12 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_damaged_store_is_renamed_and_replaced() {
-    for damage in ["no database at all", "torn pages", "an empty header"] {
+    for damage in ["torn pages", "an empty header"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("profiles.db");
         filled(&path);
         let mut bytes = std::fs::read(&path).unwrap();
         match damage {
-            "no database at all" => bytes = b"these are no profiles at all\n".repeat(40),
             "torn pages" => bytes[4096..].fill(0xa5),
             _ => bytes[..16].fill(0),
         }
@@ -218,12 +218,45 @@ fn a_damaged_store_is_renamed_and_replaced() {
     }
 }
 
+/// Returns the bytes of a store with an empty header and this content.
+fn damaged(text: &str) -> Vec<u8> {
+    [vec![0; 16], text.repeat(1000).into_bytes()].concat()
+}
+
+#[test]
+fn rejects_a_file_that_is_no_database_unchanged() {
+    let dir = tempfile::tempdir().unwrap();
+    let notes = dir.path().join("notes.txt");
+    for text in [
+        "important notes\n",
+        "x",
+        "important notes\n".repeat(400).as_str(),
+    ] {
+        std::fs::write(&notes, text).unwrap();
+        std::fs::set_permissions(&notes, PermissionsExt::from_mode(0o644)).unwrap();
+        for path in [&notes, &dir.path().to_owned()] {
+            let (mut store, warning) = Store::open_or_memory(path).unwrap();
+            let warning = warning.unwrap();
+            assert!(warning.in_memory && warning.kept_at.is_none());
+            let message = warning.to_string();
+            assert!(message.contains(&format!("{} is not a profile store", path.display())));
+            store.merge(&key("a"), &machine(), &one_point()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&notes).unwrap(), text);
+        assert_eq!(
+            notes.metadata().unwrap().permissions().mode() & 0o777,
+            0o644
+        );
+        assert_eq!(names(dir.path()), ["notes.txt"]);
+    }
+}
+
 #[test]
 fn a_second_damaged_store_does_not_overwrite_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profiles.db");
     for text in ["first damage", "second damage"] {
-        std::fs::write(&path, text.repeat(100)).unwrap();
+        std::fs::write(&path, damaged(text)).unwrap();
         let (_, warning) = Store::open_or_memory(&path).unwrap();
         assert!(warning.is_some());
     }
@@ -242,7 +275,7 @@ fn a_second_damaged_store_does_not_overwrite_the_first() {
 fn concurrent_openers_rename_one_damaged_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profiles.db");
-    std::fs::write(&path, "damage".repeat(1000)).unwrap();
+    std::fs::write(&path, damaged("damage")).unwrap();
     std::thread::scope(|scope| {
         for i in 0..8 {
             let path = &path;

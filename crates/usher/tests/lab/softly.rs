@@ -122,7 +122,7 @@ pub fn keeps_seats_and_lends_them() {
     let explained = { explained }.output().unwrap();
     let explained = String::from_utf8(explained.stdout).unwrap();
     assert!(
-        explained.contains("the seat of 'many' is CPUs"),
+        explained.contains("the seat of 'many' consists of CPUs"),
         "{explained}"
     );
     // The second program, on the same seat as the first.
