@@ -73,14 +73,18 @@ impl Environment {
         })
     }
 
-    /// Records why a program has no cgroup of its own; each reason once.
+    /// Records why a program has no cgroup of its own; each reason once. Reasons that differ only in
+    /// numbers, such as that of the program, count as the same.
     pub(crate) fn because(&mut self, reason: &str) {
         let reason = format!(
             "launched programs stay in the launcher's cgroup and are followed by their process \
              tree: {reason}"
         );
         let reasons = &mut self.description.reasons;
-        if !reasons.contains(&reason) && reasons.len() < REASONS_MAX {
+        let is_known = reasons
+            .iter()
+            .any(|known| without_digits(known) == without_digits(&reason));
+        if !is_known && reasons.len() < REASONS_MAX {
             reasons.push(reason);
         }
     }
@@ -260,9 +264,26 @@ fn classify_dir(rest: &str, dir: &Path) -> Option<InstanceDir> {
     Some(InstanceDir::Scope(ProgramId(number.parse().ok()?), dir))
 }
 
+fn without_digits(text: &str) -> String {
+    text.replace(|c: char| c.is_ascii_digit(), "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_that_differ_in_numbers_are_kept_once() {
+        let config = ActConfig::new("/nonexistent");
+        let detected = Environment::detect(&config, &Procs::new(&config), "12-345");
+        let mut environment = detected.unwrap();
+        let before = environment.description.reasons.len();
+        for program in 1..4 {
+            environment.because(&format!("making usher-12-345.{program}: read-only"));
+        }
+        environment.because("another reason");
+        assert_eq!(environment.description.reasons.len(), before + 2);
+    }
 
     #[test]
     fn parses_instances_in_cgroup_names() {

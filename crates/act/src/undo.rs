@@ -419,11 +419,16 @@ fn check_owner(dir: &Path) -> Result<(), ActError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(file_error("reading", dir)(error)),
     };
-    let own = data.is_dir() && data.uid() == rustix::process::geteuid().as_raw();
-    if own && data.mode() & 0o022 == 0 {
+    let reason = if !data.is_dir() {
+        "the path is not a directory"
+    } else if data.uid() != rustix::process::geteuid().as_raw() {
+        "another user owns the directory; only that user or root can undo these changes"
+    } else if data.mode() & 0o022 != 0 {
+        "other users may write to the directory"
+    } else {
         return Ok(());
-    }
-    Err(foreign(dir, "other users may write to the directory"))
+    };
+    Err(foreign(dir, reason))
 }
 
 /// Checks the PID namespace: in another namespace, the pids mean other processes.

@@ -105,6 +105,25 @@ fn a_reused_pid_is_not_touched() {
 }
 
 #[test]
+fn ignores_a_journal_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        usher_skip::skip!("needs root, to give a directory to another user");
+        return;
+    }
+    let runtime = tempfile::tempdir().unwrap();
+    let config = ActConfig::new(runtime.path());
+    let dir = instance(&config, dead(), &[]);
+    std::os::unix::fs::chown(&dir, Some(65_534), None).unwrap();
+    let report = undo_stale(&config).unwrap();
+    let [error] = report.errors.as_slice() else {
+        panic!("{report:?}");
+    };
+    let error = error.to_string();
+    assert!(error.contains("another user owns the directory"), "{error}");
+    assert!(dir.exists());
+}
+
+#[test]
 fn a_journal_of_another_boot_is_removed_without_acting() {
     let runtime = tempfile::tempdir().unwrap();
     let config = ActConfig::new(runtime.path());

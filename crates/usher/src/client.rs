@@ -110,11 +110,30 @@ impl Daemon {
             if let Some(reason) = Self::foreign(runtime_dir) {
                 return anyhow!(reason);
             }
+            if let Some(error) = Self::failure(&sockets) {
+                return error;
+            }
             let paths: Vec<String> = sockets.iter().map(|p| p.display().to_string()).collect();
             anyhow!(
                 "no daemon is listening at {}; start one with 'usher daemon'",
                 paths.join(" or ")
             )
+        })
+    }
+
+    /// Returns the error of a connection that failed for another reason than a missing daemon.
+    fn failure(sockets: &[PathBuf]) -> Option<anyhow::Error> {
+        let is_absent = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            )
+        };
+        let is_safe = |path: &&PathBuf| path.parent().is_some_and(runtime::is_safe);
+        sockets.iter().filter(is_safe).find_map(|path| {
+            let error = Self::connect(path, ANSWER_TIMEOUT).err()?;
+            let doing = || format!("connecting to the daemon at {}", path.display());
+            (!is_absent(&error)).then(|| anyhow::Error::new(error).context(doing()))
         })
     }
 

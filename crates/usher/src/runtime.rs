@@ -58,13 +58,18 @@ pub fn is_safe(dir: &Path) -> bool {
     })
 }
 
-/// Returns why a runtime directory that exists is not used: other users can write to it.
+/// Returns why a runtime directory that exists is not used: it is no directory, or other users can
+/// write to it.
 pub fn problem(dir: &Path) -> Option<String> {
-    let is_there = fs::symlink_metadata(dir).is_ok();
-    (is_there && !is_safe(dir)).then(|| {
+    let meta = fs::symlink_metadata(dir).ok()?;
+    let reason = match meta.is_dir() {
+        false => "it is not a directory",
+        true => "another user owns it or may write to it",
+    };
+    (!is_safe(dir)).then(|| {
         format!(
-            "Usher does not use the directory '{}', because another user owns it or may write to \
-             it; remove the directory, or set {RUNTIME_DIR} to another directory",
+            "Usher does not use the runtime directory '{}', because {reason}; set {RUNTIME_DIR} or \
+             --runtime-dir to another directory",
             dir.display()
         )
     })
@@ -95,8 +100,8 @@ pub fn make_dir(dir: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("examining the runtime directory '{}'", dir.display()))?;
     if !meta.is_dir() || meta.uid() != euid.as_raw() {
         bail!(
-            "the runtime directory '{}' is not a directory owned by user {}; remove it, or name \
-             another directory with --runtime-dir",
+            "the runtime directory '{}' is not a directory owned by user {}; name another \
+             directory with --runtime-dir",
             dir.display(),
             euid.as_raw()
         );

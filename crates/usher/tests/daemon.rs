@@ -422,6 +422,18 @@ fn of_two_daemons_on_one_machine_one_seats() {
 }
 
 #[test]
+fn a_connection_that_fails_is_not_reported_as_a_missing_daemon() {
+    let world = World::new();
+    let long = world.runtime_dir().join("d".repeat(120));
+    fs::create_dir_all(&long).unwrap();
+    let output = world.run(&["--runtime-dir", long.to_str().unwrap(), "status"]);
+    assert_eq!(output.status.code(), Some(125));
+    let text = stderr(&output);
+    assert!(text.contains("connecting to the daemon at"), "{text}");
+    assert!(!text.contains("no daemon is listening"), "{text}");
+}
+
+#[test]
 fn rejects_a_directory_that_other_users_can_write_to() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();

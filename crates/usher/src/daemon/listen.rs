@@ -142,12 +142,16 @@ fn lock(dir: &Path, names: SocketNames) -> anyhow::Result<File> {
             }
             let mut pid = String::new();
             let _ = (&file).take(20).read_to_string(&mut pid);
+            // A process that is just starting has not written its number yet.
+            let process = match pid.trim() {
+                "" => String::new(),
+                pid => format!(" (process {pid})"),
+            };
             bail!(
-                "{} already runs in '{}' (process {}); end it first, or name another directory \
-                 with --runtime-dir",
+                "{} already runs in '{}'{process}; end it first, or name another directory with \
+                 --runtime-dir",
                 names.process,
                 dir.display(),
-                pid.trim()
             );
         }
         Err(error) => return Err(error).with_context(doing),

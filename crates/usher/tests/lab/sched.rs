@@ -248,9 +248,14 @@ pub fn threads_waiting_for_another_cpu_block_no_queue() {
     };
     let _crowd = on(1, 50);
     let few = on(0, 6);
-    let had = had_by_then(&few, EACH_NS);
-    let (least, most) = (had.iter().min(), had.iter().max());
-    assert!(least.unwrap() * 2 > *most.unwrap(), "{had:?}");
+    let before: Vec<u64> = few.iter().map(Loop::ran_ns).collect();
+    // A CPU of the emulator that stands still charges that time to one loop.
+    wait_for("equal shares, within a factor of two", || {
+        let ran = few.iter().zip(&before);
+        let had: Vec<u64> = ran.map(|(one, before)| one.ran_ns() - before).collect();
+        let (least, most) = (had.iter().min()?, had.iter().max()?);
+        (*least > EACH_NS / 2 && least * 2 > *most).then_some(())
+    });
     drop(running);
     assert_nothing_went_wrong();
 }
