@@ -111,6 +111,13 @@ pub enum ActError {
     },
 }
 
+impl ActError {
+    /// Returns whether changes remain that a later attempt of an undo may revert.
+    pub fn is_not_undone(&self) -> bool {
+        matches!(self, Self::NotUndone { .. })
+    }
+}
+
 /// Makes an [`ActError::File`].
 pub(crate) fn file_error(
     doing: &'static str,

@@ -130,10 +130,6 @@ impl<'a> Membership<'a> {
     pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
         self.pids = self.inside();
         let lives = |pid: i32, start_ticks: u64| {
-            // Opening a file of a process that has ended takes the kernel long.
-            if !is_thread_of(pid, pid) {
-                return false;
-            }
             let process = self.procs.same(ProcessId { pid, start_ticks });
             process.is_some_and(|process| !process.is_dead())
         };

@@ -375,8 +375,10 @@ fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
 /// Returns whether an undo has nothing left to do. It has if it ended before each runnable thread
 /// had run for long enough, as on a busy machine: the callers of Usher then undo again.
 pub fn is_undone(errors: &[ActError]) -> bool {
-    let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
-    let others: Vec<_> = errors.iter().filter(|error| !is_left(error)).collect();
+    let others: Vec<_> = errors
+        .iter()
+        .filter(|error| !error.is_not_undone())
+        .collect();
     assert!(others.is_empty(), "{others:?}");
     errors.is_empty()
 }

@@ -65,9 +65,8 @@ fn undo(dir: &Path) -> anyhow::Result<UndoReport> {
             .with_context(|| format!("undoing the journals in {}", dir.display()))?;
         total.programs += report.programs;
         total.instances += report.instances;
-        let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
-        let is_complete = !report.errors.iter().any(is_left);
-        total.errors.retain(|error| !is_left(error));
+        let is_complete = !report.errors.iter().any(ActError::is_not_undone);
+        total.errors.retain(|error| !error.is_not_undone());
         for error in report.errors {
             let text = error.to_string();
             if total.errors.iter().all(|known| known.to_string() != text) {

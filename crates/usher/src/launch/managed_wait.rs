@@ -257,8 +257,7 @@ impl ManagedWait {
     /// a priority, or new processes appear in the cgroup. One attempt takes up to 2.2 s, in which
     /// signals and the end of the program wait.
     fn undone(&mut self, report: UndoReport) -> UndoProgress {
-        let is_left = |error: &ActError| matches!(error, ActError::NotUndone { .. });
-        let is_incomplete = report.errors.iter().any(is_left);
+        let is_incomplete = report.errors.iter().any(ActError::is_not_undone);
         let lines = report
             .errors
             .into_iter()
