@@ -96,32 +96,34 @@ const HEAD: &str = "\
 # Usher under systemd
 
 This page shows in which environments each command of Usher works. `make lab` tries each command in
-a guest (Debian 13 with systemd 257, a kernel with sched_ext, eight CPUs, four last-level caches)
-and writes this page. A number in a table refers to a message in the section [Messages of refused
-commands](#messages-of-refused-commands): Usher refuses the command with that message.
+a guest and writes this page. The guest is an emulated machine with Debian 13, systemd 257, a kernel
+with sched_ext, eight CPUs and four last-level caches. A number in a table refers to a message in
+the section [Messages of refused commands](#messages-of-refused-commands): in that environment,
+Usher refuses the command with that message.
 
 In the head of each table, *root* and *user* are the caller of the command, and the second word is
-the environment in which it runs:
+the environment in which the command runs:
 
-- *session* is a login session, *service* a transient service of the caller's service manager.
+- *session* is a login session, *service* a transient service of the caller's systemd.
 - *podman*, *docker* and *nspawn* are containers that root starts and in which the command runs as
   the caller.
 - *rootless podman* is a container that the user starts and in which the command runs as root. The
   container's cpuset needs `Delegate=cpu cpuset io memory pids` in a drop-in of `user@.service`.
 
-All containers have four CPUs and a CPU quota of two CPUs. A command in a container does not see the
-daemons of the host, and `usher run` then runs programs unmanaged. `usher attach` on the host gives
-a program in a container a seat on CPUs of the container. The program stays in the cgroup of the
-container; `usher detach` restores its masks and priorities.
+All containers have four CPUs and a CPU quota of two CPUs. A command in a container cannot connect
+to the daemons of the host, so that `usher run` in a container runs programs without management.
+`usher attach` on the host gives a program in a container a seat on CPUs of the container. The
+attached program stays in the cgroup of the container; `usher detach` restores its masks and
+priorities.
 
-`make lab` also tests seats, limits and background work under the stock kernels of Debian 12 (6.1)
-and Debian 13 (6.12), which have no sched_ext. RHEL 9 and its kernel 5.14 are untested.
+`make lab` also tests seats, cgroup limits and background work under the stock kernels of Debian 12
+(6.1) and Debian 13 (6.12), which have no sched_ext. RHEL 9 and its kernel 5.14 are untested.
 
-A user's daemon (`systemctl --user start usher`) ends with the service manager of its user. logind
-keeps the service manager while a process of one of the user's sessions lives. A program that was
-started with `nohup` therefore keeps its seat after the user's logout; when it ends, the user's
-daemon and service manager end, too. For a user with lingering (`loginctl enable-linger`), both
-continue to run after the logout, and services keep their seats.
+A user's daemon (`systemctl --user start usher`) ends with the systemd of its user. logind keeps the
+user's systemd while a process of one of the user's sessions lives. A program that was started with
+`nohup` therefore keeps its seat after the user's logout. When the program ends, the user's daemon
+and the user's systemd end, too. For a user with lingering (`loginctl enable-linger`), the user's
+daemon and systemd continue to run after the logout, and the user's services keep their seats.
 
 [A session with Usher](guest-session.md) shows commands of Usher with their output.
 ";
