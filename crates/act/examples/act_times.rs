@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u64 = args.next().map_or(Ok(100), |arg| arg.parse())?;
     let pause = Duration::from_millis(args.next().map_or(Ok(0), |arg| arg.parse())?);
     println!(
-        "{rounds} rounds, {} ms between; microseconds",
+        "durations of actions in microseconds: {rounds} rounds with pauses of {} ms",
         pause.as_millis()
     );
     for cgroups in ["/sys/fs/cgroup", "/nonexistent"] {

@@ -36,8 +36,7 @@ impl Backlog {
         let object = open.and_then(|open| open.load());
         object.map(Self).map_err(|error| {
             format!(
-                "the BPF program that stops network traffic is not permitted or not available: \
-                 {error}"
+                "the BPF program that limits the unsent data of sockets cannot be loaded: {error}"
             )
         })
     }

@@ -117,7 +117,9 @@ impl Environment {
                 "the cpu controller of cgroup v2 is not enabled for the program's cgroup"
                     .to_owned(),
             ),
-            None => Err("the program's former cgroup is not visible to Usher".to_owned()),
+            None => Err(
+                "the cgroup in which the program was started is not visible to Usher".to_owned(),
+            ),
             Some(own) if !own.join("cpu.idle").exists() => {
                 Err("this kernel's cgroup v1 has no cpu.idle".to_owned())
             }
@@ -180,8 +182,8 @@ fn yielding(placement: CgroupPlacement, own: &CgroupPaths) -> Result<YieldMethod
         (_, Some(_), _) => Err("this kernel's cgroup v1 has no cpu.idle".to_owned()),
         (_, None, Some(v2)) if controls_cpu(v2) => Ok(YieldMethod::CpuV2),
         _ => Err(
-            "the cpu controller of cgroup v2 is not enabled, and Usher enables no \
-                 controllers"
+            "the cpu controller of cgroup v2 is not enabled for the launcher's cgroup, and Usher \
+             enables no controllers"
                 .to_owned(),
         ),
     }

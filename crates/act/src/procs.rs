@@ -420,7 +420,7 @@ fn read_stat(path: &Path) -> io::Result<ProcStat> {
     let malformed = || {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            "the content is not that of a process's stat file",
+            "the content does not have the format of /proc/PID/stat",
         )
     };
     ProcStat::parse(&text).ok_or_else(malformed)

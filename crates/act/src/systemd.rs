@@ -194,7 +194,7 @@ impl Manager {
             if Instant::now() >= deadline {
                 return Err(failed(
                     unit,
-                    "systemd did not move the process into the scope in time",
+                    "systemd did not move the process into the scope within 2 s",
                 ));
             }
             std::thread::sleep(PAUSE);

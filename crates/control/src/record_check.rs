@@ -39,7 +39,7 @@ impl RecordCheck {
     pub fn step(&mut self, step: &RecordStep) -> Result<(), String> {
         let seen = &step.observation;
         self.check_cpus(&seen.usable)
-            .map_err(|what| format!("the usable CPUs include {what}"))?;
+            .map_err(|what| format!("the line lists as usable {what}"))?;
         if seen.at_ns < self.at_ns {
             return Err(
                 "the time of the line is earlier than that of the previous line".to_owned(),
@@ -47,7 +47,10 @@ impl RecordCheck {
         }
         self.at_ns = seen.at_ns;
         for failed in &seen.failed {
-            self.check_present(failed.action.program(), "an action failed on")?;
+            self.check_present(
+                failed.action.program(),
+                "the line reports a failed action on",
+            )?;
         }
         let before = self.present.clone();
         for event in &seen.events {
@@ -56,11 +59,11 @@ impl RecordCheck {
         for sample in &seen.programs {
             // A program that departed in this step may have been sampled before it did.
             if !before.contains(&sample.id) {
-                self.check_present(sample.id, "it contains a sample of")?;
+                self.check_present(sample.id, "the line contains a sample of")?;
             }
         }
         for action in &step.decision.actions {
-            self.check_present(action.program(), "an action was taken on")?;
+            self.check_present(action.program(), "the line contains an action on")?;
             if let Action::Seat { program, cpus } = action {
                 self.check_cpus(cpus)
                     .map_err(|what| format!("program {program} got a seat on {what}"))?;
@@ -76,15 +79,17 @@ impl RecordCheck {
             }
             Event::Arrived(_) => Ok(()),
             Event::Departed(id) => {
-                self.check_present(*id, "it contains the end of")?;
+                self.check_present(*id, "the line reports the end of")?;
                 self.present.remove(id);
                 Ok(())
             }
             Event::Seating { .. } => Ok(()),
             Event::Repeated { program, .. } => {
-                self.check_present(*program, "it contains a repetition of")
+                self.check_present(*program, "the line reports a repetition of")
             }
-            Event::Limited { program, .. } => self.check_present(*program, "it contains limits of"),
+            Event::Limited { program, .. } => {
+                self.check_present(*program, "the line contains limits of")
+            }
         }
     }
 

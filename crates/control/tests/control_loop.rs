@@ -286,7 +286,7 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
         error_after(3, "\"usable\":\"0-3\"", "\"usable\":\"0-7\""),
         message(
             3,
-            "the usable CPUs include CPUs 4-7, but the recorded machine has CPUs 0-3"
+            "the line lists as usable CPUs 4-7, but the recorded machine has CPUs 0-3"
         )
     );
     assert_eq!(
@@ -304,7 +304,7 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
         error_after(4, "\"departed\":1", "\"departed\":9"),
         message(
             4,
-            "it contains the end of program 9, which has not arrived or has departed"
+            "the line reports the end of program 9, which has not arrived or has departed"
         )
     );
     assert_eq!(
@@ -323,7 +323,7 @@ fn the_error_names_the_contradiction_in_a_record_of_another_machine() {
         error_after(3, "\"programs\":[]", gone),
         message(
             3,
-            "it contains a sample of program 5, which has not arrived or has departed"
+            "the line contains a sample of program 5, which has not arrived or has departed"
         )
     );
     assert!(

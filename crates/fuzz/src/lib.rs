@@ -116,10 +116,9 @@ fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable)
         .ok()
         .filter(|text| !text.is_empty())?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} must be a number, not {text}")),
-    )
+    Some(text.parse().unwrap_or_else(|_| {
+        panic!("the environment variable {variable} must be a number, not {text}")
+    }))
 }
 
 /// The generator's 32 bytes: the seed, and the first bytes of the target's name.

@@ -50,7 +50,8 @@ pub enum RunError {
         "a repetition of the program '{name}' {condition} did not end within {seconds:.0} s{}",
         match condition {
             RunCondition::Alone => "",
-            RunCondition::Policy(_) => "; set protocol.timeout_seconds if the program needs longer",
+            RunCondition::Policy(_) => "; if the program needs longer, raise \
+                                        protocol.timeout_seconds in the mix file",
         }
     )]
     TimedOut {

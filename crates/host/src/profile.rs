@@ -205,7 +205,7 @@ pub fn profile(
     let config = EngineConfig { profiles, ..config };
     let engine = Engine::start(config, Box::new(SeatAsBound)).map_err(RunError::from)?;
     let scratch = tempfile::tempdir().map_err(|source| RunError::System {
-        doing: "making a directory for the programs' standard error",
+        doing: "making a temporary directory for the programs' standard error streams",
         source,
     })?;
     let mut session = ProfileSession {

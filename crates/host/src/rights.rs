@@ -67,7 +67,7 @@ fn assume(rights: &FileRights) -> io::Result<()> {
     };
     if (uid as u32, gid as u32) != (rights.uid, rights.gid) {
         return Err(io::Error::other(
-            "the kernel refused to change the file-system ids",
+            "the kernel did not let this thread change its user and group ids for file access",
         ));
     }
     let none = CapabilitySet::empty();

@@ -65,7 +65,11 @@ fn launch_errors_name_program_cause_and_status() {
         ),
         (vec![plain.clone()], 126, "Permission denied"),
         (vec![dir.path().to_owned()], 126, "Permission denied"),
-        (vec![], 125, "launching a program: no command was given"),
+        (
+            vec![],
+            125,
+            "no program can be launched, because no command was given",
+        ),
     ] {
         let error = hold(&LaunchSpec::new(argv)).unwrap_err();
         assert_eq!(error.code(), code, "{error}");

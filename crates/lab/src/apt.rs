@@ -52,7 +52,7 @@ impl Apt {
             let path = apt.path(folder);
             fs::create_dir_all(&path).map_err(LabError::file("making", path))?;
         }
-        let doing = format!("fetching apt's lists of {}", suites.join(" and "));
+        let doing = format!("fetching apt's package lists of {}", suites.join(" and "));
         run(
             &doing,
             apt.command("apt-get")
@@ -158,7 +158,8 @@ pub(crate) fn system_archive() -> Result<String, LabError> {
     )?;
     let found = archive(&lists, &debian_release()?).map(str::to_owned);
     found.ok_or_else(|| LabError::Missing {
-        what: "no archive that apt uses has a component main".to_owned(),
+        what: "no archive in apt's sources has the component main of this Debian release"
+            .to_owned(),
         remedy: "add Debian's archive to the sources of apt (/etc/apt/sources.list.d)".to_owned(),
     })
 }

@@ -30,13 +30,13 @@ const CONSOLE_LINES: usize = 40;
     after_help = "\
 The command runs as root in a guest: a machine that QEMU emulates in software, with a kernel
 of Debian, which is fetched when it is first needed. The guest has cgroup v2, BPF, tracing and
-CPUs that can be taken offline. It sees the files of the host: the current directory and the
-directories of --writable can be written, /tmp and /var/tmp discard all writes, and all other
-files are read-only. The standard input of the command is empty; its output is forwarded.
+CPUs that can be taken offline. The command sees the files of the host: the current directory and
+the directories of --writable can be written, /tmp and /var/tmp discard all writes, and all other
+files are read-only. The standard input of the command is empty; the lab prints its output.
 
 A guest shows counts of events, the placement of threads and the order of events; with
---virtual-time also fairness and latency. It never shows throughput, because all CPUs of the
-guest take turns on one CPU of the host, and the guest has no caches and no contention between
+--virtual-time also fairness and latency. A guest never shows throughput, because all its CPUs
+take turns on one CPU of the host, and the guest has no caches and no contention between
 hardware threads. docs/lab.md describes the lab.
 
 Exit status: the exit status of the command (128+N if signal N ended it); 124 if the command
@@ -53,25 +53,26 @@ Examples:
   lab/vm --kernel list"
 )]
 struct Args {
-    /// Emulate the machine of this description, as for `usher topo --from`; CPUs that share a cache
-    /// become a die
+    /// Emulate the machine that DESCRIPTION describes, in the form of `usher topo --from`; CPUs
+    /// that share a cache become a die
     #[arg(
         long,
         value_name = "DESCRIPTION",
         default_value = "package:2 core:2 pu:2"
     )]
     topology: String,
-    /// Run this kernel: a series (7.2), a release, newest or oldest; list prints the available kernels
+    /// Boot this kernel: a series (7.2), a release, `newest` or `oldest`; `list` prints the
+    /// available kernels
     #[arg(long, value_name = "KERNEL", default_value = "newest")]
     kernel: String,
-    /// Advance the guest's clock by NS for each instruction, 1 by default; a power of two (requires
-    /// QEMU 10, which is fetched if it is not installed)
+    /// Advance the guest's clock by NS nanoseconds for each instruction; NS is a power of two, by
+    /// default 1 (requires QEMU 10, which is fetched if it is not installed)
     #[arg(long, value_name = "NS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     virtual_time: Option<u32>,
     /// With --virtual-time, let idle time of the guest pass in real time instead of instantly
     #[arg(long, requires = "virtual_time")]
     idle_waits: bool,
-    /// Take these CPUs offline before the command starts
+    /// Take these CPUs of the guest offline before the command starts
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus_off: CpuSet,
     /// Give the guest this much memory in MiB; the host allocates it when the guest uses it
@@ -81,13 +82,14 @@ struct Args {
     /// repeated
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
-    /// Discard all writes to this directory, as to /tmp and /var/tmp; may be repeated
+    /// Discard all writes of the command to this directory, as for /tmp and /var/tmp; may be
+    /// repeated
     #[arg(long, value_name = "DIR")]
     scratch: Vec<PathBuf>,
     /// Set an environment variable of the command; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// End the guest after this time, counted from its start
+    /// End the guest SECONDS after its start
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Append these words to the kernel's command line
@@ -115,7 +117,7 @@ struct Args {
     /// Fetch everything that guests need, without running a command
     #[arg(long, conflicts_with = "command")]
     prepare: bool,
-    /// Do the same as --prepare, and also fetch newer kernels
+    /// Fetch everything that guests need, and newer kernels, without running a command
     #[arg(long, conflicts_with = "command")]
     update: bool,
     /// Print the list of kernels (--kernel list) as JSON

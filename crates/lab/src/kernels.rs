@@ -93,7 +93,10 @@ impl FromStr for KernelChoice {
             "newest" => Ok(Self::Newest),
             "oldest" => Ok(Self::Oldest),
             _ if numbered && plain => Ok(Self::Named(text.to_owned())),
-            _ => Err("give a series such as 7.2, a release, newest, oldest or list".to_owned()),
+            _ => Err(
+                "give a kernel series such as 7.2, a kernel release, newest, oldest or list"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -238,7 +241,10 @@ fn none(wanted: &KernelChoice, offers: &[ArchiveKernel]) -> LabError {
         true => {
             format!("Debian's {suites} currently contain no complete kernel for virtual machines")
         }
-        false => format!("{suites} contain the kernels {}", names.join(", ")),
+        false => format!(
+            "Debian's {suites} contain only the kernels {}",
+            names.join(", ")
+        ),
     };
     LabError::Kernel {
         wanted: wanted.to_string(),
@@ -377,7 +383,9 @@ fn arrange(release: &str, unpacked: &Path, into: &Path, options: &[&str]) -> Res
     let config = fs::read_to_string(&config).map_err(LabError::file("reading", config))?;
     for option in options {
         if !config.lines().any(|line| line == *option) {
-            return Err(refuse(format!("the kernel was built without {option}")));
+            return Err(refuse(format!(
+                "the kernel was built without {option}, which the lab requires"
+            )));
         }
     }
     take("modules", &trees)

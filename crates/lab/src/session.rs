@@ -217,11 +217,12 @@ impl Session<'_, '_> {
         let set = |size| rustix::net::sockopt::set_socket_send_buffer_size(control, size);
         // The buffer is enlarged to take the whole job, so that the write does not wait for the
         // guest.
-        set(2 * length + CHUNK_BYTES)
-            .map_err(|why| LabError::io("enlarging a socket buffer")(why.into()))?;
+        set(2 * length + CHUNK_BYTES).map_err(|why| {
+            LabError::io("enlarging the send buffer of the socket to the guest")(why.into())
+        })?;
         control
             .set_nonblocking(true)
-            .map_err(LabError::io("setting up a socket"))?;
+            .map_err(LabError::io("making the socket to the guest non-blocking"))?;
         control
             .write_all(format!("{line}\n").as_bytes())
             .map_err(LabError::io(format!(

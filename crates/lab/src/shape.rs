@@ -43,7 +43,8 @@ impl Shape {
             _ => {
                 return Err(LabError::shape(
                     description,
-                    "the argument is a file, not a description",
+                    "the argument names a file; a guest requires a description such as package:2 \
+                     core:2",
                 ));
             }
         };
@@ -90,7 +91,10 @@ fn dies(machine: &Topology) -> Result<usize, String> {
     let domains = machine.packages.iter().map(|p| p.domains.len());
     let dies = domains.clone().next().unwrap_or(1);
     if domains.clone().any(|others| others != dies) {
-        return Err("the packages have different numbers of domains".to_owned());
+        return Err(
+            "the packages have different numbers of LLC domains, which cannot be emulated"
+                .to_owned(),
+        );
     }
     for package in &machine.packages {
         let described = package.dies.len();
@@ -109,7 +113,9 @@ fn dies(machine: &Topology) -> Result<usize, String> {
 fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String> {
     let size = parts.first().map_or(0, |first| first.len());
     if parts.iter().any(|part| part.len() != size) || size * parts.len() != cpus {
-        return Err(format!("the {name} have different numbers of CPUs"));
+        return Err(format!(
+            "the {name} have different numbers of CPUs, which cannot be emulated"
+        ));
     }
     let ordered = parts.iter().enumerate().all(|(at, part)| {
         let first = (at * size) as u32;
@@ -117,7 +123,9 @@ fn in_order(name: &str, cpus: usize, parts: &[&CpuSet]) -> Result<usize, String>
     });
     match ordered {
         true => Ok(size),
-        false => Err(format!("the CPUs of the {name} are not numbered in order")),
+        false => Err(format!(
+            "the CPUs are not numbered from the first to the last of the {name}"
+        )),
     }
 }
 
@@ -162,10 +170,10 @@ mod tests {
             ("package:1 die:2 l3:2 core:2", "give only die:4"),
             (
                 "package:2 core:2 pu:2(indexes=0,4,1,5,2,6,3,7)",
-                "not numbered in order",
+                "not numbered from the first",
             ),
             ("core:0", "the count of the level 'core:0' is 0"),
-            ("/", "not a description"),
+            ("/", "requires a description"),
             ("/nowhere", "does not exist"),
             ("", "contains no level"),
         ] {

@@ -243,17 +243,20 @@ impl Vm {
         let refuse = |reason: String| Err(LabError::Request(reason));
         if !no_such.is_empty() {
             return refuse(format!(
-                "CPUs {no_such} cannot be offline: the guest has CPUs {all}"
+                "CPUs {no_such} cannot be taken offline: the guest has only CPUs {all}"
             ));
         }
         if self.cpus_off.contains(0) {
-            return refuse("CPU 0 cannot be offline: Linux on x86 keeps it online".to_owned());
+            return refuse(
+                "CPU 0 cannot be taken offline: Linux on x86 keeps CPU 0 online".to_owned(),
+            );
         }
         if let Clock::Instructions { ns, .. } = self.clock
             && !(ns.is_power_of_two() && ns <= INSTRUCTION_NS_MAX)
         {
             return refuse(format!(
-                "an instruction cannot take {ns} ns: give a power of two up to {INSTRUCTION_NS_MAX}"
+                "an instruction of the guest cannot take {ns} ns: give --virtual-time a power of \
+                 two from 1 to {INSTRUCTION_NS_MAX}"
             ));
         }
         let least = MEMORY_MIB_LEAST.max(64 * self.shape.nodes.len());
@@ -265,7 +268,11 @@ impl Vm {
         }
         for dir in self.writable.iter().chain(&self.scratch) {
             if !dir.is_dir() {
-                return refuse(format!("{} is not a directory", dir.display()));
+                return refuse(format!(
+                    "{} is not a directory: give --writable and --scratch existing directories of \
+                     the host",
+                    dir.display()
+                ));
             }
         }
         if !cfg!(target_arch = "x86_64") {

@@ -114,8 +114,9 @@ impl Fallback {
              are in the cgroup of a background program",
             "the time that threads wait for CPUs is measured for the first thread of each \
              process only",
-            "the disk that a background program uses is guessed by the load of the disks; its \
-             network interface is unknown, so all network use counts as foreground",
+            "the disk that a background program uses is guessed from the load of the disks; the \
+             network interface that a background program uses is unknown, so all network use \
+             counts as foreground",
             "contention between foreground and background is detected only at the next sample, \
              not at once",
         ]

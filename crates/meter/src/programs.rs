@@ -170,7 +170,7 @@ const START_SCAN: &str = "start_rq_scan";
 /// Returns the BPF programs, ready to be loaded, and the trace points that this kernel lacks.
 fn opened(with_scan: bool) -> Result<(OpenObject, Vec<String>), MeterError> {
     let open = ObjectBuilder::default().open_memory(&METER.0);
-    let mut open = open.map_err(MeterError::bpf("reading the BPF programs"))?;
+    let mut open = open.map_err(MeterError::bpf("reading the meter's BPF programs"))?;
     let page_bytes = rustix::param::page_size() as u32;
     for mut ring in open.maps_mut().filter(|map| map.name() == "notify_ringbuf") {
         let set = ring.set_max_entries(page_bytes);

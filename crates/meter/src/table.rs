@@ -36,7 +36,10 @@ impl<K: MapLayout, V: MapLayout> Table<K, V> {
         let value_bytes = map.value_size() as usize;
         if (map.key_size() as usize, value_bytes) != (K::BYTES, V::BYTES) {
             let name = map.name().to_string_lossy();
-            let doing = format!("comparing the entry sizes of the BPF map {name} with the meter's");
+            let doing = format!(
+                "comparing the key and value sizes of the BPF map {name} with those that the \
+                 meter expects"
+            );
             let error = libbpf_rs::Error::from_raw_os_error(libc::EINVAL);
             return Err(MeterError::bpf(doing)(error));
         }

@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(left.packages[0].dies.len(), 1);
         assert_eq!(left.nodes.len(), 2, "memory stays where it is");
         let none = machine().restrict(&CpuSet::single(99)).unwrap_err();
-        let reason = "none of the machine's CPUs 0-15 may be used (allowed: 99)";
+        let reason = "none of the machine's CPUs 0-15 is among the allowed CPUs 99";
         assert_eq!(none.reason, reason);
     }
 

@@ -167,7 +167,7 @@ impl Topology {
         let kept = self.all_cpus().and(allowed);
         if kept.is_empty() {
             let reason = format!(
-                "none of the machine's CPUs {} may be used (allowed: {allowed})",
+                "none of the machine's CPUs {} is among the allowed CPUs {allowed}",
                 self.all_cpus()
             );
             return Err(InconsistentTopology {
@@ -200,7 +200,7 @@ impl Topology {
         }
         if all.len() != self.cpus.len() || !self.cpus.is_sorted_by_key(|cpu| cpu.os) {
             return Some(
-                "the CPUs of the machine are not listed in rising order, each once".to_owned(),
+                "the CPUs of the machine must be listed in rising order, each once".to_owned(),
             );
         }
         let levels = [
@@ -224,8 +224,8 @@ impl Topology {
             .find(|c| !(c.capacity > 0.0 && c.capacity <= 1.0))
         {
             return Some(format!(
-                "the core with CPUs {} has capacity {}, but capacities are greater than 0 and at \
-                 most 1",
+                "the core with CPUs {} has capacity {}, but a capacity must be greater than 0 and \
+                 at most 1",
                 core.cpus, core.capacity
             ));
         }
@@ -241,7 +241,7 @@ impl Topology {
         });
         if let Some(cpu) = cpu {
             return Some(format!(
-                "CPU {} names a core that does not contain it",
+                "CPU {} refers to a core that does not contain this CPU",
                 cpu.os
             ));
         }
@@ -251,7 +251,9 @@ impl Topology {
                 .get(core.domain)
                 .is_none_or(|domain| !domain.cores.contains(&id))
             {
-                return Some(format!("core {id} names a domain that does not contain it"));
+                return Some(format!(
+                    "core {id} refers to a domain that does not contain this core"
+                ));
             }
         }
         for (id, domain) in self.domains.iter().enumerate() {
@@ -261,7 +263,7 @@ impl Topology {
                 .is_none_or(|package| !package.domains.contains(&id))
             {
                 return Some(format!(
-                    "domain {id} names a package that does not contain it"
+                    "domain {id} refers to a package that does not contain this domain"
                 ));
             }
             if domain.nodes.iter().any(|&node| node >= self.nodes.len()) {

@@ -82,9 +82,9 @@ fn pmu(_roots: &Roots) -> Capability {
         Err(gap) => gap.to_string(),
     };
     let uses = [
-        "Usher measures programs that report no progress by their instructions per second",
-        "Usher measures programs that report no progress only by completed repetitions, or by \
-         CPU time, which never makes a seat smaller",
+        "if a program reports no progress, Usher measures its instructions per second",
+        "if a program reports no progress, Usher measures only its completed repetitions or its \
+         CPU time; Usher never makes a seat smaller because of CPU time",
     ];
     capability("pmu", opened.is_ok(), found, uses)
 }
@@ -140,8 +140,10 @@ fn sched_ext(roots: &Roots) -> Capability {
     let btf = roots.sys.join("kernel/btf/vmlinux").exists();
     let read = |name: &str| file::read(&dir.join(name)).map(|text| text.trim().to_owned());
     let found = match (read("state"), read("root/ops")) {
-        (Ok(state), _) if !btf => format!("state: {state}, but no /sys/kernel/btf/vmlinux"),
-        (Ok(state), Ok(name)) => format!("state: {state}, by the scheduler '{name}'"),
+        (Ok(state), _) if !btf => {
+            format!("state: {state}, but /sys/kernel/btf/vmlinux does not exist")
+        }
+        (Ok(state), Ok(name)) => format!("state: {state}, the loaded scheduler is '{name}'"),
         (Ok(state), Err(_)) => format!("state: {state}"),
         (Err(_), _) => "this kernel lacks sched_ext".to_owned(),
     };
@@ -182,7 +184,7 @@ fn cgroup_v2(roots: &Roots) -> Capability {
         Some(dir) if writable(dir) => (true, format!("{dir}, writable")),
         Some(dir) => (
             false,
-            format!("{dir}, not writable; give Usher a delegated systemd scope"),
+            format!("{dir}, not writable: start Usher in a delegated systemd scope"),
         ),
     };
     let uses = [
@@ -219,7 +221,7 @@ fn psi(roots: &Roots) -> Capability {
     };
     let uses = [
         "Usher detects immediately that a program waits for CPUs",
-        "Usher detects that a program waits for CPUs by its runnable threads",
+        "Usher detects only by a program's runnable threads that the program waits for CPUs",
     ];
     capability("psi", read.is_some(), found, uses)
 }
@@ -434,9 +436,9 @@ mod tests {
             let described = sched_ext(&roots);
             (described.available, described.found)
         };
-        let without = "state: enabled, but no /sys/kernel/btf/vmlinux";
+        let without = "state: enabled, but /sys/kernel/btf/vmlinux does not exist";
         assert_eq!(described(&[state, ops]), (false, without.to_owned()));
-        let named = "state: enabled, by the scheduler 'bpfland_1.1.4'";
+        let named = "state: enabled, the loaded scheduler is 'bpfland_1.1.4'";
         assert_eq!(described(&[state, ops, btf]), (true, named.to_owned()));
         assert_eq!(
             described(&[btf]),

@@ -298,7 +298,7 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
     Some(format!(
         "{} gave no seats in {rounds}: {}.",
         policy.label,
-        because.map_or("it reported no reason", reason_alone)
+        because.map_or("the policy reported no reason", reason_alone)
     ))
 }
 

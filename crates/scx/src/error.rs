@@ -26,13 +26,13 @@ pub enum ScxError {
         path: PathBuf,
     },
     /// The process does not run as root.
-    #[error("loading a scheduler requires root: run this as root")]
+    #[error("loading a scheduler requires root: run this command as root")]
     NotRoot,
     /// The kernel refuses BPF to this process.
     #[error(
         "the kernel does not let this process load BPF programs ({source}): loading a scheduler \
-         requires CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN of the host; run this as root outside \
-         of the container"
+         requires CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN of the host; run this command as root \
+         outside of the container"
     )]
     Forbidden {
         /// The error of `bpf(2)`.

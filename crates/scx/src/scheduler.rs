@@ -193,7 +193,8 @@ impl Scheduler {
 
 /// Returns the flag for idle masks per node; `None` before 6.15.
 fn by_node() -> Result<Option<u64>, ScxError> {
-    let btf = Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's types"))?;
+    let btf =
+        Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's BTF type information"))?;
     let name = Some(OsStr::new("SCX_OPS_BUILTIN_IDLE_PER_NODE"));
     // The enum has 32 or 64 bits, depending on the other flags of the kernel.
     let narrow = btf.type_by_name::<Enum<'_>>("scx_ops_flags");

@@ -25,8 +25,8 @@ pub(crate) const DEADLOCK_CHECK_NS: u64 = 1_000_000_000;
 pub enum Fault {
     /// All threads of a program wait, and none of them can be woken.
     #[error(
-        "program '{program}': deadlock: all threads wait for one another since {at_s:.3} s or \
-         earlier; {waiter}"
+        "program '{program}': deadlock: since {at_s:.3} s or earlier, all threads have waited for \
+         one another; {waiter}"
     )]
     Deadlock {
         /// Name of the program.
@@ -38,8 +38,8 @@ pub enum Fault {
     },
     /// Too many steps without virtual time passing.
     #[error(
-        "program '{program}': role {role}, step {step}: a thread executed more than \
-         {INSTANT_MAX} steps at {at_s:.6} s in zero time; give the repeated steps some work"
+        "program '{program}': role {role}, step {step}: a thread executed more than {INSTANT_MAX} \
+         steps at {at_s:.6} s in zero time; add a step with work to the loop"
     )]
     ZeroTimeLoop {
         /// Name of the program.
@@ -234,7 +234,7 @@ fn waits_for(tasks: &TaskTable, id: ThreadId) -> String {
     };
     let what = match op {
         Some(Op::Lock(lock)) => format!("for lock {lock}"),
-        Some(Op::Put(queue)) => format!("for room in queue {queue}"),
+        Some(Op::Put(queue)) => format!("for free space in queue {queue}"),
         Some(Op::Take(queue)) => format!("for an item in queue {queue}"),
         Some(Op::Barrier(barrier)) => format!("at barrier {barrier}"),
         _ => "without end".to_owned(),

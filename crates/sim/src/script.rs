@@ -283,7 +283,7 @@ impl Script {
                 Some("a loop must repeat from an earlier step, at least once".to_owned())
             }
             Op::Loop { to, .. } if !role.steps[*to..at].iter().any(Op::takes_time) => {
-                Some("the repeated steps take zero time".to_owned())
+                Some("the steps of the loop take zero time: add a step with work".to_owned())
             }
             _ => None,
         }

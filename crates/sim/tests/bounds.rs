@@ -111,7 +111,7 @@ fn detects_deadlocks_at_locks_barriers_and_queues() {
         ),
         (
             full,
-            "a thread of role 0 waits in step 1 for room in queue 0",
+            "a thread of role 0 waits in step 1 for free space in queue 0",
         ),
     ] {
         match outcome(script, false) {

@@ -43,8 +43,8 @@ pub enum StoreError {
     },
     /// The file was written by a later version of Usher.
     #[error(
-        "the profile store {} has format {found}, but this version of Usher reads only formats \
-         up to {known}: use a newer version",
+        "the profile store {} has format {found}, but this version of Usher reads only formats up \
+         to {known}: use a newer version of Usher",
         path.display()
     )]
     Newer {
@@ -56,25 +56,34 @@ pub enum StoreError {
         known: u32,
     },
     /// The file system is full.
-    #[error("the profile store {} cannot grow: the disk is full", path.display())]
+    #[error(
+        "the profile store {} cannot grow, because the disk is full: free space on the disk",
+        path.display()
+    )]
     Full {
         /// The store.
         path: PathBuf,
     },
     /// The file can be read but not written.
-    #[error("the profile store {} cannot be written", path.display())]
+    #[error(
+        "the profile store {} cannot be written: check the permissions of file and directory",
+        path.display()
+    )]
     ReadOnly {
         /// The store.
         path: PathBuf,
     },
     /// Another process locked the store for too long.
-    #[error("the profile store {} is locked by another process", path.display())]
+    #[error(
+        "the profile store {} is locked by another process: try again when that process has ended",
+        path.display()
+    )]
     Busy {
         /// The store.
         path: PathBuf,
     },
     /// The values to be stored are invalid.
-    #[error("invalid profile: it needs {0}")]
+    #[error("the profile cannot be stored: it needs {0}")]
     Invalid(String),
     /// Any other error.
     #[error("reading or writing the profile store {}: {source}", path.display())]

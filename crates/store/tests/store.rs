@@ -152,7 +152,9 @@ fn rejects_a_measurement_with_an_invalid_point_completely() {
             let error = store.merge(&key("a"), &machine(), &measurement(&[good, bad]));
             let error = error.unwrap_err().to_string();
             assert!(
-                error.starts_with("invalid profile: it needs valid points of the curve: "),
+                error.starts_with(
+                    "the profile cannot be stored: it needs valid points of the curve: "
+                ),
                 "{error}"
             );
         }
@@ -405,7 +407,11 @@ fn reports_a_full_disk_and_still_reads() {
         .find_map(Result::err)
         .expect("256 KiB are full some time");
     assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
-    assert!(error.to_string().ends_with("cannot grow: the disk is full"));
+    assert!(
+        error
+            .to_string()
+            .ends_with("cannot grow, because the disk is full: free space on the disk")
+    );
     assert!(store.lookup(&key("first"), &machine()).unwrap().is_some());
     drop(store);
 

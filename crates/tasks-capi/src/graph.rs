@@ -123,7 +123,10 @@ impl GraphHandle {
             false => Ok(()),
             true => Err(Failure::new(
                 ErrorCode::Busy,
-                format!("the graph with {} tasks is running", self.count),
+                format!(
+                    "the graph with {} tasks is running: wait for the end of its run",
+                    self.count
+                ),
             )),
         }
     }

@@ -307,7 +307,7 @@ fn errors_name_wrongly_used_tokens() {
     fails(
         code,
         ErrorCode::Registered,
-        "task 5 is already registered and has not run yet",
+        "the token 5 is in use: a task with this token is registered and has not run yet",
     );
     assert_eq!((resolve(&owner, 6), resolve(&owner, 6)), (OK, OK));
     let code = register(&owner, 6, 1, nothing, none);

@@ -79,7 +79,9 @@ pub enum GraphError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// A task with this token is registered and has not run yet.
-    #[error("task {token} is already registered and has not run yet")]
+    #[error(
+        "the token {token} is in use: a task with this token is registered and has not run yet"
+    )]
     Registered {
         /// The token.
         token: u64,
@@ -113,7 +115,7 @@ pub enum TaskError {
         token: u64,
     },
     /// The runtime has been dropped.
-    #[error("task {token}: the runtime has ended")]
+    #[error("task {token} is rejected, because the runtime has ended")]
     Ended {
         /// The token.
         token: u64,
@@ -128,7 +130,7 @@ pub enum WaitError {
     Inside,
     /// A task waits for a runtime with tasks that wait for its own.
     #[error(
-        "deadlock: the calling task would wait for a runtime with tasks that wait for the \
+        "deadlock: the calling task would wait for another runtime, whose tasks wait for the \
          runtime of the calling task"
     )]
     Deadlock,
@@ -201,7 +203,7 @@ pub enum RunError {
     /// A task runs the graph on a runtime that has tasks waiting for the calling task's runtime.
     /// Nothing was run.
     #[error(
-        "deadlock: the calling task would wait for a runtime with tasks that wait for the \
+        "deadlock: the calling task would wait for another runtime, whose tasks wait for the \
          runtime of the calling task"
     )]
     Deadlock,

@@ -31,7 +31,7 @@ pub fn check(tree: &Tree) -> Vec<Breach> {
     let larger = circles.filter(|circle| circle.len() > FILES_MAX);
     let breach = |circle: Vec<&str>| {
         let what = format!(
-            "{} files use one another in a circle, but at most {FILES_MAX} may: {}",
+            "{} files form a cycle of uses, but a cycle may have at most {FILES_MAX} files: {}",
             circle.len(),
             circle.join(", ")
         );

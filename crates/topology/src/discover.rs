@@ -144,13 +144,16 @@ fn text(of: &std::ffi::CStr) -> String {
 }
 
 fn os_number(object: &TopologyObject) -> Result<CpuId, String> {
-    let number = object
-        .os_index()
-        .ok_or_else(|| format!("an object of type {} has no number", object.object_type()))?;
+    let number = object.os_index().ok_or_else(|| {
+        format!(
+            "hwloc reports an object of type {} without a number",
+            object.object_type()
+        )
+    })?;
     match CpuId::try_from(number) {
         Ok(number) if number <= CPU_ID_MAX => Ok(number),
         _ => Err(format!(
-            "the number of {} {number} exceeds the maximum of {CPU_ID_MAX}",
+            "the number {number} of an object of type {} exceeds the maximum of {CPU_ID_MAX}",
             object.object_type()
         )),
     }

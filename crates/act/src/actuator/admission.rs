@@ -80,7 +80,8 @@ impl Actuator {
             .as_ref()
             .is_some_and(|place| is_foreign(place, &own.v2))
         {
-            let reason = "another Usher process already manages the process";
+            let reason = "another Usher process already manages the process: end that Usher \
+                          process, or detach the program from it";
             return Err(ActError::Refused { pid, reason });
         }
         Ok(())
@@ -328,7 +329,10 @@ impl Actuator {
             Ok(()) => Err(error),
             Err(left) => Err(ActError::NotUndone {
                 program,
-                what: format!("{left} (the program could not be admitted: {error})"),
+                what: format!(
+                    "{left} (Usher wanted to undo the changes because it cannot manage the \
+                     program: {error})"
+                ),
             }),
         }
     }

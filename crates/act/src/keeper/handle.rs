@@ -103,7 +103,9 @@ fn start(
     let status = first.wait()?;
     let line = line?;
     let id = parse_id(&line).ok_or_else(|| {
-        io::Error::other(format!("the keeper ended before it was ready ({status})"))
+        io::Error::other(format!(
+            "the keeper ended before it reported that it is ready ({status})"
+        ))
     })?;
     let pidfd = Procs::new(&task.config).open(id);
     pidfd
@@ -123,7 +125,10 @@ fn first_line(out: ChildStdout) -> io::Result<String> {
     if ready == 0 {
         return Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "the keeper was not ready in time",
+            format!(
+                "the keeper did not report within {} s that it is ready",
+                START.tv_sec
+            ),
         ));
     }
     let mut line = String::new();

@@ -238,7 +238,7 @@ fn attempt(
         Some(dir) => ReleaseOutcome::Failed(vec![ActError::NotUndone {
             program,
             what: format!(
-                "new processes keep appearing in the cgroup {}",
+                "processes in the cgroup {} start new processes faster than Usher can release them",
                 dir.dir.display()
             ),
         }]),

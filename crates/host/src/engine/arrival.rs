@@ -138,11 +138,13 @@ fn open_page(path: &Path, asking: u32, foreign: bool) -> Result<Page, EngineErro
     let failed = |error: std::io::Error| refused(error.to_string());
     let owner = page.file().metadata().map_err(failed)?.uid();
     if asking != 0 && owner != asking {
-        return Err(refused(format!("the file belongs to user {owner}")));
+        return Err(refused(format!(
+            "the file belongs to user {owner}, not to user {asking}"
+        )));
     }
     let kind = rustix::fs::fstatfs(page.file()).map_err(|error| failed(error.into()))?;
     if foreign && asking != 0 && !MEMORY_FILE_SYSTEMS.contains(&(kind.f_type as u32)) {
-        let reason = "the file is not on a tmpfs; create it in /dev/shm".to_owned();
+        let reason = "the file is not on a tmpfs: create the heartbeat page in /dev/shm".to_owned();
         return Err(refused(reason));
     }
     Ok(page)

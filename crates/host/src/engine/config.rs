@@ -307,7 +307,7 @@ pub enum EngineError {
     #[error("starting the control loop: {0}")]
     Start(std::io::Error),
     /// The engine has been stopped.
-    #[error("the control loop has been stopped")]
+    #[error("the control loop has been stopped and accepts no more requests")]
     Stopped,
 }
 

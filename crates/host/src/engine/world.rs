@@ -289,7 +289,10 @@ impl RealWorld {
         let usable = match usable_cpus(&self.roots) {
             Ok(usable) => usable,
             Err(error) => {
-                let text = format!("the usable CPUs cannot be determined: {error}");
+                let text = format!(
+                    "the usable CPUs cannot be read, so Usher keeps the set that it last read: \
+                     {error}"
+                );
                 self.warn_about(WarningTopic::Cpus, text);
                 return false;
             }

@@ -19,7 +19,7 @@ const NOT_FOUND: u8 = 127;
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The command is empty.
-    #[error("launching a program: no command was given")]
+    #[error("no program can be launched, because no command was given")]
     NoCommand,
     /// The program does not exist.
     #[error("running '{}': {}", program.display(), source_text(source))]

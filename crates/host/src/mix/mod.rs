@@ -128,7 +128,7 @@ impl MixRunner<'_> {
         on_event: &mut dyn FnMut(MixEvent<'_>),
     ) -> Result<Vec<PolicyResult>, MixError> {
         let scratch = tempfile::tempdir().map_err(|source| RunError::System {
-            doing: "making a directory for the programs' standard error",
+            doing: "making a temporary directory for the programs' standard error streams",
             source,
         })?;
         let mut policies: Vec<_> = self.arms.iter().map(empty_result).collect();
@@ -193,7 +193,7 @@ impl MixRunner<'_> {
         if self.plan != wanted {
             notes.push(format!(
                 "the mix ran {} of {} instead of {} of {}, because more would exceed the time \
-                 limit",
+                 limit of the mix",
                 text::count(self.plan.rounds as usize, "round"),
                 text::count(self.plan.repeats as usize, "repetition"),
                 wanted.rounds,
@@ -201,7 +201,11 @@ impl MixRunner<'_> {
             ));
         }
         if self.options.cold {
-            notes.push("the policy 'usher' started without the curves of the programs".to_owned());
+            notes.push(
+                "the policy 'usher' started without stored scalability curves of the programs \
+                 (option --cold)"
+                    .to_owned(),
+            );
         }
         let sessions = match self.mix.protocol.one_session {
             true => "all programs in one session",

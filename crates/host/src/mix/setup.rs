@@ -102,7 +102,7 @@ fn run(
     cancel: &AtomicBool,
 ) -> Result<(), MixError> {
     let stderr = tempfile::NamedTempFile::new().map_err(|source| RunError::System {
-        doing: "making a file for the setup's standard error",
+        doing: "making a temporary file for the setup command's standard error stream",
         source,
     })?;
     let spec = LaunchSpec {

@@ -39,7 +39,7 @@ pub(super) fn run(job: &GuestJob, out: &mut File, err: &mut File) -> Result<u8, 
         .map_err(io("installing the handler of SIGCHLD"))?;
     death
         .set_nonblocking(true)
-        .map_err(io("setting up a socket"))?;
+        .map_err(io("making the socket for SIGCHLD non-blocking"))?;
     let (command, from_out, from_err) = start(job)?;
     let mut streams = [
         CommandPipe {
@@ -115,8 +115,9 @@ fn start(job: &GuestJob) -> Result<(Pid, File, File), Refusal> {
         ));
     };
     for pipe in [&out, &err] {
-        rustix::fs::fcntl_setfl(pipe, OFlags::NONBLOCK)
-            .map_err(|why| Refusal::because("setting up a pipe", why))?;
+        rustix::fs::fcntl_setfl(pipe, OFlags::NONBLOCK).map_err(|why| {
+            Refusal::because("making a pipe for the command's output non-blocking", why)
+        })?;
     }
     let pid = Pid::from_child(&child);
     Ok((pid, File::from(out), File::from(err)))

@@ -219,8 +219,8 @@ pub(super) fn describe(found: &Contention) -> String {
         Resource::Link(_) => ("sends", 1),
     };
     format!(
-        "the foreground uses {}: {} {unit} in the last {} ms; the background's share is \
-         {percent:.1} %, the threshold {:.0} %",
+        "the foreground uses {}: {} {unit} in the last {} ms; of all use, the background makes \
+         {percent:.1} %, which is below the threshold of {:.0} %",
         found.resource,
         found.foreground / scale,
         found.window_ns / 1_000_000,

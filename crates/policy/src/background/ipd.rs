@@ -94,8 +94,8 @@ impl Ipd {
             self.phase = Phase::Runs(MeteringWindow::new(ctx.at_ns, ctx.metering));
             let percent = idle * 100.0;
             let why = format!(
-                "the CPUs were idle for {percent:.0} % of the time, without a disk \
-                               request or a sent packet"
+                "the CPUs were idle for {percent:.0} % of the last window, and no disk request or \
+                 packet was sent"
             );
             return Some(RegulationChange::Continue(why));
         }

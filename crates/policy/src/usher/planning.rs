@@ -199,7 +199,8 @@ impl Usher {
                 self.log(
                     None,
                     format!(
-                        "{} for a moment, so that Usher can measure their progress there",
+                        "{} for a moment, so that Usher can measure their progress on the shared \
+                         CPUs",
                         self.pair_text(&plan)
                     ),
                 );
@@ -401,7 +402,7 @@ impl Usher {
             }
             if !member.can_be_planned(self.cores_max()) {
                 let source = member.source.map_or("no progress".to_owned(), |s| {
-                    format!("only {s}, which is too imprecise for a plan")
+                    format!("only {s} as progress, which is too imprecise for a plan")
                 });
                 return note(
                     id,

@@ -274,7 +274,7 @@ impl<'a> FaultyWorld<'a> {
         } else {
             self.undo_by_keeper(&journal);
         }
-        self.all_is_undone("after the death of the daemon was undone");
+        self.all_is_undone("after the undo of the killed daemon's changes");
         let to_the_start_ns = u64::from(self.random_up_to(200)) * MS;
         self.advance(to_the_start_ns);
         self.inner.announce_running();

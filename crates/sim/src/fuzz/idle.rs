@@ -104,8 +104,8 @@ impl IdleCheck {
                 if wrong && now_ns.saturating_sub(since_ns) > bound_ns {
                     let seconds = (now_ns.saturating_sub(since_ns)) as f64 / 1e9;
                     return Err(format!(
-                        "a thread of program {id} waits on the CPUs {} although the core with \
-                         the CPUs {cpus}, {}has been idle for {seconds:.3} s",
+                        "a thread of program {id} waits on the CPUs {} although the core with the \
+                         CPUs {cpus}, {}has been idle for {seconds:.3} s, longer than the limit",
                         waits.mask,
                         usable.unwrap_or_default()
                     ));

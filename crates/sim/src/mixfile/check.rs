@@ -81,7 +81,7 @@ impl Source<'_> {
                     .to_owned(),
             )
         })?;
-        Ok((format!("{name}, with changes of the file"), costs))
+        Ok((format!("{name}, with changes from the mix file"), costs))
     }
 
     /// The kernel preset with overrides.
@@ -146,7 +146,10 @@ impl Source<'_> {
         }
         let twice = |at: &usize| raw.policies[..*at].contains(&raw.policies[*at]);
         if (0..raw.policies.len()).any(|at| twice(&at)) {
-            return wrong("policies", "the list contains a scheduler twice");
+            return wrong(
+                "policies",
+                "the list contains a scheduler twice: name each scheduler once",
+            );
         }
         if raw.repetitions == 0 {
             return wrong("repetitions", "must be 1 or more");
@@ -235,7 +238,8 @@ fn body(name: &str, raw: RawProgram) -> Result<ProgramBody, (&'static str, Strin
         let seconds = seconds.unwrap_or(SECONDS);
         if seconds * 1e3 / traits.frame_ms > FRAMES_MAX {
             let reason = format!(
-                "the work consists of more than {FRAMES_MAX:e} frames of {} ms",
+                "the work consists of more than {FRAMES_MAX:e} frames of {} ms, the maximum: \
+                 reduce `seconds`, or raise `frame_ms`",
                 traits.frame_ms
             );
             return Err(("seconds", reason));

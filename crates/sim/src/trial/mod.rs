@@ -197,7 +197,8 @@ fn result(
             .map(|stay| stay.from_ns)
             .max();
         let at_s = last_ns.unwrap_or(0) as f64 / 1e9;
-        let text = "the seats after this time were not recorded, because they changed too often";
+        let text = "the seats after this time were not recorded, because the seats had changed \
+                    too often";
         trial_run.notes.push((at_s, text.to_owned()));
     }
     let outcome = |(at, spec): (usize, &ArrivalSpec)| {

@@ -20,8 +20,8 @@ use crate::mixfile::SimMix;
 
 /// Maximum number of spans in a timeline; drawing takes quadratic time.
 const SPANS_MAX: usize = 1_500;
-const CUT: &str = "the timeline is incomplete after this time, because the seats changed too \
-                   often to draw";
+const CUT: &str = "the timeline is incomplete after this time, because it would have too many \
+                   seats to draw";
 
 /// The results of a mix with their context.
 #[derive(Debug)]
@@ -153,8 +153,8 @@ impl MixReport<'_> {
             let cut = trials.iter().filter(|trial| !trial.complete).count();
             if cut > 0 {
                 notes.push(format!(
-                    "under {}, {cut} of {} rounds reached the limit of {} s before all programs \
-                     had completed their repetitions",
+                    "under the scheduler {}, {cut} of {} rounds reached the limit of {} s before \
+                     all programs had completed their repetitions",
                     scheduler.name(),
                     trials.len(),
                     protocol.max_seconds

@@ -194,7 +194,7 @@ impl fmt::Display for Explanation {
         if self.hinted {
             return writeln!(
                 f,
-                "order: by the groups that the program assigned to the tasks"
+                "order of the tasks: by the groups that the program assigned to the tasks"
             );
         }
         if self.orders.is_empty() {
