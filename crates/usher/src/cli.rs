@@ -23,8 +23,8 @@ use crate::failure;
 use crate::output::Output;
 use options::Global;
 
-/// Seats parallel programs: gives each program its own cores along cache boundaries, as many as its
-/// scalability justifies, so that together they finish as early as possible.
+/// Gives each parallel program cores of its own (a seat) along cache boundaries, as many as its
+/// scalability justifies, so that all programs together finish as early as possible.
 #[derive(Debug, Parser)]
 #[command(
     name = "usher",
@@ -37,7 +37,7 @@ use options::Global;
     after_help = "\
 Start here:
   usher topo                               draw the machine
-  usher doctor                             list the features that Usher can use here
+  usher doctor                             list the features of this machine that Usher can use
   usher daemon &                           start the service that assigns CPUs to programs
   usher run -- x264 -o out.264 in.y4m      run a program on CPUs of its own (its seat)
   usher status                             show the seat of each program

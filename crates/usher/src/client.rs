@@ -416,7 +416,7 @@ impl From<api::Error> for DaemonError {
             ),
             E::BadArgument(Some(e)) => format!("{}: {}", e.argument, e.reason),
             E::Failed(Some(e)) => e.reason.clone(),
-            E::Stopping(_) => "the daemon is ending".to_owned(),
+            E::Stopping(_) => "the daemon is ending and accepts no more requests".to_owned(),
             _ => transport(&error),
         };
         Self {
@@ -471,7 +471,9 @@ fn late_reply<T: DeserializeOwned>(stream: &UnixStream) -> Option<T> {
 /// Describes an error of the transport below the interface.
 fn transport(error: &api::Error) -> String {
     match error.source_varlink_kind() {
-        Some(varlink::ErrorKind::ConnectionClosed) => "the daemon closed the connection".to_owned(),
+        Some(varlink::ErrorKind::ConnectionClosed) => "the daemon closed the connection without a \
+                                                       reply"
+            .to_owned(),
         Some(varlink::ErrorKind::Io(io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)) => {
             format!(
                 "the daemon did not answer within {} s",

@@ -194,7 +194,7 @@ impl LocalRegulator {
         }
         let advice = match rustix::process::geteuid().is_root() {
             true => "",
-            false => " (with root's rights, more is possible)",
+            false => " (root has more of these features)",
         };
         let what = format!("some features for regulating background work are unavailable{advice}");
         // The mails of a nightly job should not repeat these lines.

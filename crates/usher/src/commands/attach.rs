@@ -28,11 +28,11 @@ pub struct Args {
     /// Pids of running processes
     #[arg(required = true, value_name = "PID")]
     pids: Vec<i32>,
-    /// Name the program in reports and profiles; by default, as its command
+    /// Use this name for the program in reports and profiles; by default, the name of its command
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
-    /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
-    /// default
+    /// Give the program's turnaround time this weight in the mean that Usher minimises, from 0.001
+    /// to 1000; by default, 1
     #[arg(long, value_parser = super::run::weight)]
     weight: Option<f64>,
 }

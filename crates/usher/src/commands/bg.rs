@@ -25,13 +25,13 @@ use crate::regulate::{LocalRegulator, StopSignal};
 #[command(
     override_usage = "usher bg [OPTIONS] -- CMD...\n       usher bg [OPTIONS] --attach PID...",
     after_help = "\
-All processes of the program get the lowest priority for CPU and disks. Usher stops the
-program while foreground work uses the same disk or network interface, or waits for CPUs
-that the program uses. Usher continues the program within milliseconds after these
-resources become idle. Foreground work is every process except background work, kernel
-threads, always-on services and threads of the class SCHED_IDLE. If this command or the daemon dies, the program continues
-and its priority is restored. Buffered writes and data in socket buffers are not stopped,
-because the kernel has already accepted them.
+All processes of the program get the lowest priority for CPU and disks. Usher stops the program
+while foreground work uses the same disk or network interface, or waits for CPUs that the
+program uses. Usher continues the program within milliseconds after the disk, the interface or
+the CPUs become idle. Foreground work is every process except background work, kernel threads,
+always-on services and threads of the class SCHED_IDLE. If this command or the daemon dies, the
+program continues and its priority is restored. Buffered writes and data in socket buffers are
+not stopped, because the kernel has already accepted them.
 
 If a daemon runs, it regulates the program, and `usher status`, `top` and `explain` show
 the program. Without a daemon, this command regulates the program until the program ends.
@@ -56,7 +56,7 @@ pub struct Args {
     /// Choose the policy that decides when to stop and when to continue the program
     #[arg(long, value_enum, default_value_t)]
     policy: Policy,
-    /// Name the program in reports; by default, as the command's file
+    /// Use this name for the program in reports; by default, the name of the command's file
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
     /// Regulate the running processes with these pids, instead of starting a command

@@ -249,7 +249,7 @@ fn service_lines(findings: &DoctorReport) -> Vec<(&'static str, String)> {
         lines.push(("launched", placing.placement.clone()));
         lines.push((
             "background",
-            format!("stopped and continued by {}", placing.yielding),
+            format!("yields the CPU to other sessions by {}", placing.yielding),
         ));
         let reasons = placing.reasons.iter();
         lines.extend(reasons.map(|reason| ("", reason.clone())));

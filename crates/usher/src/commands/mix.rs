@@ -27,10 +27,10 @@ use crate::runtime;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A mix is a set of programs that run at the same time. Each program is repeated until every
-program has run as often as FILE.toml or --repeats states (by default three times). NTT is
-the time of a program relative to its best time alone; ANTT is the mean NTT, weighted by the
-programs' weights. The policy with the least ANTT is the best for the mix. Rounds of the
-policies are interleaved. Each ratio of two policies is printed with a confidence
+program has run as often as FILE.toml or --repeats states (by default three times). NTT is the
+time of a program relative to its best time alone; ANTT is the mean NTT, weighted by the
+programs' weights. The policy with the least ANTT is the best policy for the mix. Each round
+runs all policies, one after another. Each ratio of two policies is printed with a confidence
 interval, which shows the noise.
 
 docs/mix-file.md in the sources describes mix files. The command needs no daemon: it runs
@@ -45,9 +45,10 @@ pub struct Args {
     /// Description of the mix: programs, their inputs, rounds and repetitions
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Compare these policies, separated by commas, with `linux` if it is among them, else with the
-    /// first of them. `linux#2` is a second `linux`, which shows the noise of the machine; `linux-bare` runs without Usher's measurements
-    /// of running programs
+    /// Run these policies, separated by commas. The others are compared with `linux` if LIST
+    /// contains it, or else with the first policy of LIST. `linux#2` is a second `linux`, which
+    /// shows the noise of the machine; `linux-bare` runs without Usher's measurements of running
+    /// programs
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "linux,equal,casas,usher",
           value_parser = PossibleValuesParser::new(arms()))]
     against: Vec<String>,
@@ -61,7 +62,7 @@ pub struct Args {
     /// with one repetition is always run
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = super::run::seconds)]
     max_seconds: Option<f64>,
-    /// Begin the first round with the policy that N selects, and use N as the seed of the confidence
+    /// Select by N the policy that begins the first round, and use N as the seed of the confidence
     /// intervals
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -198,7 +199,7 @@ fn report_event(progress: &Progress, mix: &MixFile, policies: usize, event: &Mix
                 .antt
                 .map_or("ANTT unknown".to_owned(), |x| format!("ANTT {x:.3}"));
             let abstained = if result.abstained {
-                ", all programs on all CPUs"
+                ", no seats: all programs share all CPUs"
             } else {
                 ""
             };

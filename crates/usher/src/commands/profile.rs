@@ -30,10 +30,10 @@ use crate::runtime;
 /// Measures a program's scalability curve, draws it and stores it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The program runs alone from start to end on each number of cores, several times. Its
-standard input is empty, and its output is discarded. The program must do the same work
-each time, for some seconds. Usher stores the measured curve and uses it to choose seats
-for later runs of the program.
+The program runs alone from start to end on each number of cores, several times. The
+standard input of the program is empty, and its output is discarded. Each run of the
+program must do the same work and take some seconds. Usher stores the measured curve and
+uses it to choose seats for later runs of the program.
 
 Examples:
   usher profile -- x264 --preset medium -o /dev/null in.y4m
@@ -41,14 +41,16 @@ Examples:
   usher profile --svg curve.svg -- sh -c 'pigz -c < text > /dev/null'
   usher profile --json -- ./solver input | jq '.curve[] | [.cores, .rate]'")]
 pub struct Args {
-    /// Name the program in the picture and in the profile; by default, as the command's file
+    /// Use this name for the program in the picture and in the profile; by default, the name of the
+    /// command's file
     #[arg(long)]
     name: Option<String>,
     /// Measure with these numbers of cores; by default, all on small machines, else powers of two and
     /// whole LLC domains
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cores: Option<Vec<u32>>,
-    /// Run the program at most N times on each number of cores; fewer if the times agree
+    /// Run the program at most N times on each number of cores; fewer times if the measured times
+    /// agree
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Start no further run that would exceed this total time; by default, no limit
@@ -212,7 +214,7 @@ fn text(measured: &MeasuredProfile, out: Output) -> String {
     if measured.spinners > 0 {
         text.push_str(&format!(
             "\n{} threads of the program busy-wait for one another: the program always gets at \
-             least as many cores\n",
+             least one core for each of these threads\n",
             measured.spinners
         ));
     }

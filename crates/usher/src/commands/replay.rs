@@ -18,7 +18,8 @@ use usher_report::text;
 use crate::failure::{self, Outcome};
 use crate::output::Output;
 
-/// Decides again on a record, and compares the decisions with the recorded ones
+/// Runs a policy again on the observations of a record, and compares its decisions with the
+/// recorded decisions
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A record contains the observations and the decisions of a policy. A policy uses nothing

@@ -14,7 +14,7 @@ use crate::launch::{self, RunOptions};
 If a daemon runs, it assigns CPUs (a seat) to the program before the program first touches
 memory. Seats change when programs start, end or change phase. If the daemon dies, the
 program keeps running. Without a daemon, the program runs as it would without `usher run`.
-In both cases its duration is stored in the profile store.
+With or without a daemon, the duration of the program is stored in the profile store.
 A program that counts its own work (heartbeat.h) finds the path of its heartbeat page in
 the environment variable USHER_HEARTBEAT.
 
@@ -26,15 +26,17 @@ Examples:
   usher run --hints -- ./solver        sets OMP_NUM_THREADS and similar variables
   usher run -- sh -c 'pigz < a > b'    assigns a seat to the whole process tree")]
 pub struct Args {
-    /// Name the program in reports and profiles; by default, as the command's file
+    /// Use this name for the program in reports and profiles; by default, the name of the command's
+    /// file
     #[arg(long, value_parser = crate::cli::options::program_name)]
     name: Option<String>,
-    /// Weight the program's turnaround time in the mean that Usher minimises, 0.001 to 1000; 1 by
-    /// default
+    /// Give the program's turnaround time this weight in the mean that Usher minimises, from 0.001
+    /// to 1000; by default, 1
     #[arg(long, value_parser = weight)]
     weight: Option<f64>,
     /// Set OMP_NUM_THREADS and similar variables, unless they are set, to the number of CPUs that
-    /// the program gets at its start; thread pools of that size do not use CPUs that it gets later
+    /// the program gets at its start; a thread pool of that size does not use CPUs that the program
+    /// gets later
     #[arg(long)]
     hints: bool,
     #[command(flatten)]

@@ -192,12 +192,13 @@ fn start_engine(
 ) -> anyhow::Result<Engine> {
     let thresholds = runtime::thresholds(config.thresholds.as_deref(), &config.store)?;
     let policy = usher_policy::by_name_with(&config.policy, &topology, thresholds)
-        .with_context(|| format!("the policy '{}' does not exist", config.policy))?;
+        .with_context(|| format!("this version of usher has no policy '{}'", config.policy))?;
     let name = config.policy.clone();
     let make_policy = move || {
         let topology = usable_machine().map_err(|error| failure::line(&error))?;
         let policy = usher_policy::by_name_with(&name, &topology, thresholds);
-        let policy = policy.ok_or_else(|| format!("the policy '{name}' does not exist"))?;
+        let policy =
+            policy.ok_or_else(|| format!("this version of usher has no policy '{name}'"))?;
         Ok((topology, policy))
     };
     let exe = std::env::current_exe().context("finding Usher's own executable")?;

@@ -173,7 +173,7 @@ fn last_message(dir: &Path, status: &str) -> String {
     let log = fs::read_to_string(log_path(dir)).unwrap_or_default();
     let last = log.lines().next_back();
     last.map_or_else(
-        || format!("the daemon ended ({status})"),
+        || format!("the daemon ended without a message ({status})"),
         |line| line.trim_start_matches("usher: ").to_owned(),
     )
 }

@@ -93,8 +93,12 @@ impl Policy {
     /// Returns why no sched_ext scheduler runs such threads; `None` if it does.
     fn apart(self) -> Option<&'static str> {
         match self {
-            Self::Fifo | Self::Rr => Some("real-time thread: not scheduled by this scheduler"),
-            Self::Deadline => Some("deadline thread: not scheduled by this scheduler"),
+            Self::Fifo | Self::Rr => {
+                Some("real-time thread, which the kernel schedules instead of this scheduler")
+            }
+            Self::Deadline => {
+                Some("deadline thread, which the kernel schedules instead of this scheduler")
+            }
             _ => None,
         }
     }
@@ -328,7 +332,7 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
         }
         (Why::Stolen, _) => "the CPU took the thread from a queue of another LLC",
         (Why::Alone, _) => "no other thread waited for the CPU",
-        (Why::Fifo, _) => "first come, first served order",
+        (Why::Fifo, _) => "threads run in first-come, first-served order",
     };
     let is_guest = answer.seat.as_ref().is_some_and(|seat| {
         let has_run = !waits && sched.why != Why::Unknown;
@@ -437,7 +441,7 @@ mod tests {
             "sleeps  -",
             "has not seen the thread yet",
             "last on CPU 7",
-            "real-time thread: not scheduled by this scheduler",
+            "real-time thread, which the kernel schedules instead of this scheduler",
         ] {
             assert!(actual.contains(expected), "{expected}: {actual}");
         }

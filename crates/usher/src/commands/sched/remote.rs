@@ -176,7 +176,8 @@ impl SchedulerClient {
     /// # Errors
     /// The process has ended.
     pub fn process(&self) -> anyhow::Result<OwnedFd> {
-        let pid = Pid::from_raw(self.pid).context("the kernel reports no pid of the daemon")?;
+        let pid = Pid::from_raw(self.pid)
+            .context("the kernel reports no pid of the process that listens on the socket")?;
         let process = pidfd_open(pid, PidfdFlags::empty());
         process.with_context(|| format!("opening the daemon's process {}", self.pid))
     }

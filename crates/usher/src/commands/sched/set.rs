@@ -20,9 +20,9 @@ use super::remote::Found;
 /// Changes the settings of Usher's scheduler while it runs
 #[derive(Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
-Give at least one option. Other settings keep their values, but a maximum lag that equals
-the length of a turn changes with it. A scheduler that was started with --fifo keeps
-that order until it is stopped.
+Give at least one option. Settings without an option keep their values, but a maximum lag
+that equals the length of a turn changes with the length of a turn. A scheduler that was
+started with --fifo keeps first-come, first-served order until it is stopped.
 
 Examples:
   usher sched set --aggregate off
@@ -35,8 +35,8 @@ pub struct Args {
     /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF")]
     aggregate: Option<Switch>,
-    /// Enforce the seats of programs in the scheduler, which lends their idle CPUs (soft seats);
-    /// off: by affinity masks
+    /// Let the scheduler enforce the seats of programs and lend their idle CPUs (soft seats); off:
+    /// enforce seats by affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF")]
     seats: Option<Switch>,
     /// Limit the turn of an address space to this time in ms, 1 to 200

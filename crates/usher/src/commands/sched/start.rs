@@ -45,8 +45,8 @@ pub struct Args {
     /// Run threads of one address space one after another, in turns of at most --turn-ms
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     aggregate: Switch,
-    /// Enforce the seats of programs in the scheduler, which lends their idle CPUs (soft seats);
-    /// off: by affinity masks
+    /// Let the scheduler enforce the seats of programs and lend their idle CPUs (soft seats); off:
+    /// enforce seats by affinity masks
     #[arg(long, value_enum, value_name = "ON|OFF", default_value_t = Switch::On)]
     seats: Switch,
     /// Limit the turn of an address space to this time in ms, 1 to 200; 24 by default
@@ -56,7 +56,8 @@ pub struct Args {
     /// 1 to 200; by default, the value of --turn-ms
     #[arg(long, value_name = "MS", value_parser = limit_ms, allow_negative_numbers = true)]
     max_lag_ms: Option<u64>,
-    /// Run threads first come, first served, without the options above; for comparisons
+    /// Run threads in first-come, first-served order, which ignores the options --smt, --aggregate,
+    /// --seats, --turn-ms and --max-lag-ms; for comparisons
     #[arg(long, conflicts_with_all = ["smt", "aggregate", "seats", "turn_ms", "max_lag_ms"])]
     fifo: bool,
     /// Run the scheduler in this process, without a daemon, and end it with this process

@@ -168,8 +168,8 @@ fn meanwhile(command: &[OsString], dir: &Path) -> anyhow::Result<(u8, Answer)> {
         samples.push((Instant::now(), counter.read()?, SchedSample::read(dir).ok()));
         Ok(())
     })?;
-    let [(began, before, ours_before), (ended, after, ours)] =
-        <[_; 2]>::try_from(samples).map_err(|_| anyhow!("no events were counted"))?;
+    let [(began, before, ours_before), (ended, after, ours)] = <[_; 2]>::try_from(samples)
+        .map_err(|_| anyhow!("no events were counted, because the command did not run"))?;
     let answer = Answer {
         scheduler_after: changed(&scheduler, self::scheduler()),
         scheduler,
@@ -274,7 +274,7 @@ fn of_command(rows: &mut Rows, counted: &Counted, elapsed_ns: u64) {
     );
     row(
         rows,
-        "  of it while another core was idle",
+        "  of that time while another core was idle",
         time(counted.needless_ns),
     );
     row(rows, "migrations within a core", counted.migrations_core);

@@ -38,21 +38,23 @@ Examples:
   usher sim casas --out report      writes a report page
   usher sim casas --ranges          varies the parameters that are not published")]
 pub struct Args {
-    /// Simulate this much work per repetition of a program, in seconds of its sequential time. Results
-    /// for real programs, which take minutes, are extrapolated from the simulated rates
+    /// Simulate this much work per repetition of a program, in seconds of its sequential time. The
+    /// results for the real programs, which run for minutes, are extrapolated from the simulated
+    /// speeds
     #[arg(long, default_value_t = 24.0)]
     seconds: f64,
     /// Simulate each mix for this many virtual seconds after its transient (the time in which the
     /// policy still changes seats)
     #[arg(long, default_value_t = 20.0)]
     steady: f64,
-    /// Run only every Nth of the 210 mixes
+    /// Simulate only every Nth of the 210 mixes
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     stride: u32,
     /// Seed the random number generators
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also run every seventh mix with each unpublished parameter at both ends of its range
+    /// Also simulate every seventh mix with each unpublished model parameter at both ends of its
+    /// range
     #[arg(long)]
     ranges: bool,
     /// Write a report page and the figures of every mix into this directory

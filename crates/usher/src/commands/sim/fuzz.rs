@@ -188,8 +188,8 @@ fn run_many(seeds: Range<u64>, machines: &[Topology], out: Output) -> Outcome {
     fail(&violations, out)?;
     let seed = violations[0].seed;
     bail!(
-        "the runs of {} of {count} seeds violate an invariant; 'usher sim fuzz {seed}' \
-         reproduces the first",
+        "the runs of {} of {count} seeds violate an invariant; 'usher sim fuzz {seed}' reproduces \
+         the first violation",
         violations.len()
     );
 }

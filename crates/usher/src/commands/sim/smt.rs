@@ -19,10 +19,11 @@ const PAPER_3B: &str = "package:2 core:1 pu:2";
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Four loops, two with 2 s of work and two with 10 s, start together on two cores with two hardware
-threads each. The table shows the time until all four have ended: minimum, maximum and mean over
-the runs. It compares a kernel without SMT awareness, a kernel that prefers idle cores, and
-Usher's scheduler with the published measurements (docs/glossary.md, paper 3b).
+Four loops, two with 2 s of work and two with 10 s, start together on two cores with two
+hardware threads each. The table shows the time until all four loops have ended: minimum,
+maximum and mean over the runs. The table compares a kernel without SMT awareness, a kernel
+that prefers idle cores, and Usher's scheduler with the published measurements
+(docs/glossary.md, paper 3b).
 
 Examples:
   usher sim smt

@@ -144,7 +144,9 @@ impl SchedulerControl {
     ) -> anyhow::Result<T> {
         let (answer, reply) = channel();
         self.send(make(answer))?;
-        reply.recv().map_err(|_| anyhow!("the daemon is ending"))?
+        reply
+            .recv()
+            .map_err(|_| anyhow!("the daemon is ending and accepts no more requests"))?
     }
 
     /// Requests the end of the thread. It may have ended already.
@@ -154,7 +156,7 @@ impl SchedulerControl {
 
     fn send(&self, request: Request) -> anyhow::Result<()> {
         let sent = self.requests.send(request);
-        sent.map_err(|_| anyhow!("the daemon is ending"))?;
+        sent.map_err(|_| anyhow!("the daemon is ending and accepts no more requests"))?;
         rustix::io::write(&self.wake, &1u64.to_ne_bytes()).context("waking a thread")?;
         Ok(())
     }

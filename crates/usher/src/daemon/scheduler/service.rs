@@ -80,7 +80,10 @@ impl SchedulerService {
         let started = self.context.scheduler.start(settings)?;
         let scheduler = self.context.scheduler.clone();
         if_undelivered(move || {
-            let _ = scheduler.stop("'usher sched start' was interrupted while it waited");
+            let _ = scheduler.stop(
+                "'usher sched start' was interrupted while it waited for the start of the \
+                 scheduler",
+            );
         });
         to_value(&started)
     }

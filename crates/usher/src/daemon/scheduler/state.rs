@@ -139,13 +139,13 @@ impl SettingsChange {
 /// Describes the scheduler's behaviour in a few words.
 pub fn described(settings: &Settings) -> String {
     if settings.fifo {
-        return "first come, first served, without SMT awareness".to_owned();
+        return "first-come, first-served order without SMT awareness".to_owned();
     }
     let on = |on: bool| if on { "on" } else { "off" };
     let ms = |ns: u64| ns / 1_000_000;
     let lag = match settings.max_lag_ns == settings.turn_ns {
         true => String::new(),
-        false => format!(", lag at most {} ms", ms(settings.max_lag_ns)),
+        false => format!(", maximum lag {} ms", ms(settings.max_lag_ns)),
     };
     let turns = match settings.aggregate {
         true => format!("on ({} ms{lag})", ms(settings.turn_ns)),
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(described(&settings), all);
         settings.max_lag_ns /= 2;
         settings.seats = false;
-        let some = "turns of address spaces: on (24 ms, lag at most 12 ms), soft seats: off";
+        let some = "turns of address spaces: on (24 ms, maximum lag 12 ms), soft seats: off";
         assert!(described(&settings).ends_with(some));
         settings.aggregate = false;
         assert!(described(&settings).contains("address spaces: off, soft seats"));

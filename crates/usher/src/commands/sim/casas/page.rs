@@ -374,7 +374,7 @@ fn ranges(answer: &EvaluationOutput) -> Section {
     };
     let figure = Dots {
         title: "ANTT relative to Linux over the ranges of the parameters".to_owned(),
-        axis: "geometric mean of the ANTT / that of Linux".to_owned(),
+        axis: "geometric mean of the ANTT / geometric mean under Linux".to_owned(),
         marks: vec![0.8, 1.0],
         series: vec![
             series("CaSAS", "q3"),
@@ -396,10 +396,10 @@ fn ranges(answer: &EvaluationOutput) -> Section {
         items: vec![
             text(
                 "The values of these model parameters are not published. Every seventh mix was \
-                 simulated with each parameter at both ends of its range, while the others kept \
-                 their fitted values. A setting in which the sample mix deviates by more than 20 \
-                 % from the paper's figures does not represent the paper's machine; the name of \
-                 such a setting is in parentheses.",
+                 simulated with each parameter at both ends of its range, while the other \
+                 parameters kept their fitted values. A setting in which the sample mix deviates \
+                 by more than 20 % from the paper's figures does not represent the paper's \
+                 machine; the name of such a setting is in parentheses.",
             ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {

@@ -46,12 +46,12 @@ pub struct Args {
     /// Description of the machine, the programs, their arrivals and the rounds
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Compare these schedulers, separated by commas, with the first of them; by default, those of
-    /// the file
+    /// Simulate these schedulers, separated by commas, and compare the others with the first; by
+    /// default, the schedulers of the file
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = scheduler())]
     against: Option<Vec<Scheduler>>,
-    /// Replace the machine of the file by another machine, as in `usher topo --from`, or by this
-    /// machine (`this`)
+    /// Simulate this machine instead of the machine of the file: a value as for `usher topo
+    /// --from`, or `this` for the machine that runs the command
     #[arg(long, value_name = "SPEC|FILE|DIR")]
     from: Option<String>,
     /// Seed the random number generators with N; by default, with the seed of the file
@@ -64,7 +64,7 @@ pub struct Args {
     /// Repeat each program at least N times in a round; by default, as often as the file states
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
-    /// End each run after this time in the simulation; by default, as the file states
+    /// End each run after this simulated time; by default, as the file states
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = crate::commands::run::seconds)]
     max_seconds: Option<f64>,
     /// End each run after N simulated events
