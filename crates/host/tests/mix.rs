@@ -350,7 +350,8 @@ fn a_time_limit_reduces_rounds_and_repetitions() {
     assert_eq!(
         result.protocol.notes,
         [
-            "the mix ran 1 round of 1 repetition instead of 2 of 2, because more would exceed the time limit"
+            "the mix ran 1 round of 1 repetition instead of 2 of 2, because more would exceed the \
+             time limit of the mix"
         ]
     );
 }

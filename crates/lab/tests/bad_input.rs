@@ -29,7 +29,7 @@ fn rejects_invalid_requests_with_name() {
         (&["--kernel", "seven"], "--kernel seven"),
         (&["--virtual-time=3"], "cannot take 3 ns"),
         (&["--memory", "64"], "64 MiB of memory"),
-        (&["--cpus-off", "8-9"], "CPUs 8-9 cannot be off"),
+        (&["--cpus-off", "8-9"], "CPUs 8-9 cannot be taken off"),
         (&["--cpus-off", "0"], "CPU 0"),
         (&["--cpus-off", "x"], "'x'"),
         (&["--writable", "/no/such/dir"], "/no/such/dir"),

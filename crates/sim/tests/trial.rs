@@ -231,7 +231,7 @@ fn stuck_script_is_reported_with_program_and_run() {
     let mix = mix(text);
     let error = ProgramModel::measure(&mix.programs[0], &mix, &machine(&mix), 1).unwrap_err();
     let said = error.to_string();
-    let want = "simulating 'stuck' alone on 1 core: program 'stuck': deadlock: all threads wait for one another";
+    let want = "simulating 'stuck' alone on 1 core: program 'stuck': deadlock: since ";
     assert!(said.starts_with(want), "{said}");
     assert!(
         said.ends_with("a thread of role 1 waits in step 1 for lock 0"),

@@ -354,7 +354,7 @@ pub fn first_come_first_served_uses_idle_cpus() {
     let world = World::new();
     let running = Running::start_as(&world, &["--fifo"]);
     let does = running.status()["last"]["does"].clone();
-    assert!(does.as_str().unwrap().contains("first come"), "{does}");
+    assert!(does.as_str().unwrap().contains("first-come"), "{does}");
     assert_eq!(world.json(&["sched", "set", "--turn-ms", "8"]), None);
     let all: Vec<usize> = (0..cpus()).collect();
     let _sleeper = Loop::that_sleeps(&all);

@@ -446,7 +446,7 @@ mod tests {
         assert!(control.is_released());
         drop(thread);
         let late = control.stop("stopped").unwrap_err().to_string();
-        assert_eq!(late, "the daemon is ending");
+        assert_eq!(late, "the daemon is ending and accepts no more requests");
     }
 
     fn stall(dump: &str) -> Ending {
