@@ -127,7 +127,7 @@ pub fn wait_for(
     let start = Instant::now();
     while !holds() {
         if start.elapsed() > at_most {
-            bail!("waited in vain for {at_most:?} for {what}");
+            bail!("timeout: after {at_most:?}, the benchmark still waited for {what}");
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -358,7 +358,8 @@ fn save(args: &ProgressArgs, rows: &[SourceResult]) -> Result<()> {
     let about = "Each program runs alone on one core and on two cores; figures are medians. If \
                  the total progress of a run by some source depends on the number of cores, the \
                  source gives a wrong scalability curve; if it deviates by more than 10 %, Usher \
-                 does not use the source to plan the program. CPU time is never used.";
+                 does not use the source to plan the program. Usher never uses CPU time to plan a \
+                 program.";
     let section = Section {
         title: "Sources of progress".to_owned(),
         items: vec![Item::Text(about.to_owned()), table],

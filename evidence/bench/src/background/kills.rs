@@ -291,7 +291,7 @@ fn kill_round(binary: &Path, with_daemon: bool, tally: &mut BackgroundKillResult
         tally.changed += 1;
         let shown: Vec<_> = tree.iter().map(|&pid| standing(pid)).collect();
         tally.failed.push(format!(
-            "the state before was {before}; now it is {}",
+            "the state of the process tree was {before}; its state now is {}",
             shown.join("; ")
         ));
     }
@@ -375,7 +375,10 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
             format!("of {rounds} kills: cgroups of Usher remained"),
             tally.directories,
         ),
-        Bar::none(format!("of {rounds} kills: rounds that failed"), failed),
+        Bar::none(
+            format!("of {rounds} kills: rounds that failed with an error"),
+            failed,
+        ),
     ];
     part.notes = vec![format!(
         "The slowest thaw took {:.0} ms. The rounds kill `usher bg` (without a daemon) and the \

@@ -71,7 +71,7 @@ pub enum BackgroundPart {
     Idle,
     /// SIGKILL of Usher while the background is frozen
     Kills,
-    /// Background work that forks continuously
+    /// Background work that starts processes continuously (a fork storm)
     Storms,
 }
 
@@ -108,23 +108,24 @@ pub struct BackgroundArgs {
     /// Run only these treatments; the foreground alone is always measured
     #[arg(long, value_enum, value_delimiter = ',')]
     treatments: Vec<BackgroundMethod>,
-    /// Run at least this many pairs of each treatment
+    /// Run at least this many pairs of runs of each treatment
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..))]
     pairs: u32,
-    /// Run at most this many pairs if the result of a cell is not significant
+    /// Run at most this many pairs of runs if the result of a cell is not significant
     #[arg(long, default_value_t = 40)]
     pairs_max: u32,
     /// Run fewer usage degrees and repetitions with smaller inputs, and foreground work of one
     /// second
     #[arg(long)]
     quick: bool,
-    /// Let foreground work of adjustable length take this time alone, in seconds
+    /// Choose the length of the foreground work, where it can be chosen, so that it takes S seconds
+    /// alone
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Stop foreground work that takes more than this multiple of its time alone
     #[arg(long, default_value_t = 20.0)]
     cut: f64,
-    /// Measure reaction and idle time only of these resources
+    /// Measure the parts 'reaction' and 'idle' only with these resources
     #[arg(long, value_enum, value_delimiter = ',')]
     resources: Vec<Resource>,
     /// Measure this many reactions; 100 by default, or 20 with --quick
@@ -133,7 +134,7 @@ pub struct BackgroundArgs {
     /// Run this many rounds with SIGKILL
     #[arg(long, default_value_t = 1_000)]
     kill_rounds: usize,
-    /// Background work that forks continuously
+    /// Run this many rounds with a fork storm as background work
     #[arg(long, default_value_t = 200)]
     storm_rounds: usize,
     /// Print the list of cells and exit

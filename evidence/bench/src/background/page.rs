@@ -200,8 +200,8 @@ fn notes(results: &[&CellResult]) -> Vec<String> {
          background run in separate sessions, except for 'same session'. At a usage degree u \
          below 100 % the foreground works for that share of each 100 ms (measured alone), and \
          pauses for the remaining share, as an interactive program does between two inputs; a \
-         sender then waits for a reply. A delay of the work therefore counts only once. The \
-         background works and pauses at fixed times."
+         sender then waits for a reply. The pauses have a fixed length, so a delay of the work \
+         lengthens the run only by that delay. The background works and pauses at fixed times."
             .to_owned(),
     ];
     for result in results {

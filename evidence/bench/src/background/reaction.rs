@@ -148,14 +148,14 @@ pub fn run(
     part.tables = vec![table(&all)];
     part.notes.push(format!(
         "The foreground works for {0:.0} ms and pauses for {0:.0} ms, alternately. Yielded: time \
-         from the first request of the foreground until the last request of the background \
-         before {SILENCE_MS} ms without any; bytes are counted at the far end, so bytes that \
-         waited in the {1} rate limit (at most 10 ms) are included. First again: time from the \
-         last request of the foreground until the next request of the background. Resumed: time \
-         from the last request of the foreground until the background has run for {2:.0} ms at \
-         {3:.0} % of its usual speed. Control: the same as 'resumed', but measured from the \
-         middle of the pause, when the background has long resumed; it shows the variation of \
-         the resource itself.",
+         from the first request of the foreground until the last request of the background before \
+         {SILENCE_MS} ms without a request of the background; bytes are counted at the receiver, \
+         so bytes that waited in the {1} rate limit (at most 10 ms) are included. First again: \
+         time from the last request of the foreground until the next request of the background. \
+         Resumed: time from the last request of the foreground until the background has run for \
+         {2:.0} ms at {3:.0} % of its usual speed. Control: the same as 'resumed', but measured \
+         from the middle of the pause, when the background has long resumed; the control shows \
+         the variation of the resource itself.",
         PERIOD_MS / 2.0,
         "interface's",
         WINDOW_MS,

@@ -41,7 +41,7 @@ enum ChipPart {
     Table2,
     /// One cell with uniform miss penalties, as in the simulator of the paper
     Table3,
-    /// The loss of last come, first served
+    /// Time lost by last-come, first-served order
     Figure4,
 }
 
@@ -135,15 +135,15 @@ fn simulator(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
 fn last_come() -> Result<Part> {
     let mut part = Part::new(
         "figure4",
-        "Figure 4: loss by last come, first served (LCFS)",
+        "Figure 4: time lost by last-come, first-served order (LCFS)",
     );
     for (cores, loss) in [(3, 2.0), (4, 0.0)] {
         let fcfs = figure4::schedule(cores, &mut Fcfs::default())?;
         let lcfs = figure4::schedule(cores, &mut Lcfs::default())?;
         let [first, last] = [&fcfs, &lcfs].map(|schedule| schedule[0].len());
         let what = format!(
-            "24 unit tasks on {cores} cores: LCFS takes {last}, FCFS {first} units; LCFS is \
-             longer by (paper: {loss})"
+            "24 tasks of one time unit on {cores} cores: LCFS takes {last} units, FCFS {first} \
+             units; difference (paper: {loss})"
         );
         part.bars.push(Bar {
             at_least: Some(loss),
@@ -155,8 +155,8 @@ fn last_come() -> Result<Part> {
     part.notes.push(
         "The table shows which of the tasks 1 to 24 runs on each core in each time unit. The \
          available text of the paper lacks the drawing of the graph, so the graph here consists \
-         of chains of 3, 7, 7 and 7 tasks. They have the 24 tasks of the paper, at most four at \
-         a time, and one chain is deferred until the end."
+         of chains of 3, 7, 7 and 7 tasks. As in the paper, the graph has 24 tasks, of which at \
+         most four are ready at a time, and one chain is deferred until the end."
             .to_owned(),
     );
     Ok(part)

@@ -82,7 +82,7 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
         .filter(|peak| peak.simulated.abs_diff(peak.published) > 1);
     bars.push(Bar::none(
         format!(
-            "of {} curves: FPS peak more than one core away from the paper's",
+            "of {} curves: FPS peak more than one core away from the peak in the paper",
             peaks.len()
         ),
         off.count(),
@@ -204,7 +204,7 @@ pub fn notes(rows: &[CellComparison], fitted: &FittedParameters) -> Vec<String> 
             outside(&ratios(rows, |figures| figures.l2_misses), 0.15)
         ),
         format!(
-            "FPS peaks more than one core away from the paper's: {}.",
+            "FPS peaks more than one core away from the peak in the paper: {}.",
             listed(off_peaks.collect())
         ),
         "Three figures are garbled in the available text of the paper and left out: wvga 64 KB 1 \

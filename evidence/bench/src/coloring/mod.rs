@@ -38,7 +38,8 @@ enum ColoringPart {
     Walks,
     /// Chat and web loads on this machine, under a scheduler like that of Linux 2.4
     Loads,
-    /// Cache misses of these walks, simulated by cachegrind with the caches of this machine
+    /// Cache misses of walks over run queues, simulated by cachegrind with the caches of this
+    /// machine
     Misses,
     /// Simulation of the machine of the paper, with 1 to 8 CPUs
     Simulated,
@@ -47,19 +48,19 @@ enum ColoringPart {
 /// Measures the gain by coloured structures, whose hot fields do not share cache sets (paper 3a)
 ///
 /// In blocks whose size is a power of two and which are aligned to their size, the same field of
-/// all structures has the same low address bits. All of these fields compete for the few cache sets
-/// that these bits select. Linux 2.4 kept its task structures in such blocks and walked all of them
-/// at each scheduling decision; nearly every step missed the cache. Colouring shifts each structure
-/// by a number of whole cache lines, which is a hash of the address of its block
-/// (`usher_tasks::color`).
+/// all structures has the same low address bits, so these fields compete for a few cache sets.
+/// Linux 2.4 kept its task structures in such blocks and walked all of them at each scheduling
+/// decision; nearly every step missed the cache. Colouring shifts each structure by a number of
+/// whole cache lines, which is a hash of the address of its block (`usher_tasks::color`).
 ///
 /// walks      Run queues of 64 to 8192 structures are walked with and without colouring, in the
 ///            same blocks and order, by one thread, and by two threads under one lock.
 /// loads      A chat of 2400 tasks and a web server of 256 tasks run under a scheduler like that of
 ///            Linux 2.4, on threads of this machine, in real memory.
-/// misses     The same loads run under valgrind, which counts first-level and second-level misses.
-/// simulated  The 8 CPUs of 550 MHz of the paper are simulated, for its gains of +23.3 % and
-///            +86.3 %. No figure of this part is measured.
+/// misses     The chat and the web server run under valgrind, which counts first-level and
+///            second-level misses.
+/// simulated  The machine of the paper, with 8 CPUs of 550 MHz, is simulated and compared with
+///            the paper's gains of +23.3 % and +86.3 %. No figure of this part is measured.
 ///
 /// Exit status: 0 if every bar is met, 1 if a bar is missed, 125 if the benchmark could not run.
 #[derive(Debug, Clone, clap::Args)]

@@ -163,13 +163,14 @@ fn walk_notes(walks: &[WalkTimes]) -> Vec<String> {
         ),
         format!(
             "With and without colouring, a walk touches one page per structure. In the layouts \
-             'plain' and 'remainder' this is always the first of the two pages of a block. Its \
-             page number is even, so half of the sets of the translation look-aside buffers \
-             (TLB) are unused; `Coloring` uses both pages. This matters with 4 KiB pages, and \
-             also with huge pages (2 MiB; at least {} of the memory, and {} where they were \
-             forbidden) in a virtual machine whose host maps them to small pages. Each structure \
-             has its own cache line, so with every layout the first-level cache holds at most as \
-             many structures as it has lines.",
+             'plain' and 'remainder' the walk touches only the first of the two pages of a block. \
+             The first page has an even page number, so half of the sets of the translation \
+             look-aside buffers (TLB) are unused; `Coloring` uses both pages. The unused sets \
+             make a walk slower with 4 KiB pages, and also with huge pages (2 MiB; at least {} of \
+             the memory, and {} where they were forbidden) in a virtual machine whose host maps \
+             huge pages to small pages. Each structure has its own cache line, so with every \
+             layout the first-level cache holds at most as many structures as the cache has \
+             lines.",
             huge(Pages::Huge),
             huge(Pages::Small)
         ),

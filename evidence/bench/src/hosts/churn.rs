@@ -141,7 +141,7 @@ const HEAD: [&str; 11] = [
     "links/s",
     "links in the seat (%)",
     "releases",
-    "narrow 1 s after release",
+    "releases with a narrow mask 1 s later",
     "all masks restored after (ms), median",
     "worst",
     "CPU time after a release (% of a CPU in 1 s)",

@@ -226,7 +226,7 @@ impl KillFixture {
         };
         let all: Vec<_> = pids.iter().map(one).collect();
         format!(
-            "the state without Usher is {:?}; now it is {}",
+            "the state of the process without Usher was {:?}; the state now is {}",
             self.plain,
             all.join("; ")
         )

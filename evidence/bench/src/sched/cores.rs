@@ -85,7 +85,7 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
         "scheduler",
         "took, ms",
         "two loops on one core, ms",
-        "of it with the other core idle, ms",
+        "of that time with the other core idle, ms",
         "share of the run time, %",
     ];
     part.tables = vec![Table {
@@ -122,16 +122,17 @@ fn bars(rows: &[CoresResult]) -> Vec<Bar> {
     let ours = of(&ComparedScheduler::Usher);
     let bar = |(name, scheduler, limit)| {
         let what = format!(
-            "two loops on one core while the other core is idle: time of ours / time of {name}"
+            "two loops on one core while the other core is idle: time under usher / time under \
+             {name}"
         );
         Bar::at_most(what, ratio(ours, of(&scheduler)), limit, "")
     };
     let fifo = (
-        "relative to --fifo, which ignores SMT",
+        "--fifo, which ignores SMT",
         ComparedScheduler::Fifo,
         OF_BLIND_AT_MOST,
     );
-    let eevdf = ("EEVDF's", ComparedScheduler::Eevdf, 1.0);
+    let eevdf = ("EEVDF", ComparedScheduler::Eevdf, 1.0);
     [fifo, eevdf].map(bar).to_vec()
 }
 
@@ -155,7 +156,7 @@ fn table(simulated: &SmtResult) -> Table {
         rows: vec![
             row("blind to SMT", simulated.blind, "12.6, 19.8, 15.5"),
             row("idle cores first", simulated.aware, "12.6, 12.7, 12.6"),
-            row("ours", simulated.ours, ""),
+            row("usher", simulated.ours, ""),
         ],
     }
 }

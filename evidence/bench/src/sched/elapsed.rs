@@ -16,7 +16,8 @@ use super::schedulers::ComparedScheduler;
 use crate::bars::{Bar, Part, Table};
 
 pub const NAME: &str = "elapsed";
-const TITLE: &str = "Erlang in the real time of the emulator: ours and EEVDF in pairs of runs";
+const TITLE: &str = "Erlang in the real time of the emulator: Usher's scheduler and EEVDF in \
+                     pairs of runs";
 
 const AT_MOST: f64 = 1.02;
 
@@ -124,8 +125,8 @@ pub fn part(measured: &GuestResults, kernel: &str, processes: usize) -> Result<P
         "virtual machines",
         "pairs",
         "EEVDF: end of the last machine, s",
-        "ours",
-        "ours / EEVDF, quartiles",
+        "usher",
+        "usher / EEVDF, quartiles",
         "the machine with the worst ratio",
     ];
     part.tables = vec![Table {
@@ -133,7 +134,7 @@ pub fn part(measured: &GuestResults, kernel: &str, processes: usize) -> Result<P
         rows: rows.iter().map(PairsResult::cells).collect(),
     }];
     let worst = rows.iter().map(|row| row.worst.median).reduce(f64::max);
-    let what = "end of each virtual machine, ours / EEVDF, median over the pairs: worst machine";
+    let what = "end of each virtual machine, usher / EEVDF, median over the pairs: worst machine";
     part.bars = vec![Bar::at_most(what, worst, AT_MOST, "")];
     part.notes = vec![
         format!(

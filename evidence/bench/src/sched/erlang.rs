@@ -163,8 +163,8 @@ pub fn part(measured: &GuestResults, notes: Vec<String>) -> Result<Part> {
     part.notes.push(
         "The second table shows separate runs, with the largest number of virtual machines and \
          the sleeper of the part 'spaces', a thread that sleeps for 5 ms and computes for 0.3 ms \
-         until the machines have ended. The delays of the sleeper are those of all runs. Its \
-         context switches are in no other figure."
+         until the machines have ended. The delays of the sleeper are those of all runs. The \
+         context switches of the sleeper are in no other figure."
             .to_owned(),
     );
     part.notes.extend(nearest(&rows));
@@ -182,9 +182,9 @@ fn table(rows: &[ErlangResult]) -> Table {
         "of address spaces",
         "to EEVDF's",
         "a run, ms",
-        "end of the first, s",
+        "end of the first machine, s",
         "last",
-        "end of the last / EEVDF's",
+        "end of the last machine / EEVDF's",
     ];
     let cells = |row: &ErlangResult| row.cells(find(rows, &ComparedScheduler::Eevdf, row.vms));
     Table {
@@ -202,7 +202,7 @@ fn sleepers_table(rows: &[ErlangResult]) -> Table {
         "most",
         "99th percentile / EEVDF's",
         "switches to another address space",
-        "end of the last, s",
+        "end of the last machine, s",
     ];
     let cells =
         |row: &ErlangResult| row.sleepers_cells(find(rows, &ComparedScheduler::Eevdf, row.vms));
@@ -265,7 +265,7 @@ fn bars(rows: &[ErlangResult]) -> Vec<Bar> {
     let against = |name: &str, scheduler: &ComparedScheduler, limit| {
         let machines = most.first().map_or(0, |row| row.vms);
         let what = format!(
-            "{machines} virtual machines: switches to another address space, ours / {name}"
+            "{machines} virtual machines: switches to another address space, usher / {name}"
         );
         Bar::at_most(what, ratio(ours, of(scheduler)), limit, "")
     };
@@ -282,7 +282,7 @@ fn sleepers_bar(beside: &[ErlangResult]) -> Bar {
     let late = |scheduler: &ComparedScheduler| of(scheduler).and_then(|row| row.late_ms[1]);
     let machines = of_the_most(beside).next().map_or(0, |row| row.vms);
     let what = format!(
-        "{machines} virtual machines: wake-up delay of the sleeper, 99th percentile, ours / EEVDF"
+        "{machines} virtual machines: wake-up delay of the sleeper, 99th percentile, usher / EEVDF"
     );
     let beside = ratio(
         late(&ComparedScheduler::Usher),
@@ -328,12 +328,12 @@ mod tests {
         assert_eq!(bars, [(0.1, true), (2.0, false)]);
         let rows = &part.tables[0].rows;
         assert_eq!(rows.len(), 4, "those beside the sleeper are apart");
-        assert_eq!(rows[1][..5], ["4", "ours", "600", "300", "0.75"]);
+        assert_eq!(rows[1][..5], ["4", "usher", "600", "300", "0.75"]);
         assert_eq!(rows[3][4..], ["0.10", "21.00", "1.00", "2.10", "1.050"]);
         let beside = &part.tables[1].rows;
         assert_eq!(
             beside[1][..6],
-            ["ours", "101", "10.00", "19.8", "20.0", "2.00"]
+            ["usher", "101", "10.00", "19.8", "20.0", "2.00"]
         );
         assert_eq!(part.figures[0].svg.matches("<circle").count(), 4);
         let same = part.notes.last().unwrap();

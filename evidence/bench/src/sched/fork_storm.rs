@@ -72,7 +72,7 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     let head = [
         "scheduler",
         "last loop ended after, s",
-        "part of its fair share",
+        "part of its fair share that the last loop gets",
         "short programs per second",
     ];
     part.tables = vec![Table {
@@ -92,9 +92,9 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
         note,
         "Four loops with equal work run on two CPUs, first alone and then beside sixteen threads \
          of another process, each of which starts one short program after another and waits for \
-         its end. The fair share of a loop is that beside one more thread, computed from the run \
-         without the storm, because emulated CPUs share the time of one. The loop that ends last \
-         decides."
+         its end. The fair share of a loop is its share of CPU time beside one more thread, \
+         computed from the run without the storm, because all emulated CPUs share one CPU of the \
+         host. The figures are those of the loop that ends last."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(&samples)?;

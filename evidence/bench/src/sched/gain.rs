@@ -70,7 +70,7 @@ pub fn part(switches: &Part, measured: &GuestResults) -> Result<Option<Part>> {
 
 fn table(costs: &[(usize, f64)], rates: &[SwitchRates]) -> Table {
     let saved = |rate: &SwitchRates| format!("CPU time saved under the load of '{}', %", rate.part);
-    let head = ["memory of each", "a switch, ns"].map(str::to_owned);
+    let head = ["memory that each thread reads", "cost of a switch, ns"].map(str::to_owned);
     let row = |(bytes, cost_ns): &(usize, f64)| {
         let cost = [text::bytes(*bytes as u64), text::number(*cost_ns, 0)];
         let saved = rates.iter().map(|rate| rate.saved_percent(*cost_ns));
@@ -96,8 +96,8 @@ fn notes(rates: &[SwitchRates]) -> Vec<String> {
     vec![
         format!(
             "Switches to another address space per second and CPU under EEVDF and under Usher's \
-             scheduler: {each}. The expected saving is the difference times the cost of a \
-             switch, which the part 'switches' measured on this machine. The total is not \
+             scheduler: {each}. The expected saving is the difference times the cost of a switch, \
+             which the part 'switches' measured on this machine. The total saving is not \
              measured, because no emulator has caches and the kernel of this machine has no \
              sched_ext."
         ),

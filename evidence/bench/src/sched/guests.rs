@@ -296,19 +296,19 @@ mod tests {
         assert_eq!(args.of(&THREADS), [SchedPart::Cores]);
         let measured = GuestResults {
             samples: vec![],
-            left_out: vec!["cores: the scheduler ours is left out: x".to_owned()],
+            left_out: vec!["cores: the scheduler usher is left out: x".to_owned()],
         };
         let notes = guests.notes("cores", &["cores"], &measured);
-        assert_eq!(notes[0], "the scheduler ours is left out: x");
+        assert_eq!(notes[0], "the scheduler usher is left out: x");
         assert!(notes[1].contains("scx_bpfland 1.1.4"), "{notes:?}");
         assert_eq!(guests.notes("overhead", &["overhead"], &measured).len(), 1);
         assert!(guests.notes("seats", &["seats"], &measured).is_empty());
         let erlang = GuestResults {
             samples: vec![],
-            left_out: vec!["erlang: the scheduler ours is left out: x".to_owned()],
+            left_out: vec!["erlang: the scheduler usher is left out: x".to_owned()],
         };
         let notes = guests.notes("elapsed", &["erlang"], &erlang);
-        assert_eq!(notes, ["the scheduler ours is left out: x"]);
+        assert_eq!(notes, ["the scheduler usher is left out: x"]);
     }
 
     #[test]

@@ -513,13 +513,13 @@ mod tests {
         assert!(measured.samples.is_empty());
         assert_eq!(
             measured.left_out,
-            ["cores: the scheduler ours, --fifo is left out: the kernel ended the scheduler"]
+            ["cores: the scheduler usher --fifo is left out: the kernel ended the scheduler"]
         );
         assert_eq!(
             [&[1][..], &[0, 1]].map(|rounds| shown(&left_out(rounds)).unwrap()),
             [
-                "  cores          ours, --fifo             left out, round 2: the kernel ended the scheduler",
-                "  cores          ours, --fifo             left out, rounds 1, 2: the kernel ended the scheduler"
+                "  cores          usher --fifo             left out, round 2: the kernel ended the scheduler",
+                "  cores          usher --fifo             left out, rounds 1, 2: the kernel ended the scheduler"
             ]
         );
     }

@@ -85,7 +85,7 @@ pub fn figure(
     let at = |number: f64| format!("{number:.1}");
     let svg = html! {
         svg.figure role="img" aria-label=(caption) viewBox={ "0 0 " (at(WIDTH)) " " (at(base + 24.0)) } {
-            @for (n, (label, class)) in [("ours", OURS), ("to compare with", OTHERS)].iter().enumerate() {
+            @for (n, (label, class)) in [("usher", OURS), ("others", OTHERS)].iter().enumerate() {
                 g class=(class) {
                     rect.solid x=(at(70.0 * n as f64)) y="4" width="11" height="11" {}
                     text.small x=(at(70.0 * n as f64 + 15.0)) y="14" { (label) }

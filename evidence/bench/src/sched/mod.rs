@@ -83,14 +83,16 @@ enum SchedPart {
     Cores,
     /// Three programs with seats, by affinity masks and by soft seats (paper 1)
     Seats,
-    /// Loops beside a program that starts short programs without end
+    /// Loops beside a program that continuously starts short programs
     ForkStorm,
     /// Instructions of a context switch
     Overhead,
-    /// The same on 8 CPUs with SMT, with the transition to idle and back
+    /// Instructions of a context switch on 8 CPUs with SMT, including the end and the start of idle
+    /// time
     #[value(name = "overhead-8")]
     Overhead8,
-    /// The same on 48 CPUs with SMT
+    /// Instructions of a context switch on 48 CPUs with SMT, including the end and the start of
+    /// idle time
     #[value(name = "overhead-48")]
     Overhead48,
 }
@@ -99,27 +101,29 @@ enum SchedPart {
 ///
 /// switches   Cost of a switch to another address space on this machine: two partners take
 ///            turns on one CPU, as threads of one process and as two processes.
-/// spaces     Seven programs of two threads beside a thread that mostly sleeps, on two
-///            CPUs: switches between address spaces, waits, fairness.
-/// erlang     4 to 7 virtual machines of Erlang with two schedulers each; all processes
-///            of a machine message each other. The 7 once more beside that thread.
-/// elapsed    Erlang's machines in the emulator's own time, which is not hardware's, under
-///            EEVDF and usher in turn: the end of each machine, in pairs.
-/// mix        PostgreSQL, a parallel make and three virtual machines of Java at once; for
-///            information, of what is installed here.
-/// cores      Two short loops and two long loops on two cores of two hardware threads:
-///            time that a core is shared while the other core is idle.
-/// seats      Three programs with seats on 48 CPUs. The owner of a seat rests half of the
-///            time: use of its seat, and time that the owner loses.
+/// spaces     Seven programs of two threads beside the sleeper, a thread that mostly sleeps, on
+///            two CPUs: switches between address spaces, waits, fairness.
+/// erlang     4 to 7 virtual machines of Erlang with two schedulers each; all processes of a
+///            machine exchange messages. The load with 7 machines also runs beside the sleeper.
+/// elapsed    The load of erlang in the real time of the emulator, in pairs of runs under EEVDF
+///            and usher: the time until the end of each virtual machine.
+/// mix        PostgreSQL, a parallel make and three virtual machines of Java at the same time,
+///            in the versions that are installed on this machine; the part has no bar.
+/// cores      Two short loops and two long loops on two cores of two hardware threads: the time
+///            in which two loops share a core while the other core is idle.
+/// seats      Three programs with seats on 48 CPUs. The owner of one seat sleeps half of the
+///            time: how much of its seat is used, and how long the owner waits for its CPUs.
 /// fork-storm Four loops beside 16 short programs at a time, on two CPUs: the part of their
-///            fair share that the loops keep.
-/// overhead   Two partners that take turns on one CPU: instructions a switch. overhead-8
-///            and overhead-48: on so many CPUs with SMT, with idle CPUs in between.
+///            fair share that the loops get.
+/// overhead   Two partners that take turns on one CPU: instructions per switch. The parts
+///            overhead-8 and overhead-48 use 8 and 48 CPUs with SMT, which become idle between
+///            the turns.
 ///
-/// All but switches run in guests of the lab, which needs root. All but elapsed run in virtual
-/// time (docs/lab.md). The schedulers are EEVDF, usher, its mode --fifo, a minimal FIFO, the
-/// O(1) scheduler of Linux 2.6, and with --peers those of other projects. The results of
-/// switches and of spaces or erlang give the expected gain (part gain).
+/// All parts except switches run in guests of the lab, which needs root. All parts except elapsed
+/// and switches run in virtual time (docs/lab.md). The schedulers are EEVDF, usher, its mode
+/// --fifo, a minimal FIFO, the O(1) scheduler of Linux 2.6, and with --peers the schedulers of
+/// other projects. The part gain computes the expected gain from the results of switches and of
+/// spaces or erlang.
 ///
 // Both times are guesses until a run of each was timed.
 /// On two CPUs, all parts without --peers take about 5 hours, or half an hour with --quick.

@@ -97,8 +97,9 @@ pub fn part(name: &str, measured: &GuestResults, note: String) -> Result<Part> {
         part.bars = bars(&rows);
     } else {
         part.notes.push(
-            "On several CPUs, each partner wakes the other on an idle CPU, and its own CPU becomes \
-             idle. The figures contain both, and no bar applies."
+            "On several CPUs, each partner wakes the other partner on an idle CPU, and its own \
+             CPU then becomes idle. The figures include the end and the start of idle time, and \
+             no bar applies."
                 .to_owned(),
         );
     }
@@ -128,14 +129,17 @@ fn bars(rows: &[OverheadResult]) -> Vec<Bar> {
     let ours = threads_of(rows, &ComparedScheduler::Usher);
     let least = threads_of(rows, &ComparedScheduler::FifoMinimal);
     let mut bars = vec![Bar::at_most(
-        "instructions per switch, ours / minimal FIFO",
+        "instructions per switch, usher / minimal FIFO",
         ratio(ours, least),
         OF_LEAST_AT_MOST,
         "",
     )];
     let peers = rows.iter().filter(|row| row.scheduler.is_peer());
     bars.extend(peers.map(|peer| {
-        let what = format!("instructions per switch, ours / {}", peer.scheduler.label());
+        let what = format!(
+            "instructions per switch, usher / {}",
+            peer.scheduler.label()
+        );
         Bar::at_most(what, ratio(ours, peer.switch(peer.threads)), 1.0, "")
     }));
     bars
@@ -170,8 +174,8 @@ mod tests {
         assert_eq!(part.bars[0].measured, Some(1.25));
         assert!(!part.bars[0].is_met());
         let rows = &part.tables[0].rows;
-        assert_eq!(rows[0][0..3], ["ours, --fifo", "1000", "2400"]);
-        assert_eq!(rows[2], ["ours", "1000", "2500", "5000", "1.25"]);
+        assert_eq!(rows[0][0..3], ["usher --fifo", "1000", "2400"]);
+        assert_eq!(rows[2], ["usher", "1000", "2500", "5000", "1.25"]);
     }
 
     #[test]

@@ -53,9 +53,9 @@ pub fn nearest(begin: &str, all: &[RunLengths]) -> Option<String> {
         format!(", and the 99th percentile of the sleeper's wake-up delay is {late} times as long")
     });
     Some(format!(
-        "{begin} the measured slices of EEVDF, the slice whose mean run is nearest to ours ({} \
-         ms) is {} ({} ms): ours switches to another address space {} times as often as EEVDF \
-         with that slice{}.",
+        "{begin} the measured slices of EEVDF, the slice whose mean run is nearest to that of \
+         usher ({} ms) is {} ({} ms): usher switches to another address space {} times as often \
+         as EEVDF with that slice{}.",
         cell(Some(run_ms), 1),
         nearest.scheduler.label(),
         cell(nearest.run_ms, 1),
@@ -89,8 +89,8 @@ mod tests {
             note.starts_with("Of the measured slices of EEVDF"),
             "{note}"
         );
-        let found = "EEVDF, slices of 8 ms (7.0 ms): ours switches to another address space \
-                     0.25 times";
+        let found = "EEVDF, slices of 8 ms (7.0 ms): usher switches to another address space 0.25 \
+                     times";
         assert!(note.contains(found), "{note}");
         assert!(!note.contains("sleeper"), "{note}");
         assert_eq!(nearest("Of", &all[1..]), None);

@@ -54,8 +54,8 @@ impl ComparedScheduler {
         match self {
             Self::Eevdf => "EEVDF".to_owned(),
             Self::EevdfSlice { ms } => format!("EEVDF, slices of {ms} ms"),
-            Self::Usher => "ours".to_owned(),
-            Self::Fifo => "ours, --fifo".to_owned(),
+            Self::Usher => "usher".to_owned(),
+            Self::Fifo => "usher --fifo".to_owned(),
             Self::FifoMinimal => "minimal FIFO".to_owned(),
             Self::O1Plain => "O(1)".to_owned(),
             Self::O1Aggregate => "O(1), paper 4".to_owned(),

@@ -68,7 +68,7 @@ impl SeatsResult {
 /// Mechanism that keeps the seats under this scheduler.
 fn kept_by(scheduler: &ComparedScheduler) -> String {
     match scheduler {
-        ComparedScheduler::Usher => "soft seats, ours".to_owned(),
+        ComparedScheduler::Usher => "soft seats, usher".to_owned(),
         other => format!("affinity masks, {}", other.label()),
     }
 }
@@ -94,11 +94,11 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     .collect();
     let head = [
         "seats",
-        "the owner's CPUs",
-        "at work, %",
+        "CPUs of the owner",
+        "busy CPUs, %",
         "time the owner waited, %",
-        "CPUs had back",
-        "99th percentile, ms",
+        "CPUs reclaimed",
+        "time until a reclaimed CPU runs the owner, 99th percentile, ms",
         "time of others on the owner's CPUs, %",
     ];
     part.tables = vec![Table {
@@ -109,13 +109,13 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
     part.notes = vec![
         note,
         "A daemon with the policy 'equal' gives seats to three programs. One program, the owner, \
-         has one thread per three CPUs; it works and pauses for the same time, alternately. The \
-         other two programs together have one thread per CPU and always work. The owner waited: \
-         share of the time in which its threads were runnable but had no CPU, whether or not a \
-         borrower used a CPU of the owner. Had back: number of wake-ups at which the owner \
-         reclaimed a CPU from a borrower, and the time until the woken thread ran, rounded up to \
-         a quarter of a power of two. Others on the owner's CPUs: share of their CPU time that \
-         the other two programs spent there."
+         has one thread per three CPUs; the owner works and pauses for the same time, \
+         alternately. The other two programs together have one thread per CPU and always work. \
+         The owner waited: share of the time in which its threads were runnable but had no CPU, \
+         whether or not a borrower used a CPU of the owner. CPUs reclaimed: number of wake-ups at \
+         which the owner reclaimed a CPU from a borrower, and the time until the woken thread \
+         ran, rounded up to a quarter of a power of two. Others on the owner's CPUs: share of \
+         their CPU time that the other two programs spent there."
             .to_owned(),
         "Under affinity masks the threads of the owner wait mostly for one another. One run \
          under EEVDF was traced: in three quarters of the waiting time a thread waited for \

@@ -166,7 +166,7 @@ pub fn shown(name: &str, title: &str, measured: &GuestResults) -> Result<Part> {
         "99 %",
         "most",
         "delay of all wake-ups, ms: 99th percentile",
-        "end of the first, s",
+        "end of the first program, s",
         "last",
     ];
     part.tables = vec![Table {
@@ -190,19 +190,19 @@ fn bars(rows: &[SpacesResult]) -> Vec<Bar> {
     };
     let mut bars = vec![
         Bar::at_most(
-            "switches to another address space without the sleeper's, ours / EEVDF",
+            "switches to another address space without the sleeper's, usher / EEVDF",
             beside(|row| row.others),
             SWITCHES_AT_MOST,
             "",
         ),
         Bar::at_most(
-            "wake-up delay of the sleeper, 99th percentile, ours / EEVDF",
+            "wake-up delay of the sleeper, 99th percentile, usher / EEVDF",
             beside(|row| row.late_ms[1]),
             LATE_AT_MOST,
             "",
         ),
         Bar::at_most(
-            "end of the last program, ours / EEVDF",
+            "end of the last program, usher / EEVDF",
             beside(|row| row.last_s),
             ELAPSED_AT_MOST,
             "",
@@ -212,7 +212,7 @@ fn bars(rows: &[SpacesResult]) -> Vec<Bar> {
     let peers = rows.iter().filter(|row| row.scheduler.is_peer());
     bars.extend(peers.map(|peer| {
         let what = format!(
-            "switches to another address space, ours / {}",
+            "switches to another address space, usher / {}",
             peer.scheduler.label()
         );
         Bar::at_most(what, ratio(spaces, peer.spaces), 1.0, "")
@@ -257,11 +257,11 @@ mod tests {
             .collect();
         assert_eq!(met, [(0.25, true), (1.0, true), (1.0, true), (2.0, false)]);
         let cells = &part.tables[0].rows[2][..5];
-        assert_eq!(cells, ["ours", "1000", "400", "200", "4.00"]);
+        assert_eq!(cells, ["usher", "1000", "400", "200", "4.00"]);
         assert_eq!(part.figures.len(), 2);
         let same = part.notes.last().unwrap();
         assert!(
-            same.contains("slices of 8 ms (4.0 ms): ours switches"),
+            same.contains("slices of 8 ms (4.0 ms): usher switches"),
             "{same}"
         );
         assert!(

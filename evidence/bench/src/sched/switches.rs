@@ -103,9 +103,9 @@ fn part(measured: &[(usize, Vec<PairTimes>)]) -> Result<Part> {
          order."
             .to_owned(),
         "The difference between processes and threads is the cost of another address space: the \
-         change of the page tables, and the address translations and cache lines that are lost \
-         by it. Threads and processes read equal amounts of memory, so data that exceed a cache \
-         miss it in both cases."
+         change of the page tables, and the address translations and cache lines that this change \
+         evicts. Threads and processes read equal amounts of memory, so data that exceed a cache \
+         miss the cache in threads and in processes."
             .to_owned(),
     ];
     part.raw = serde_json::to_value(measured)?;

@@ -84,14 +84,14 @@ impl Peer {
 #[command(after_help = "\
 The benchmark compiles the same workload with oneTBB, Taskflow and OpenMP for this machine
 (scripts/setup bench installs compilers and libraries; Taskflow's headers are fetched once
-from Debian trixie by apt-get into the user's cache). Then it runs these programs, rayon and
-usher-tasks alternately: each round runs each runtime once, in a process that checks its
-own result. The benchmark compares ratios within a round, which limits the effect of other
-load; nevertheless, run nothing else on the machine.
+from Debian trixie by apt-get into the user's cache). Then the benchmark runs the compiled
+programs, rayon and usher-tasks alternately: each round runs each runtime once, in a process
+that checks its own result. The benchmark compares ratios within a round, which limits the
+effect of other load; nevertheless, run nothing else on the machine.
 
 The workload is a video frame that is processed as a wavefront. A task is one of eight
-stages of a macroblock. It waits for the previous stage of the same macroblock and for the
-same stage of the neighbours to the left, above, and above to the right.
+stages of a macroblock. A task waits for the previous stage of the same macroblock and for
+the same stage of the neighbours to the left, above, and above to the right.
 
 The exit status is 0 if every bar is met, 1 if a bar is missed, and 125 if the benchmark
 could not run. `usher bench format RESULT.JSON` writes the report page of a saved result.

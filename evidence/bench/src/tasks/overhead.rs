@@ -82,9 +82,9 @@ fn format(samples: &Samples, threads: &[u32]) -> Part {
          additional time is the median of the differences over the rounds, multiplied by the \
          number of threads, because each worker records its own tasks. A trace that is off costs \
          one load and one branch per task, which are part of all other figures of usher-tasks. \
-         Their cost is therefore at most the time of an empty task in the fastest frame on 1 \
-         thread. The table shows this upper bound: if the bound misses its bar, the cost of the \
-         trace remains unknown."
+         The load and the branch therefore cost at most the time of an empty task in the fastest \
+         frame on 1 thread. The table shows this upper bound: if the bound misses its bar, the \
+         cost of the trace remains unknown."
             .to_owned(),
     ];
     if samples.all.iter().all(|s| s.runtime != Runtime::Taskflow) {

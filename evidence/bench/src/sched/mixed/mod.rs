@@ -123,7 +123,7 @@ mod tests {
             left_out: vec![],
         };
         let part = part(&measured, String::new()).unwrap();
-        assert_eq!(part.tables[0].rows[1][..3], ["ours", "100", "50"]);
+        assert_eq!(part.tables[0].rows[1][..3], ["usher", "100", "50"]);
         assert!(part.bars.is_empty() && part.name == NAME);
     }
 

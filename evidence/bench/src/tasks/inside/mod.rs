@@ -34,7 +34,7 @@ pub enum Form {
     UsherPaper,
     /// rayon: a scope with counters; for fib, `join`
     Rayon,
-    /// rayon: a scope, everything that is ready spawned
+    /// rayon: a scope, which spawns each task as soon as it is ready
     RayonSpawn,
     /// A loop over macroblocks, all stages of each
     OrderTs,
@@ -44,7 +44,7 @@ pub enum Form {
     OrderLifo,
     /// A loop over stages
     OrderStages,
-    /// Rows in turn by threads that watch each other's progress
+    /// Rows by threads that take turns and wait for each other's progress
     ByHand,
     /// Registers tasks and prints their memory
     Footprint,
@@ -56,7 +56,7 @@ pub enum Form {
 #[derive(Debug, Clone, clap::Args)]
 pub struct InsideArgs {
     form: Form,
-    /// `THREADS MS FRAMES` and the workload; for what registers, how many
+    /// `THREADS MS FRAMES` and the workload; for a form that registers tasks, the number of tasks
     #[arg(trailing_var_arg = true)]
     words: Vec<String>,
 }

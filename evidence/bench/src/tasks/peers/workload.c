@@ -152,8 +152,8 @@ static bool check_frame(workload_frame *frame, void *context)
 	if (missing == 0 && too_early == 0 && twice == 0)
 		return true;
 	fprintf(stderr,
-		"wrong: %u tasks did not run, %u ran twice, %u times one ran "
-		"before what it waits for\n",
+		"wrong result: %u tasks did not run, %u tasks ran twice, "
+		"%u tasks ran before a task that they wait for\n",
 		missing, twice, too_early);
 	return false;
 }
@@ -230,7 +230,8 @@ static uint64_t time_frames(const char *name, uint64_t tasks,
 	}
 	if (!times || !right) {
 		fprintf(stderr, "%s: %s\n", name,
-			right ? "no memory" : "wrong: not that number");
+			right ? "no memory"
+			      : "wrong result: not the expected number");
 		free(times);
 		return 0;
 	}
@@ -305,8 +306,8 @@ static bool time_case(const struct task_case *one, const struct runner *run)
 	right = frames > 0 && is_right(one->mode, frames);
 	if (frames > 0 && !right)
 		fprintf(stderr,
-			"%s: wrong: a task ran twice, not at all, or beside "
-			"another of its macroblock\n",
+			"%s: wrong result: a task ran twice, not at all, or "
+			"beside another task of its macroblock\n",
 			one->word);
 	free(state);
 	return right;
