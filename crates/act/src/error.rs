@@ -59,10 +59,10 @@ pub enum ActError {
         allowed: CpuSet,
     },
     /// The program was not admitted, or was released.
-    #[error("Usher does not manage program {0}")]
+    #[error("Usher does not manage a program with the number {0}")]
     Unknown(ProgramId),
     /// The program is admitted already.
-    #[error("Usher already manages program {0}")]
+    #[error("Usher already manages a program with the number {0}")]
     Taken(ProgramId),
     /// A program without a cgroup forks faster than its processes can be stopped.
     #[error("program {0} keeps running, because it forks faster than Usher can stop its processes")]

@@ -123,8 +123,8 @@ impl Manager {
         let (unit, name) = unit.ok_or("the launcher belongs to no systemd unit")?;
         if !name.ends_with(".scope") || name == "init.scope" {
             return Err(format!(
-                "the launcher belongs to the service {name}: in a scope, `systemctl stop` of the \
-                 service would not end the program"
+                "the launcher belongs to the service {name}, and `systemctl stop` of the service \
+                 would not end a program in a scope of its own"
             ));
         }
         let mut levels = launcher
@@ -132,7 +132,8 @@ impl Manager {
             .take_while(|dir| dir.starts_with(&unit));
         if let Some((dir, limit)) = levels.find_map(|dir| Some((dir, limits::of(dir)?))) {
             return Err(format!(
-                "the cgroup {} has a limit of its own: {limit}",
+                "the limit of the cgroup {} ({limit}) would not apply to a program in a scope of \
+                 its own",
                 dir.display()
             ));
         }

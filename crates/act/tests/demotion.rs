@@ -265,7 +265,7 @@ fn a_deadline_thread_keeps_its_policy() {
         "{now:?}"
     );
     let why = act.demotion_gaps(ONE).join("\n");
-    assert!(why.contains("deadline policy"), "{why}");
+    assert!(why.contains("SCHED_DEADLINE"), "{why}");
     close(act);
     assert_eq!(snapshot(&program), before);
 }

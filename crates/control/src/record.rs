@@ -35,7 +35,7 @@ pub struct RecordStep {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Reading or writing failed.
-    #[error("reading or writing the record: {0}")]
+    #[error("the record cannot be read or written: {0}")]
     Io(#[from] io::Error),
     /// A line cannot be parsed.
     #[error("line {line} of the record is not a valid {what}")]
@@ -48,7 +48,7 @@ pub enum RecordError {
         source: serde_json::Error,
     },
     /// The record has no head.
-    #[error("the record is empty")]
+    #[error("the record is empty: it has no line that describes the machine and the policy")]
     Empty,
     /// The last line has no line end: the process that wrote it was killed meanwhile.
     #[error(

@@ -254,7 +254,7 @@ fn the_error_names_the_broken_line() {
     );
     assert_eq!(
         replay(b"".as_slice(), same_policy).unwrap_err().to_string(),
-        "the record is empty"
+        "the record is empty: it has no line that describes the machine and the policy"
     );
     assert_eq!(
         replay(b"hello\n".as_slice(), same_policy)

@@ -57,7 +57,7 @@ impl fmt::Display for PageError {
             PageFault::Version(version) => write!(
                 f,
                 "the heartbeat page {path} has version {version}, but this program supports \
-                 version {}",
+                 version {}: build both programs with the same version of Usher",
                 crate::layout::VERSION
             ),
             PageFault::Size(bytes) => write!(

@@ -277,7 +277,7 @@ impl Vm {
         }
         if !cfg!(target_arch = "x86_64") {
             return refuse(
-                "a guest requires an x86-64 host, because it is an x86-64 machine and runs \
+                "a guest requires an x86-64 host, because the guest is an x86-64 machine and runs \
                  programs of the host"
                     .to_owned(),
             );
@@ -332,7 +332,8 @@ fn own_program() -> Result<PathBuf, LabError> {
     {
         true => Ok(path),
         false => Err(LabError::Request(format!(
-            "a guest's kernel cannot start {}: the path contains a space",
+            "a guest's kernel cannot start {}, because the path contains a space: move the \
+             program to a path without spaces",
             path.display()
         ))),
     }

@@ -78,7 +78,7 @@ impl Meter {
     pub fn open(config: &MeterConfig) -> Self {
         let observer = match config.bpf {
             true => Observer::open(config).map_err(|error| error.to_string()),
-            false => Err("metering by BPF is switched off".to_owned()),
+            false => Err("the configuration switches metering by BPF off".to_owned()),
         };
         let backend = match observer {
             Ok(observer) => Backend::Bpf(Box::new(observer)),

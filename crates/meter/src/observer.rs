@@ -511,7 +511,7 @@ impl Observer {
             };
             reasons.push(format!(
                 "Usher detects late that foreground threads share one CPU while background work \
-                 uses another: {why}"
+                 uses another CPU: {why}"
             ));
         }
         let pids = fs::metadata(self.config.proc.join("self/ns/pid"));

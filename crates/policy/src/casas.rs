@@ -215,7 +215,9 @@ impl Casas {
             Err(error) => {
                 self.notes.push(Note {
                     program: None,
-                    text: format!("no seats, all programs share all CPUs: {error}"),
+                    text: format!(
+                        "no program has a seat, and all programs share all CPUs: {error}"
+                    ),
                 });
                 shared_plan(&self.topology, self.programs.keys())
             }

@@ -119,7 +119,9 @@ impl Policy for Equal {
             Err(error) => {
                 let note = Note {
                     program: None,
-                    text: format!("no seats, all programs share all CPUs: {error}"),
+                    text: format!(
+                        "no program has a seat, and all programs share all CPUs: {error}"
+                    ),
                 };
                 Decision {
                     plan: Some(shared_plan(&topology, self.programs.keys())),

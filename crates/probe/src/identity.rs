@@ -165,7 +165,7 @@ fn executable(path: &Path) -> Result<String, ProbeError> {
     let file = open.open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(failed(std::io::Error::other(
-            "the executable is not a regular file",
+            "the executable is not a regular file, so the program cannot be identified",
         )));
     }
     Ok(match build_id(&file) {

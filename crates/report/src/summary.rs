@@ -141,7 +141,10 @@ fn best(mix: &MixResult) -> Option<(&PolicyResult, Estimate)> {
 
 fn against(mix: &MixResult, baseline: &PolicyResult) -> String {
     let Some((best, ratio)) = best(mix) else {
-        return format!("No policy could be compared with {}.", baseline.label);
+        return format!(
+            "No policy could be compared with {}, because no other policy finished a round.",
+            baseline.label
+        );
     };
     let antt_of = |policy| text::number(antt(mix, policy).map(|e| e.value), 2);
     let figures = format!(
@@ -306,7 +309,7 @@ fn abstention(policy: &PolicyResult) -> Option<String> {
 fn reason_alone(reason: &str) -> &str {
     let prefixes = [
         "all programs share all CPUs: ",
-        "no seats, all programs share all CPUs: ",
+        "no program has a seat, and all programs share all CPUs: ",
     ];
     let mut reasons = prefixes
         .iter()

@@ -96,7 +96,7 @@ pub enum ScxError {
     /// A map is missing or has another layout.
     #[error(
         "the BPF map '{name}' is missing or has another size, because another version of usher \
-         created it"
+         created it: restart the scheduler with this version"
     )]
     Layout {
         /// Its name.

@@ -69,7 +69,7 @@ pub enum Fault {
         at_s: f64,
     },
     /// A repeating program has no work.
-    #[error("program '{program}': a repetition takes zero time")]
+    #[error("program '{program}': a repetition takes zero time: add a step with work")]
     NoWork {
         /// Name of the program.
         program: String,

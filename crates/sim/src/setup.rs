@@ -97,8 +97,8 @@ pub const FREE_PARAMETERS: [FreeParameter; 10] = [
     },
     FreeParameter {
         name: "first touch",
-        what: "0: each program's memory is on the NUMA nodes that its description gives; 1: it \
-               is on all nodes where its threads run",
+        what: "0: the memory of a program is on the NUMA nodes that the program's description \
+               gives; 1: the memory is on all nodes where the program's threads run",
         range: (0.0, 1.0),
         set: |setup, value| {
             if value > 0.5 {

@@ -36,7 +36,8 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file is the database of another program.
-    #[error("the file {} is the database of another program, not a profile store", path.display())]
+    #[error("the file {} is the database of another program, not a profile store: name another \
+             file by --store or USHER_STORE", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

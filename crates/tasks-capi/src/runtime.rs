@@ -103,7 +103,10 @@ impl RuntimeHandle {
 }
 
 fn ended() -> Failure {
-    Failure::new(ErrorCode::Ended, "the runtime is being destroyed")
+    Failure::new(
+        ErrorCode::Ended,
+        "the runtime is being destroyed and accepts no more calls",
+    )
 }
 
 /// Calls a function on a runtime, which stays alive until the function returns.

@@ -361,7 +361,10 @@ fn destroy_rejects_new_calls_of_other_threads() {
             end.send(()).unwrap();
         }
         assert!(closed, "still open");
-        assert_eq!(last_error(), "the runtime is being destroyed");
+        assert_eq!(
+            last_error(),
+            "the runtime is being destroyed and accepts no more calls"
+        );
         let ended = ErrorCode::Ended as c_int;
         assert_eq!(owner.wait(), (ended, vec![]));
         assert_eq!(register(&owner, 2, 0, nothing, ptr::null_mut()), ended);

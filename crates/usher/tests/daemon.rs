@@ -325,7 +325,8 @@ fn an_expired_reason_is_not_shown() {
     };
     let mut alpha = sleeper(&["run", "--name", "alpha"]);
     let shown = || stdout(&world.run(&["status"]));
-    let reason = "no seats, all programs share all CPUs, because Usher cannot plan for 'alpha'";
+    let reason = "no program has a seat, and all programs share all CPUs, because Usher cannot \
+                  plan for 'alpha'";
     wait_for("the reason", || shown().contains(reason).then_some(()));
     // The arrival and the end of background work do not change a seat.
     let mut beta = sleeper(&["bg", "--name", "beta"]);

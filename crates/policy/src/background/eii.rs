@@ -69,7 +69,7 @@ impl Eii {
                 self.phase = Phase::Trial(MeteringWindow::new(ctx.at_ns, ctx.metering));
                 let seconds = self.stop_ns / 1_000_000_000;
                 Some(RegulationChange::Continue(format!(
-                    "the program runs for a trial after a stop of {seconds} s"
+                    "the program was stopped for {seconds} s, and now runs for a trial"
                 )))
             }
             stopped @ Phase::Stopped { .. } => {

@@ -87,7 +87,8 @@ impl Usher {
             self.log(
                 None,
                 format!(
-                    "no seats, all programs share all CPUs, because Usher cannot plan for '{name}'"
+                    "no program has a seat, and all programs share all CPUs, because Usher cannot \
+                     plan for '{name}'"
                 ),
             );
             self.notes.push(note);
@@ -108,7 +109,7 @@ impl Usher {
             Err(error) => {
                 self.log(
                     None,
-                    format!("no seats, all programs share all CPUs: {error}"),
+                    format!("no program has a seat, and all programs share all CPUs: {error}"),
                 );
                 return shared;
             }
@@ -231,7 +232,7 @@ impl Usher {
         let names = shares.filter_map(|seat| self.members.get(&seat.program));
         let names: Vec<_> = names.map(|member| member.program.name.as_str()).collect();
         format!(
-            "'{}' share the CPUs of both their seats",
+            "'{}' share the CPUs of their two seats",
             names.join("' and '")
         )
     }
@@ -395,8 +396,8 @@ impl Usher {
             if member.failures >= FAILURES_MAX {
                 return note(
                     id,
-                    "no seats, all programs share all CPUs: assigning a seat to this program has \
-                     failed too often"
+                    "no program has a seat, and all programs share all CPUs: assigning a seat to \
+                     this program has failed too often"
                         .to_owned(),
                 );
             }
@@ -407,8 +408,8 @@ impl Usher {
                 return note(
                     id,
                     format!(
-                        "no seats, all programs share all CPUs: '{}' has no profile and reports \
-                         {source}",
+                        "no program has a seat, and all programs share all CPUs: '{}' has no \
+                         profile and reports {source}",
                         member.program.name
                     ),
                 );

@@ -89,7 +89,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
         .with_context(doing)?;
     if length as u64 > INPUT_BYTES_MAX {
         bail!(
-            "the input {} is larger than {} MiB",
+            "{}: the input is larger than {} MiB",
             doing(),
             INPUT_BYTES_MAX >> 20
         );
@@ -108,7 +108,7 @@ fn table(plan: &PlanOutput, topology: &Topology, out: Output) -> String {
         let cpus = match program.mode {
             SeatMode::Seated => program.cpus.clone(),
             SeatMode::Shared => format!("{} (shared)", program.cpus),
-            SeatMode::InTurn => format!("{} (in turn with others)", program.cpus),
+            SeatMode::InTurn => format!("{} (in turn with other programs)", program.cpus),
         };
         vec![
             output::shown(&program.name),

@@ -50,7 +50,8 @@ pub fn run(args: &Args, out: Output) -> Outcome {
     });
     if let Some(policy) = unknown {
         anyhow::bail!(
-            "the record '{path}' cannot be replayed: this version of usher has no policy '{policy}'"
+            "the record '{path}' cannot be replayed, because this version of usher has no policy \
+             '{policy}': use the version that wrote the record"
         );
     }
     if let Err(RecordError::Differs { step, decisions }) = &steps {

@@ -24,8 +24,8 @@ use crate::output::{Output, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The picture shows the CPUs of the machine; the letter on a CPU identifies the program whose
-seat contains that CPU. The output of `usher status` follows below. If standard output is
-not a terminal, the picture and the table are printed once.
+seat contains that CPU. Below the picture, `usher top` prints the output of `usher status`.
+If standard output is not a terminal, the picture and the table are printed once.
 
 Examples:
   usher top

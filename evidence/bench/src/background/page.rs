@@ -81,7 +81,8 @@ fn bars(result: &CellResult) -> Vec<Bar> {
         };
         bars.push(Bar::at_most(
             format!(
-                "{id}, {}: slow-down of the foreground, with the worst of the paper",
+                "{id}, {}: slow-down of the foreground; the bar is the largest slow-down in the \
+                 paper",
                 treatment.name()
             ),
             tally.slow_down().map(|e| 100.0 * (e.value - 1.0)),

@@ -52,7 +52,8 @@ impl Actuator {
         let reason = match self.v2_dir(program)? {
             None => "the program has no cgroup of its own".to_owned(),
             Some(dir) if dir.kind == DirKind::Unit => {
-                "an attached program stays in its own cgroup, and the manager of that cgroup sets its weight"
+                "an attached program stays in its own cgroup, and the manager of that cgroup sets \
+                 the weight of the cgroup"
                     .to_owned()
             }
             Some(dir) if dir.kind == DirKind::Scope => match self.idle_scope(program, &dir) {

@@ -101,7 +101,8 @@ impl Actuator {
         if now.is_deadline() {
             let tid = thread.tid;
             let reason = format!(
-                "thread {tid} keeps its deadline policy, which only the thread itself can set"
+                "thread {tid} keeps the policy SCHED_DEADLINE, because Usher could not restore \
+                 it: only the thread itself can set this policy"
             );
             self.note_gap(program, reason)?;
         }
@@ -110,8 +111,8 @@ impl Actuator {
             let needs = before.rights_needed();
             let pid = thread.pid;
             let reason = format!(
-                "process {pid} keeps its {kept} because this user may not restore it; restoring \
-                 it requires {needs}"
+                "process {pid} keeps its {kept}, because this user may not restore a lowered \
+                 {kept}; the restore requires {needs}"
             );
             self.note_gap(program, reason)?;
         }

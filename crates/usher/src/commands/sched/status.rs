@@ -125,13 +125,16 @@ fn of_ours(last: &SchedulerState) -> Vec<String> {
         format!("process {} holds the scheduler", last.pid),
     ];
     if last.idle_by_node {
-        lines.push("the kernel selects idle CPUs within a NUMA node first".to_owned());
+        lines.push(
+            "the kernel first searches for idle CPUs within the NUMA node of a thread".to_owned(),
+        );
     }
     match last.restarts {
         0 => {}
-        1 => lines.push("restarted once because CPUs went online or offline".to_owned()),
+        1 => lines
+            .push("the scheduler restarted once because CPUs went online or offline".to_owned()),
         times => lines.push(format!(
-            "restarted {times} times because CPUs went online or offline"
+            "the scheduler restarted {times} times because CPUs went online or offline"
         )),
     }
     lines

@@ -43,7 +43,7 @@ pub struct LoadLimits {
 fn usage(text: &str) -> Result<f64, String> {
     let percent: f64 = text
         .parse()
-        .map_err(|_| "the value is not a number".to_owned())?;
+        .map_err(|_| "the value must be a number".to_owned())?;
     match percent > 0.0 && percent <= 100.0 {
         true => Ok(percent),
         false => Err("the usage degree must be greater than 0 and at most 100 %".to_owned()),
@@ -53,7 +53,7 @@ fn usage(text: &str) -> Result<f64, String> {
 fn usage_period(text: &str) -> Result<f64, String> {
     let ms: f64 = text
         .parse()
-        .map_err(|_| "the value is not a number".to_owned())?;
+        .map_err(|_| "the value must be a number".to_owned())?;
     match (1.0..=100_000.0).contains(&ms) {
         true => Ok(ms),
         false => Err("the period must be from 1 to 100000 ms".to_owned()),
