@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the scheduler's C source for this machine, and publishes the headers' folder.
+//! Compiles the scheduler's C source for this machine, and reports the folder of its headers to the
+//! build scripts of dependent crates.
 //!
-//! Two static libraries result: `usher_rules`, the functions of the headers in `src/bpf`, and
-//! `usher_sched_host`, the whole scheduler with the simulated kernel in `src/host`. If
+//! The result is two static libraries. `usher_rules` has the functions of the headers in `src/bpf`;
+//! `usher_sched_host` has the whole scheduler with the simulated kernel in `src/host`. If
 //! `USHER_HOST_SCHED` names a folder, the shared library `usher_host_sched` in it is linked
 //! instead.
 
@@ -38,11 +39,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         .include(&scheduler)
         .warnings(true)
         .extra_warnings(true)
-        // Callbacks do not use all their arguments.
+        // The scheduler's callbacks do not use all their arguments.
         .flag("-Wno-unused-parameter")
-        // Same as in the kernel.
+        // The kernel is compiled with this option, too.
         .flag("-fno-strict-aliasing")
-        // The simulator runs for hours of virtual time, also in debug builds.
+        // Debug builds are optimised, too, because simulations cover hours of virtual time.
         .opt_level(2)
         .try_compile("usher_sched_host")?;
     Ok(())

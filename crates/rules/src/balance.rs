@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Load balancing between LLCs: when a CPU takes a waiting thread of another LLC although its own
-//! LLC has threads. The functions are those of `balance.h`, which gives the steps. Each takes
-//! constant time; the load of an LLC is its number of waiting threads per CPU.
+//! LLC has threads. The functions call those of `balance.h`, which lists the steps. Each function
+//! takes constant time. The load of an LLC is its number of waiting threads per CPU.
 
 use crate::c;
 
@@ -23,21 +23,24 @@ pub struct Load {
 pub enum Surplus {
     /// No thread is taken.
     None,
-    /// One thread too many for equal load; it rotates between the LLCs of a node.
+    /// The other LLC has one waiting thread too many for equal load. That thread rotates between
+    /// the LLCs of a node.
     One,
-    /// After the migration of one thread, the other LLC still has no fewer waiting threads per CPU.
+    /// Even after the migration of one thread, the other LLC has at least as many waiting threads
+    /// per CPU as the own LLC.
     Many,
 }
 
-// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+// The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
 unsafe extern "C" {
     fn rules_begins_balance(now_ns: u64, balance_at_ns: *mut u64) -> bool;
     fn rules_end_balance(surplus: u32, now_ns: u64, here_at_ns: *mut u64, there_at_ns: *mut u64);
     safe fn rules_surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> u32;
 }
 
-/// Compares the load of another LLC (`there`) with the own load (`here`). `last_sleeps`: the last
-/// thread of the CPU sleeps. `in_node`: both LLCs are in one node.
+/// Compares the load of another LLC (`there`) with the load of the CPU's own LLC (`here`).
+/// `last_sleeps`: the thread that ran last on the CPU sleeps now. `in_node`: the two LLCs are in
+/// the same node.
 pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> Surplus {
     match rules_surplus_of(there, here, last_sleeps, in_node) {
         1 => Surplus::One,
@@ -46,20 +49,21 @@ pub fn surplus_of(there: Load, here: Load, last_sleeps: bool, in_node: bool) -> 
     }
 }
 
-/// Returns the LLC to check, by a random number; `here` if there is no other.
+/// Returns an LLC to compare with LLC `here`, selected by the random number `drawn`. Returns `here`
+/// if the machine has only one LLC.
 pub fn other_llc(here: usize, llcs: usize, drawn: u32) -> usize {
     c::rules_other_llc(here as u32, llcs as u32, drawn) as usize
 }
 
-/// Returns whether a CPU checks another LLC now. If so, advances `balance_at_ns`, the time of its
-/// LLC's next check.
+/// Returns whether a CPU checks another LLC now. If it does, sets `balance_at_ns`, the time of the
+/// next check by the CPU's LLC, to one period from now.
 pub fn begins_balance(now_ns: u64, balance_at_ns: &mut u64) -> bool {
-    // SAFETY: the reference is exclusive.
+    // SAFETY: `balance_at_ns` is an exclusive reference, and the wrapper keeps no pointer.
     unsafe { rules_begins_balance(now_ns, balance_at_ns) }
 }
 
-/// Sets the next checks of both LLCs after a migration.
+/// Sets the times of the next checks of the two LLCs between which threads have migrated.
 pub fn end_balance(surplus: Surplus, now_ns: u64, here_at_ns: &mut u64, there_at_ns: &mut u64) {
-    // SAFETY: the references are exclusive.
+    // SAFETY: the two references are exclusive, and the wrapper keeps no pointer.
     unsafe { rules_end_balance(surplus as u32, now_ns, here_at_ns, there_at_ns) }
 }

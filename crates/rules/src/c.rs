@@ -2,9 +2,9 @@
 //! Declarations of the functions in `rules.c` that take and return numbers only, and a test that
 //! the layouts of all shared structs are those of the headers.
 //!
-//! `rules.c` wraps the functions of the headers, so that Rust can call them. Functions with a
-//! struct or a pointer are declared beside the Rust type. All of them are arithmetic on their
-//! arguments, and accept any number.
+//! `rules.c` wraps the inline functions of the headers, so that Rust can call them. A function that
+//! takes a struct or a pointer is declared in the file of the Rust type instead. The functions
+//! below only compute from their arguments, and accept any number.
 
 unsafe extern "C" {
     pub(crate) safe fn rules_has_unrunnable_head(taken: u64, first: u64) -> bool;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Histograms of latencies in nanoseconds: 256 slots, four per power of two.
 //!
-//! The number of a slot consists of the binary logarithm and the two bits below the leading one
-//! (`numbers.h`), so that the slots cover all of `u64`. A percentile is the upper end of its slot.
-//! For latencies of 4 ns or more, it is too high by a quarter at most.
+//! The number of a slot consists of the binary logarithm of the latency and the two bits below its
+//! leading bit (`numbers.h`), so that the slots cover all of `u64`. A percentile is the upper end
+//! of the slot that contains it. For latencies of 4 ns or more, this value is too high by at most a
+//! quarter.
 
 use crate::c;
 
@@ -21,8 +22,8 @@ pub fn upper_end(slot: usize) -> u64 {
     u64::try_from(end.div_ceil(4)).unwrap_or(u64::MAX)
 }
 
-/// Returns the latency below which that share (0 to 1) of the counts stayed: the upper end of a
-/// slot. `None` if all counts are 0.
+/// Returns the latency that the fraction `share` (0 to 1) of the counted latencies does not reach.
+/// The result is the upper end of a slot; `None` if all counts are 0.
 pub fn below(slots: &[u64], share: f64) -> Option<u64> {
     let all: u64 = slots.iter().sum();
     let wanted = (all as f64 * share).ceil().max(1.0) as u64;

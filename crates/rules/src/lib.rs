@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Usher's sched_ext scheduler outside the kernel.
 //!
-//! The scheduler is C source that the BPF programs are compiled from (crate `usher-scx`). This
-//! crate compiles the same source for this machine, so that unit tests and the simulator
-//! (crate `usher-sim`) run it. There is no second version of its decisions.
+//! The crate `usher-scx` compiles the scheduler's C source to BPF programs. This crate compiles the
+//! same source for this machine, so that unit tests and the simulator (crate `usher-sim`) run it.
+//! Each decision of the scheduler is implemented only once.
 //!
-//! - [`sched`]: the whole scheduler on a simulated machine: the callbacks (`callbacks.h` in
-//!   `usher-scx`) and, in `src/host`, the part of the kernel that they rely on.
+//! - [`sched`]: the whole scheduler on a simulated machine. It consists of the callbacks
+//!   (`callbacks.h` in `usher-scx`) and of the part of the kernel that the callbacks use
+//!   (`src/host`).
 //!
 //! The arithmetic is in separate headers (`src/bpf`). Tests call their functions one by one:
 //!

@@ -2,9 +2,9 @@
 /*
  * Wrappers with external linkage for the inline functions of the headers in bpf/
  *
- * c.rs declares them for the modules of this crate, which unit tests call. Each wrapper calls one
- * function. The array `rules_numbers` at the end has the constants and layouts of the headers; a
- * test in c.rs compares them with those in Rust.
+ * c.rs and the other modules of this crate declare the wrappers for Rust, and unit tests call them.
+ * Each wrapper calls one function. The array `rules_numbers` at the end contains the constants and
+ * layouts of the headers; a test in c.rs compares them with the constants and layouts in Rust.
  */
 #include <stddef.h>
 

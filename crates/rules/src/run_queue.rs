@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Run queues of address spaces, and the selection of the next thread (paper 4): the functions of
-//! `turns.h`, which describes the algorithm and its bounds.
+//! Run queues of address spaces, and the selection of the next thread (paper 4). The functions call
+//! those of `turns.h`, which describes the algorithm and its bounds.
 //!
 //! Virtual times are in nanoseconds and may overflow; only differences matter. The caller keeps the
-//! queues themselves, as the kernel does for the scheduler. [`LlcRunQueue`] holds the number of
-//! waiting threads and the minimum virtual time of each. A selection compares all
-//! [`MM_QUEUES_PER_LLC`] queues.
+//! order of the threads in each queue, as the kernel does for the scheduler. [`LlcRunQueue`] holds
+//! only the number of waiting threads and the minimum virtual time of each queue. A selection
+//! compares all [`MM_QUEUES_PER_LLC`] queues.
 
 use crate::c;
 use crate::share::{later, max_lag};
 
-/// Queues per LLC. With more address spaces than this, some share a queue.
+/// Queues per LLC. With more address spaces than queues, some address spaces share a queue.
 pub const MM_QUEUES_PER_LLC: usize = 32;
 
-/// `struct mm_queue`: a queue.
+/// `struct mm_queue`: the run queue of one address space in one LLC.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MmQueue {
-    /// Key of its threads; of an empty queue, the last one.
+    /// Key of the threads in the queue; an empty queue keeps its last key.
     pub key: u64,
-    /// Virtual time of the head.
+    /// Virtual time of the head, which is the first thread of the queue.
     pub min_vtime: u64,
-    /// Seat that all waiting threads have, as of `version`; 0: no seat, different seats, or
-    /// different versions.
+    /// Seat that all waiting threads have, as of `version`. 0: the threads have no seat, different
+    /// seats, or seats of different versions.
     pub seat: u64,
     /// Number of waiting threads.
     pub waiting: u32,
@@ -48,19 +48,20 @@ pub struct PickCtx {
     pub aggregate: u32,
     /// Virtual time of the previous thread.
     pub prev_vtime: u64,
-    /// Queue that has the turn; [`MM_QUEUES_PER_LLC`]: none.
+    /// Queue of the address space that has the turn; [`MM_QUEUES_PER_LLC`]: no queue has it.
     pub own: u32,
-    /// Bitmask of queues without a thread that may run here.
+    /// Bitmask of queues without a thread that may run on this CPU.
     pub excluded: u32,
-    /// Set by `pick_next`: bitmask of queues with a head that may not run here.
+    /// Set by `pick_next`: bitmask of queues with a head that may not run on this CPU.
     pub skipped: u32,
     /// Result: the queue with the minimum virtual time; [`MM_QUEUES_PER_LLC`]: all are empty.
     pub min_vtime_queue: u32,
     /// Result: the minimum virtual time of that queue.
     pub min_vtime: u64,
-    /// Result: the minimum including the previous thread; valid if a thread waits.
+    /// Result: the minimum virtual time including that of the previous thread; valid if a thread
+    /// waits.
     pub min_vtime_with_prev: u64,
-    /// CPU, used by the scheduler itself.
+    /// CPU to which the `HeadSkip` belongs. Only the scheduler uses this field.
     pub cpu: u32,
     /// Padding.
     pub unused: u32,
@@ -78,7 +79,7 @@ pub struct HeadSkip {
 /// `enum next`: the previous thread continues.
 pub(crate) const NEXT_SAME: u32 = 0;
 
-// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+// The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
 unsafe extern "C" {
     fn rules_pick_next(
         ctx: *mut PickCtx,
@@ -113,8 +114,9 @@ unsafe extern "C" {
 }
 
 impl HeadSkip {
-    /// Records that the CPU took a thread with virtual time `taken` from a queue. `first` is the
-    /// head afterwards. `next` returns the first entry that may run on the CPU.
+    /// Records that the CPU took a thread with virtual time `taken` from queue `at`. `first` is the
+    /// virtual time of the queue's new head. `next` returns that of the first thread in the queue
+    /// that may run on the CPU.
     pub fn note(
         &mut self,
         at: usize,
@@ -124,7 +126,8 @@ impl HeadSkip {
     ) {
         let at = at as u32;
         let unrunnable = first.is_some_and(|first| c::rules_has_unrunnable_head(taken, first));
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of the header's struct, and the reference to it is
+        // exclusive.
         unsafe {
             match unrunnable {
                 true => rules_mark_head_unrunnable(self, at, next().unwrap_or(taken)),
@@ -133,9 +136,10 @@ impl HeadSkip {
         }
     }
 
-    /// Records a new waiter that may run on the CPU.
+    /// Records a new waiter in queue `at` that may run on the CPU.
     pub fn lower_min(&mut self, at: usize, vtime: u64) {
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of the header's struct, and the reference to it is
+        // exclusive.
         unsafe { rules_lower_min(self, at as u32, vtime) };
     }
 }
@@ -145,7 +149,7 @@ impl HeadSkip {
 pub enum Next {
     /// The previous thread continues.
     Same,
-    /// The head of this queue.
+    /// The head of the queue with this number.
     Queue(usize),
     /// No thread waits.
     NoneWaiting,
@@ -218,14 +222,15 @@ impl LlcRunQueue {
 
     /// Returns the queue for a key.
     pub fn queue_of(&self, queue_key: u64) -> usize {
-        // SAFETY: the array has the length of the header, and is only read.
+        // SAFETY: the array has the length that the header declares, and is only read.
         unsafe { rules_mm_queue_of(&self.mm_queues, queue_key) as usize }
     }
 
-    /// Returns the minimum virtual time of the waiting threads with this seat; 0: without a seat.
+    /// Returns the minimum virtual time of the waiting threads with this seat; seat 0: of the
+    /// threads without a seat.
     pub fn first_of_seat(&self, seat: u64) -> Option<u64> {
         let mut least = 0;
-        // SAFETY: the array is only read; the number is a local variable.
+        // SAFETY: the array is only read; `least`, which is written, is a local variable.
         let found = unsafe { rules_first_of_seat(&self.mm_queues, seat, &mut least) };
         found.then_some(least)
     }
@@ -236,9 +241,9 @@ impl LlcRunQueue {
         unsafe { rules_average_of(&self.mm_queues, self.clock) }
     }
 
-    /// Returns the virtual time of a new waiter: at most the largest lag ahead of the first thread
-    /// of its seat. `clock` is that of the CPUs that may serve it. It may be behind the clock of
-    /// the LLC.
+    /// Returns the virtual time of a new waiter, limited to the largest lag ahead of the first
+    /// waiting thread with the same seat. `clock` is the vtime clock of the CPUs on which the
+    /// waiter may run. That clock may be behind the clock of the LLC.
     pub fn place(&self, waiter: &NewWaiter, clock: u64, limits: &Limits) -> u64 {
         let max_lag_ns = max_lag(limits.max_lag_ns, limits.slice_ns, waiter.weight);
         // SAFETY: the array is only read.
@@ -257,7 +262,8 @@ impl LlcRunQueue {
     pub fn join(&mut self, waiter: &NewWaiter) -> usize {
         let key = waiter.queue_key();
         let at = self.queue_of(key);
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of the header's struct, and the reference to it is
+        // exclusive.
         unsafe {
             rules_join_mm_queue(
                 &mut self.mm_queues[at],
@@ -272,17 +278,17 @@ impl LlcRunQueue {
 
     /// Returns the queue with the minimum virtual time for a CPU.
     pub fn min_vtime_queue(&self, head_skip: &HeadSkip) -> Option<usize> {
-        // SAFETY: the layouts are those of the header; the values are only read.
+        // SAFETY: the structs have the layouts of the header's structs, and are only read.
         let at = unsafe { rules_min_vtime_queue(&self.mm_queues, head_skip) } as usize;
         (at < MM_QUEUES_PER_LLC).then_some(at)
     }
 
-    /// Returns whether all threads of a queue have one seat, of this version.
+    /// Returns whether all threads of a queue have the same seat, as of this version of the seats.
     ///
     /// # Panics
     /// There is no such queue.
     pub fn is_seated(&self, at: usize, version: u32) -> bool {
-        // SAFETY: the layout is that of the header; the value is only read.
+        // SAFETY: the struct has the layout of the header's struct, and is only read.
         unsafe { rules_is_seated(&self.mm_queues[at], version) }
     }
 
@@ -291,7 +297,8 @@ impl LlcRunQueue {
     /// # Panics
     /// There is no such queue.
     pub fn leave(&mut self, at: usize, first: u64) {
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of the header's struct, and the reference to it is
+        // exclusive.
         unsafe { rules_leave_mm_queue(&mut self.mm_queues[at], first) };
     }
 
@@ -299,7 +306,8 @@ impl LlcRunQueue {
     pub fn pick_next(&mut self, pick_ctx: &mut PickCtx, head_skip: &HeadSkip) -> Next {
         let mut queue = 0;
         pick_ctx.skipped = head_skip.queues;
-        // SAFETY: the layouts are those of the header; the arrays are only read.
+        // SAFETY: the structs have the layouts of the header's structs; the queues are only read,
+        // and `pick_ctx` and `queue` are exclusive references.
         let next = unsafe { rules_pick_next(pick_ctx, &self.mm_queues, head_skip, &mut queue) };
         if next == NEXT_SAME {
             return Next::Same;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The scheduler on a simulated machine: the C source of the BPF programs, compiled for this
-//! machine, and the part of the kernel that it relies on.
+//! The sched_ext scheduler on a simulated machine: the C source of the BPF programs, compiled for
+//! this machine, and the part of the kernel that this source calls.
 //!
 //! [`HostSched`] is one instance: CPUs, tasks, dispatch queues and the scheduler's variables.
 //! The caller provides time and events, and lets CPUs schedule when the scheduler requests it:
@@ -25,7 +25,7 @@ use std::ptr::NonNull;
 
 use crate::select_cpu::{CPU_WORDS, CpuWords, Place};
 
-/// `struct settings`: settings by user space.
+/// `struct settings`: settings that user space makes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostSettings {
@@ -67,7 +67,8 @@ pub struct HostVariant {
     pub fifo: u32,
     /// Padding.
     pub unused: u32,
-    /// Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all.
+    /// Bitmask of the nodes for which the kernel keeps separate masks of idle CPUs; 0: the kernel
+    /// keeps one mask for all nodes.
     pub nodes: u64,
     /// Words of a CPU set that contain CPUs; set when the scheduler is created.
     pub cpu_words: u64,
@@ -91,11 +92,11 @@ pub struct Task {
     pub cpu: u32,
     /// Task that forks it, if `is_forked` is 1.
     pub parent: u32,
-    /// 0: it existed before the scheduler.
+    /// 1: the task is forked now. 0: the task existed before the scheduler was loaded.
     pub is_forked: u32,
     /// 1: a kernel thread.
     pub is_kernel: u32,
-    /// Times that its migration is disabled, which includes those by BPF callbacks.
+    /// Nesting depth of `migrate_disable` for the task, including the level that BPF callbacks add.
     pub migration_disabled: u32,
     /// Padding.
     pub unused: u32,
@@ -137,15 +138,15 @@ impl TaskId {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TaskState {
-    /// Virtual time, by the clock of `llc`.
+    /// Virtual time, relative to the clock of `llc`.
     pub vtime: u64,
     /// Average length of a burst.
     pub burst_average_ns: u64,
-    /// CPU time, as of the last time that its CPU scheduled.
+    /// CPU time, up to the last time that the task's CPU scheduled.
     pub ran_ns: u64,
     /// CPU time that is not charged to its virtual time yet.
     pub uncharged_ns: u64,
-    /// Rest of its slice.
+    /// Remaining time of its slice.
     pub slice_ns: u64,
     /// Current or last CPU.
     pub cpu: u32,
@@ -153,7 +154,7 @@ pub struct TaskState {
     pub llc: u32,
     /// 1: urgent.
     pub is_urgent: u32,
-    /// `enum why`.
+    /// Reason for the last dispatch of the task: `enum why`.
     pub why: u32,
     /// 1: it waits in a dispatch queue.
     pub is_queued: u32,
@@ -237,20 +238,20 @@ unsafe extern "C" {
 /// An instance of the scheduler on a simulated machine.
 #[derive(Debug)]
 pub struct HostSched {
-    /// From host_new, until it is dropped.
+    /// Pointer from `host_new`, valid until this value is dropped.
     host: NonNull<Instance>,
     cpus: u32,
-    /// Number of different task numbers; those of ended tasks are reused.
+    /// Number of task numbers that are in use or were used. Numbers of ended tasks are reused.
     tasks: u32,
 }
 
-// SAFETY: an instance refers to no other instance and no thread; each function of host.c enters it
-// anew for the calling thread.
+// SAFETY: an instance contains no reference to another instance or to a thread. Each function of
+// host.c enters the instance anew for the calling thread.
 unsafe impl Send for HostSched {}
 
 impl HostSched {
-    /// Creates the scheduler on a machine with idle CPUs at `places`. `seed` seeds its random
-    /// numbers.
+    /// Creates the scheduler on a machine with idle CPUs. CPU n has the place `places[n]` in the
+    /// topology. `seed` seeds the random numbers of the instance.
     ///
     /// # Panics
     /// There are more CPUs or LLCs than the scheduler's tables hold.
@@ -258,7 +259,8 @@ impl HostSched {
         Self::with_variant(places, settings, HostVariant::default(), seed)
     }
 
-    /// Same, with a variant of the scheduler or a kernel with several idle masks.
+    /// Creates the scheduler as [`Self::new`] does, but as a variant, or on a kernel with several
+    /// masks of idle CPUs.
     ///
     /// # Panics
     /// There are more CPUs or LLCs than the scheduler's tables hold.
@@ -276,7 +278,8 @@ impl HostSched {
             ..variant
         };
         // SAFETY: `places` has `cpus` elements of the layout of `struct place`, and the settings
-        // and the variant have the layouts of the header. All of them are copied.
+        // and the variant have the layouts of the header. The instance keeps copies, and no
+        // pointers.
         let host = unsafe { host_new(places.as_ptr(), cpus, settings, &variant, seed) };
         let Some(host) = NonNull::new(host) else {
             unreachable!("host_new fails if memory is exhausted");
@@ -294,8 +297,8 @@ impl HostSched {
         cpu
     }
 
-    /// Returns the number of a task of this instance. An ended task passes: its memory lives until
-    /// the instance ends.
+    /// Returns the number of a task of this instance. The check accepts ended tasks, because the
+    /// memory of a task is valid until the instance ends.
     fn number_of(&self, task: TaskId) -> u32 {
         assert!(task.0 < self.tasks, "task {} does not exist", task.0);
         task.0
@@ -303,20 +306,22 @@ impl HostSched {
 
     /// Sets the time.
     pub fn set_now(&mut self, now_ns: u64) {
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_set_now(self.host.as_ptr(), now_ns) }
     }
 
     /// Creates a task, which sleeps until it is woken.
     ///
     /// # Panics
-    /// There is no such parent.
+    /// The parent `task.parent` does not exist.
     pub fn new_task(&mut self, task: &Task) -> TaskId {
         if task.is_forked != 0 {
             self.number_of(TaskId(task.parent));
         }
-        // SAFETY: the instance lives and is borrowed exclusively; the task has the layout of
-        // `struct host_task` and is copied; its parent exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task has the layout of `struct host_task` and is copied; its parent
+        // exists.
         let id = unsafe { host_new_task(self.host.as_ptr(), task) };
         self.tasks = self.tasks.max(id + 1);
         TaskId(id)
@@ -324,47 +329,54 @@ impl HostSched {
 
     /// Ends a task that neither runs nor waits.
     pub fn end_task(&mut self, task: TaskId) {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_end_task(self.host.as_ptr(), self.number_of(task)) }
     }
 
-    /// Wakes a task that slept, from a CPU.
+    /// Wakes a sleeping task. The waking call runs on `by_cpu`.
     pub fn wake(&mut self, task: TaskId, by_cpu: usize) {
         let by_cpu = self.checked(by_cpu);
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, false) }
     }
 
-    /// Wakes a task for the first time.
+    /// Wakes a new task for the first time. The waking call runs on `by_cpu`.
     pub fn wake_new(&mut self, task: TaskId, by_cpu: usize) {
         let by_cpu = self.checked(by_cpu);
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_wake(self.host.as_ptr(), self.number_of(task), by_cpu, true) }
     }
 
-    /// Enqueues a runnable task that does not run, because it was taken off its CPU.
+    /// Enqueues a runnable task that does not run, because its CPU was taken away from it.
     pub fn requeue(&mut self, task: TaskId) {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_requeue(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Makes a task unrunnable. If it was running, its CPU has to schedule.
     pub fn remove(&mut self, task: TaskId) {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_remove(self.host.as_ptr(), self.number_of(task)) }
     }
 
-    /// Sets the CPUs that a task may run on. If it runs on another CPU, it stays there until it is
-    /// removed.
+    /// Sets the CPUs that a task may run on. A task that runs on a CPU outside `cpus` continues
+    /// there until it is removed.
     pub fn set_cpus(&mut self, task: TaskId, cpus: &CpuWords) {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists, and `cpus` has
-        // the layout of `struct cpu_set` and is copied.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists, and `cpus` has the layout of `struct cpu_set` and is
+        // copied.
         unsafe { host_set_cpus(self.host.as_ptr(), self.number_of(task), cpus) }
     }
 
-    /// Sets the number of times that a task's migration is disabled.
+    /// Sets the nesting depth of `migrate_disable` for a task.
     pub fn set_migration_disabled(&mut self, task: TaskId, times: u32) {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_set_migration_disabled(self.host.as_ptr(), self.number_of(task), times) }
     }
 
@@ -372,78 +384,86 @@ impl HostSched {
     /// removed.
     pub fn set_online(&mut self, cpu: usize, online: bool) {
         let cpu = self.checked(cpu);
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_set_online(self.host.as_ptr(), cpu, online) }
     }
 
-    /// Gives the tasks of a cgroup a soft seat, or changes it. Seats of more than 256 cgroups abort
-    /// the process.
+    /// Gives the tasks of a cgroup a soft seat, or changes the CPUs of their seat. A seat for more
+    /// than 256 cgroups aborts the process.
     pub fn set_seat(&mut self, cgroup: u64, cpus: &CpuWords) {
-        // SAFETY: the instance lives and is borrowed exclusively; `cpus` has the layout of
-        // `struct cpu_set` and is copied.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; `cpus` has the layout of `struct cpu_set` and is copied.
         unsafe { host_set_seat(self.host.as_ptr(), cgroup, cpus) }
     }
 
     /// Lets a CPU schedule. Returns the task that runs there afterwards.
     pub fn schedule(&mut self, cpu: usize) -> Option<TaskId> {
         let cpu = self.checked(cpu);
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         let next = unsafe { host_schedule(self.host.as_ptr(), cpu) };
         u32::try_from(next).ok().map(TaskId)
     }
 
     /// Returns a CPU that has to schedule.
     pub fn next_resched(&self) -> Option<usize> {
-        // SAFETY: the instance lives and is only read.
+        // SAFETY: the instance is valid until `self` is dropped, and is only read.
         let cpu = unsafe { host_next_resched(self.host.as_ptr()) };
         usize::try_from(cpu).ok()
     }
 
-    /// Ends the slice of a CPU's running task at a time in the past. The task continued, as no task
-    /// waited. Consecutive slices may be ended by one call, with the end of the last.
+    /// Ends the slice of a CPU's running task at a time in the past, at which the task continued
+    /// because no task waited. One call may end several consecutive slices; `at_ns` is the end of
+    /// the last slice.
     pub fn end_slice(&mut self, cpu: usize, at_ns: u64) {
         let cpu = self.checked(cpu);
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_end_slice(self.host.as_ptr(), cpu, at_ns) }
     }
 
-    /// Lets the running task of a CPU yield.
+    /// Ends the slice of a CPU's running task, as `sched_yield` does.
     pub fn yield_now(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_yield(self.host.as_ptr(), cpu) }
     }
 
     /// Runs the tick of a CPU.
     pub fn tick(&mut self, cpu: usize) {
         let cpu = self.checked(cpu);
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_tick(self.host.as_ptr(), cpu) }
     }
 
-    /// Returns the rest of a task's slice, as of the last time that its CPU scheduled.
+    /// Returns the remaining time of a task's slice, as of the last time that the task's CPU
+    /// scheduled.
     pub fn slice_ns(&mut self, task: TaskId) -> u64 {
-        // SAFETY: the instance lives and is borrowed exclusively; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively; the task exists.
         unsafe { host_slice(self.host.as_ptr(), self.number_of(task)) }
     }
 
-    /// Returns whether a CPU is idle that the task may run on.
+    /// Returns whether any CPU on which the task may run is idle.
     pub fn has_idle_for(&self, task: TaskId) -> bool {
-        // SAFETY: the instance lives and is only read; the task exists.
+        // SAFETY: the instance is valid until `self` is dropped, and is only read; the task exists.
         unsafe { host_may_idle(self.host.as_ptr(), self.number_of(task)) }
     }
 
     /// Returns whether any CPU is idle.
     pub fn any_idle(&self) -> bool {
-        // SAFETY: the instance lives and is only read.
+        // SAFETY: the instance is valid until `self` is dropped, and is only read.
         unsafe { host_any_idle(self.host.as_ptr()) }
     }
 
     /// Returns the state of a task.
     pub fn task(&self, task: TaskId) -> TaskState {
         let mut state = TaskState::default();
-        // SAFETY: the instance lives and is only read; the task exists, and `state` has the
-        // layout of `struct host_task_state`.
+        // SAFETY: the instance is valid until `self` is dropped, and is only read; the task exists,
+        // and `state` has the layout of `struct host_task_state`.
         unsafe { host_read_task(self.host.as_ptr(), self.number_of(task), &mut state) };
         state
     }
@@ -451,8 +471,8 @@ impl HostSched {
     /// Returns the run queues of an LLC.
     pub fn llc(&self, llc: usize) -> LlcState {
         let mut state = LlcState::default();
-        // SAFETY: the instance lives; the number is taken modulo the tables' size, and `state` has
-        // the layout of `struct host_llc_state`.
+        // SAFETY: the instance is valid until `self` is dropped; the number of the LLC is taken
+        // modulo the tables' size, and `state` has the layout of `struct host_llc_state`.
         unsafe { host_read_llc(self.host.as_ptr(), llc as u32, &mut state) };
         state
     }
@@ -460,40 +480,48 @@ impl HostSched {
     /// Returns the scheduler's counters.
     pub fn tally(&self) -> HostTally {
         let mut sum = HostTally::default();
-        // SAFETY: the instance lives, and `sum` has the layout of `struct tally`.
+        // SAFETY: the instance is valid until `self` is dropped, and `sum` has the layout of
+        // `struct tally`.
         unsafe { host_read_tally(self.host.as_ptr(), &mut sum) };
         sum
     }
 
-    /// Lets another thread be faster the next `claims` times that the scheduler claims an idle CPU.
+    /// Lets the next `claims` attempts of the scheduler to claim an idle CPU fail, as if another
+    /// CPU had claimed it first.
     pub fn lose_claims(&mut self, claims: u32) {
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_lose_claims(self.host.as_ptr(), claims) }
     }
 
-    /// Lets the kernel bypass the scheduler, as during a suspend: CPUs become idle without a call.
+    /// Lets the kernel bypass the scheduler, as during a suspend. CPUs then become idle without a
+    /// call of `update_idle`.
     pub fn set_bypassed(&mut self, is_bypassed: bool) {
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_set_bypassed(self.host.as_ptr(), is_bypassed) }
     }
 
-    /// Lets another CPU advance the clock of LLC 0 by `race_ns` between load and swap, the next
-    /// `races` times. Returns the number of earlier races that have not taken place.
+    /// Simulates races: at each of the next `races` compare-and-swaps of the vtime clock of LLC 0,
+    /// another CPU advances the clock by `race_ns` between the load and the swap. Returns the
+    /// number of races from the previous call that have not taken place.
     pub fn race(&mut self, races: u32, race_ns: u64) -> u32 {
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_race(self.host.as_ptr(), races, race_ns) }
     }
 
-    /// Returns the iterations of loops in callbacks since the last call.
+    /// Returns the number of loop iterations in callbacks since the last call of this method.
     pub fn take_loop_iterations(&mut self) -> u64 {
-        // SAFETY: the instance lives and is borrowed exclusively.
+        // SAFETY: the instance is valid until `self` is dropped, and `self` is borrowed
+        // exclusively.
         unsafe { host_take_iterations(self.host.as_ptr()) }
     }
 }
 
 impl Drop for HostSched {
     fn drop(&mut self) {
-        // SAFETY: the instance comes from host_new, and nothing uses it after this.
+        // SAFETY: the instance comes from `host_new`, and nothing uses the pointer after this call.
         unsafe { host_free(self.host.as_ptr()) }
     }
 }

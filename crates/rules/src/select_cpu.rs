@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection of a CPU: an idle one, of an idle core if there is one (paper 3b); preferred CPUs
-//! first, if programs have seats (paper 1). The functions are those of `choose.h`, which explains
-//! the order. Each makes a few passes over the words of a CPU set, whatever the number of CPUs.
+//! Selection of a CPU for a thread that wakes. A CPU of an idle core comes before an idle CPU of a
+//! busy core (paper 3b). If programs have seats, the CPUs of the thread's own seat come first
+//! (paper 1). The functions call those of `choose.h`, which explains the order. Each function makes
+//! a few passes over the `CPU_WORDS` words of a CPU set.
 
 use usher_model::CpuSet;
 
-/// Upper limit for the numbers of CPUs.
+/// All CPU numbers are below this limit.
 pub const CPUS_MAX: usize = 512;
-/// Upper limit of LLCs with queues of their own; further LLCs share them.
+/// Number of LLCs with run queues of their own; further LLCs share these queues.
 pub const LLCS_MAX: usize = 64;
-/// Words of a CPU set.
+/// Number of 64-bit words of a CPU set.
 pub const CPU_WORDS: usize = CPUS_MAX / 64;
 
 /// `struct cpu_set`: one bit per CPU.
 pub type CpuWords = [u64; CPU_WORDS];
 
-/// Converts a set; CPUs from [`CPUS_MAX`] on are left out.
+/// Converts a set of CPUs; CPU numbers from [`CPUS_MAX`] on are left out.
 pub fn words_of(cpus: &CpuSet) -> CpuWords {
     let mut words = [0; CPU_WORDS];
     for cpu in cpus.iter().map(|cpu| cpu as usize) {
@@ -64,11 +65,12 @@ pub struct IdleScanCtx {
     pub borrowers: CpuWords,
     /// Unused by the selection: idle CPUs that the scheduler has not examined yet.
     pub remaining: CpuWords,
-    /// Unused by the selection: nodes that the scheduler has not read.
+    /// Unused by the selection: bitmask of the nodes from which the scheduler has not read the idle
+    /// CPUs.
     pub unread_nodes: u64,
 }
 
-// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+// The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
 unsafe extern "C" {
     fn rules_choose_cpu(smt: bool, scan: *const IdleScanCtx, last: u32, here: *const Place) -> i32;
     fn rules_choose_best(smt: bool, scan: *const IdleScanCtx, last: u32, here: *const Place)
@@ -86,36 +88,38 @@ fn found(cpu: i32) -> Option<u32> {
     u32::try_from(cpu).ok()
 }
 
-/// Returns the CPU for a thread that last ran on `last`, at the place `here`; `None`: the thread
-/// has to wait.
+/// Returns the CPU for a thread that last ran on the CPU `last`, which has the place `here`.
+/// `None`: the thread has to wait.
 pub fn choose_cpu(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: the layouts are those of the header; the values are only read.
+    // SAFETY: the arguments have the layouts of the header's structs, and are only read.
     found(unsafe { rules_choose_cpu(smt, scan, last, here) })
 }
 
-/// Same, but only CPUs of the best kind, to which unread nodes cannot add a better one.
+/// Returns the nearest preferred CPU of an idle core; without `smt`, the nearest preferred CPU that
+/// is idle.
 pub fn choose_best(smt: bool, scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: the layouts are those of the header; the values are only read.
+    // SAFETY: the arguments have the layouts of the header's structs, and are only read.
     found(unsafe { rules_choose_best(smt, scan, last, here) })
 }
 
-/// Same, but only idle cores.
+/// Returns a CPU of an idle core: a preferred CPU, else an allowed CPU.
 pub fn choose_core(scan: &IdleScanCtx, last: u32, here: &Place) -> Option<u32> {
-    // SAFETY: the layouts are those of the header; the values are only read.
+    // SAFETY: the arguments have the layouts of the header's structs, and are only read.
     found(unsafe { rules_choose_core(scan, last, here) })
 }
 
-/// Returns whether the core runs borrowers only.
+/// Returns whether each CPU of the core is idle or runs a borrower.
 pub fn only_borrowers_run(core: &CpuWords, scan: &IdleScanCtx) -> bool {
-    // SAFETY: the layouts are those of the header; the values are only read.
+    // SAFETY: the arguments have the layouts of the header's structs, and are only read.
     unsafe { rules_only_borrowers_run(core, scan) }
 }
 
-/// Returns the preferred CPUs of a thread with this seat; `None`: it may run on none of the seat's
-/// CPUs.
+/// Returns the preferred CPUs of a thread with this seat; `None`: the thread may run on no CPU of
+/// the seat.
 pub fn find_preferred(allowed: &CpuWords, seat: &CpuWords) -> Option<CpuWords> {
     let mut preferred_cpus = [0; CPU_WORDS];
-    // SAFETY: the layouts are those of the header; the set that is written is a local variable.
+    // SAFETY: the arguments have the layouts of the header's structs; the set that is written is a
+    // local variable.
     let any = unsafe { rules_find_preferred(&mut preferred_cpus, allowed, seat) };
     any.then_some(preferred_cpus)
 }

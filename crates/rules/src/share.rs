@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shares of the CPU as virtual time, in nanoseconds that may overflow: CPU time over weight. Also
-//! the condition under which a thread is urgent. The functions are those of `share.h`, which
-//! explains the rules; each takes constant time.
+//! Shares of the CPU as virtual time, in nanoseconds that may overflow: CPU time over weight. The
+//! file also has the condition under which a thread is urgent. The functions call those of
+//! `share.h`, which explains the rules. Each function takes constant time.
 
 use crate::c;
 
 /// Weight of nice 0 in sched_ext.
 pub const WEIGHT_NORMAL: u64 = 100;
-/// Limit of the average burst below which a thread may be urgent.
+/// A thread with an average burst below this limit may be urgent.
 pub const SHORT_BURST_NS: u64 = 1_000_000;
 
-/// Length of a period of [`Aging`]: a waiter is overdue after one to two.
+/// Length of a period of [`Aging`]. A waiter is overdue after one to two periods.
 pub const OVERDUE_NS: u64 = 1_000_000_000;
 
-/// Applies the weight of one cgroup, in per cent.
+/// Multiplies a weight in per cent by the weight of one cgroup.
 pub fn within_group(percent: u32, weight: u32) -> u32 {
     c::rules_within_group(percent, weight)
 }
 
-/// Applies the weight of the cgroups to that of the thread.
+/// Returns the weight of a thread times the weight of its cgroups, which is in per cent.
 pub fn weight_in(weight: u64, percent: u32) -> u64 {
     c::rules_weight_in(weight, percent)
 }
 
-/// Converts CPU time to virtual time.
+/// Converts CPU time of a thread of this weight to virtual time.
 pub fn virtual_ns(ran_ns: u64, weight: u64) -> u64 {
     c::rules_virtual_ns(ran_ns, weight)
 }
 
-/// Wrap-safe comparison.
+/// Returns whether `a` is before `b`, also across an overflow.
 fn is_before(a: u64, b: u64) -> bool {
     (a.wrapping_sub(b) as i64) < 0
 }
@@ -73,12 +73,14 @@ pub fn is_young(ran_ns: u64) -> bool {
     c::rules_is_young(ran_ns)
 }
 
-/// Returns the virtual time that is added to that of a family of young threads.
+/// Returns the virtual time that a run of length `ran` adds to the shared virtual time of a family
+/// of young threads.
 pub fn family_charge(family_vtime: u64, clock: u64, ran: u64) -> u64 {
     c::rules_family_charge(family_vtime, clock, ran)
 }
 
-/// Returns whether a CPU has served only urgent threads for too long.
+/// Returns whether a CPU has run only urgent threads for more than `max_lag_ns`. `served_ns` is the
+/// time at which a thread that is not urgent last ran.
 pub fn is_overdue(served_ns: u64, now_ns: u64, max_lag_ns: u64) -> bool {
     c::rules_is_overdue(served_ns, now_ns, max_lag_ns)
 }
@@ -93,7 +95,7 @@ pub struct Aging {
     pub(crate) began_ns: u64,
 }
 
-// Wrappers in `rules.c`. They keep no pointer and write only through `*mut` pointers.
+// The wrappers in `rules.c` keep no pointer, and write only through `*mut` pointers.
 unsafe extern "C" {
     fn rules_reset_aging(aging: *mut Aging);
     fn rules_follow_periods(aging: *mut Aging, clock: u64, now_ns: u64);
@@ -102,9 +104,9 @@ unsafe extern "C" {
 }
 
 impl Aging {
-    /// Begins a new period if it is time.
+    /// Begins a new period if the current period has lasted [`OVERDUE_NS`].
     pub fn follow_periods(&mut self, clock: u64, now_ns: u64) {
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of `struct aging`, and the reference is exclusive.
         unsafe { rules_follow_periods(self, clock, now_ns) };
     }
 
@@ -113,21 +115,22 @@ impl Aging {
         self.highest = later(self.highest, vtime);
     }
 
-    /// Returns whether a thread may wait that is overdue.
+    /// Returns whether a waiting thread may be overdue.
     pub fn has_overdue(&self, clock: u64) -> bool {
-        // SAFETY: the layout is that of the header; the value is only read.
+        // SAFETY: the struct has the layout of `struct aging`, and is only read.
         unsafe { rules_has_overdue(self, clock) }
     }
 
-    /// Places a virtual time behind the overdue threads, if there may be any.
+    /// Returns a virtual time behind those of all overdue threads; `vtime` itself if no thread is
+    /// overdue.
     pub fn behind_overdue(&self, clock: u64, vtime: u64) -> u64 {
-        // SAFETY: the layout is that of the header; the value is only read.
+        // SAFETY: the struct has the layout of `struct aging`, and is only read.
         unsafe { rules_behind_overdue(self, clock, vtime) }
     }
 
-    /// Forgets all waiters, as no thread waits for the CPU.
+    /// Discards the record of waiters; called when no thread waits for the CPU.
     pub fn reset(&mut self) {
-        // SAFETY: the layout is that of the header, and the reference is exclusive.
+        // SAFETY: the struct has the layout of `struct aging`, and the reference is exclusive.
         unsafe { rules_reset_aging(self) };
     }
 }

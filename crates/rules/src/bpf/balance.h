@@ -3,14 +3,15 @@
  * Load balancing between LLCs: when a CPU takes a thread from another LLC although its own LLC has
  * threads
  *
- * 1. begins_balance(): once per BALANCE_PERIOD_NS and LLC, one of its CPUs makes a check.
+ * 1. begins_balance(): once per BALANCE_PERIOD_NS, one CPU of each LLC checks another LLC.
  * 2. other_llc(): select another LLC at random.
- * 3. surplus_of(): compare the waiting threads per CPU of both LLCs.
- * 4. After a migration, end_balance() sets the time of the next check of both.
+ * 3. surplus_of(): compare the waiting threads per CPU of the two LLCs. With a surplus in the other
+ *    LLC, the CPU takes a thread from it.
+ * 4. After a migration, end_balance() sets the time of the next check of each of the two LLCs.
  *
- * Each function takes constant time. The load is a number of threads, without their weights. An
- * idle CPU without waiting threads does not use this rule: it takes any thread (steal() in
- * run_queue.h).
+ * Each function takes constant time. The load is a number of threads; their weights do not count.
+ * An idle CPU in an LLC without waiting threads does not compare loads: it takes any thread of
+ * another LLC (steal() in run_queue.h).
  */
 #ifndef USHER_RULES_BALANCE_H
 #define USHER_RULES_BALANCE_H
@@ -28,21 +29,22 @@ enum surplus {
 	/* No thread is taken. */
 	SURPLUS_NONE,
 	/*
-	 * The other LLC has one thread too many for equal load. That thread rotates between the
-	 * LLCs.
+	 * The other LLC has one waiting thread too many for equal load. That thread rotates between
+	 * the LLCs.
 	 */
 	SURPLUS_ONE,
 	/*
-	 * After the migration of one thread, the other LLC still has no fewer waiting threads per
-	 * CPU.
+	 * Even after the migration of one thread, the other LLC has at least as many waiting
+	 * threads per CPU as the own LLC.
 	 */
 	SURPLUS_MANY,
 };
 
 /*
- * Compares the load of another LLC (`there`) with the own load (`here`). SURPLUS_ONE applies only
- * within a node, where memory is equally near. If the last thread of this CPU sleeps, one waiting
- * thread is about to run, and the comparison leaves it out.
+ * Compares the load of another LLC (`there`) with the load of this CPU's LLC (`here`). SURPLUS_ONE
+ * is returned only for LLCs of the same node, because memory is equally near to them. If the thread
+ * that ran last on this CPU sleeps (`last_sleeps`), one waiting thread of the own LLC is about to
+ * run, and does not count as waiting.
  */
 static inline enum surplus surplus_of(struct load there, struct load here,
 				      _Bool last_sleeps, _Bool in_node)
@@ -59,8 +61,8 @@ static inline enum surplus surplus_of(struct load there, struct load here,
 }
 
 /*
- * Time between two checks of another LLC: two turns of the default length. After that, the wait
- * should pass to another thread.
+ * Time between two checks of another LLC: about two turns of the default length. After that time,
+ * another thread should wait instead of the thread that waits now.
  */
 #define BALANCE_PERIOD_NS 50000000ULL
 
@@ -74,9 +76,10 @@ static inline _Bool begins_balance(__u64 now_ns, __u64 *balance_at_ns)
 }
 
 /*
- * Sets the next checks after a migration. After SURPLUS_ONE, the other LLC pauses for one period:
- * it would otherwise take the thread back at once, and the thread would spend less time here than
- * there. After SURPLUS_MANY, the next CPU checks again immediately.
+ * Sets the next checks after a migration. After SURPLUS_ONE, the other LLC pauses for one period.
+ * Without the pause, the other LLC would take the thread back at once, and the thread would spend
+ * less time in this LLC than in the other. After SURPLUS_MANY, the next CPU of this LLC that
+ * schedules checks again immediately.
  */
 static inline void end_balance(enum surplus surplus, __u64 now_ns,
 			       __u64 *here_at_ns, __u64 *there_at_ns)
@@ -88,7 +91,8 @@ static inline void end_balance(enum surplus surplus, __u64 now_ns,
 }
 
 /*
- * Returns one of the other LLCs, uniformly by the random number `drawn`; `here` if there is none.
+ * Returns one of the LLCs other than `here`, selected uniformly by the random number `drawn`.
+ * Returns `here` if the machine has only one LLC.
  */
 static inline __u32 other_llc(__u32 here, __u32 llcs, __u32 drawn)
 {

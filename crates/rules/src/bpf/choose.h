@@ -3,16 +3,18 @@
  * Selection of a CPU for a thread that wakes, from given CPU sets (paper 3b, SMT; paper 1, seats)
  *
  * An idle core is better than an idle CPU of a busy core, even if the latter is the CPU that the
- * thread last used. Among equals the nearest wins: the last CPU, then the same LLC, then the same
- * node. Without `smt`, each idle CPU counts as an idle core.
+ * thread last used. Among equally good CPUs, the nearest wins: the CPU that the thread last used,
+ * then CPUs of the same LLC, then CPUs of the same node. Without `smt`, each idle CPU counts as an
+ * idle core.
  *
- * A program may have a seat: CPUs that user space gave it. If programs have seats, the preferred
- * CPUs of a thread come first: those of its program's seat. There it preempts a borrower at once.
- * On other CPUs the thread is a borrower itself. It borrows only idle cores, and cores that run
- * borrowers only.
+ * A program may have a seat: CPUs that user space gave it. The preferred CPUs of a thread are those
+ * of its program's seat, and are selected first. On a preferred CPU, the thread preempts a borrower
+ * at once. On other CPUs, the thread is a borrower itself. A borrower uses only idle cores, and
+ * cores that run nothing but borrowers.
  *
  * Each function takes constant time: a few passes over the CPU_WORDS words of a CPU set. The sets
- * are snapshots. The caller (select_cpu.h in crates/scx) reads them, and claims the CPU.
+ * are snapshots, which the caller (select_cpu.h in crates/scx) takes. The caller also claims the
+ * selected CPU.
  */
 #ifndef USHER_RULES_CHOOSE_H
 #define USHER_RULES_CHOOSE_H
@@ -21,7 +23,10 @@
 
 #define NOWHERE (-1)
 
-/* Returns the first CPU that is in all three sets. `within` may be 0: no restriction. */
+/*
+ * Returns the first CPU that is in all three sets. If the pointer `within` is 0, the third set does
+ * not restrict the result.
+ */
 static inline __s32 first_of(const struct cpu_set *some,
 			     const struct cpu_set *allowed,
 			     const struct cpu_set *within)
@@ -57,8 +62,8 @@ static inline _Bool has_cpu(const struct cpu_set *set, __u32 cpu)
 }
 
 /*
- * Returns the CPU of both sets that is nearest to `last`; NOWHERE: there is none. `here` is the
- * place of `last`.
+ * Returns the CPU that is in `some` and in `allowed`, and nearest to the CPU `last`; NOWHERE if no
+ * CPU is in both sets. `here` is the place of `last` in the topology.
  */
 static inline __s32 nearest_of(const struct cpu_set *some,
 			       const struct cpu_set *allowed, __u32 last,
@@ -79,7 +84,7 @@ static inline __s32 nearest_of(const struct cpu_set *some,
 /* Scratch CPU sets for the selection of an idle CPU; one for each CPU. */
 struct idle_scan_ctx {
 	struct cpu_set idle;
-	/* CPUs of idle cores: all their hardware threads are idle. */
+	/* CPUs of idle cores, which are cores with only idle hardware threads. */
 	struct cpu_set cores;
 	struct cpu_set allowed;
 	/* Allowed CPUs in the seat of the thread; without a seat, all allowed CPUs. */
@@ -88,13 +93,14 @@ struct idle_scan_ctx {
 	struct cpu_set borrowers;
 	/* Idle CPUs that the scan has not examined yet. */
 	struct cpu_set remaining;
-	/* Bitmask of nodes that `idle` and `cores` do not cover yet. */
+	/* Bitmask of the nodes that the caller has not read into `idle` and `cores` yet. */
 	__u64 unread_nodes;
 } __attribute__((aligned(CACHE_LINE)));
 
 /*
- * Returns a preferred CPU of the best kind. If it lies in the node of `last`, other nodes need not
- * be read.
+ * Returns the nearest preferred CPU of an idle core; without `smt`, the nearest preferred CPU that
+ * is idle. If the result is in the node of `last`, the caller need not read the idle CPUs of other
+ * nodes.
  */
 static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
@@ -104,9 +110,10 @@ static inline __s32 choose_best(_Bool smt, const struct idle_scan_ctx *scan,
 }
 
 /*
- * Returns a CPU, in this order: an idle preferred core; a preferred CPU that runs a borrower; an
- * idle core elsewhere; an idle preferred CPU of a busy core. A borrower never shares a core with a
- * thread in its seat.
+ * Returns the first CPU that exists, in this order: a preferred CPU of an idle core; a preferred
+ * CPU that runs a borrower; an allowed CPU of an idle core outside the seat; an idle preferred CPU
+ * of a busy core. By this order, a borrower never shares a core with a thread that runs in its own
+ * seat.
  */
 static inline __s32 choose_cpu(_Bool smt, const struct idle_scan_ctx *scan,
 			       __u32 last, const struct place *here)
@@ -138,7 +145,10 @@ static inline _Bool only_borrowers_run(const struct cpu_set *core,
 	return !others;
 }
 
-/* Same as choose_cpu(), but idle cores only. */
+/*
+ * Returns a CPU of an idle core: a preferred CPU, else an allowed CPU; NOWHERE if no allowed core
+ * is idle.
+ */
 static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 				   const struct place *here)
 {
@@ -149,8 +159,8 @@ static inline __s32 choose_core_of(const struct idle_scan_ctx *scan, __u32 last,
 }
 
 /*
- * Computes the preferred CPUs: the allowed CPUs in the seat. Returns false if there are none: the
- * thread may run on no CPU of its seat.
+ * Computes the preferred CPUs, which are the allowed CPUs in the seat. Returns false if the thread
+ * may run on no CPU of its seat.
  */
 static inline _Bool find_preferred(struct cpu_set *preferred_cpus,
 				   const struct cpu_set *allowed,

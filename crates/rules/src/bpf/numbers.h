@@ -3,8 +3,8 @@
  * Arithmetic on timestamps, bits and logarithms, for the BPF programs and the host
  *
  * Timestamps and vtimes (CPU time over weight) are 64-bit nanoseconds that may overflow. They are
- * compared by their difference, which must be below 2^63. Each function takes constant time,
- * without loops and, for the bits, without branches: the verifier follows each path.
+ * compared by their difference, which must be below 2^63. Each function takes constant time and has
+ * no loop. The functions on bits have no branch either, because the verifier follows each path.
  */
 #ifndef USHER_RULES_NUMBERS_H
 #define USHER_RULES_NUMBERS_H
@@ -12,10 +12,10 @@
 #include "sets.h"
 
 /*
- * The only line in which the BPF programs differ from what the tests and the simulator run. The
- * verifier follows each known number separately. `zero` is always 0, but not constant to the
- * verifier. A sum with it may be any number, so that paths that differ only in that number are
- * merged.
+ * UNKNOWN() is the only line in which the BPF programs differ from the source that the tests and
+ * the simulator run. The verifier follows paths separately if they differ in a number that it
+ * knows. `zero` is always 0, but the verifier does not know its value. A sum with `zero` is
+ * therefore an unknown number, and the verifier merges paths that differ only in that number.
  */
 #ifdef __bpf__
 static volatile __u32 zero;
@@ -40,13 +40,16 @@ static inline __u64 later(__u64 a, __u64 b)
 	return is_before(a, b) ? b : a;
 }
 
-/* Returns the elapsed time; 0 if `then_ns` is from a CPU with a clock further ahead. */
+/*
+ * Returns the time from `then_ns` to `now_ns`; 0 if `then_ns` is later, because it comes from a CPU
+ * with a clock further ahead.
+ */
 static inline __u64 since(__u64 then_ns, __u64 now_ns)
 {
 	return is_before(then_ns, now_ns) ? now_ns - then_ns : 0;
 }
 
-/* Returns the number of bits set. */
+/* Returns the number of bits that are set in a word. */
 static inline __u32 bits_in(__u64 word)
 {
 	word -= word >> 1 & 0x5555555555555555ULL;

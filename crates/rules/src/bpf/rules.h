@@ -3,8 +3,8 @@
  * Decisions of the scheduler, in integer arithmetic
  *
  * The BPF programs (crates/scx) include these headers, and src/rules.c compiles them for unit
- * tests. The functions only compute from their arguments: they call no kernel function, keep no
- * state, and loop over tables of fixed size.
+ * tests. The functions only compute from their arguments: they call no kernel function and keep no
+ * state. All loops run over tables of fixed size.
  *
  *   choose.h   selection of a CPU (papers 3b and 1)
  *   share.h    shares of the CPU

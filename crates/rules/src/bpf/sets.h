@@ -3,8 +3,9 @@
  * Types and table sizes that the BPF programs, the host build and user space share: integers, CPU
  * sets, and the place of a CPU in the topology
  *
- * User space rejects a machine with a CPU number from CPUS_MAX on. LLC number n uses the queues of
- * n % LLCS_MAX. src/select_cpu.rs declares the same structures, and a test compares the layouts.
+ * User space rejects a machine with a CPU number from CPUS_MAX on. With more than LLCS_MAX LLCs,
+ * LLC n shares the run queues of LLC n % LLCS_MAX. src/select_cpu.rs declares the same structures
+ * for Rust, and a test compares the layouts.
  */
 #ifndef USHER_RULES_SETS_H
 #define USHER_RULES_SETS_H
@@ -19,15 +20,21 @@ typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u32 __wsum;
 
-/* In bytes. Structures of different CPUs begin at a multiple, so that CPUs share no line. */
+/*
+ * Size of a cache line in bytes. The structure of each CPU is aligned to this size, so that no
+ * cache line holds data of two CPUs.
+ */
 #define CACHE_LINE 64
 
-/* CPU numbers are below this. */
+/* All CPU numbers are below this limit. */
 #define CPUS_MAX 512
 #define CPU_WORDS (CPUS_MAX / 64)
-/* LLCs with queues of their own; their numbers are bits of one word. */
+/* Number of LLCs with run queues of their own. A set of LLCs is a bitmask in one 64-bit word. */
 #define LLCS_MAX 64
-/* Run queues per LLC. With more than eight address spaces, two may share one (mm_queue_of()). */
+/*
+ * Run queues per LLC. With more than eight address spaces, two of them may share a queue
+ * (mm_queue_of()).
+ */
 #define MM_QUEUES_PER_LLC 32
 /* Histogram slots of latencies in nanoseconds, four per power of two. */
 #define LATENCY_SLOTS 256
@@ -48,7 +55,10 @@ struct place {
 	__u32 unused;
 	/* Bitmask of the LLCs of its node. */
 	__u64 node_llcs;
-	/* CPUs of its core, its LLC (`near`) and its node, each with the CPU itself. */
+	/*
+	 * CPUs of its core, CPUs of its LLC (`near`), and CPUs of its node. Each set contains the
+	 * CPU itself.
+	 */
 	struct cpu_set core;
 	struct cpu_set near;
 	struct cpu_set node;

@@ -3,35 +3,42 @@
  * Shares of the CPU, as virtual time
  *
  * Virtual time (vtime) is CPU time over weight, in nanoseconds that may overflow: only differences
- * count. The thread with the lowest vtime is due. A clock is the minimum vtime of the waiting
- * threads; a thread behind it has credit, a thread ahead of it has lag. This file has:
+ * count. The thread with the lowest vtime runs next. A vtime clock is the minimum vtime of the
+ * waiting threads. A thread with a vtime below the clock has credit, and a thread with a vtime
+ * above the clock has lag. This file contains:
  *
  * - the weight: that of the thread times those of its cgroups;
- * - the limits: credit of one slice after a sleep (clamp_sleeper()), lag of a new waiter
- *   (max_lag(), clamp_waiter()), no lag from CPU time that delayed no thread (clamp_to_clock());
+ * - the limits: at most one slice of credit after a sleep (clamp_sleeper()), a maximum lag of a
+ *   thread that begins to wait (max_lag(), clamp_waiter()), and no lag from CPU time that delayed
+ *   no other thread (clamp_to_clock());
  * - the starvation rule, which bounds waits in real time (`struct aging`);
  * - fork storms: young threads of one family share a vtime (family_charge());
  * - urgent threads: short bursts of CPU time between sleeps (is_urgent(), burst_after()).
  *
- * Each function takes constant time. turns.h selects by vtime, and states the bounds on waits.
+ * Each function takes constant time. turns.h selects the next thread by vtime, and states the
+ * bounds on waits.
  */
 #ifndef USHER_RULES_SHARE_H
 #define USHER_RULES_SHARE_H
 
 #include "numbers.h"
 
-/* scx.weight of nice 0. */
+/* Weight of a thread of nice 0 (field scx.weight of the kernel). */
 #define WEIGHT_NORMAL 100
 /*
- * A thread with shorter bursts probably serves a thread or user that waits for it. A third of a
- * slice leaves room for a thread that mostly sleeps and is slowed down by its neighbours.
+ * Limit of a short burst: a third of the default slice. A thread with shorter bursts probably
+ * serves another thread or a user that waits for the result. The limit leaves room for a thread
+ * that mostly sleeps, but whose bursts become longer because other threads slow it down.
  */
 #define SHORT_BURST_NS 1000000ULL
 
 /* Upper limit for the product of the weights of nested cgroups, in per cent. */
 #define GROUP_WEIGHT_MAX 1000000U
 
-/* Applies the weight of one cgroup. `weight` 0: the cgroup has none. */
+/*
+ * Multiplies a weight in per cent by the weight of one cgroup. `weight` 0: the cgroup has no
+ * weight, and the normal weight applies.
+ */
 static inline __u32 within_group(__u32 percent, __u32 weight)
 {
 	__u64 product = (__u64)percent * (weight ? weight : WEIGHT_NORMAL) /
@@ -42,7 +49,7 @@ static inline __u32 within_group(__u32 percent, __u32 weight)
 	return product ? product : 1;
 }
 
-/* Applies the weight of the cgroups, in per cent, to that of the thread. */
+/* Returns the weight of a thread times the weight of its cgroups, which is in per cent. */
 static inline __u64 weight_in(__u64 weight, __u32 percent)
 {
 	/* Fast path: most cgroups have the default weight, and a division is slow. */
@@ -51,7 +58,7 @@ static inline __u64 weight_in(__u64 weight, __u32 percent)
 	return weight ? weight : 1;
 }
 
-/* Converts CPU time to virtual time. */
+/* Converts CPU time of a thread of this weight to virtual time. */
 static inline __u64 virtual_ns(__u64 ran_ns, __u64 weight)
 {
 	if (weight == WEIGHT_NORMAL)
@@ -68,14 +75,16 @@ static inline __u64 clamp_sleeper(__u64 vtime, __u64 clock, __u64 slice_ns)
 }
 
 /*
- * Upper limit of the vtime by which a thread exceeds max_lag_ns, however low its weight. A thread
- * of nice -20 runs for seconds until it has advanced by this vtime.
+ * Upper limit of the vtime by which a thread may exceed max_lag_ns, for any weight. Two slices of a
+ * thread of low weight would be more vtime than this limit. A thread of nice -20 runs for seconds
+ * until it has advanced by this vtime.
  */
 #define MAX_WEIGHTED_LAG_NS 100000000ULL
 
 /*
- * Returns the largest lag of a thread of this weight. The slice that reaches max_lag_ns runs to its
- * end, and the next thread of the address space may have begun a slice by then as well.
+ * Returns the largest lag of a thread of this weight: max_lag_ns and the vtime of two slices. The
+ * thread may reach max_lag_ns early in a slice, and the slice still runs to its end. By then, the
+ * next thread of the address space may have begun a slice as well.
  */
 static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 {
@@ -85,7 +94,9 @@ static inline __u64 max_lag(__u64 max_lag_ns, __u64 slice_ns, __u64 weight)
 	       (beyond < MAX_WEIGHTED_LAG_NS ? beyond : MAX_WEIGHTED_LAG_NS);
 }
 
-/* Limits the vtime of a new waiter to `max_lag_ns` ahead of `least`, that of a waiting thread. */
+/*
+ * Limits the vtime of a new waiter to `max_lag_ns` ahead of `least`, the vtime of a waiting thread.
+ */
 static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 {
 	__u64 most = least + max_lag_ns;
@@ -96,11 +107,11 @@ static inline __u64 clamp_waiter(__u64 vtime, __u64 least, __u64 max_lag_ns)
 /*
  * Starvation rule
  *
- * Virtual time alone bounds no wait in real time: beside heavy threads the clock of a CPU almost
- * stands still, and it is slow beside many threads. Each CPU records the highest vtime of its
- * waiters, in periods of OVERDUE_NS. While a waiter of an earlier period may still wait, it is
- * overdue: threads that begin to wait and threads that could continue are placed behind it, and no
- * turn lasts.
+ * Virtual time alone does not bound a wait in real time: the vtime clock almost stops while heavy
+ * threads run, and is slow while many threads run. Each CPU therefore records the highest vtime of
+ * its waiters, in periods of OVERDUE_NS. A thread that has waited since an earlier period is
+ * overdue. While a thread may be overdue, threads that begin to wait and threads that could
+ * continue are placed behind it, and no address space keeps its turn.
  */
 #define OVERDUE_NS 1000000000ULL
 
@@ -108,7 +119,8 @@ struct aging {
 	/* Highest vtime of the waiters since the first one. */
 	__u64 highest;
 	/*
-	 * Same, at the start of the current period (`recent`) and of the last period (`overdue`).
+	 * Value of `highest` at the start of the current period (`recent`) and at the start of the
+	 * previous period (`overdue`).
 	 */
 	__u64 recent;
 	__u64 overdue;
@@ -116,13 +128,16 @@ struct aging {
 	__u64 began_ns;
 };
 
-/* Forgets all waiters, as no thread waits for the CPU. */
+/* Discards the record of waiters; called when no thread waits for the CPU. */
 static inline void reset_aging(struct aging *aging)
 {
 	aging->began_ns = 0;
 }
 
-/* Begins a new period if it is time. A waiter is overdue after one to two periods. */
+/*
+ * Begins a new period if the current period has lasted OVERDUE_NS. A waiter is overdue after one to
+ * two periods.
+ */
 static inline void follow_periods(struct aging *aging, __u64 clock,
 				  __u64 now_ns)
 {
@@ -141,13 +156,16 @@ static inline void follow_periods(struct aging *aging, __u64 clock,
 	aging->began_ns = now_ns;
 }
 
-/* Returns whether a thread may wait that is overdue. All waiters are at the clock or ahead. */
+/*
+ * Returns whether a waiting thread may be overdue. No waiter has a vtime below the clock. When the
+ * clock has passed `overdue`, no overdue thread is left.
+ */
 static inline _Bool has_overdue(const struct aging *aging, __u64 clock)
 {
 	return aging->began_ns && !is_before(aging->overdue, clock);
 }
 
-/* Places a vtime behind the overdue threads, if there may be any. */
+/* Returns a vtime behind those of all overdue threads; `vtime` itself if no thread is overdue. */
 static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
 				   __u64 vtime)
 {
@@ -157,19 +175,23 @@ static inline __u64 behind_overdue(const struct aging *aging, __u64 clock,
 /*
  * Fork storms
  *
- * Each new thread is served early, and ends before its vtime counts. A program that forks without
- * end would thus take the CPUs from threads that compute. The young threads of one family therefore
- * share a vtime in each LLC, beside their own, as if they were one thread. The family of a thread
- * is that of its parent if the parent is young, and the parent's process otherwise. A program that
- * is started from a shell is not delayed by the young threads of a build. The CPU time of threads
- * that live for longer no longer counts in the shared vtime.
+ * A new thread runs soon after its creation, and a short thread ends before its own vtime delays
+ * it. A program that forks without end would thus take the CPUs from threads that compute. The
+ * young threads of one family therefore share a vtime in each LLC, in addition to their own vtimes,
+ * as if they were one thread. The family of a thread is that of its parent if the parent is young,
+ * and the parent's process otherwise. By this definition, the young threads of a build do not delay
+ * a program that is started from a shell. The CPU time that a thread uses after its youth does not
+ * count in the shared vtime.
  */
 #define YOUNG_NS 24000000ULL
-/* Number of shared vtimes per LLC; families with equal remainders use the same one. */
+/*
+ * Number of shared vtimes per LLC. Families with numbers that are equal modulo FAMILIES share a
+ * vtime.
+ */
 #define FAMILIES 128
 /*
- * Lag at which a family is not charged further. The last charge may exceed it, by
- * MAX_WEIGHTED_LAG_NS at most. The lag delays the next threads of the family.
+ * A family with this lag is not charged further, because the lag delays the next threads of the
+ * family. The last charge may exceed this limit by at most MAX_WEIGHTED_LAG_NS.
  */
 #define FAMILY_LAG_MAX_NS 200000000ULL
 
@@ -179,7 +201,7 @@ static inline _Bool is_young(__u64 ran_ns)
 	return ran_ns < YOUNG_NS;
 }
 
-/* Returns the vtime that is added to that of a family. */
+/* Returns the vtime that a run of length `ran` adds to the shared vtime of a family. */
 static inline __u64 family_charge(__u64 family_vtime, __u64 clock, __u64 ran)
 {
 	if (!is_before(family_vtime, clock + FAMILY_LAG_MAX_NS))
@@ -187,15 +209,16 @@ static inline __u64 family_charge(__u64 family_vtime, __u64 clock, __u64 ran)
 	return ran < MAX_WEIGHTED_LAG_NS ? ran : MAX_WEIGHTED_LAG_NS;
 }
 
-/* CPU time that delays no other thread is not charged: caps the vtime at the clock. */
+/* Caps a vtime at the clock, because CPU time that delayed no other thread is not charged. */
 static inline __u64 clamp_to_clock(__u64 vtime, __u64 clock)
 {
 	return is_before(clock, vtime) ? clock : vtime;
 }
 
 /*
- * Returns whether a thread is urgent: its bursts are short and it has not exceeded its share. An
- * urgent thread does not wait for the end of a turn.
+ * Returns whether a thread is urgent: its average burst is short, and its vtime is below `share`,
+ * the vtime up to which it is within its share. An urgent thread does not wait for the end of a
+ * turn.
  */
 static inline _Bool is_urgent(__u64 burst_ns, __u64 vtime, __u64 share)
 {
@@ -214,7 +237,10 @@ static inline __u64 burst_after(__u64 average_ns, __u64 burst_ns)
 	return (7 * average_ns + burst_ns) / 8;
 }
 
-/* Returns whether a CPU has served only urgent threads for too long. */
+/*
+ * Returns whether a CPU has run only urgent threads for more than `max_lag_ns`. `served_ns` is the
+ * time at which a thread that is not urgent last ran.
+ */
 static inline _Bool is_overdue(__u64 served_ns, __u64 now_ns, __u64 max_lag_ns)
 {
 	return since(served_ns, now_ns) > max_lag_ns;

@@ -5,9 +5,9 @@
  *
  * 1. Problem
  * ----------
- * A switch between threads of different address spaces costs more than one within an address space.
- * Strict rotation by virtual time (vtime: CPU time over weight) switches the address space after
- * almost every slice.
+ * A switch between threads of different address spaces costs more than a switch within an address
+ * space. Strict rotation by virtual time (vtime: CPU time over weight) switches the address space
+ * after almost every slice.
  *
  * 2. Idea
  * -------
@@ -17,9 +17,9 @@
  * 3. Data structures
  * ------------------
  * - `struct mm_queue`: one per address space and LLC, ordered by vtime. With more address spaces
- *   than `MM_QUEUES_PER_LLC`, some share a queue.
+ *   than `MM_QUEUES_PER_LLC`, some address spaces share a queue.
  * - `struct head_skip`: one per CPU. It records the queues with a head that may not run on this
- *   CPU, and the vtime of the first entry that may.
+ *   CPU, and for each of these queues the vtime of the first thread that may.
  * - `struct pick_ctx`: arguments and results of one selection.
  *
  * 4. Steps
@@ -31,18 +31,20 @@
  *
  * 5. Bound
  * --------
- * In virtual time: while a thread waits, any other thread runs at most until its vtime is
- * `max_lag_ns` ahead of that of the waiting thread, and its last slice is over. With n threads of
- * equal weight on a CPU, the wait is at most (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns /
- * slice + 2 times the (n - 1) slices of strict rotation. In time the wait is up to twice that
- * bound, because the other threads may first be as far behind as they later get ahead.
+ * In virtual time: while thread A waits, any other thread B runs at most until its vtime is
+ * `max_lag_ns` ahead of the vtime of A, and then to the end of its slice. With n threads of equal
+ * weight on a CPU, the wait is at most (n - 1)(max_lag_ns + 2 slices). That is max_lag_ns / slice +
+ * 2 times the (n - 1) slices of strict rotation. In real time, for equal weights, the wait is up to
+ * twice that bound, because the other threads may at first be behind by the same vtime by which
+ * they later get ahead.
  *
  * In real time, for any weights: at most two periods of OVERDUE_NS (share.h) and one slice of each
  * other thread that may run on the CPU. A waiter is overdue after two periods at the latest. From
- * then on, each other thread is placed behind it after its slice, and no turn lasts. With the
- * default slice, 1,000 threads on a CPU wait for up to 2 s + 3 s. That is the limit of the
- * kernel's watchdog (timeout_ms in sched.bpf.c). Urgent threads come first, but beside an overdue
- * thread for one slice only, and then another thread is next. They at most double the time that the
+ * then on, each other thread is placed behind the overdue waiter when its slice ends, and no
+ * address space keeps its turn. With the default slice, 1,000 threads on a CPU wait for up to 2 s +
+ * 3 s. Five seconds is the limit of the kernel's watchdog (timeout_ms in sched.bpf.c). Urgent
+ * threads run before all others. While a thread is overdue, urgent threads run for one slice only,
+ * and then a thread that is not urgent runs. Urgent threads thus at most double the time that the
  * other threads take.
  *
  * Cost: a selection compares the MM_QUEUES_PER_LLC queues of an LLC once; the number of threads
@@ -50,9 +52,10 @@
  *
  * 6. Known limits
  * ---------------
- * - The head of a queue may be pinned to another CPU. The CPU then uses the first entry that it can
- *   run, according to its `head_skip`, which may be stale. Otherwise a queue with a head that waits
- *   for a crowded CPU would remain next on all other CPUs for ever.
+ * - The head of a queue may be pinned to another CPU. The CPU then uses the vtime of the first
+ *   thread that it can run, as recorded in its `head_skip`, which may be stale. Without this
+ *   record, a queue with a head that waits for a crowded CPU would remain the next queue on all
+ *   other CPUs for ever.
  * - Threads of address spaces that share a queue also share a turn.
  */
 #ifndef USHER_RULES_TURNS_H
@@ -68,8 +71,8 @@ struct turn {
 };
 
 /*
- * Returns whether the turn goes on. `own` is the vtime of the next thread of the address space that
- * runs, `other` the minimum vtime of the other queues.
+ * Returns whether the address space that runs keeps its turn. `own` is the vtime of the next thread
+ * of the address space that runs, `other` the minimum vtime of the other queues.
  */
 static inline _Bool turn_lasts(const struct turn *turn, __u64 now_ns, __u64 own,
 			       __u64 other)
@@ -80,8 +83,8 @@ static inline _Bool turn_lasts(const struct turn *turn, __u64 now_ns, __u64 own,
 
 /*
  * Returns whether a new turn begins when address space `mm` starts to run from `queue` (0: from no
- * queue). Address spaces that share a queue share the turn. Otherwise each of them would begin a
- * new turn in succession, and no turn would end.
+ * queue). Address spaces that share a queue share the turn. If each of them began a turn of its
+ * own, new turns of that queue would follow one another without end.
  */
 static inline _Bool begins_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
 				__u32 queue)
@@ -91,13 +94,13 @@ static inline _Bool begins_turn(__u64 turn_mm, __u32 turn_queue, __u64 mm,
 
 /* Run queue of one address space in one LLC. */
 struct mm_queue {
-	/* queue_key() of its threads; of an empty queue, the last one. */
+	/* queue_key() of the threads in the queue; an empty queue keeps its last key. */
 	__u64 key;
-	/* Virtual time of the head. */
+	/* Virtual time of the head, which is the first thread of the queue. */
 	__u64 min_vtime;
 	/*
-	 * Seat that all waiting threads have, as of `version`. 0: no seat, different seats, or
-	 * different versions.
+	 * Seat that all waiting threads of the queue have, as of `version`. 0: the threads have no
+	 * seat, different seats, or seats of different versions.
 	 */
 	__u64 seat;
 	__u32 waiting;
@@ -105,10 +108,11 @@ struct mm_queue {
 };
 
 /*
- * Returns the key by which threads share a queue: the address space, the seat and its version, and
- * the CPU to which the thread is pinned (counted from 1, 0: not pinned). After a change of the
- * seats, new waiters get another queue, and the old queue drains. Pinned threads get a queue of
- * their own, so that the head of a queue is runnable on the CPUs that serve it.
+ * Returns the key of a thread; threads with the same key share a queue. The key consists of the
+ * address space, the seat and its version, and the CPU to which the thread is pinned (counted from
+ * 1, 0: not pinned). After a change of the seats, new waiters get another queue, and the old queue
+ * drains. Pinned threads get a queue of their own, so that the head of a queue is runnable on the
+ * CPUs that serve it.
  */
 static inline __u64 queue_key(__u64 mm, __u64 seat, __u32 version,
 			      __u32 pinned_cpu)
@@ -118,7 +122,7 @@ static inline __u64 queue_key(__u64 mm, __u64 seat, __u32 version,
 	return pinned_cpu ? mm ^ pinned_cpu * 0xc2b2ae3d27d4eb4fULL : mm;
 }
 
-/* Counts a thread in, before it is inserted. */
+/* Adds a thread to the counters of its queue, before the kernel inserts the thread. */
 static inline void join_mm_queue(struct mm_queue *mm_queue, __u64 key,
 				 __u64 seat, __u32 version, __u64 vtime)
 {
@@ -135,9 +139,9 @@ static inline void join_mm_queue(struct mm_queue *mm_queue, __u64 key,
 }
 
 /*
- * Returns whether all threads of a queue have one seat, of the current version. After a change of
- * the seats some of these threads may prefer other CPUs, so that the queue must not be excluded
- * anywhere.
+ * Returns whether all threads of a queue have the same seat, as of the current `version` of the
+ * seats. The threads of a queue with an older version may prefer other CPUs now, so that no CPU may
+ * exclude that queue.
  */
 static inline _Bool is_seated(const struct mm_queue *mm_queue, __u32 version)
 {
@@ -145,14 +149,17 @@ static inline _Bool is_seated(const struct mm_queue *mm_queue, __u32 version)
 	       mm_queue->version == version;
 }
 
-/* Counts a thread out. `first` is the vtime of the new head. */
+/* Removes a thread from the counters of its queue. `first` is the vtime of the new head. */
 static inline void leave_mm_queue(struct mm_queue *mm_queue, __u64 first)
 {
 	mm_queue->min_vtime = first;
 	__sync_fetch_and_sub(&mm_queue->waiting, 1);
 }
 
-/* Returns the queue for a key: the queue in use for it, else an empty queue, else a shared one. */
+/*
+ * Returns the number of the queue for a key: the queue that has this key, else an empty queue, else
+ * a queue of another key. The search covers eight queues.
+ */
 static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 {
 	__u32 first = (key >> 6 ^ key >> 13 ^ key >> 21) % MM_QUEUES_PER_LLC;
@@ -170,12 +177,12 @@ static inline __u32 mm_queue_of(const struct mm_queue *mm_queues, __u64 key)
 	return vacant < MM_QUEUES_PER_LLC ? vacant : first;
 }
 
-/* Queues with a head that may not run on this CPU. */
+/* The queues of an LLC with a head that may not run on this CPU. */
 struct head_skip {
-	/* Bitmask of these queues. */
+	/* Bitmask of the queues with such a head. */
 	__u32 queues;
 	__u32 unused;
-	/* Per queue, the vtime of the first entry that may run on this CPU. */
+	/* For each of these queues, the vtime of the first thread that may run on this CPU. */
 	__u64 min_vtime[MM_QUEUES_PER_LLC];
 };
 
@@ -188,7 +195,10 @@ static inline _Bool has_unrunnable_head(__u64 taken, __u64 first)
 	return is_before(first, taken);
 }
 
-/* Records that the head may not run on this CPU. `min_vtime`: that of the first runnable entry. */
+/*
+ * Records that the head of queue `at` may not run on this CPU. `min_vtime` is the vtime of the
+ * queue's first thread that may.
+ */
 static inline void mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
 					__u64 min_vtime)
 {
@@ -196,13 +206,13 @@ static inline void mark_head_unrunnable(struct head_skip *head_skip, __u32 at,
 	head_skip->min_vtime[at % MM_QUEUES_PER_LLC] = min_vtime;
 }
 
-/* Records that the head may run on this CPU. */
+/* Records that the head of queue `at` may run on this CPU. */
 static inline void clear_head_unrunnable(struct head_skip *head_skip, __u32 at)
 {
 	head_skip->queues &= ~(1U << at % MM_QUEUES_PER_LLC);
 }
 
-/* Records a new waiter that may run on this CPU. */
+/* Records a new waiter in queue `at` that may run on this CPU. */
 static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 {
 	at %= MM_QUEUES_PER_LLC;
@@ -212,8 +222,8 @@ static inline void lower_min(struct head_skip *head_skip, __u32 at, __u64 vtime)
 }
 
 /*
- * Returns the vtime of the first entry that may run on the CPU, according to its `head_skip`.
- * `skipped`: bitmask of queues with a head that may not.
+ * Returns the vtime of the first thread of queue `at` that may run on the CPU, as recorded in the
+ * CPU's `head_skip`. `skipped` is the bitmask of queues with a head that may not run on the CPU.
  */
 static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
 				 const struct head_skip *head_skip,
@@ -229,8 +239,8 @@ static inline __u64 min_vtime_of(const struct mm_queue *mm_queues,
 }
 
 /*
- * Returns the queue with the minimum vtime for this CPU, without those in `excluded`.
- * MM_QUEUES_PER_LLC: all are empty.
+ * Returns the queue with the minimum vtime for this CPU, among all queues that are not in
+ * `excluded`. Returns MM_QUEUES_PER_LLC if all these queues are empty.
  */
 static inline __u32 min_vtime_queue(const struct mm_queue *mm_queues,
 				    const struct head_skip *head_skip,
@@ -255,9 +265,9 @@ static inline __u32 min_vtime_queue(const struct mm_queue *mm_queues,
 }
 
 /*
- * Returns the average vtime of the waiting threads, computed from the heads, and at least the
- * clock. The minimum vtime is no measure of progress: it stands still until the turn of its queue
- * comes.
+ * Returns the average vtime of the waiting threads, but at least the clock. Each thread counts with
+ * the vtime of the head of its queue. The minimum vtime does not measure progress, because it does
+ * not change until the thread with that vtime runs.
  */
 static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 {
@@ -265,7 +275,7 @@ static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 	__u64 waiting = 0;
 	__u32 at;
 
-	/* Branch-free, because the verifier would follow every path. */
+	/* The loop has no branch, because the verifier would follow every path. */
 	for (at = 0; at < MM_QUEUES_PER_LLC; at++) {
 		waiting += mm_queues[at].waiting;
 		ahead += (mm_queues[at].min_vtime - clock) *
@@ -276,7 +286,10 @@ static inline __u64 average_of(const struct mm_queue *mm_queues, __u64 clock)
 	return clock + ahead / waiting;
 }
 
-/* Finds the minimum vtime of the waiting threads that have this seat. */
+/*
+ * Stores the minimum vtime of the waiting threads with this seat in `least`. Returns whether there
+ * is such a thread.
+ */
 static inline _Bool first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
 				  __u64 *least)
 {
@@ -294,9 +307,9 @@ static inline _Bool first_of_seat(const struct mm_queue *mm_queues, __u64 seat,
 }
 
 /*
- * Returns the vtime of a new waiter: at most `max_lag_ns` ahead of the first thread of its seat.
- * The clock is the lower limit of that reference, because threads that wait for a crowded CPU may
- * be far behind the clock.
+ * Returns the vtime of a new waiter, limited to `max_lag_ns` ahead of the first waiting thread with
+ * the same seat. If that thread is behind the clock, the limit counts from the clock, because
+ * threads that wait for a crowded CPU may be far behind the clock.
  */
 static inline __u64 place_at(const struct mm_queue *mm_queues, __u64 clock,
 			     __u64 seat, __u64 vtime, __u64 max_lag_ns)
@@ -324,11 +337,14 @@ struct pick_ctx {
 	__u32 has_prev;
 	__u32 aggregate;
 	__u64 prev_vtime;
-	/* Queue of the address space that has the turn; MM_QUEUES_PER_LLC: none. */
+	/* Queue of the address space that has the turn; MM_QUEUES_PER_LLC: no queue has it. */
 	__u32 own;
-	/* Bitmask of queues without a thread that may run here. */
+	/* Bitmask of queues without a thread that may run on this CPU. */
 	__u32 excluded;
-	/* Bitmask of queues with a head that may not run here; 0 for another LLC. */
+	/*
+	 * Bitmask of queues with a head that may not run on this CPU; 0 for the queues of another
+	 * LLC.
+	 */
 	__u32 skipped;
 	/* Result: the queue with the minimum vtime; MM_QUEUES_PER_LLC: all are empty. */
 	__u32 min_vtime_queue;
@@ -336,14 +352,17 @@ struct pick_ctx {
 	__u64 min_vtime;
 	/* Result: the minimum vtime including the previous thread; valid if a thread waits. */
 	__u64 min_vtime_with_prev;
-	/* CPU of the `head_skip` that applies; used by the scheduler only. */
+	/*
+	 * CPU to which `head_skip` belongs. Only the scheduler uses this field; pick_next() does
+	 * not.
+	 */
 	__u32 cpu;
 	__u32 unused;
 };
 
 /*
- * Selects the next thread. With NEXT_QUEUE, `queue` is the queue to take from; MM_QUEUES_PER_LLC:
- * no thread waits.
+ * Selects the next thread. If the result is NEXT_QUEUE, `queue` is the number of the queue to take
+ * the thread from, or MM_QUEUES_PER_LLC if no thread waits.
  */
 static inline enum next pick_next(struct pick_ctx *ctx,
 				  const struct mm_queue *mm_queues,

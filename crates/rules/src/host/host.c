@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Host build of the scheduler: its callbacks, compiled for this machine, and the kernel around them
+ * Host build of the scheduler: its callbacks, compiled for this machine, and a simulated kernel
+ * that calls them
  *
- * Unit tests and the simulator run the scheduler by it (sched.rs). An instance is one scheduler on
- * one simulated machine. A task is a thread of that machine, as the kernel sees it; the scheduler's
- * state of it is a `struct thread`. This file has the part of kernel/sched/ext.c that the scheduler
- * relies on: wake-ups, scheduling and ticks. Dispatch queues and idle CPUs are in kfuncs.h, the
- * state of an instance in instance.h.
+ * Unit tests and the simulator run the scheduler through this file (sched.rs). An instance is one
+ * scheduler on one simulated machine. A task is a thread of the simulated machine, as the kernel
+ * sees it; a `struct thread` is the scheduler's state of a task. This file has the part of
+ * kernel/sched/ext.c that the scheduler relies on: wake-ups, scheduling and ticks. Dispatch queues
+ * and idle CPUs are in kfuncs.h, the state of an instance in instance.h.
  *
  * 1. host_new() creates a machine of idle CPUs, host_new_task() a task that sleeps.
  * 2. The caller sets the time (host_set_now()) and calls an event: host_wake(), host_tick(),
- *    host_set_cpus() and others. The event runs the scheduler's callbacks. If a CPU has to
- *    schedule, it is only marked.
+ *    host_set_cpus() and others. The event runs the scheduler's callbacks. If a CPU has to schedule
+ *    as a result, the event only marks the CPU.
  * 3. The caller lets each marked CPU schedule (host_next_resched(), host_schedule()) until none is
  *    left: the running task is charged, `dispatch` selects the next one, and the CPU switches to
  *    it.
  * 4. host_end_task() ends a task, host_free() the instance.
  *
- * Nothing runs by itself, so that the same calls give the same results.
+ * Nothing happens between calls, so that the same calls give the same results.
  *
- * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. One seat more,
- * or lack of memory, aborts the process. An insertion by vtime takes time in proportion to the
- * waiting tasks. There are no locks and no real-time threads, cgroups have one level, and one
- * callback runs at a time: races are simulated by host_race() and host_lose_claims().
+ * Limits: CPUS_MAX CPUs, LLCS_MAX LLCs, SEATS_MAX soft seats, any number of tasks. More seats, or
+ * lack of memory, abort the process. An insertion by vtime takes time in proportion to the waiting
+ * tasks. There are no locks and no real-time threads, cgroups have one level, and one callback runs
+ * at a time: races are simulated by host_race() and host_lose_claims().
  */
 #include <stdlib.h>
 
@@ -42,8 +43,8 @@ static void enqueue(struct task_struct *p, __u64 flags)
 }
 
 /*
- * As balance_one() of the kernel: calls `dispatch` if the CPU needs a task. Returns whether `prev`
- * keeps the CPU.
+ * Simulates the kernel's balance_one(): calls `dispatch` if the CPU needs a task. Returns whether
+ * `prev` keeps the CPU.
  */
 static _Bool balance(struct rq *rq, __u32 cpu, struct task_struct *prev)
 {
@@ -101,10 +102,12 @@ __s32 host_schedule(struct instance *host, __u32 cpu)
 	next = rq->local.first;
 	if (prev && prev->scx.flags & TASK_QUEUED)
 		enqueue(prev, next ? 0 : ENQ_LAST);
-	/* A thread that is put back continues if there is no other. */
+	/*
+	 * The previous task, which was enqueued again, continues if no other task comes before it.
+	 */
 	next = rq->local.first;
 	switch_to(rq, cpu, next);
-	/* Restores the idle mark of a CPU that a callback has claimed without using it. */
+	/* If a callback has claimed this CPU but inserted no task, the CPU is marked idle again. */
 	if (!next && !mask_has(&host->idle, cpu))
 		mark_idle(cpu);
 	return next ? (__s32)next->id : -1;
@@ -124,8 +127,9 @@ __s32 host_next_resched(const struct instance *host)
 
 /*
  * Ends the slice of the running task at `at_ns`, a time in the past, as if the CPU had dispatched
- * then and the task had continued because no task waited. The caller uses it to skip events. If the
- * scheduler wants to migrate the task instead, it does so at the next tick.
+ * then and the task had continued because no task waited. With this function, the caller skips the
+ * events of slices that end without a switch. If the scheduler decides to migrate the task, the
+ * migration happens at the next tick.
  */
 void host_end_slice(struct instance *host, __u32 cpu, __u64 at_ns)
 {
@@ -185,7 +189,7 @@ static __u32 first_allowed(const struct task_struct *p)
 					 (const void *)&p->cpus, 0);
 }
 
-/* Makes a sleeping or new task runnable, by a call on `by_cpu`. */
+/* Makes a sleeping or new task runnable. `by_cpu` is the CPU on which the waking call runs. */
 void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 {
 	struct task_struct *p = host->tasks[id];
@@ -202,7 +206,10 @@ void host_wake(struct instance *host, __u32 id, __u32 by_cpu, _Bool is_new)
 		enqueue(p, is_new ? 0 : ENQ_WAKEUP);
 }
 
-/* Enqueues a runnable task that does not run, after it has left its queue, if it was in one. */
+/*
+ * Enqueues a runnable task that does not run. If the task waits in a queue, it is removed from that
+ * queue first.
+ */
 void host_requeue(struct instance *host, __u32 id)
 {
 	struct task_struct *p = host->tasks[id];
@@ -215,7 +222,7 @@ void host_requeue(struct instance *host, __u32 id)
 	enqueue(p, 0);
 }
 
-/* Makes a task unrunnable: it sleeps, or is stopped while it waits. */
+/* Makes a task unrunnable: a running task sleeps, or a waiting task is stopped. */
 void host_remove(struct instance *host, __u32 id)
 {
 	struct task_struct *p = host->tasks[id];
@@ -227,12 +234,15 @@ void host_remove(struct instance *host, __u32 id)
 		resched(p->thread_info.cpu);
 		return;
 	}
-	/* In the kernel, a stop is a wake-up of the thread, which stops when it runs. */
+	/*
+	 * The kernel never removes a waiting thread: a thread to stop is woken, and stops when it
+	 * runs. The host build removes the task directly.
+	 */
 	leave_queue(&p->storage);
 	unlink_from(p);
 }
 
-/* Sets the allowed CPUs. A waiting task is enqueued again; a running one continues. */
+/* Sets the allowed CPUs. A waiting task is enqueued again; a running task continues. */
 void host_set_cpus(struct instance *host, __u32 id, const struct cpu_set *cpus)
 {
 	struct task_struct *p = host->tasks[id];
@@ -251,7 +261,10 @@ void host_set_migration_disabled(struct instance *host, __u32 id, __u32 times)
 	host->tasks[id]->migration_disabled = times;
 }
 
-/* Returns a task with a number: that of an ended task, or the next one. */
+/*
+ * Returns a task without content. Its number is that of an ended task, or else the next unused
+ * number.
+ */
 static struct task_struct *new_task(struct instance *host)
 {
 	struct task_struct *p = host->free_tasks;
@@ -285,7 +298,10 @@ __u32 host_new_task(struct instance *host, const struct host_task *task)
 	p->is_used = 1;
 	p->thread_info.cpu = task->cpu;
 	p->flags = task->is_kernel ? PF_KTHREAD : 0;
-	/* Tasks of one address space are a process; a kernel thread is one of its own. */
+	/*
+	 * The tasks of one address space are one process (tgid); each kernel thread is a process of
+	 * its own.
+	 */
 	p->tgid = task->mm ? (int)(task->mm * 0x9e3779b97f4a7c15ULL >> 40)
 			   : -(int)p->id;
 	p->migration_disabled = task->migration_disabled;
@@ -332,7 +348,7 @@ struct instance *host_new(const struct place *places, __u32 cpus,
 			  const struct settings *settings,
 			  const struct variant *variant, __u64 seed)
 {
-	/* Its size is a multiple of its alignment, 64. */
+	/* aligned_alloc() accepts the size, because it is a multiple of the alignment, 64. */
 	struct instance *host = aligned_alloc(64, sizeof(*host));
 	__u32 cpu;
 
@@ -391,7 +407,10 @@ void host_set_online(struct instance *host, __u32 cpu, _Bool is_online)
 	}
 }
 
-/* Gives the tasks of a cgroup a soft seat, or changes it. At most SEATS_MAX cgroups have one. */
+/*
+ * Gives the tasks of a cgroup a soft seat, or changes the CPUs of their seat. At most SEATS_MAX
+ * cgroups have one.
+ */
 void host_set_seat(struct instance *host, __u64 cgroup,
 		   const struct cpu_set *cpus)
 {
@@ -419,7 +438,7 @@ __u64 host_slice(struct instance *host, __u32 id)
 	return host->tasks[id]->scx.slice;
 }
 
-/* Returns whether a CPU is idle that the task may run on. */
+/* Returns whether any CPU on which the task may run is idle. */
 _Bool host_may_idle(const struct instance *host, __u32 id)
 {
 	const struct task_struct *p = host->tasks[id];
@@ -481,21 +500,22 @@ void host_read_tally(struct instance *host, struct tally *sum)
 	}
 }
 
-/* The next `claims` claims of an idle CPU fail, as if another task had been faster. */
+/* Lets the next `claims` claims of an idle CPU fail, as if another CPU had claimed it first. */
 void host_lose_claims(struct instance *host, __u32 claims)
 {
 	host->claims_lost = claims;
 }
 
-/* While bypassed, CPUs become idle without a call of update_idle. */
+/* While `is_bypassed` is set, CPUs become idle without a call of update_idle. */
 void host_set_bypassed(struct instance *host, _Bool is_bypassed)
 {
 	host->is_bypassed = is_bypassed;
 }
 
 /*
- * Before each of the next `races` swaps of the clock of LLC 0, another CPU advances it by race_ns.
- * Returns the number of earlier races that have not taken place.
+ * Simulates races: before each of the next `races` compare-and-swaps of the vtime clock of LLC 0,
+ * another CPU advances the clock by race_ns. Returns the number of races from the previous call
+ * that have not taken place.
  */
 __u32 host_race(struct instance *host, __u32 races, __u64 race_ns)
 {
@@ -506,7 +526,10 @@ __u32 host_race(struct instance *host, __u32 races, __u64 race_ns)
 	return left;
 }
 
-/* Returns the loop iterations of callbacks since the last call. */
+/*
+ * Returns the number of loop iterations (bpf_for()) in callbacks since the last call of this
+ * function.
+ */
 __u64 host_take_iterations(struct instance *host)
 {
 	__u64 iterations = host->iterations;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Structures that sched.rs passes to the functions of host.c, and those that it receives
+ * Structures that sched.rs passes to the functions of host.c, and structures that these functions
+ * fill
  *
  * sched.rs declares the same fields in the same order. Times are in nanoseconds. Fields that begin
  * with is_ are 0 or 1.
@@ -10,23 +11,26 @@
 
 /* Initial state of a task. */
 struct host_task {
-	/* Address space; 0: none, as of a kernel thread. */
+	/* Address space; 0: none, as for a kernel thread. */
 	__u64 mm;
 	/* Number of its cgroup, which may have a seat; 0: none. */
 	__u64 cgroup;
-	/* CPU time so far; 0: a new task. */
+	/* CPU time that the task has used before; 0: a new task. */
 	__u64 ran_ns;
-	/* cpu.weight of its only cgroup; 0: none. */
+	/* cpu.weight of its only cgroup; 0: the cgroup has no weight. */
 	__u32 group_weight;
 	/* Weight by its nice value: 100 for nice 0. */
 	__u32 weight;
 	/* CPU on which it is created. */
 	__u32 cpu;
-	/* The task that forked it, if `is_forked`. */
+	/* Number of the task that forked this task, if `is_forked` is 1. */
 	__u32 parent;
 	__u32 is_forked;
 	__u32 is_kernel;
-	/* Times that its migration is disabled, which includes those by BPF callbacks. */
+	/*
+	 * Nesting depth of migrate_disable() for the task, including the level that BPF callbacks
+	 * add.
+	 */
 	__u32 migration_disabled;
 	__u32 unused;
 	/* Allowed CPUs. */

@@ -3,10 +3,10 @@
  * One scheduler on one simulated machine: the scheduler's variables (globals.h), and the kernel's
  * state of CPUs, tasks and dispatch queues
  *
- * A process may have any number of instances. A function of host.c enters one (enter() in
- * kfuncs.h): the macros below then refer to the variables of that instance, for the calling thread.
- * An instance takes a fixed size for CPUS_MAX CPUs, LLCS_MAX LLCs and SEATS_MAX seats, and memory
- * for each task.
+ * A process may have any number of instances. Each function of host.c first enters an instance
+ * (enter() in kfuncs.h): from then on, the macros below refer to the variables of that instance in
+ * the calling thread. An instance has tables of fixed size for CPUS_MAX CPUs, LLCS_MAX LLCs and
+ * SEATS_MAX seats, and allocates memory for each task.
  */
 #ifndef USHER_RULES_INSTANCE_H
 #define USHER_RULES_INSTANCE_H
@@ -29,7 +29,7 @@ struct host_seat {
 	struct seat_tally tally;
 };
 
-/* QUEUES_PER_LLC queues of each LLC, and FIFO. */
+/* Number of dispatch queues: QUEUES_PER_LLC for each LLC, and the queue FIFO. */
 #define HOST_DSQS (LLCS_MAX * 64 + 1)
 
 struct instance {
@@ -43,9 +43,12 @@ struct instance {
 	/* Number of CPUs. */
 	__u32 cpus;
 	__u64 now_ns;
-	/* State of the random numbers. */
+	/* State of the generator of random numbers. */
 	__u64 random;
-	/* CPU of the current callback, and its current task. */
+	/*
+	 * CPU on which the current callback runs, and the task that the kernel regards as running
+	 * there.
+	 */
 	__u32 cpu;
 	struct task_struct *current;
 	/* The kernel's idle CPUs, and the CPUs of idle cores. */
@@ -53,19 +56,19 @@ struct instance {
 	struct cpumask scratch;
 	/* CPUs that have to schedule. */
 	struct cpu_set resched;
-	/* Iterations of loops since the last reset. */
+	/* Number of loop iterations in callbacks since the last reset. */
 	__u64 iterations;
 	/*
-	 * Simulated races: another CPU advances the clock of LLC 0 before the next swaps, by so
-	 * much each.
+	 * Simulated races: before each of the next `races` compare-and-swaps of the clock of LLC 0,
+	 * another CPU advances the clock by `race_ns`.
 	 */
 	__u64 race_ns;
 	__u32 races;
-	/* Number of the next claims of an idle CPU that another thread wins. */
+	/* Number of the next claims of an idle CPU that fail, because another CPU is first. */
 	__u32 claims_lost;
-	/* CPUs become idle without a call of update_idle. */
+	/* 1: CPUs become idle without a call of update_idle. */
 	_Bool is_bypassed;
-	/* Tasks by number; those that have ended are linked from `free_tasks`. */
+	/* Tasks by number. Ended tasks form a list, which `free_tasks` begins. */
 	struct task_struct **tasks;
 	__u32 tasks_made;
 	struct task_struct *free_tasks;

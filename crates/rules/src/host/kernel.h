@@ -3,10 +3,10 @@
  * Declarations of the kernel for the host build
  *
  * This file replaces scx/src/bpf/kernel.h and defines the include guard of that file. It declares
- * the same structures, constants and functions. kfuncs.h implements the functions on the queues and
- * CPUs of one instance. Properties that the BPF build reads from the running kernel (CO-RE) are
- * fixed here: the host behaves like the newest kernel. bpf_for() also counts loop iterations, by
- * which tests bound the cost of callbacks.
+ * the same structures, constants and functions. kfuncs.h implements these functions, on the queues
+ * and CPUs of one instance. Properties that the BPF build reads from the running kernel (CO-RE) are
+ * fixed here: the host behaves like the newest kernel. bpf_for() also counts loop iterations, so
+ * that tests check upper limits for the cost of callbacks.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
@@ -63,7 +63,9 @@ struct task_struct {
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 
-	/* Only in the host: targets of the pointers above, and the task's queue. */
+	/*
+	 * Fields that only the host build has: targets of the pointers above, and the task's queue.
+	 */
 	__u32 id, is_used;
 	struct cpumask cpus;
 	struct thread storage;
@@ -73,7 +75,10 @@ struct task_struct {
 	struct task_group group, root_group;
 	struct dsq *in;
 	struct task_struct *before, *behind;
-	/* Target of the insertion by a callback; 0: none yet. */
+	/*
+	 * Dispatch queue into which a callback has inserted the task, and flags of the insertion;
+	 * 0: no callback has inserted it yet.
+	 */
 	__u64 to_dsq, to_flags;
 	_Bool by_vtime;
 };
@@ -88,7 +93,9 @@ struct task_struct {
 #define bpf_core_field_offset(type, field) offsetof(type, field)
 #define bpf_ksym_exists(name) 1
 
-/* Maps: host_lookup() distinguishes them by these addresses. */
+/*
+ * The scheduler's BPF maps. host_lookup() distinguishes them by the addresses of these variables.
+ */
 extern const char host_threads, host_seats, host_seat_tallies;
 #define threads host_threads
 #define seats host_seats
@@ -144,16 +151,19 @@ static inline void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it)
 	it->next = 0;
 }
 
-/* Counts every iteration of a loop of unknown length. Tests check the callbacks' cost by it. */
+/*
+ * bpf_for() counts each iteration of a loop of unknown length, so that tests check the cost of
+ * callbacks.
+ */
 static void host_count_iteration(void);
 #define bpf_for(at, begin, end) \
 	for ((at) = (begin); (at) < (end); host_count_iteration(), (at)++)
 
-/* Lets another CPU advance the clock between its load and the compare-and-swap. */
+/* Simulates another CPU that advances a vtime clock between the load and the compare-and-swap. */
 static void host_before_swap(__u64 *clock);
 #define before_swap(clock) host_before_swap(clock)
 
-/* Set when an instance is entered. */
+/* Places of the CPUs of the instance that the calling thread has entered. */
 static __thread struct place *g_places;
 
 #endif

@@ -3,23 +3,24 @@
  * The kernel's functions that the scheduler calls, on the CPUs, tasks and dispatch queues of the
  * instance that the calling thread has entered
  *
- * host.c includes this file, after the scheduler. The functions have the names and results of the
- * kernel's (kernel.h declares them), without its locks:
+ * host.c includes this file, after the scheduler. kernel.h declares the functions. They have the
+ * names and results of the kernel's functions, but use no locks:
  *
  * - helpers: time (set by the caller), seats by cgroup, seeded random numbers;
  * - idle CPUs: two masks, of idle CPUs and of idle cores;
  * - dispatch queues: doubly linked lists. insert() only records the target; finish_insert() inserts
  *   after the callback, as the kernel does.
  *
- * An insertion by vtime and a take visit the waiting tasks of the queue one by one, a lookup of a
- * seat the seats. All else takes constant time, or time in proportion to the CPUs.
+ * insert_at() and take() visit the waiting tasks of a queue one by one, and host_lookup() visits
+ * the seats one by one. Each other function takes constant time, or time in proportion to the
+ * number of CPUs.
  */
 #ifndef USHER_RULES_KFUNCS_H
 #define USHER_RULES_KFUNCS_H
 
 const char host_threads, host_seats, host_seat_tallies;
 
-/* Enters an instance, as the given CPU with its running task. */
+/* Enters an instance: later calls by this thread act as the running task of the given CPU. */
 static void enter(struct instance *host, __u32 cpu)
 {
 	instance = host;
@@ -45,13 +46,13 @@ static __u64 now_ns(void)
 	return instance->now_ns;
 }
 
-/* Ticks of 4 ms: a kernel with CONFIG_HZ=250. */
+/* Jiffies of 4 ms, as in a kernel with CONFIG_HZ=250. */
 static __u64 bpf_jiffies64(void)
 {
 	return instance->now_ns / 4000000;
 }
 
-/* Charges the current task with its CPU time, as update_curr_scx does. */
+/* Adds the CPU time of a CPU's current run to its task, as the kernel's update_curr_scx() does. */
 static void account(struct rq *rq)
 {
 	struct task_struct *curr = rq->curr;
@@ -80,7 +81,7 @@ static void host_before_swap(__u64 *clock)
 	*clock += instance->race_ns;
 }
 
-/* Returns the seat of a cgroup, or its counters; 0: it has none. */
+/* Returns the seat of a cgroup, or the counters of its seat; 0: the cgroup has no seat. */
 static void *host_lookup(const char *map, const __u64 *key)
 {
 	__u32 at;
@@ -106,7 +107,7 @@ static struct task_struct *bpf_get_current_task_btf(void)
 	return instance->current;
 }
 
-/* splitmix64 */
+/* Pseudo-random numbers by the generator splitmix64. */
 static __u32 bpf_get_prandom_u32(void)
 {
 	__u64 z = instance->random += 0x9e3779b97f4a7c15ULL;
@@ -118,7 +119,7 @@ static __u32 bpf_get_prandom_u32(void)
 
 static int bpf_probe_read_kernel(void *to, __u32 bytes, const void *from)
 {
-	/* No page is mapped there. */
+	/* No page is mapped below this address: the read fails with -EFAULT. */
 	if ((uintptr_t)from < 4096) {
 		memset(to, 0, bytes);
 		return -14;
@@ -149,7 +150,9 @@ static __u32 scx_bpf_nr_cpu_ids(void)
 
 /* Idle CPUs. */
 
-/* Adds a CPU to the idle CPUs; its core to the idle cores, if all its CPUs are idle. */
+/*
+ * Adds a CPU to the idle CPUs. If all CPUs of its core are idle, adds the core to the idle cores.
+ */
 static void mark_idle(__u32 cpu)
 {
 	const struct cpu_set *core = &instance->places[cpu].core;
@@ -164,7 +167,8 @@ static void mark_idle(__u32 cpu)
 }
 
 /*
- * Removes a CPU from the idle CPUs, and its core from the idle cores. Returns whether it was idle.
+ * Removes a CPU from the idle CPUs, and its core from the idle cores. Returns whether the CPU was
+ * idle.
  */
 static _Bool mark_busy(__u32 cpu)
 {
@@ -198,7 +202,10 @@ static const struct cpumask *scx_bpf_get_idle_smtmask(void)
 	return &instance->idle_cores;
 }
 
-/* Returns the CPUs of a mask that are in a node, in a scratch mask. */
+/*
+ * Returns the CPUs of a mask that are in a node. The result is a scratch mask, which the next call
+ * overwrites.
+ */
 static const struct cpumask *of_node(const struct cpumask *all, __u32 node)
 {
 	__u32 cpu;
@@ -242,7 +249,7 @@ static __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node)
 	return dsq_of(dsq) ? 0 : -22;
 }
 
-/* Inserts behind `before`; at the head if it is 0. */
+/* Inserts a task behind the task `before`; at the head of the queue if `before` is 0. */
 static void link_behind(struct dsq *dsq, struct task_struct *before,
 			struct task_struct *p)
 {
@@ -265,7 +272,9 @@ static void unlink_from(struct task_struct *p)
 	dsq->waiting--;
 }
 
-/* Inserts by virtual time. Equal virtual times keep the order of arrival. */
+/*
+ * Inserts a task by virtual time. Tasks with equal virtual times keep the order of their arrival.
+ */
 static void link_by_vtime(struct dsq *dsq, struct task_struct *p)
 {
 	struct task_struct *before = dsq->last;
@@ -312,7 +321,7 @@ static void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
 	p->scx.dsq_vtime = vtime;
 }
 
-/* Executes the insertion, as the kernel does after the callback. */
+/* Executes the insertion that a callback has requested, as the kernel does after the callback. */
 static void finish_insert(struct task_struct *p)
 {
 	__u64 dsq = p->to_dsq;
