@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the BPF programs `sched` and `count` to object files in `OUT_DIR`, which the crate
-//! includes as bytes. The compiler is `clang-19`, or that in `USHER_CLANG`. The headers with the
-//! arithmetic come from `usher-rules`, through `DEP_USHER_RULES_INCLUDE`.
+//! includes as bytes. The compiler is `clang-19`, or the command in the variable `USHER_CLANG`. The
+//! headers with the scheduler's arithmetic are part of the crate `usher-rules`, which reports their
+//! folder in the variable `DEP_USHER_RULES_INCLUDE`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

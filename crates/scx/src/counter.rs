@@ -2,9 +2,10 @@
 //! Counters of any scheduler's activity, taken at the kernel's trace points: switches, migrations,
 //! wake-up latencies, and the time in which two threads share a core.
 //!
-//! `bpf/count.bpf.c` defines the events and counts per CPU, in constant time per event.
-//! [`Counter::read`] sums up the CPUs. Counting begins with [`Counter::start`], which makes each
-//! CPU switch once; it requires root and at most [`CPUS_MAX`](crate::CPUS_MAX) CPUs.
+//! `bpf/count.bpf.c` defines the events, and counts them per CPU in constant time per event.
+//! [`Counter::start`] begins to count, and makes each CPU switch threads once. It requires root,
+//! and CPU numbers below [`CPUS_MAX`](crate::CPUS_MAX). [`Counter::read`] sums up the counts of all
+//! CPUs. [`Counted::since`] returns the difference of two readings.
 
 use std::fmt;
 
@@ -31,8 +32,8 @@ pub struct Counted {
     pub switches: u64,
     /// Switches to a user thread after a thread of another address space on the same CPU.
     pub space_switches: u64,
-    /// Same, but each change of the loaded address space counts, even with a kernel thread in
-    /// between.
+    /// As `space_switches`, but a switch to a user thread also counts if a kernel thread ran just
+    /// before.
     pub mm_changes: u64,
     /// Migrations to another hardware thread of the same core.
     pub migrations_core: u64,
@@ -44,18 +45,18 @@ pub struct Counted {
     pub migrations_far: u64,
     /// Wake-ups with a measured latency.
     pub wakeups: u64,
-    /// Histogram of their latency in nanoseconds, four slots per power of two. Slot 4n + q covers
-    /// (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
+    /// Histogram of the latencies of these wake-ups in nanoseconds, with four slots per power of
+    /// two. Slot 4n + q covers (4 + q) 2^n / 4 to (5 + q) 2^n / 4.
     #[serde(serialize_with = "crate::layout::without_last_zeros")]
     pub latency: Vec<u64>,
     /// Time in which at least one core ran two threads.
     pub shared_ns: u64,
-    /// Same, while another core was idle.
+    /// Part of `shared_ns` in which another core was idle.
     pub needless_ns: u64,
 }
 
 impl Counted {
-    /// From the words of `struct counts`, and two durations.
+    /// Converts the 64-bit words of `struct counts`, and the two durations of `struct sharing`.
     fn of(sums: &[u64; 8 + SLOTS], [shared_ns, needless_ns]: [u64; 2]) -> Self {
         Self {
             switches: sums[0],
@@ -90,16 +91,16 @@ impl Counted {
         }
     }
 
-    /// Returns the latency in nanoseconds below which that share of the wake-ups stayed: the upper
-    /// end of a slot. `None` without wake-ups.
+    /// Returns the latency in nanoseconds that the fraction `share` of the wake-ups does not reach.
+    /// The result is the upper end of a histogram slot; `None` without wake-ups.
     pub fn latency_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.latency, share)
     }
 }
 
-/// Counter that is active while the value lives.
+/// Counter of scheduler events. It counts until the value is dropped.
 pub struct Counter {
-    /// Dropped before the object.
+    /// Attachments of the programs. Declared first, so that they are dropped before the object.
     _links: Vec<Link>,
     counts: MapHandle,
     sharing: MapHandle,
@@ -116,7 +117,8 @@ impl Counter {
     /// Starts counting on this machine.
     ///
     /// # Errors
-    /// Loading fails: not root, or no BTF.
+    /// The programs cannot be loaded, for example because the process does not run as root or the
+    /// kernel has no BTF.
     pub fn start(machine: &Topology) -> Result<Self, ScxError> {
         let tables = machine::tables(machine)?;
         let open = object::open(&OBJECT.0)?;
@@ -153,7 +155,8 @@ impl Counter {
                 *sum += word;
             }
         }
-        // Read the time first, so that a period that ended since does not count as open.
+        // The time is read before the map. If a period of sharing ends between the two reads, it
+        // does not count a second time as open.
         let now_ns = object::now_ns();
         let sharing: Vec<u64> = words(&object::get(&self.sharing)?).collect();
         Ok(Counted::of(&sums, shared_until(now_ns, &sharing)))
@@ -184,7 +187,7 @@ fn visit_all(machine: &Topology) {
             let mut only = Mask::new();
             if cpu < Mask::MAX_CPU {
                 only.set(cpu);
-                // The affinity mask may exclude a CPU, which then stays unknown.
+                // If this thread may not run on a CPU, that CPU is not visited and stays unknown.
                 let _ = sched_setaffinity(None, &only);
             }
         }
@@ -227,7 +230,7 @@ mod tests {
             started => started.unwrap(),
         };
         let before = counter.read().unwrap();
-        // join() sleeps until the thread has ended, which takes a switch.
+        // join() sleeps until the thread has ended, which takes at least one context switch.
         std::thread::spawn(|| {}).join().unwrap();
         let counted = counter.read().unwrap().since(&before);
         assert!(counted.switches > 0, "{counted:?}");

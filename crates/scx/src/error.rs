@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Errors of the scheduler and the counter. Each message states what failed and on which input;
-//! where the user can change something, also what is required.
+//! Errors of the scheduler and the counter. Each message states what failed and on which input. If
+//! the user can remove the cause, the message also states what is required.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum ScxError {
         /// Path that does not exist.
         path: PathBuf,
     },
-    /// The kernel has no description of its types.
+    /// The kernel has no description of its types (BTF).
     #[error("this kernel has no BTF ({} does not exist): CONFIG_DEBUG_INFO_BTF is required", path.display())]
     NoBtf {
         /// Path that does not exist.
@@ -44,7 +44,7 @@ pub enum ScxError {
          it first"
     )]
     AlreadyLoaded {
-        /// Its name.
+        /// Name of the loaded scheduler.
         name: String,
     },
     /// The machine exceeds the programs' tables.
@@ -99,7 +99,7 @@ pub enum ScxError {
          created it: restart the scheduler with this version"
     )]
     Layout {
-        /// Its name.
+        /// Name of the map.
         name: String,
     },
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! State of sched_ext in the running kernel, from `/sys`: whether it exists, whether a scheduler is
-//! loaded, and its name. Also the CPUs that are possible and on line.
+//! Reads the state of sched_ext in the running kernel from `/sys`: whether the kernel has
+//! sched_ext, whether a scheduler is loaded, and the scheduler's name. Also reads which CPUs are
+//! possible and which are on line.
 //!
-//! State and name are two files. If the scheduler ends in between, both are read again, in at most
-//! `READS_MAX` attempts.
+//! The state and the name are in two files. If the scheduler ends between the two reads, both files
+//! are read again, in at most `READS_MAX` attempts.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,10 +21,10 @@ pub enum State {
     Disabled,
     /// A sched_ext scheduler runs the threads.
     Enabled {
-        /// Its name.
+        /// Name of the scheduler.
         name: String,
     },
-    /// A transition, as the kernel names it.
+    /// A scheduler is being loaded or ended. The value is the kernel's word for this state.
     Changing(String),
 }
 
@@ -34,7 +35,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel with this `/sys`.
+    /// Returns the kernel with `/sys` at this path.
     pub fn at(sys: &Path) -> Self {
         Self {
             sys: sys.to_owned(),
@@ -44,7 +45,7 @@ impl Kernel {
     /// Returns the state of sched_ext.
     ///
     /// # Errors
-    /// There is no sched_ext, or its state cannot be read.
+    /// The kernel has no sched_ext, or its state cannot be read.
     pub fn state(&self) -> Result<State, ScxError> {
         state(|name| self.read(name))
     }
@@ -52,7 +53,7 @@ impl Kernel {
     /// Checks whether a scheduler may be started.
     ///
     /// # Errors
-    /// No sched_ext, no BTF, or another scheduler is loaded.
+    /// The kernel has no sched_ext or no BTF, or another scheduler is loaded.
     pub fn ready(&self) -> Result<(), ScxError> {
         let state = self.state()?;
         let btf = self.sys.join("kernel/btf/vmlinux");
@@ -87,11 +88,11 @@ impl Kernel {
         read.map_err(|source| ScxError::Read { path, source })
     }
 
-    /// Returns the number of hotplug events. The kernel compares it, to detect an event during the
-    /// preparation of a scheduler.
+    /// Returns the kernel's number of CPU hotplug events. When a scheduler is attached, the kernel
+    /// compares this number with the current number, to detect an event during the preparation.
     ///
     /// # Errors
-    /// There is no sched_ext, or the number cannot be read.
+    /// The kernel has no sched_ext, or the number cannot be read.
     pub fn hotplug_seq(&self) -> Result<u64, ScxError> {
         Ok(self.read("hotplug_seq")?.parse().unwrap_or(0))
     }
@@ -109,10 +110,11 @@ impl Kernel {
     }
 }
 
-/// Upper limit of attempts. Each failed one means that a scheduler ended and another began.
+/// Upper limit of attempts to read the state and the name. Each failed attempt means that a
+/// scheduler has ended in the meantime.
 const READS_MAX: u32 = 3;
 
-/// Reads the state with a function that reads a file by name.
+/// Reads the state of sched_ext. `read` reads a file of sched_ext's folder by name.
 fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State, ScxError> {
     let mut reads_left = READS_MAX;
     loop {
@@ -125,7 +127,7 @@ fn state(mut read: impl FnMut(&str) -> Result<String, ScxError>) -> Result<State
         }
         match read("root/ops") {
             Ok(name) => return Ok(State::Enabled { name }),
-            // The scheduler has ended meanwhile; the state is read again.
+            // The scheduler has ended since the state was read: read the state again.
             Err(error) if reads_left > 0 && is_gone(&error) => {}
             Err(error) => return Err(error),
         }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Values of the maps, in the layout of `bpf/shared.h`: settings, counters, the state of a thread
-//! and the report of the end. They are read from bytes in the order of this machine. Tests compare
-//! the fields with the compiled programs; the sizes are compared when a map is opened.
+//! Converts the values of the BPF maps, in the layout of `bpf/shared.h`, to and from Rust types:
+//! settings, counters, the state of a thread, and the report of the scheduler's end. The values are
+//! bytes in the byte order of this machine. Tests compare the fields with the compiled programs
+//! (`shared`). The sizes are compared when a map is opened. Each conversion takes time in
+//! proportion to the size of the value.
 
 use serde::{Deserialize, Serialize, Serializer};
 use usher_rules::latency::{SLOTS, below};
@@ -9,7 +11,7 @@ use usher_rules::run_queue::MM_QUEUES_PER_LLC;
 
 const MS: u64 = 1_000_000;
 
-/// Settings of the scheduler. Some of them may change while it runs.
+/// Settings of the scheduler. All settings except `fifo` may change while the scheduler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Length of a slice.
@@ -18,14 +20,15 @@ pub struct Settings {
     pub turn_ns: u64,
     /// Largest virtual time by which an address space may get ahead of waiting threads.
     pub max_lag_ns: u64,
-    /// Prefer idle physical cores, and do not share a core while another is idle.
+    /// Prefer CPUs of idle cores, and do not let two threads share a core while another core is
+    /// idle.
     pub smt: bool,
     /// Run threads of one address space one after another.
     pub aggregate: bool,
-    /// FIFO order, without knowledge of SMT: for comparison.
+    /// Run the variant with FIFO order and without knowledge of SMT, which serves for comparison.
     pub fifo: bool,
-    /// Let the control loop keep soft seats. User space alone uses this flag: the programs see only
-    /// the seats.
+    /// Let the control loop keep soft seats. Only user space uses this flag; the BPF programs see
+    /// only the seats.
     #[serde(default = "yes")]
     pub seats: bool,
 }
@@ -50,8 +53,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// `struct variant`. `nodes`: bitmask of the nodes with idle masks of their own. `cpu_words`:
-    /// words of a CPU set that contain CPUs.
+    /// Returns the bytes of `struct variant`. `nodes` is the bitmask of the nodes for which the
+    /// kernel keeps separate idle masks. `cpu_words` is the number of words of a CPU set that
+    /// contain CPUs.
     pub(crate) fn variant(&self, nodes: u64, cpu_words: u64) -> Vec<u8> {
         let flags = [u32::from(self.fifo), 0];
         let mut bytes: Vec<u8> = flags.into_iter().flat_map(u32::to_ne_bytes).collect();
@@ -59,7 +63,7 @@ impl Settings {
         bytes
     }
 
-    /// `struct settings`.
+    /// Returns the bytes of `struct settings`.
     pub(crate) fn bytes(&self, llcs: u32) -> Vec<u8> {
         let long = [self.slice_ns, self.turn_ns, self.max_lag_ns];
         let flags = [self.smt, self.aggregate];
@@ -81,9 +85,9 @@ pub struct Tally {
     pub idle_cores: u64,
     /// Threads placed on an idle CPU of a busy core.
     pub idle_threads: u64,
-    /// Enqueued in the queues of address spaces.
+    /// Threads enqueued in the queues of address spaces.
     pub queued: u64,
-    /// Slices extended, as no thread waited.
+    /// Slices extended because no other thread was runnable on the CPU.
     pub prolonged: u64,
     /// Slices extended although threads waited, within a turn.
     pub turns_kept: u64,
@@ -93,7 +97,7 @@ pub struct Tally {
     pub pulls: u64,
     /// Running threads moved to an idle CPU.
     pub moved: u64,
-    /// Enqueued in the urgent queues.
+    /// Threads enqueued in the urgent queues.
     pub soon: u64,
     /// Threads preempted by urgent threads.
     pub preempted: u64,
@@ -153,14 +157,14 @@ pub(crate) fn without_last_zeros<S: Serializer>(counts: &[u64], to: S) -> Result
 /// Counters of a seat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeatTally {
-    /// CPU time of its threads on its own CPUs.
+    /// CPU time of the seat's threads on the CPUs of the seat.
     pub home_ns: u64,
-    /// CPU time of its threads on other CPUs.
+    /// CPU time of the seat's threads on other CPUs, as borrowers.
     pub guest_ns: u64,
     /// Preemptions of borrowers by threads of this seat.
     pub returns: u64,
-    /// Histogram of the latency until these threads ran, in nanoseconds, four slots per power of
-    /// two.
+    /// Histogram of the latency from such a preemption until the preempting thread ran, in
+    /// nanoseconds, with four slots per power of two.
     #[serde(serialize_with = "without_last_zeros")]
     pub return_latency: Vec<u64>,
 }
@@ -199,7 +203,8 @@ impl SeatTally {
         self
     }
 
-    /// Returns the latency below which that share of the preemptions stayed; `None` without any.
+    /// Returns the latency in nanoseconds that the fraction `share` of the preemptions does not
+    /// reach; `None` without preemptions.
     pub fn return_below_ns(&self, share: f64) -> Option<u64> {
         below(&self.return_latency, share)
     }
@@ -213,25 +218,25 @@ pub enum Why {
     Unknown,
     /// The thread may run on no other CPU.
     OnlyHere,
-    /// Its core was idle.
+    /// All CPUs of its core were idle.
     IdleCore,
-    /// Its CPU was idle, another hardware thread of the core was busy.
+    /// Its CPU was idle, but another hardware thread of the core was busy.
     IdleThread,
-    /// A preferred CPU, reclaimed from a borrower.
+    /// The CPU is a preferred CPU, which the thread has reclaimed from a borrower.
     Returned,
-    /// The turn of its address space.
+    /// The thread comes from the queue of its address space.
     Turn,
-    /// Its bursts are short: it waits in the urgent queue.
+    /// The thread comes from the urgent queue, because its bursts are short.
     Urgent,
-    /// Taken from another LLC.
+    /// The CPU has taken the thread from a queue of another LLC.
     Stolen,
     /// No other thread was runnable.
     Alone,
-    /// FIFO order.
+    /// The scheduler runs all threads in FIFO order.
     Fifo,
 }
 
-/// In the order of `enum why`.
+/// The reasons in the order of `enum why`.
 pub(crate) const WHYS: [Why; 10] = [
     Why::Unknown,
     Why::OnlyHere,
@@ -254,11 +259,11 @@ pub enum Queue {
         /// Number of the LLC, as in the topology.
         llc: u32,
     },
-    /// A queue of address spaces.
+    /// The queue of the thread's address space, which other address spaces may share.
     AddressSpace {
         /// Number of the LLC, as in the topology.
         llc: u32,
-        /// Index of the queue.
+        /// Index of the queue in the LLC.
         queue: u32,
     },
 }
@@ -266,21 +271,22 @@ pub enum Queue {
 /// State of a thread in the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ThreadState {
-    /// CPU on which it last ran.
+    /// CPU on which the thread last ran.
     pub cpu: u32,
     /// Reason for that CPU.
     pub why: Why,
-    /// Queue, if it waits.
+    /// Queue in which the thread waits; `None` if it does not wait.
     pub waits: Option<Queue>,
-    /// Whether it is urgent. For a sleeping thread: when it last ran.
+    /// Whether the thread is urgent; for a sleeping thread, whether it was urgent when it last ran.
     pub urgent: bool,
-    /// Average burst, as of the last wake-up.
+    /// Average length of its bursts, as of the last wake-up.
     pub burst_average_ns: u64,
-    /// Lag when it last ran or woke: positive if it was ahead of the others in virtual time.
+    /// Lag when the thread last ran or woke. It is positive if the thread was ahead of the waiting
+    /// threads in virtual time.
     pub lag_ns: i64,
-    /// Cgroup of its seat.
+    /// Number of the cgroup with the thread's seat; `None` without a seat.
     pub seat: Option<u64>,
-    /// It may run on none of the seat's CPUs, so that the seat does not apply.
+    /// Whether the seat does not apply, because the thread may run on none of the seat's CPUs.
     pub kept_from_seat: bool,
     /// Product of the `cpu.weight` of its cgroups, in per cent.
     pub group_weight: u32,
@@ -316,7 +322,7 @@ impl ThreadState {
             lag_ns: long[4] as i64,
             seat: (cgroup != 0).then_some(cgroup),
             kept_from_seat: cgroup != 0 && seat == 0,
-            // 0: not computed yet, as the thread has not run.
+            // 0 means that the product has not been computed yet, because the thread has not run.
             group_weight: match (long[12] >> 32) as u32 {
                 0 => 100,
                 percent => percent,
@@ -328,7 +334,7 @@ impl ThreadState {
 /// Report of the end of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ending {
-    /// `enum scx_exit_kind`.
+    /// Kind of the end: a value of `enum scx_exit_kind`.
     pub kind: u64,
     /// Exit code with the requested action, in the kernel's encoding.
     pub code: u64,
@@ -340,9 +346,10 @@ pub struct Ending {
     pub dump: String,
 }
 
-/// SCX_ECODE_ACT_RESTART of the kernel: no error, start a new scheduler.
+/// Bit of the exit code by which the kernel requests a new scheduler, without an error:
+/// SCX_ECODE_ACT_RESTART.
 const RESTART: u64 = 1 << 48;
-/// Lowest kind that is an error.
+/// Lowest value of `enum scx_exit_kind` that is an error.
 const KIND_ERROR: u64 = 1024;
 
 impl Ending {
@@ -359,7 +366,7 @@ impl Ending {
         }
     }
 
-    /// Returns whether the machine has changed, which requires a new scheduler.
+    /// Returns whether the kernel requests a new scheduler, because the machine has changed.
     pub fn asks_for_restart(&self) -> bool {
         !self.is_error() && self.code & RESTART != 0
     }
@@ -370,7 +377,7 @@ impl Ending {
     }
 }
 
-/// Returns the 64-bit words of a value; a rest of less than 8 bytes is left out.
+/// Returns the 64-bit words of a value. A remainder of less than 8 bytes is left out.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks_exact(8).map(|chunk| {
         let mut word = [0; 8];
@@ -379,7 +386,7 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Reads a C string.
+/// Converts a C string: returns the text before the first 0 byte.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()

@@ -2,15 +2,16 @@
 //! Library of `usher sched`: a scheduler for kernels with sched_ext, and a counter for any
 //! scheduler.
 //!
-//! The scheduler itself is C source in `bpf/`, with its arithmetic in the headers of `usher-rules`,
-//! which the simulator compiles as well. This crate loads the programs, gives them the topology and
-//! reads their counters. docs/sched.md describes the use.
+//! The scheduler itself is C source in `bpf/`. Its arithmetic is in the headers of `usher-rules`,
+//! which the simulator compiles as well. This crate loads the BPF programs, writes the topology
+//! into their tables and reads their counters. docs/sched.md describes how to use the scheduler.
 //!
-//! - `scheduler`: a scheduler that is attached while the value lives;
+//! - `scheduler`: loads the scheduler and keeps it attached until the value is dropped;
 //! - `seats`: access to a scheduler in another process: seats, counters, threads;
 //! - `counter`: address-space switches, needless sharing of cores, migrations, latencies;
 //! - `kernel`: state of sched_ext in the running kernel;
-//! - `layout`, `machine`: values of the maps; `shared`: their layout in the programs, for tests.
+//! - `layout`, `machine`: values of the BPF maps; `shared`: layout of these values in the compiled
+//!   programs, for tests.
 
 mod counter;
 mod error;

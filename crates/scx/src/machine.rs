@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Converts a topology to the tables of the BPF programs: `struct place`, the core, LLC and node of
-//! each CPU, and the numbers of LLCs, cores and nodes.
+//! Converts a topology to the tables of the BPF programs. The tables contain a `struct place` for
+//! each CPU, which gives its core, LLC and node. They also contain the number of LLCs, the number
+//! of cores, and the bitmask of nodes.
 //!
-//! A CPU number from [`CPUS_MAX`] on is an error. LLCs from number [`LLCS_MAX`] on share the queues
-//! of others. The kernel keeps idle masks per node only if there are several nodes, their numbers
-//! are below 64, and each CPU is in one of them.
+//! A CPU number from [`CPUS_MAX`] on is an error. LLC n from [`LLCS_MAX`] on shares the queues of
+//! LLC n modulo [`LLCS_MAX`]. The scheduler requests idle masks per node only if there are several
+//! nodes with CPUs, their numbers are below 64, and each CPU is in one of these nodes.
 
 use usher_model::{Cpu, CpuSet, NumaNode, Topology};
 use usher_rules::select_cpu::{CPUS_MAX, LLCS_MAX, Place, words_of};
@@ -16,25 +17,26 @@ pub(crate) const PLACE_BYTES: usize = size_of::<Place>();
 /// Upper limit for the numbers of nodes with idle masks of their own.
 const NODES_MAX: u32 = 64;
 
-/// `struct place` of each CPU, and the number of LLCs with queues.
+/// Tables of the BPF programs: the bytes of `struct place` by CPU number, and properties of the
+/// whole machine.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub places: Vec<(u32, Vec<u8>)>,
     pub llcs: u32,
-    /// Number of cores. The counter starts with all of them idle.
+    /// Number of cores. The counter of scheduler events starts with all cores idle.
     pub cores: u64,
-    /// A core has several hardware threads.
+    /// Whether a core has several hardware threads.
     pub has_threads: bool,
-    /// Bitmask of NUMA nodes, if there are several and each CPU is in one of them; else 0.
+    /// Bitmask of the NUMA nodes, if the conditions for idle masks per node hold; else 0.
     pub nodes: u64,
-    /// Words of a CPU set that contain CPUs.
+    /// Number of words of a CPU set that contain CPUs.
     pub cpu_words: u64,
 }
 
 /// Builds the tables.
 ///
 /// # Errors
-/// A CPU number exceeds the tables.
+/// A CPU number is [`CPUS_MAX`] or higher.
 pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
     let beyond = machine.cpus.iter().find(|cpu| cpu.os as usize >= CPUS_MAX);
     if let Some(cpu) = beyond {
@@ -75,7 +77,8 @@ pub(crate) fn tables(machine: &Topology) -> Result<Tables, ScxError> {
     })
 }
 
-/// Returns the bitmask of the nodes with idle masks of their own; 0: the kernel keeps one mask.
+/// Returns the bitmask of the nodes with idle masks of their own; 0: the kernel keeps one mask for
+/// all nodes.
 fn nodes(machine: &Topology) -> u64 {
     let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
     let nodes: Vec<&NumaNode> = with_cpus.collect();
@@ -89,7 +92,7 @@ fn nodes(machine: &Topology) -> u64 {
     nodes.iter().map(|node| 1 << node.os).sum()
 }
 
-/// Returns the number of an LLC in the tables. LLCs beyond the tables share queues.
+/// Returns the number of an LLC in the tables. LLCs with equal numbers share queues.
 fn llc_of(domain: usize) -> u32 {
     (domain % LLCS_MAX) as u32
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! BPF objects and their maps, for the scheduler and the counter: opens and loads an object, reads
-//! and writes its maps by name.
+//! Opens and loads BPF objects, and reads and writes their maps by name, for the scheduler and the
+//! counter.
 //!
-//! A map is accepted only if its values have the expected size. libbpf prints the verifier's log;
-//! the last `LOG_LINES` lines become part of the error. The messages are those of the whole
-//! process: objects are to be opened and loaded one at a time.
+//! A map is accepted only if its values have the expected size. If the kernel rejects the programs,
+//! the last `LOG_LINES` lines of the verifier's log become part of the error. libbpf has only one
+//! stream of messages in a process, so that callers must open and load objects one at a time.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -20,27 +20,29 @@ use usher_rules::select_cpu::CPUS_MAX;
 use crate::ScxError;
 use crate::machine::{PLACE_BYTES, Tables};
 
-/// Compiled programs, with the alignment that the ELF reader requires.
+/// Bytes of compiled programs, with the alignment that libbpf's reader of ELF files requires.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
-/// Messages of libbpf since an object was opened.
+/// Messages that libbpf has printed since the last object was opened.
 static MESSAGES: Mutex<String> = Mutex::new(String::new());
 
-/// Upper limit for the lines of the log in an error.
+/// Upper limit for the lines of the verifier's log in an error.
 const LOG_LINES: usize = 20;
 
 fn messages() -> MutexGuard<'static, String> {
     MESSAGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks that the kernel permits BPF: creates and closes a map of one entry. Errors other than a
-/// refusal are left to the loading of the scheduler.
+/// Checks that the kernel permits BPF to this process, by creating and closing a map with one
+/// entry. Other errors than a refusal are ignored: they occur again when the scheduler is loaded,
+/// and are reported then.
 ///
 /// # Errors
-/// [`ScxError::Forbidden`].
+/// [`ScxError::Forbidden`] if the kernel refuses the map.
 pub fn check_bpf_permitted() -> Result<(), ScxError> {
-    // SAFETY: a map may have no name and no options; no memory is handed over.
+    // SAFETY: both pointers are null, which the function accepts: a map needs no name and no
+    // options.
     let made = unsafe {
         libbpf_sys::bpf_map_create(
             libbpf_sys::BPF_MAP_TYPE_ARRAY,
@@ -58,7 +60,7 @@ pub fn check_bpf_permitted() -> Result<(), ScxError> {
             _ => Ok(()),
         };
     }
-    // SAFETY: the descriptor is new, and nothing else has it.
+    // SAFETY: the descriptor has just been created, and nothing else owns it.
     drop(unsafe { OwnedFd::from_raw_fd(made) });
     Ok(())
 }
@@ -82,7 +84,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<OpenObject, ScxError> {
 pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     open.load().map_err(|source| {
         let messages = messages();
-        // Drop the frame that libbpf puts around the verifier's log.
+        // The line that libbpf prints after the verifier's log is left out.
         let framed = messages.lines().filter(|line| !line.starts_with("-- END"));
         let lines: Vec<&str> = framed.collect();
         ScxError::LoadFailed {
@@ -93,10 +95,10 @@ pub(crate) fn load(open: OpenObject, doing: &str) -> Result<Object, ScxError> {
     })
 }
 
-/// Returns the map with this name and size of values.
+/// Returns the map that has this name and values of this size.
 ///
 /// # Errors
-/// There is no such map.
+/// The object has no map with this name and size of values.
 pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     let mut maps = object.maps();
     let map = maps.find(|map| map.name() == name && map.value_size() as usize == bytes);
@@ -104,16 +106,17 @@ pub(crate) fn map(object: &Object, name: &str, bytes: usize) -> Result<MapHandle
     MapHandle::try_from(&map).map_err(ScxError::bpf(format!("opening the BPF map '{name}'")))
 }
 
-/// Returns the map with this name, to be attached.
+/// Returns the map with this name as a mutable reference, through which a struct_ops map is
+/// attached.
 ///
 /// # Errors
-/// There is no such map.
+/// The object has no map with this name.
 pub(crate) fn map_mut<'a>(object: &'a mut Object, name: &str) -> Result<MapMut<'a>, ScxError> {
     let found = object.maps_mut().find(|map| map.name() == name);
     found.ok_or_else(|| ScxError::layout(name))
 }
 
-/// Writes a value.
+/// Writes the value of a key into a map.
 ///
 /// # Errors
 /// The kernel returned an error.
@@ -123,7 +126,7 @@ pub(crate) fn set(map: &MapHandle, key: u32, value: &[u8]) -> Result<(), ScxErro
     written.map_err(|error| ScxError::bpf(doing())(error))
 }
 
-/// Reads the only value of an array.
+/// Reads the only value of an array map.
 ///
 /// # Errors
 /// The kernel returned an error.
@@ -145,7 +148,7 @@ pub(crate) fn get_each(map: &MapHandle) -> Result<Vec<Vec<u8>>, ScxError> {
     values.ok_or_else(|| ScxError::layout(&name))
 }
 
-/// Writes the place of each CPU.
+/// Writes the places of all CPUs into the table `g_places`.
 ///
 /// # Errors
 /// The kernel returned an error.

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Loads the scheduler into the kernel, and keeps it attached while the value lives.
+//! Loads the scheduler into the kernel, and keeps it attached until the [`Scheduler`] is dropped.
 //!
 //! 1. [`Scheduler::start`] checks the kernel, and builds the tables of the topology.
-//! 2. It writes what must be known before the load: page size, `hotplug_seq`, flags, variant.
+//! 2. It writes the values that must not change after the load: page size, `hotplug_seq`, flags,
+//!    variant.
 //! 3. The kernel verifies and loads the programs.
-//! 4. Settings and tables are written, and the scheduler is attached: it then runs all threads.
+//! 4. It writes the settings and the tables, and attaches the scheduler. From then on, the
+//!    scheduler runs all threads.
 //! 5. [`Scheduler::set`] changes the settings. When the kernel ends the scheduler,
 //!    [`Scheduler::notify_fd`] becomes readable and [`Scheduler::ending`] returns the reason.
 //!
-//! The kernel runs one sched_ext scheduler at a time, and ends it at a CPU hotplug. Starting
-//! requires root.
+//! The kernel runs one sched_ext scheduler at a time, and ends it at a CPU hotplug event. Starting
+//! a scheduler requires root, and CPU numbers below 512.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -36,11 +38,12 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 /// Offset of `hotplug_seq` in `struct sched_ext_ops` of kernel.h.
 const HOTPLUG_SEQ: Range<usize> = 0..8;
-/// Offset of `flags`.
+/// Offset of `flags` in that structure.
 const FLAGS: Range<usize> = 8..16;
-/// Offset of `timeout_ms`.
+/// Offset of `timeout_ms` in that structure.
 const TIMEOUT: Range<usize> = 16..20;
-/// The kernel's maximum, for FIFO order, which does not bound waits.
+/// The kernel's maximum for the watchdog's timeout. It applies to FIFO order, which does not bound
+/// waits.
 const LONGEST_TIMEOUT_MS: u32 = 30_000;
 const SETTINGS_BYTES: usize = 40;
 const DUMP_BYTES: usize = 131_072;
@@ -48,16 +51,16 @@ const DUMP_BYTES: usize = 131_072;
 /// Usher's scheduler for all threads of this machine. When the value is dropped, or the process
 /// dies, the kernel's own scheduler takes over again.
 pub struct Scheduler {
-    /// Dropped before the object.
+    /// Attachment of the scheduler. Declared first, so that it is dropped before the object.
     link: Option<Link>,
     ended: RingBuffer<'static>,
     settings: MapHandle,
     endings: MapHandle,
     dumps: MapHandle,
     llcs: u32,
-    /// A core of this machine has several hardware threads.
+    /// Whether a core of this machine has several hardware threads.
     has_threads: bool,
-    /// The kernel has an idle mask per node.
+    /// Whether the kernel keeps an idle mask per node.
     nodes_apart: bool,
     object: Object,
 }
@@ -76,8 +79,8 @@ impl Scheduler {
     /// topology: the kernel rejects the scheduler if a hotplug event has occurred since.
     ///
     /// # Errors
-    /// There is no sched_ext, another scheduler is loaded, the process does not run as root, the
-    /// machine exceeds the tables, or the kernel rejects the programs.
+    /// The kernel has no sched_ext, another scheduler is loaded, the process does not run as root,
+    /// the machine has more CPUs than the tables hold, or the kernel rejects the programs.
     pub fn start(
         kernel: &Kernel,
         hotplug_seq: u64,
@@ -116,7 +119,7 @@ impl Scheduler {
         let ended = object.maps().find(|map| map.name() == "ended");
         let ended = ended.ok_or_else(|| ScxError::layout("ended"))?;
         let mut ring = RingBufferBuilder::new();
-        // The event itself carries no data.
+        // The callback ignores the event, which carries no data: the report is in the maps.
         let added = ring.add(&ended, |_| 0).map(drop);
         let ended = added.and_then(|()| ring.build());
         Ok(Self {
@@ -140,14 +143,15 @@ impl Scheduler {
     /// The kernel returned an error.
     pub fn set(&self, settings: &Settings) -> Result<(), ScxError> {
         let settings = Settings {
-            // Without SMT no core can be shared, and the search for one is skipped.
+            // Without SMT, two threads cannot share a core, and the scheduler skips the search for
+            // shared cores.
             smt: settings.smt && self.has_threads,
             ..*settings
         };
         object::set(&self.settings, 0, &settings.bytes(self.llcs))
     }
 
-    /// Returns the ids of its maps, by which other processes open them.
+    /// Returns the ids of the scheduler's maps. Other processes open the maps by these ids.
     ///
     /// # Errors
     /// The kernel returned an error.
@@ -168,8 +172,8 @@ impl Scheduler {
         })
     }
 
-    /// Returns whether the kernel has an idle mask per NUMA node, so that CPUs of different nodes
-    /// do not write to the same mask.
+    /// Returns whether the kernel keeps an idle mask per NUMA node. In that case, CPUs of different
+    /// nodes do not write to the same mask.
     pub fn keeps_nodes_apart(&self) -> bool {
         self.nodes_apart
     }
@@ -179,7 +183,7 @@ impl Scheduler {
         self.ended.epoll_fd().as_raw_fd()
     }
 
-    /// Returns the report of the end; `None` while the scheduler runs.
+    /// Returns the report of the scheduler's end; `None` while the scheduler runs.
     ///
     /// # Errors
     /// The kernel returned an error.
@@ -191,7 +195,8 @@ impl Scheduler {
     }
 }
 
-/// Returns the flag for idle masks per node; `None` before 6.15.
+/// Returns the flag by which a scheduler requests idle masks per node; `None` on kernels before
+/// 6.15, which do not have it.
 fn by_node() -> Result<Option<u64>, ScxError> {
     let btf =
         Btf::from_vmlinux().map_err(ScxError::bpf("reading the kernel's BTF type information"))?;
@@ -206,7 +211,7 @@ fn by_node() -> Result<Option<u64>, ScxError> {
         .or_else(|| u64::try_from(wide?).ok()))
 }
 
-/// Writes what must be known before the programs are loaded: the page size, `hotplug_seq`,
+/// Writes the values that must be set before the programs are loaded: the page size, `hotplug_seq`,
 /// additional flags and the variant.
 fn prepare(
     open: &mut OpenObject,
@@ -234,7 +239,7 @@ fn prepare(
     })
 }
 
-/// Changes the initial value of a map.
+/// Changes the bytes `at` of the initial value of the map `name`.
 fn change(
     open: &mut OpenObject,
     name: &str,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Access to a scheduler in another process, through the ids of its maps: its seats, its counters
-//! and the state of threads.
+//! Reads and changes a scheduler that another process has loaded, through the ids of its maps: its
+//! seats, its counters and the state of threads.
 //!
-//! A soft seat is a set of CPUs that the threads of a cgroup prefer (`bpf/seats.h`). A change of
-//! the seats ends with a new version, by which threads notice it. The map holds 256 seats. A seat
-//! has CPUs that are on line and below [`CPUS_MAX`], and a name of at most 31 bytes.
+//! A soft seat is a set of CPUs that the threads of a cgroup prefer (`bpf/seats.h`). After each
+//! change of the seats, a new version number is written, so that each thread reads its seat again.
+//! The map holds 256 seats. A seat has CPUs that are on line and below [`CPUS_MAX`], and a name of
+//! at most 31 bytes.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -20,28 +21,29 @@ use crate::layout::{CPU_TALLY_BYTES, SeatTally, Tally, ThreadState, words};
 use crate::object;
 use crate::{Kernel, ScxError};
 
-/// `struct seat`.
+/// Bytes of the field `name` of Returns the bytes of `struct seat`.
 const NAME_BYTES: usize = 32;
 const SEAT_BYTES: usize = CPU_WORDS * 8 + NAME_BYTES;
 const SEATING_BYTES: usize = 8;
-/// Names of the maps for variables with sections of their own.
+/// Names of the maps of two variables that have sections of their own.
 pub(crate) const TALLIES: &str = ".data.tallies";
 pub(crate) const SEATING: &str = ".data.seating";
-/// `PIDFD_THREAD`: any thread, not only the first of a process.
+/// Flag `PIDFD_THREAD`: the pidfd may refer to any thread, not only to the first thread of a
+/// process.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
 /// Ids of a scheduler's maps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapIds {
-    /// Counters.
+    /// Map with the counters of each CPU.
     pub tallies: u32,
-    /// State of threads.
+    /// Map with the state of threads.
     pub threads: u32,
-    /// Seats by cgroup.
+    /// Map with the seats, by cgroup.
     pub seats: u32,
-    /// Counters of seats.
+    /// Map with the counters of seats, by cgroup.
     pub seat_tallies: u32,
-    /// Version of the seats.
+    /// Map with the version of the seats.
     pub seatings: u32,
 }
 
@@ -54,11 +56,11 @@ pub struct SoftSeat {
     pub name: String,
     /// Preferred CPUs.
     pub cpus: CpuSet,
-    /// Its counters.
+    /// Counters of the seat.
     pub tally: SeatTally,
 }
 
-/// A scheduler that runs in another process.
+/// A scheduler that another process has loaded.
 #[derive(Debug)]
 pub struct SchedulerHandle {
     tallies: MapHandle,
@@ -69,7 +71,7 @@ pub struct SchedulerHandle {
 }
 
 impl SchedulerHandle {
-    /// Opens its maps.
+    /// Opens the maps with these ids.
     ///
     /// # Errors
     /// A map does not exist, or has another layout.
@@ -95,15 +97,16 @@ impl SchedulerHandle {
         Ok(tally)
     }
 
-    /// Gives the threads of a cgroup and its descendants a seat, or changes it.
+    /// Gives the threads of a cgroup and of its descendants a seat, or changes the CPUs of their
+    /// seat.
     ///
-    /// CPUs that are off line are left out. When they come back, a new scheduler starts, without
-    /// seats.
+    /// CPUs that are off line are left out. When such a CPU comes on line, the kernel ends the
+    /// scheduler, and the next scheduler starts without seats.
     ///
     /// # Errors
-    /// None of the CPUs is on line, or one is not possible on this machine or exceeds the tables:
-    /// then nothing is changed. The kernel returned an error, for example because there are too
-    /// many seats.
+    /// No CPU of the set is on line, or a CPU is not possible on this machine, or a CPU number
+    /// exceeds the tables; the seat then stays unchanged. Or the kernel returned an error, for
+    /// example because there are too many seats.
     pub fn seat(
         &self,
         kernel: &Kernel,
@@ -122,7 +125,8 @@ impl SchedulerHandle {
         let value = value_of(name, &seat);
         if let Err(error) = self.seats.update(&key, &value, MapFlags::ANY) {
             if is_new {
-                // The entry would occupy the place of another seat for good.
+                // If the entry remained, it would permanently occupy one of the map's limited
+                // entries.
                 let _ = delete(&self.seat_tallies, &key);
             }
             return Err(ScxError::bpf("writing a seat")(error));
@@ -130,7 +134,7 @@ impl SchedulerHandle {
         self.renew()
     }
 
-    /// Creates the counters of a seat. Returns whether they are new.
+    /// Creates the counters of a seat, if they do not exist. Returns whether they are new.
     fn begin_tally(&self, key: &[u8]) -> Result<bool, ScxError> {
         let per_cpu = libbpf_rs::num_possible_cpus().map_err(ScxError::bpf("counting CPUs"))?;
         let none = vec![vec![0; SeatTally::BYTES]; per_cpu];
@@ -143,24 +147,26 @@ impl SchedulerHandle {
         }
     }
 
-    /// Removes the seat of a cgroup, if it has one: its threads then prefer all CPUs.
+    /// Removes the seat of a cgroup, if the cgroup has a seat. Its threads then prefer all CPUs.
     ///
     /// # Errors
     /// The kernel returned an error.
     pub fn unseat(&self, cgroup: u64) -> Result<(), ScxError> {
         let key = cgroup.to_ne_bytes();
         delete(&self.seats, &key)?;
-        // The threads must notice the removal even if the counters cannot be removed.
+        // renew() must run even if the counters cannot be removed, so that threads stop using the
+        // seat.
         let forgotten = delete(&self.seat_tallies, &key);
         self.renew().and(forgotten)
     }
 
-    /// Removes all seats. A failure does not stop the removal of the others.
+    /// Removes all seats. If the removal of a seat fails, the remaining seats are still removed.
     ///
     /// # Errors
     /// The first error of the kernel.
     pub fn unseat_all(&self) -> Result<(), ScxError> {
-        // A process that died while it gave a seat leaves counters without a seat.
+        // If a process died in the middle of seat(), counters without a seat may exist. They are
+        // removed as well.
         let keys = self.seats.keys().chain(self.seat_tallies.keys());
         let cgroups: BTreeSet<u64> = keys.flat_map(|key| words(&key).next()).collect();
         let unseated = cgroups.into_iter().map(|cgroup| self.unseat(cgroup));
@@ -175,7 +181,7 @@ impl SchedulerHandle {
         let mut all = Vec::new();
         for key in self.seats.keys() {
             let read = self.seats.lookup(&key, MapFlags::ANY);
-            // A seat removed since is skipped.
+            // If the seat has been removed since the keys were listed, it is skipped.
             let Some(value) = read.map_err(ScxError::bpf("reading a seat"))? else {
                 continue;
             };
@@ -212,7 +218,7 @@ impl SchedulerHandle {
         Ok(state.map(|bytes| ThreadState::read(&bytes)))
     }
 
-    /// Makes every thread read its seat again.
+    /// Writes a new version of the seats, so that every thread reads its seat again.
     fn renew(&self) -> Result<(), ScxError> {
         let version = match self.seats.keys().next() {
             Some(_) => object::now_ns().max(1),
@@ -222,8 +228,7 @@ impl SchedulerHandle {
     }
 }
 
-/// Returns the CPUs that are on line; or the reason why a seat there is impossible or differs from
-/// the request.
+/// Returns the requested CPUs that are on line, or the reason why these CPUs cannot be a seat.
 fn seat_on(kernel: &Kernel, cpus: &CpuSet) -> Result<Result<CpuSet, String>, ScxError> {
     if cpus.is_empty() {
         return Ok(Err("a seat requires at least one CPU".to_owned()));
@@ -257,7 +262,7 @@ fn by_id(id: u32, name: &str, bytes: usize) -> Result<MapHandle, ScxError> {
     }
 }
 
-/// Deletes an entry; a missing entry is no error.
+/// Deletes an entry of a map. A missing entry is no error.
 fn delete(map: &MapHandle, key: &[u8]) -> Result<(), ScxError> {
     match map.delete(key) {
         Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
@@ -316,8 +321,8 @@ mod tests {
         seat_on(&kernel, &cpus.parse().unwrap()).unwrap()
     }
 
-    /// Maps like those of a scheduler, with room for this number of seats and one more set of
-    /// counters. `None`, with a message, if BPF maps are not permitted.
+    /// Creates maps like those of a scheduler, with space for `seats` seats and for one more set of
+    /// counters. Returns `None`, and prints a message, if the kernel does not permit BPF maps.
     fn handle(seats: u32) -> Option<SchedulerHandle> {
         let made = |kind, key, value: usize, most| {
             let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -368,14 +373,14 @@ mod tests {
         seat(2).unwrap();
         let before = version(&handle);
         assert!(before > 0);
-        // Once per free set of counters.
+        // Two attempts: a leak of one entry by the first attempt would be visible at the second.
         for _ in 0..2 {
             let error = seat(3).unwrap_err().to_string();
             assert!(error.starts_with("writing a seat"), "{error}");
         }
         assert_eq!(cgroups(&handle.seat_tallies), [1, 2]);
         assert_eq!(version(&handle), before);
-        // A change of an existing seat needs no room.
+        // A change of an existing seat needs no new entry.
         seat(2).unwrap();
         let names: Vec<u64> = handle.seats().unwrap().iter().map(|s| s.cgroup).collect();
         assert_eq!(names, [1, 2]);
@@ -470,7 +475,7 @@ mod tests {
             (make.cgroup, make.name.as_str(), make.cpus),
             (7, "make", cpus.clone())
         );
-        // Cut at a character boundary: each of these takes two bytes.
+        // The name is cut at a character boundary. Each é takes two bytes.
         assert_eq!(read(&"é".repeat(NAME_BYTES)).name, "é".repeat(15));
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Layout of the maps' values in the compiled programs, from their BTF. The tests compare `layout`
-//! with it by the names of fields, so that swapped fields are detected.
+//! Reads the layout of the maps' values in the compiled programs from their BTF, for tests. The
+//! tests compare the module `layout` with this layout field by field, by name, so that swapped
+//! fields are detected.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,18 +19,18 @@ use crate::object::Aligned;
 static SCHED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o")));
 static COUNT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o")));
 
-/// A structure: its fields in order, and its size.
+/// Layout of a C structure: the name and byte range of each field in order, and the size.
 pub(crate) struct Fields {
     all: Vec<(String, Range<usize>)>,
     bytes: usize,
 }
 
-/// Structure of the scheduler's programs.
+/// Reads the layout of a structure of the scheduler's programs.
 pub(crate) fn fields(of: &str) -> Fields {
     read(&SCHED.0, of)
 }
 
-/// Structure of the counter's programs.
+/// Reads the layout of a structure of the counter's programs.
 pub(crate) fn counters_fields(of: &str) -> Fields {
     read(&COUNT.0, of)
 }
@@ -69,8 +70,8 @@ impl Fields {
         place.clone()
     }
 
-    /// Returns a value in which each field has the number given for its name; of an array, the
-    /// first element.
+    /// Returns a value in which each field has the number that `number` returns for its name. In an
+    /// array field, only the first element is set.
     pub fn filled(&self, number: impl Fn(&str) -> u64) -> Vec<u8> {
         let mut value = vec![0; self.bytes];
         for (name, place) in &self.all {
@@ -142,7 +143,8 @@ fn settings_fields_match_by_name() {
     }
 }
 
-/// Returns a thread with one number in all fields, except those in `but`.
+/// Returns a thread with the number `others` in all fields, except the fields in `but`, which have
+/// their own numbers.
 fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
     let value = fields("thread").filled(|name| {
         let named = but.iter().find(|(but, _)| *but == name);
@@ -154,7 +156,7 @@ fn thread(others: u64, but: &[(&str, u64)]) -> ThreadState {
 #[test]
 fn thread_fields_match_by_name() {
     assert_eq!(fields("thread").bytes(), ThreadState::BYTES);
-    // Independent of the other fields.
+    // Each field must be read independently of the other fields.
     for others in [0, 1, 9] {
         let with = |name, number| thread(others, &[(name, number)]);
         assert_eq!(with("cpu", 300).cpu, 300);
@@ -201,7 +203,7 @@ fn reasons_match_the_enum() {
     assert_eq!(theirs, ours.collect::<Vec<_>>());
 }
 
-/// BTF contains no macros.
+/// Compares with the text of the header, because BTF contains no macros.
 #[test]
 fn queue_numbers_match_the_macros() {
     let state = include_str!("bpf/state.h");

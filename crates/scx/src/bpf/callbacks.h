@@ -3,7 +3,7 @@
  * Callbacks of sched_ext
  *
  * The kernel calls these functions; sched.bpf.c registers them and describes the scheduler. Each
- * callback updates the state of the thread and its CPU, and leaves decisions to other headers.
+ * callback updates the state of the thread and of its CPU. The other headers make the decisions.
  *
  *   usher_select_cpu   a thread wakes or is forked: claim an idle CPU (select_cpu.h)
  *   usher_enqueue      a runnable thread has no CPU yet: let it wait, or move it (enqueue.h)
@@ -20,9 +20,9 @@
  * borrower is a thread on a CPU outside its program's seat, the set of CPUs that the program
  * prefers (seats.h). An urgent thread has short bursts and waits in a queue of its own (enqueue.h).
  *
- * Callbacks run on many CPUs at the same time and take no lock of their own. Counts, clocks and CPU
- * sets that several CPUs write are updated by atomic operations; a minimum vtime may be stale for a
- * while (run_queue.h). No loop depends on the number of threads. All loops have constant limits:
+ * Callbacks run on many CPUs at the same time and take no lock of their own. Atomic operations
+ * update the counts, clocks and CPU sets that several CPUs write. A minimum vtime may be stale for
+ * a while (run_queue.h). No loop depends on the number of threads. All loops have constant limits:
  * CPUs, nodes, LLCs, queues of an LLC, nested cgroups, and STEPS_MAX entries of a queue.
  */
 #ifndef USHER_SCX_CALLBACKS_H
@@ -64,7 +64,10 @@ void BPF_PROG(usher_enqueue, struct task_struct *p, __u64 flags)
 	}
 	account_run(p, thread, flags & ENQ_WAKEUP);
 	if (is_pinned_kthread(p)) {
-		/* A kernel thread of one CPU runs at once: other threads wait for its work. */
+		/*
+		 * A kernel thread that is bound to one CPU runs at once, because other threads wait
+		 * for its work.
+		 */
 		if (flags & ENQ_WAKEUP && !g_variant.fifo)
 			clamp_sleeper_vtime(thread, settings);
 		thread->why = WHY_ONLY_HERE;
@@ -105,7 +108,7 @@ void BPF_PROG(usher_dispatch, __s32 cpu, struct task_struct *prev)
 		continue_prev(prev, cpu, now_ns(), settings);
 }
 
-/* Counts a switch of address spaces. Kernel threads (`mm` is 0) are passed over. */
+/* Counts a switch of address spaces. Kernel threads (`mm` is 0) do not count. */
 static inline void note_space(struct cpu_state *state, __u64 mm)
 {
 	COUNT(switches);
@@ -116,8 +119,8 @@ static inline void note_space(struct cpu_state *state, __u64 mm)
 }
 
 /*
- * Begins or continues the turn of the thread's address space `mm`. Not called for urgent threads,
- * which may interrupt a turn.
+ * Begins or continues the turn of the thread's address space `mm`. The caller skips this function
+ * for urgent threads, because they interrupt a turn without ending it.
  */
 static inline void note_turn(struct cpu_state *state, struct thread *thread,
 			     __u64 mm, __u32 queue)
@@ -135,8 +138,8 @@ static inline void note_turn(struct cpu_state *state, struct thread *thread,
 }
 
 /*
- * Converts the thread's vtime to the LLC that it runs in. If no thread waits there, the vtime is
- * capped at the clock: the thread has delayed no other.
+ * Converts the thread's vtime to the LLC that it runs in. If no thread waits in that LLC, the vtime
+ * is capped at the LLC's clock, because the thread has delayed no other thread.
  */
 static inline void note_llc(struct thread *thread, __u32 llc)
 {
@@ -178,8 +181,8 @@ void BPF_PROG(usher_running, struct task_struct *p)
 
 /*
  * Finds idle CPUs that the kernel did not report, and applies a change of the seats to the running
- * thread. Ends the slice of a thread that shares a core although another core is idle: the fallback
- * where no kick moved the thread.
+ * thread. Ends the slice of a thread that shares a core although another core is idle. This is the
+ * fallback for threads that no kick has moved.
  */
 OP(usher_tick)
 void BPF_PROG(usher_tick, struct task_struct *p)
@@ -198,9 +201,9 @@ void BPF_PROG(usher_tick, struct task_struct *p)
 }
 
 /*
- * Kicks the CPU if threads wait. A thread enqueued between the CPU's last dispatch and its
- * transition to idle found no idle CPU to kick, and the kernel does not report the transition
- * again.
+ * Kicks the CPU, which has just become idle, if threads wait. A thread that was enqueued between
+ * the CPU's last dispatch and its transition to idle found no idle CPU to kick, and the kernel does
+ * not report the transition again.
  */
 static inline void kick_if_waiting(__u32 cpu, const struct llc_rq *llc_rq)
 {
@@ -239,8 +242,8 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 	if (!thread)
 		return;
 	/*
-	 * A child starts with the vtime of its parent. Otherwise a thread could shed its lag by
-	 * forking.
+	 * A child starts with the vtime of its parent. If it started at the clock, a thread could
+	 * shed its lag by forking.
 	 */
 	follow_clock(thread, here->llc);
 	if (is_before(thread->vtime, llc_rq->clock))
@@ -251,9 +254,10 @@ void BPF_PROG(usher_enable, struct task_struct *p)
 }
 
 /*
- * The thread ends, or becomes a real-time thread, possibly while it waits. A thread dequeued for
- * another reason passes through `enqueue` again. A `quiescent` callback would cost each sleep a
- * hundred instructions.
+ * Called when a thread ends or becomes a real-time thread, possibly while it waits. A thread that
+ * is dequeued for another reason passes through `enqueue` again, which updates the counters of its
+ * queue. A `quiescent` callback would do so earlier, but would cost each sleep a hundred
+ * instructions.
  */
 OP(usher_disable)
 void BPF_PROG(usher_disable, struct task_struct *p)
@@ -271,14 +275,18 @@ static inline __u32 family_of_child(const struct thread *parent)
 {
 	__u32 family = bpf_get_current_task_btf()->tgid;
 
-	/* The compiler would merge the loads from both pointers, which the verifier rejects. */
+	/*
+	 * Without the barrier, the compiler would merge the loads of `tgid` and of the parent's
+	 * family into one load, which the verifier rejects.
+	 */
 	barrier_var(family);
 	return has_family(parent) ? parent->family : family;
 }
 
 /*
- * For existing threads, the kernel calls this from a thread that may migrate. If migration is
- * disabled here, this callback itself has disabled it.
+ * For threads that exist at the start, the kernel calls this callback from a thread that may
+ * migrate. If migration of that thread is disabled inside the callback, the call of the callback
+ * has disabled it.
  */
 OP(usher_init_task)
 __s32 BPF_PROG(usher_init_task, struct task_struct *p,

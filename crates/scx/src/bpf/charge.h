@@ -2,22 +2,23 @@
 /*
  * Accounting of CPU time, to threads and to families of young threads (share.h)
  *
- * 1. charge(): the kernel accumulates the CPU time of a thread. Its increase since the last charge,
- *    divided by the weight of the thread, is added to the thread's vtime. It also counts for the
- *    thread's burst and for the counters of its seat.
- * 2. charge_family(): for a young thread, the increase is also added to the vtime of its family,
- *    unless that is FAMILY_LAG_MAX_NS ahead of the clock. When the thread is young no more, its
- *    part is subtracted again.
- * 3. wait_for_family(): a young thread waits by the later of its own vtime and that of its family.
- *    The difference is removed when the thread has run (leave_family_wait()).
- * 4. end_burst(), after a sleep: the burst goes into the average that makes a thread urgent.
+ * 1. charge(): the kernel accumulates the CPU time of a thread. The increase since the last charge,
+ *    divided by the weight of the thread, is added to the thread's vtime. The increase is also
+ *    added to the thread's burst and to the counters of its seat.
+ * 2. charge_family(): for a young thread, the increase is also added to the vtime of its family, up
+ *    to FAMILY_LAG_MAX_NS ahead of the clock. When the thread is no longer young, its part of the
+ *    family's vtime is subtracted again.
+ * 3. wait_for_family(): a young thread waits with the later of its own vtime and the vtime of its
+ *    family. When the thread has run, leave_family_wait() removes the difference again.
+ * 4. end_burst(), after a sleep: the burst is added to the thread's average burst, which determines
+ *    whether the thread is urgent.
  *
  * A thread is charged when it is next enqueued, when it continues on its CPU, and when it ends. A
  * `stopping` callback would cost each switch some three hundred instructions.
  *
- * A charge takes constant time. Two families out of more than FAMILIES may share a vtime. A thread
- * that the kernel puts on a CPU without a callback (from 6.14 on, threads with migration disabled)
- * is charged later.
+ * A charge takes constant time. With more than FAMILIES families, two families may share a vtime.
+ * The kernel may put a thread on a CPU without a callback (from 6.14 on, threads with migration
+ * disabled). Such a thread is charged at the next callback.
  */
 #ifndef USHER_SCX_CHARGE_H
 #define USHER_SCX_CHARGE_H
@@ -43,15 +44,18 @@ static inline __u64 note_run(struct task_struct *p, struct thread *thread)
 }
 
 /*
- * Returns whether the thread is a young one of a family. It has none if it existed before the
- * scheduler.
+ * Returns whether the thread is young and belongs to a family. Threads that existed before the
+ * scheduler belong to no family.
  */
 static inline _Bool has_family(const struct thread *thread)
 {
 	return thread->family && is_young(thread->counted_ns);
 }
 
-/* Returns the shared vtime of the thread's family, with a credit of one slice at most. */
+/*
+ * Returns a pointer to the shared vtime of the thread's family, after limiting its credit to one
+ * slice.
+ */
 static inline __u64 *family_vtime_of(const struct thread *thread,
 				     struct llc_rq *llc_rq)
 {
@@ -62,8 +66,9 @@ static inline __u64 *family_vtime_of(const struct thread *thread,
 }
 
 /*
- * Charges the family of a young thread. A thread that is young no more takes its part back, as its
- * own vtime bounds its share from then on. Not inlined, so that the verifier checks it once.
+ * Charges the family of a young thread. When a thread is no longer young, its part is subtracted
+ * from the shared vtime, because from then on the thread's own vtime bounds its share. The function
+ * is not inlined, so that the verifier checks it once.
  */
 __noinline int charge_family(struct thread *thread, __u64 ran)
 {
@@ -87,8 +92,8 @@ __noinline int charge_family(struct thread *thread, __u64 ran)
 }
 
 /*
- * Returns the vtime of a thread in the competition with others: if it is young, at least that of
- * its family. `clock` is the clock by which the thread is placed.
+ * Returns the vtime with which a young thread competes: at least the vtime of its family. `clock`
+ * is the clock by which the thread is placed.
  */
 __noinline __u64 vtime_in_family(struct thread *thread, __u64 clock)
 {
@@ -101,7 +106,10 @@ __noinline __u64 vtime_in_family(struct thread *thread, __u64 clock)
 		     *family_vtime_of(thread, llc_rq) - llc_rq->clock + clock);
 }
 
-/* Lets a young thread wait until its family has its turn. */
+/*
+ * Raises the vtime of a young thread to the vtime of its family, so that a fork storm waits as long
+ * as one thread would.
+ */
 static inline void wait_for_family(struct thread *thread, __u64 clock)
 {
 	__u64 vtime = vtime_in_family(thread, clock);

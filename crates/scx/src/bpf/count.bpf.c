@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Counters for any scheduler, at the kernel's trace points
+ * Counters of context switches, migrations and wake-ups under any scheduler, at the kernel's trace
+ * points
  *
  * - A switch of address spaces: a user thread runs after a thread of another address space *on the
  *   same CPU*. Idle and kernel threads in between do not count.
- * - Needless sharing: two threads run on one core while another core is idle. One word holds the
- *   numbers of shared and idle cores and is updated in one step. Elapsed time is charged according
- *   to its previous value.
- * - A migration: a thread starts to run on another CPU than the last one. It is classified by
- *   distance.
- * - The latency of a wake-up: from the kernel's report that the thread is runnable until it runs.
+ * - Needless sharing: two threads run on one core while another core is idle. One 64-bit word holds
+ *   the numbers of shared and of idle cores, so that one atomic operation updates them together.
+ *   The time since the last update is added to the durations according to the previous value of the
+ *   word.
+ * - A migration: a thread starts to run on another CPU than before. Migrations are counted
+ *   separately by distance.
+ * - The latency of a wake-up: the time from the kernel's report that the thread is runnable until
+ *   the thread runs.
  *
- * The programs run at sched_switch, sched_wakeup and sched_wakeup_new, under any scheduler, in
- * constant time. User space reads the maps `counts` (per CPU) and `sharing` (src/counter.rs). CPUs
- * are numbered below CPUS_MAX; user space rejects others. A CPU on which no switch has occurred
- * since the start counts as idle.
+ * The programs run at the trace points sched_switch, sched_wakeup and sched_wakeup_new, and take
+ * constant time. User space (src/counter.rs) reads the maps `counts` (per CPU) and `sharing`, and
+ * rejects machines with CPU numbers from CPUS_MAX on. A CPU on which no switch has occurred since
+ * the start counts as idle.
  */
 #include "machine.h"
 #include "choose.h"
@@ -23,7 +26,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* State of a thread. */
 struct trace {
-	/* Time of the wake-up; 0: it runs or sleeps. */
+	/* Time of the wake-up; 0: the thread runs or sleeps. */
 	__u64 woken_ns;
 	/* Last CPU, counted from 1; 0: unknown. */
 	__u32 last;
@@ -62,7 +65,7 @@ struct {
 	__type(value, struct cpu_now);
 } cpus_now SEC(".maps");
 
-/* Number of busy hardware threads of a core, by its first CPU. */
+/* Number of busy hardware threads of each core; the key is the first CPU of the core. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, CPUS_MAX);
@@ -77,11 +80,12 @@ struct {
 	__type(value, struct sharing);
 } sharing SEC(".maps");
 
-/* One shared core in `struct sharing`, `cores`. */
+/* Increment of the field `cores` of `struct sharing` for each shared core. */
 #define SHARED_ONE (1ULL << 32)
 
 /*
- * Adds the time since the last change to the durations, by the value of `cores` during that time.
+ * Adds the time since the last change to the durations of shared cores. `before` is the value of
+ * the field `cores` during that time.
  */
 static inline void charge(struct sharing *all, __u64 before, __u64 now)
 {
@@ -160,7 +164,7 @@ static inline void note_run(struct counts *here, struct task_struct *next,
 	}
 }
 
-/* Discards a wake-up that was reported while the thread ran: it did not wait. */
+/* Discards a wake-up that was reported while the thread ran, because the thread did not wait. */
 static inline void note_rest(struct task_struct *prev)
 {
 	struct trace *trace = bpf_task_storage_get(&traces, prev, 0, 0);

@@ -6,15 +6,16 @@
  * 1. Problem
  * ----------
  * The kernel calls `dispatch` when the slice of the running thread has ended or when the thread
- * sleeps. Threads wait in queues per LLC: one for urgent threads (short bursts), 32 by address
- * space. The CPU has to weigh urgent threads, the turn of the current address space, the load of
- * other LLCs, and seats: CPUs that a program prefers. On other CPUs its threads are borrowers.
+ * sleeps. The queues of an LLC are one queue for urgent threads (threads with short bursts) and 32
+ * queues for address spaces. The CPU has to weigh urgent threads, the turn of the current address
+ * space, the load of other LLCs, and seats. A seat is a set of CPUs that a program prefers; on
+ * other CPUs, its threads are borrowers.
  *
  * 2. Idea
  * -------
- * Candidates are tried in a fixed order. The previous thread, if still runnable, competes by its
- * vtime and is never put into a queue for the comparison. While it is the only candidate, its CPU
- * time costs no other thread anything and is not charged.
+ * Candidates are tried in a fixed order. The previous thread, if it is still runnable, competes by
+ * its vtime without being enqueued. While the previous thread is the only candidate, its CPU time
+ * delays no other thread and is not charged.
  *
  * 3. Data structures
  * ------------------
@@ -23,28 +24,30 @@
  *
  * 4. Steps
  * --------
- * 1. Take an urgent thread of this LLC; see take_urgent() for the exception.
+ * 1. Take an urgent thread of this LLC. Exception: if only urgent threads have run for too long,
+ *    another thread is next (take_urgent()).
  * 2. At most once per BALANCE_PERIOD_NS and LLC, take a thread from another LLC with more load
  *    (balance_llcs()).
  * 3. Take the next thread of this LLC, or let the previous thread continue (pick_in_own_llc()).
  *    Queues of programs that do not prefer this CPU are excluded.
  * 4. If no thread can be taken and the previous thread is not a borrower, it continues.
  * 5. Steal a thread that prefers this CPU from another LLC.
- * 6. If the other CPUs of this core run borrowers only, run any thread (run_borrowers()). Otherwise
- *    the previous thread continues.
+ * 6. If the other CPUs of this core run only borrowers or are idle, run any thread
+ *    (run_borrowers()). Otherwise the previous thread continues.
  *
  * 5. Bound
  * --------
- * The cost does not depend on the number of threads. A selection in an LLC tries each of the 32
- * queues at most once, and compares all queues for each try. Steps 5 and 6 each visit each LLC at
- * most once. After max_lag_ns in which only urgent threads ran, another waiting thread is next;
- * after one slice, if a thread is overdue (share.h).
+ * The cost does not depend on the number of threads. A selection in an LLC tries to take a thread
+ * from each of the 32 queues at most once, and each attempt compares all queues. Steps 5 and 6 each
+ * visit each LLC at most once. After max_lag_ns in which only urgent threads ran, a waiting thread
+ * that is not urgent is next. If a thread is overdue (share.h), this limit is one slice.
  *
  * 6. Known limits
  * ---------------
- * - Balancing compares numbers of waiting threads, not their weights, with one LLC selected at
- *   random.
- * - Fair shares hold within an LLC; across LLCs only the number of threads per CPU is balanced.
+ * - Balancing compares the number of waiting threads with that of one other LLC, selected at
+ *   random. Weights do not count.
+ * - Shares are fair only within an LLC. Between LLCs, only the number of threads per CPU is
+ *   balanced.
  */
 #ifndef USHER_SCX_DISPATCH_H
 #define USHER_SCX_DISPATCH_H
@@ -62,7 +65,10 @@ static inline void refill_slice(struct task_struct *prev, __u32 cpu, __u64 now,
 	set_slice(prev, settings->slice_ns);
 }
 
-/* Does not charge the CPU time until now, and clamps the thread's credit as after a sleep. */
+/*
+ * Marks the CPU time until now as accounted without charging it, and clamps the thread's credit as
+ * after a sleep.
+ */
 static inline void reset_vtime(struct task_struct *prev, __u32 cpu,
 			       const struct settings *settings)
 {
@@ -81,7 +87,7 @@ static inline void reset_vtime(struct task_struct *prev, __u32 cpu,
 		thread->why = WHY_ALONE;
 }
 
-/* Charges the CPU time until now, as other threads waited. */
+/* Charges the CPU time until now, because other threads waited during that time. */
 static inline void charge_prev(struct task_struct *prev)
 {
 	struct thread *thread = thread_of(prev);
@@ -92,7 +98,7 @@ static inline void charge_prev(struct task_struct *prev)
 	note_lag(thread);
 }
 
-/* Lets the previous thread continue, as no waiting thread may run here. */
+/* Lets the previous thread continue, because no waiting thread may run on this CPU. */
 static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 				 const struct settings *settings)
 {
@@ -102,7 +108,10 @@ static inline void continue_prev(struct task_struct *prev, __u32 cpu, __u64 now,
 	refill_slice(prev, cpu, now, settings);
 }
 
-/* Selects in the CPU's own LLC. Returns whether the CPU has a thread to run. */
+/*
+ * Selects the next thread among the previous thread and the threads that wait in the CPU's own LLC.
+ * Returns whether the CPU has a thread to run.
+ */
 static inline _Bool pick_in_own_llc(struct pick_ctx *ctx,
 				    struct task_struct *prev, __u32 cpu,
 				    __u32 llc, const struct settings *settings)
@@ -143,9 +152,10 @@ static inline void add_prev(struct pick_ctx *ctx, struct task_struct *prev)
 }
 
 /*
- * Takes a thread from another LLC with more waiting threads per CPU (balance.h). Returns whether it
- * did. One LLC, selected at random, is checked per BALANCE_PERIOD_NS. Without a runnable or waiting
- * thread here, all LLCs are checked anyway (steal()).
+ * Takes a thread from another LLC with more waiting threads per CPU (balance.h). Returns whether a
+ * thread was taken. Once per BALANCE_PERIOD_NS, one LLC is selected at random and checked. If this
+ * LLC has no waiting thread and the previous thread sleeps, this check is skipped, because steal()
+ * then checks all LLCs.
  */
 static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
 				 struct llc_rq *llc_rq,
@@ -176,7 +186,7 @@ static inline _Bool balance_llcs(__u32 cpu, const struct task_struct *prev,
 	return 1;
 }
 
-/* Kicks an idle CPU of the same core, as there may be more borrowers than this CPU can run. */
+/* Kicks an idle CPU of the same core, because more borrowers may wait than this CPU runs. */
 static inline void kick_idle_sibling(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -191,7 +201,7 @@ static inline void kick_idle_sibling(__u32 cpu)
 		scx_bpf_kick_cpu(sibling, KICK_IDLE);
 }
 
-/* Lets any thread run, as no thread needs this core as its seat. */
+/* Lets this CPU run any thread, because no thread runs on this core as part of its own seat. */
 static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 				 struct pick_ctx *ctx,
 				 const struct settings *settings)
@@ -207,7 +217,7 @@ static inline void run_borrowers(__u32 cpu, __u32 llc, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx->now_ns, settings);
 }
 
-/* Steps 1 to 6, except the fast path of dispatch(). */
+/* Steps 1 to 6 of the overview, for all cases that the fast path of dispatch() does not handle. */
 static __attribute__((noinline)) void
 dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 		   const struct settings *settings)
@@ -253,7 +263,9 @@ dispatch_slow_path(__u32 cpu, struct task_struct *prev,
 		continue_prev(prev, cpu, ctx.now_ns, settings);
 }
 
-/* Selects a thread for the CPU. Fast path: only urgent threads wait, and the first one is taken. */
+/*
+ * Selects a thread for the CPU. Fast path: if only urgent threads wait, the first of them is taken.
+ */
 static inline void dispatch(__u32 cpu, struct task_struct *prev,
 			    const struct settings *settings)
 {

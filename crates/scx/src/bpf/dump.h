@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Contribution to the kernel's dump, ahead of the threads of each CPU
+ * The scheduler's part of the kernel's dump, which precedes the list of the threads of each CPU
  *
- * The kernel takes a dump when it ends a scheduler because of a fault, and at sysrq-D. It calls
- * `dump`, which writes for each LLC the numbers of waiting threads, the clock and each queue in
- * use, and for each CPU its clock, its turn and whether it is busy. The kernel cuts the dump at
- * DUMP_BYTES.
+ * The kernel takes a dump when it ends a scheduler because of a fault, and at sysrq-D. For the
+ * dump, the kernel calls `dump`. This callback writes for each LLC the numbers of waiting threads,
+ * the clock and each queue in use. For each CPU, it writes the CPU's clock, its turn and whether it
+ * is busy. The kernel cuts the dump at DUMP_BYTES.
  */
 #ifndef USHER_SCX_DUMP_H
 #define USHER_SCX_DUMP_H
 
 #include "run_queue.h"
 
-/* Writes one line with these numbers, each a __u64. */
+/* Writes one line of the dump: the format `text` with the numbers that follow, each a __u64. */
 #define DUMP_LINE(text, ...) \
 	do { \
 		static char format[] = text; \

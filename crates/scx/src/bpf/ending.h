@@ -5,7 +5,8 @@
  * The kernel calls `exit` once, when it has taken all threads back: on request, or because of an
  * error, a stalled thread or a CPU hotplug. The callback copies the exit code, the reason, the
  * message and the dump into maps, and sends an event to the ring buffer `ended`, on which user
- * space polls. Texts are cut at REASON_BYTES, MESSAGE_BYTES and DUMP_BYTES.
+ * space polls. The reason, the message and the dump are cut at REASON_BYTES, MESSAGE_BYTES and
+ * DUMP_BYTES.
  */
 #ifndef USHER_SCX_ENDING_H
 #define USHER_SCX_ENDING_H
@@ -30,7 +31,7 @@ struct {
 	__type(value, struct dump);
 } dumps SEC(".maps");
 
-/* One page; user space sets the page size of this machine. */
+/* The ring buffer is one page. User space replaces this size by the page size of the machine. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);

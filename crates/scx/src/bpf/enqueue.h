@@ -7,62 +7,64 @@
  * ----------
  * The kernel calls `enqueue` (callbacks.h) for a runnable thread that has no CPU: it woke or is new
  * and select_cpu found no idle CPU; its slice ended; it was preempted; or its allowed CPUs changed.
- * The scheduler has to charge the thread and to decide where it waits.
+ * The scheduler has to charge the thread's last run and to decide in which queue the thread waits.
  *
  * 2. Terms
  * --------
- * - vtime: CPU time over weight. The clock of an LLC is the minimum vtime of its waiting threads.
- *   Behind the clock, a thread has credit; ahead of it, lag.
+ * - vtime: CPU time over weight. The clock of an LLC is the minimum vtime of its waiting threads. A
+ *   thread with a vtime below the clock has credit; a thread with a vtime above the clock has lag.
  * - Burst: the CPU time of a thread between two sleeps.
- * - Urgent: a thread with an average burst below 1 ms (new threads included) that has not
- *   exceeded its share. Urgent threads wait in one queue per LLC, in FIFO order, which is served
- *   before the others; take_urgent() has the exception.
- * - Family: the young threads that a process forks, itself or through young children. They share
- *   a vtime, so that a fork storm gets the share of one thread (share.h).
- * - Seat: the CPUs that user space gave to a program (seats.h). On these CPUs its threads preempt
- *   borrowers: threads that run outside the seat of their program.
+ * - Urgent: a thread with an average burst below 1 ms (new threads included) that has not exceeded
+ *   its share. Urgent threads wait in one queue per LLC, in FIFO order. CPUs dispatch from this
+ *   queue before all others, with the exception in take_urgent().
+ * - Family: the young threads that a process forks, and the young threads that these fork in turn.
+ *   They share a vtime, so that a fork storm gets the share of one thread (share.h).
+ * - Seat: the CPUs that user space gave to a program (seats.h). On these CPUs, the threads of the
+ *   program preempt borrowers, which are threads that run outside the seat of their own program.
  *
  * 3. Steps
  * --------
  * 1. account_run(): charge the last run. A sleep ends the burst.
- * 2. A kernel thread of one CPU goes to that CPU directly and preempts.
+ * 2. A kernel thread that is bound to one CPU goes to that CPU directly and preempts the running
+ *    thread.
  * 3. wake(), after a sleep or a fork: limit the credit to one slice; decide whether the thread is
  *    urgent.
- * 4. move_to_idle_cpu(), unless the thread woke: move it to an idle CPU, if one is suitable.
+ * 4. move_to_idle_cpu(), for a thread that did not wake: move the thread to a suitable idle CPU, if
+ *    there is any.
  * 5. If no other thread is runnable on this CPU (ENQ_LAST), the thread continues here.
  * 6. enqueue_wait(): preempt a borrower, if the thread is pinned to that CPU and prefers it.
  *    Otherwise join_queue() (run_queue.h) inserts the thread into the urgent queue or the queue of
  *    its address space, of which an LLC has MM_QUEUES_PER_LLC = 32.
- * 7. An urgent thread that woke preempts a thread of its CPU that is not urgent. An idle CPU is
- *    kicked: it may have become idle too early to see the thread.
+ * 7. An urgent thread that woke preempts a thread of its CPU that is not urgent. A suitable idle
+ *    CPU is kicked, because it may have become idle just before the thread was inserted.
  *
  * 4. Bound
  * --------
- * The cost does not depend on the number of threads, except that the kernel inserts into a queue
- * ordered by vtime in O(log n). All loops have constant limits: the 32 queues and the CPUs of the
- * LLC, the words of a CPU set, the nodes, the nested cgroups, and four attempts to claim an idle
- * CPU. turns.h states the bound on waits.
+ * The cost does not depend on the number n of threads, except for the kernel's insertion into a
+ * queue ordered by vtime, which takes O(log n). All loops have constant limits: the 32 queues of
+ * the LLC, the CPUs of the LLC, the words of a CPU set, the nodes, the nested cgroups, and four
+ * attempts to claim an idle CPU. turns.h states the bound on waits.
  *
  * 5. Known limits
  * ---------------
  * An address space may use 8 of the 32 queues of an LLC. With more than eight address spaces, two
- * may share a queue, and so share turns. An urgent thread preempts on its own CPU only, not on the
- * CPU whose thread has run longest.
+ * of them may share a queue, and therefore turns. An urgent thread preempts only the thread of its
+ * own CPU, even if the thread of another CPU has run longer.
  */
 #ifndef USHER_SCX_ENQUEUE_H
 #define USHER_SCX_ENQUEUE_H
 
 #include "run_queue.h"
 
-/* Returns whether this is a kernel thread of one CPU, such as ksoftirqd. */
+/* Returns whether the thread is a kernel thread that is bound to one CPU, such as ksoftirqd. */
 static inline _Bool is_pinned_kthread(struct task_struct *p)
 {
 	return p->flags & PF_KTHREAD && p->nr_cpus_allowed == 1;
 }
 
 /*
- * Returns the average vtime of the threads that wait in an LLC. Not inlined, so that the verifier
- * checks it once.
+ * Returns the average vtime of the threads that wait in an LLC. The function is not inlined, so
+ * that the verifier checks it once.
  */
 __noinline __u64 average_in_llc(__u32 llc)
 {
@@ -72,8 +74,8 @@ __noinline __u64 average_in_llc(__u32 llc)
 }
 
 /*
- * Charges the last run. After a sleep, the burst is over. Otherwise the burst goes on, and the
- * thread stays urgent until it has run for SHORT_BURST_NS.
+ * Charges the last run. If the thread has slept, its burst has ended. If it has not, the burst
+ * continues, and the thread stays urgent until it has run for SHORT_BURST_NS.
  */
 ALWAYS void account_run(struct task_struct *p, struct thread *thread,
 			_Bool has_slept)
@@ -88,7 +90,7 @@ ALWAYS void account_run(struct task_struct *p, struct thread *thread,
 		thread->urgent = 0;
 }
 
-/* Limits the credit of a thread that slept and starts without a wait. */
+/* Limits the credit of a thread that slept and now runs without waiting. */
 static inline void clamp_sleeper_vtime(struct thread *thread,
 				       const struct settings *settings)
 {
@@ -99,9 +101,10 @@ static inline void clamp_sleeper_vtime(struct thread *thread,
 }
 
 /*
- * Limits the credit of a thread that is new, or slept, and may have to wait. Decides whether it is
- * urgent: its average burst is short, and its vtime is less than max_lag() ahead of the clock. A
- * thread in a turn may get as far ahead. For a young thread, the vtime of its family counts.
+ * Limits the credit of a thread that is new, or slept, and may have to wait. Decides whether the
+ * thread is urgent: its average burst is short, and its vtime is less than max_lag() ahead of the
+ * clock. This limit is the lag that a thread may reach in a turn. For a young thread, the vtime of
+ * its family counts.
  */
 static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 			const struct settings *settings)
@@ -123,9 +126,9 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 	thread->urgent = is_urgent(thread->burst_average_ns, thread->vtime,
 				   clock + ahead);
 	/*
-	 * The LLC's clock stands still during a turn, so that a vtime ahead of it may still be
-	 * below the average of the waiting threads. The average decides then. It takes a loop over
-	 * the queues, and is seldom needed.
+	 * The LLC's clock does not advance during a turn, so that a vtime far ahead of the clock
+	 * may still be below the average vtime of the waiting threads. In this case the average
+	 * decides. The average takes a loop over the queues, and is seldom needed.
 	 */
 	if (!thread->urgent && clock == llc_rq->clock &&
 	    thread->burst_average_ns < SHORT_BURST_NS)
@@ -134,8 +137,8 @@ static inline void wake(struct task_struct *p, struct thread *thread, __u32 cpu,
 }
 
 /*
- * Preempts a borrower on the only CPU of a pinned thread, for which the kernel does not call
- * select_cpu.
+ * Preempts a borrower on the only CPU on which a pinned thread may run. The kernel does not call
+ * select_cpu for pinned threads. Returns whether a borrower was preempted.
  */
 static inline _Bool reclaim_cpu(struct task_struct *p, struct thread *thread,
 				__u32 cpu)
@@ -157,9 +160,9 @@ static inline __u64 preempt_flag(const struct thread *thread)
 }
 
 /*
- * Moves a thread that did not just wake to an idle CPU. Returns whether it did. If the thread could
- * also continue on its CPU (ENQ_LAST), only an idle core is worth the move. A thread that wakes has
- * passed select_cpu already.
+ * Moves a thread to an idle CPU, and returns whether it was moved. If the thread could also
+ * continue on its CPU (ENQ_LAST), only a CPU of an idle core is worth the move. The function is not
+ * called for threads that wake, because select_cpu has already searched an idle CPU for them.
  */
 static inline _Bool move_to_idle_cpu(struct task_struct *p,
 				     struct thread *thread, __u32 cpu,
@@ -181,7 +184,10 @@ static inline _Bool move_to_idle_cpu(struct task_struct *p,
 	return 1;
 }
 
-/* Returns an idle CPU that the thread prefers, the nearest to `cpu`; NOWHERE: there is none. */
+/*
+ * Returns the nearest idle CPU to `cpu` among the thread's preferred CPUs; NOWHERE if none of them
+ * is idle.
+ */
 __noinline int find_idle(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -197,8 +203,8 @@ __noinline int find_idle(__u32 cpu)
 
 /*
  * Kicks an idle CPU. A CPU that became idle while the thread was being inserted has examined the
- * queue too early and would stay idle. A pinned thread needs no kick if its CPU is busy: that CPU
- * will dispatch.
+ * queue too early, and would stay idle. A pinned thread needs no kick if its CPU is busy, because
+ * that CPU will dispatch.
  */
 static inline void kick_nearest_idle(struct task_struct *p,
 				     struct thread *thread, __u32 cpu)
@@ -211,7 +217,10 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		return;
 	idle = fill_scan_ctx(scan, p, thread, cpu) ? find_idle(cpu) : NOWHERE;
 	if (idle < 0) {
-		/* The kernel may be about to mark the CPU as idle. */
+		/*
+		 * The kernel's set of idle CPUs may not contain the CPU yet. In that case,
+		 * g_idle_cpus may already contain it.
+		 */
 		read_set(&scan->allowed, p->cpus_ptr);
 		read_preferred(scan, p, thread);
 		idle = nearest_of(&g_idle_cpus, &scan->preferred_cpus, cpu,
@@ -221,7 +230,10 @@ static inline void kick_nearest_idle(struct task_struct *p,
 		scx_bpf_kick_cpu(idle, KICK_IDLE);
 }
 
-/* Fast path: needs no call if no CPU is idle. */
+/*
+ * Kicks an idle CPU for a new waiter. The fast path, without a function call, is for the case that
+ * no CPU is idle.
+ */
 ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 {
 	if (any_idle())
@@ -229,9 +241,9 @@ ALWAYS void kick_idle(struct task_struct *p, struct thread *thread, __u32 cpu)
 }
 
 /*
- * Puts a thread into a queue, unless it preempts a borrower. An urgent thread that wakes preempts
- * the thread of its CPU, unless that thread is urgent too or the woken thread would be a borrower
- * there.
+ * Puts a thread into a queue, or lets it preempt a borrower. An urgent thread that wakes preempts
+ * the running thread of its CPU if that thread is not urgent and the CPU is a preferred CPU of the
+ * woken thread.
  */
 ALWAYS void enqueue_wait(struct task_struct *p, struct thread *thread,
 			 __u32 cpu, const struct settings *settings,

@@ -2,12 +2,13 @@
 /*
  * All variables of the scheduler, each with the prefix g_.
  *
- * The BPF build includes this file once, at file scope. The host build includes it inside
- * the structure of one instance, so that many instances run in one process. Hence there is
- * no include guard, and no initialiser: every variable begins as zeros.
+ * The BPF build includes this file once, at file scope. The host build includes it inside the
+ * structure of one instance, so that many instances run in one process. For this reason, the file
+ * has no include guard and no initialiser; every variable begins as zeros.
  *
- * Variables that user space reads or writes have a section, and so a map, of their own. The
- * other variables are no maps: their address takes four instructions and no check.
+ * Each variable that user space reads or writes has a section of its own, and therefore a map of
+ * its own. The other variables are no maps: the BPF programs compute their addresses in four
+ * instructions, without a check.
  */
 struct settings g_settings SEC(".data.settings");
 const volatile struct variant g_variant SEC(".rodata.variant");
@@ -17,21 +18,25 @@ struct seating g_seating SEC(".data.seating");
 struct cpu_state g_cpu_states[CPUS_MAX];
 struct llc_rq g_llc_rqs[LLCS_MAX];
 
-/* Scratch space of the CPU that runs a callback; no callback interrupts another. */
+/*
+ * Scratch space for callbacks, one for each CPU. It is not shared, because no callback interrupts
+ * another callback on its CPU.
+ */
 struct idle_scan_ctx g_scan_ctxs[CPUS_MAX];
 
 /* CPUs of the machine. */
 struct cpu_set g_cpus;
 
 /*
- * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps a set of its own,
- * from which CPUs are claimed. Reading that set is expensive, so that it is read only when this set
- * is not empty. The kernel may update its set before or after it calls update_idle.
+ * Idle CPUs, as reported by update_idle; initially all CPUs. The kernel keeps another set of idle
+ * CPUs, from which CPUs are claimed. Reading the kernel's set is expensive, so that it is read only
+ * when g_idle_cpus is not empty. The kernel may update its set before or after it calls
+ * update_idle.
  */
 struct cpu_set g_idle_cpus __attribute__((aligned(CACHE_LINE)));
 
-/* CPUs that run borrowers, or ran one before their current real-time thread. */
+/* CPUs that run a borrower, or ran a borrower before a real-time thread took over the CPU. */
 struct cpu_set g_borrowers __attribute__((aligned(CACHE_LINE)));
 
-/* Amount that a callback itself adds to the current thread's migration_disabled. */
+/* Number by which the call of a BPF callback increases migration_disabled of the current thread. */
 __u32 g_added_by_bpf;

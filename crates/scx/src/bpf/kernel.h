@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Declarations of the kernel: the fields and functions that the programs use
+ * Declarations of the kernel's structures and functions, as far as the BPF programs use them
  *
- * libbpf locates both in the running kernel (CO-RE). The order of fields and omitted fields are
- * therefore irrelevant. Functions that changed between 6.12 and 7.3 are declared in all forms, each
- * weak. A function here selects the existing one. libbpf drops the last ___word of a name; the
- * kernel's own names may also end in ___v2.
+ * libbpf locates the fields and functions in the running kernel (CO-RE), so that the order of
+ * fields and omitted fields do not matter. A function that changed between Linux 6.12 and 7.3 is
+ * declared in each of its forms, as a weak symbol. A wrapper in this file, such as insert(), calls
+ * the form that the running kernel has. The suffixes ___here and ___v1 distinguish the forms:
+ * libbpf drops the last ___word of a name. Names of the kernel itself may end in ___v2.
  */
 #ifndef USHER_SCX_KERNEL_H
 #define USHER_SCX_KERNEL_H
@@ -30,10 +31,10 @@ enum {
 
 #define PF_KTHREAD 0x00200000
 
-/* For code in every switch, where a call would double the cost. */
+/* For functions that run at every context switch, where a function call would double the cost. */
 #define ALWAYS static inline __attribute__((always_inline))
 
-/* A callback of sched_ext. */
+/* Declares a callback of sched_ext; OP_SLEEPABLE declares a callback that may sleep. */
 #define OP(name) SEC("struct_ops/" #name)
 #define OP_SLEEPABLE(name) SEC("struct_ops.s/" #name)
 
@@ -61,7 +62,7 @@ enum scx_kick_flags {
 	SCX_KICK_PREEMPT = 2,
 };
 
-/* Values in the running kernel. */
+/* Values of the kernel's constants in the running kernel (CO-RE). */
 #define DSQ_LOCAL bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL)
 #define DSQ_LOCAL_ON \
 	bpf_core_enum_value(enum scx_dsq_id_flags, SCX_DSQ_LOCAL_ON)
@@ -113,7 +114,7 @@ struct scx_exit_info {
 
 #pragma clang attribute pop
 
-/* From 6.19 on. */
+/* The kernel has this structure from 6.19 on. */
 struct scx_bpf_dsq_insert_vtime_args {
 	__u64 dsq_id;
 	__u64 slice;
@@ -122,9 +123,9 @@ struct scx_bpf_dsq_insert_vtime_args {
 };
 
 /*
- * Registered structure. Not CO-RE: libbpf matches members by name and ignores empty members that
- * this kernel lacks. Members that user space writes come first, so that user space need not know
- * the rest.
+ * The structure by which a scheduler registers its callbacks. CO-RE does not apply to it: libbpf
+ * matches members by name, and ignores members that the kernel lacks if they are empty. The members
+ * that user space writes come first, so that user space need not know the other members.
  */
 struct sched_ext_ops {
 	__u64 hotplug_seq;
@@ -149,7 +150,10 @@ struct sched_ext_ops {
 	char name[128];
 };
 
-/* SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST: values of the first published interface. */
+/*
+ * SCX_OPS_KEEP_BUILTIN_IDLE | SCX_OPS_ENQ_LAST, with the values that they have had since the first
+ * published interface.
+ */
 #define OPS_FLAGS (1 << 0 | 1 << 1)
 
 extern __s32 scx_bpf_create_dsq(__u64 dsq, __s32 node) __ksym;
@@ -158,7 +162,10 @@ extern __s32 scx_bpf_select_cpu_dfl(struct task_struct *p, __s32 prev,
 				    __u64 flags, _Bool *is_idle) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 extern const struct cpumask *scx_bpf_get_idle_smtmask(void) __ksym;
-/* From 6.15 on; only for schedulers that request idle masks by node. */
+/*
+ * The kernel has these functions from 6.15 on. Only schedulers that request idle masks by node may
+ * call them.
+ */
 extern const struct cpumask *
 scx_bpf_get_idle_cpumask_node(__s32 node) __ksym __weak;
 extern const struct cpumask *
@@ -176,7 +183,7 @@ extern void scx_bpf_dump_bstr(char *format, unsigned long long *data,
 extern __u64 scx_bpf_now(void) __ksym __weak;
 extern _Bool scx_bpf_task_set_slice(struct task_struct *p,
 				    __u64 slice) __ksym __weak;
-/* 6.19, 6.13, 6.12. */
+/* Three forms of one function: from Linux 6.19, from 6.13, and of 6.12. */
 extern _Bool scx_bpf_dsq_insert___v2___here(struct task_struct *p, __u64 dsq,
 					    __u64 slice,
 					    __u64 flags) __ksym __weak;
@@ -193,7 +200,7 @@ extern void scx_bpf_dsq_insert_vtime___here(struct task_struct *p, __u64 dsq,
 extern void scx_bpf_dispatch_vtime___here(struct task_struct *p, __u64 dsq,
 					  __u64 slice, __u64 vtime,
 					  __u64 flags) __ksym __weak;
-/* 7.1, 6.13, 6.12. */
+/* Three forms of one function: from Linux 7.1, from 6.13, and of 6.12. */
 extern _Bool scx_bpf_dsq_move_to_local___v2___here(__u64 dsq,
 						   __u64 flags) __ksym __weak;
 extern _Bool scx_bpf_dsq_move_to_local___v1(__u64 dsq) __ksym __weak;
@@ -205,7 +212,10 @@ static inline __u64 now_ns(void)
 					    : bpf_ktime_get_ns();
 }
 
-/* Same as scx_bpf_task_cpu(), without a call on kernels that keep the CPU in the thread. */
+/*
+ * Returns the thread's CPU, as scx_bpf_task_cpu() does, but without a call on kernels that store
+ * the CPU number in `struct thread_info`.
+ */
 ALWAYS __u32 cpu_of(const struct task_struct *p)
 {
 	return bpf_core_field_exists(p->thread_info.cpu) ? p->thread_info.cpu
@@ -249,7 +259,10 @@ static inline void insert_at(struct task_struct *p, __u64 dsq, __u64 slice,
 	}
 }
 
-/* Moves the first entry that may run here to the local queue. */
+/*
+ * Moves the first thread of a dispatch queue that may run on this CPU to the CPU's local queue.
+ * Returns whether there was such a thread.
+ */
 static inline _Bool take(__u64 dsq)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___here))
@@ -259,7 +272,7 @@ static inline _Bool take(__u64 dsq)
 	return scx_bpf_consume___here(dsq);
 }
 
-/* Iterator over a queue. */
+/* Iterator over the threads of a dispatch queue. */
 struct bpf_iter_scx_dsq {
 	__u64 opaque[6];
 } __attribute__((aligned(8)));
@@ -269,7 +282,7 @@ extern struct task_struct *
 bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 extern void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
 
-/* Returns the vtime of the head; `none` if the queue is empty. */
+/* Returns the vtime of the first thread in a dispatch queue; `none` if the queue is empty. */
 static inline __u64 first_vtime(__u64 dsq, __u64 none)
 {
 	struct bpf_iter_scx_dsq it;
@@ -284,10 +297,13 @@ static inline __u64 first_vtime(__u64 dsq, __u64 none)
 	return none;
 }
 
-/* In the host build, another CPU may act here. */
+/*
+ * Place between load and compare-and-swap of a clock. The host build simulates a race at this
+ * place; the BPF build does nothing.
+ */
 #define before_swap(clock)
 
-/* Open-coded iterators of 6.4. */
+/* Iterator over numbers, which bpf_for() uses; the kernel has it from 6.4 on. */
 struct bpf_iter_num {
 	__u64 opaque[1];
 } __attribute__((aligned(8)));

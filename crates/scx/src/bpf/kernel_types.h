@@ -28,8 +28,8 @@ struct css_set {
 };
 
 /*
- * The weight is in a structure of its own since 6.18. It exists only if the kernel was built with
- * cpu.weight for sched_ext.
+ * Since Linux 6.18, the weight of a cgroup is in a structure of its own. The structure exists only
+ * if the kernel was built with cpu.weight for sched_ext.
  */
 struct scx_task_group {
 	__u32 weight;
@@ -37,7 +37,7 @@ struct scx_task_group {
 
 struct task_group {
 	struct task_group *parent;
-	/* cpu.idle */
+	/* Value of the cgroup file cpu.idle. */
 	__s32 idle;
 	struct scx_task_group scx;
 };

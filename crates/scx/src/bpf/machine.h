@@ -2,9 +2,9 @@
 /*
  * Topology for the programs: `g_places` has the core, LLC and node of each CPU, by CPU number
  *
- * User space writes the table before the programs start (src/machine.rs); it does not change
- * later, as the kernel ends the scheduler at a CPU hotplug. Both programs, sched.bpf.c and
- * count.bpf.c, include this file. There are at most CPUS_MAX CPUs.
+ * User space writes the table before the programs start (src/machine.rs). The table does not change
+ * later, because the kernel ends the scheduler at a CPU hotplug. The programs sched.bpf.c and
+ * count.bpf.c include this file. The table has CPUS_MAX entries.
  */
 #ifndef USHER_SCX_MACHINE_H
 #define USHER_SCX_MACHINE_H
@@ -12,7 +12,7 @@
 #include "kernel.h"
 #include "numbers.h"
 
-/* Variables that user space reads or writes have a section, and therefore a map, of their own. */
+/* User space writes this variable, so that it has a section, and therefore a map, of its own. */
 #ifdef __bpf__
 struct place g_places[CPUS_MAX] SEC(".data.places");
 #endif
@@ -29,7 +29,10 @@ static inline __u32 latency_slot(__u64 latency_ns)
 {
 	__u32 slot = slot_of(latency_ns);
 
-	/* The compiler would drop the modulo, which the verifier needs. */
+	/*
+	 * Without the barrier, the compiler would drop the modulo, which the verifier needs as a
+	 * bound of the index.
+	 */
 	barrier_var(slot);
 	return slot % LATENCY_SLOTS;
 }

@@ -7,8 +7,8 @@
  * - `seats`: the CPUs of each program with a seat (seats.h), by the number of its cgroup;
  * - `seat_tallies`: counters of each seat, by cgroup, one set per CPU.
  *
- * User space writes `seats`, and reads all of them. A seat beyond SEATS_MAX is rejected with an
- * error.
+ * User space writes `seats`, and reads all three maps. The kernel rejects more than SEATS_MAX seats
+ * with an error.
  */
 #ifndef USHER_SCX_MAPS_H
 #define USHER_SCX_MAPS_H

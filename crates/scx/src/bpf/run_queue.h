@@ -6,30 +6,33 @@
  * 1. Problem
  * ----------
  * pick_next() (turns.h) needs the number of waiting threads and the minimum vtime of each queue.
- * Reading them from the kernel's dispatch queues (DSQ) takes function calls for each queue. Several
- * CPUs use the queues of an LLC at the same time.
+ * Reading these values from the kernel's dispatch queues (DSQ) would take function calls for each
+ * queue. Several CPUs use the queues of an LLC at the same time.
  *
  * 2. Idea
  * -------
- * The scheduler counts the threads itself. A thread is counted from before its insertion until
- * after its removal, so that a queue with count 0 is empty. The minimum vtime of a queue may be
- * stale after a race of two CPUs, until the next thread leaves that queue.
+ * The scheduler counts the threads of each queue itself. It adds a thread to the count before the
+ * thread is inserted, and subtracts the thread after it is removed, so that a queue with count 0 is
+ * empty. The minimum vtime of a queue may be stale after a race of two CPUs, until the next thread
+ * leaves that queue.
  *
  * 3. Data structures
  * ------------------
  * - DSQ `QUEUES + llc * QUEUES_PER_LLC + at`: queue `at` of an LLC, ordered by vtime (CPU time over
- *   weight). With `at` = URGENT: its queue of urgent threads, in FIFO order (enqueue.h).
+ *   weight). `at` = URGENT is the LLC's queue of urgent threads, in FIFO order (enqueue.h).
  * - `struct llc_rq`: counts, minimum vtimes and the clock of these queues.
- * - `struct head_skip`, per CPU: queues with a head that may not run on this CPU.
+ * - `struct head_skip`, per CPU: the queues with a head (first thread) that may not run on this
+ *   CPU.
  *
  * 4. Steps
  * --------
  * 1. join_queue(): convert the vtime to the clock of the LLC (the minimum vtime of its waiting
  *    threads), clamp it, count the thread, and insert it into its DSQ.
- * 2. take_next(): select a queue and move its first runnable thread to this CPU. A queue without
- *    such a thread is excluded, and the selection repeats.
- * 3. dequeue_account(), when the thread runs: count it out, and record whether it was the head.
- * 4. steal(): take threads of other LLCs if no thread waits here.
+ * 2. take_next(): select a queue and move its first thread that may run on this CPU to this CPU. If
+ *    a queue has no such thread, the queue is excluded, and the selection repeats.
+ * 3. dequeue_account(), when the thread runs: subtract the thread from the count of its queue, and
+ *    record whether it was the head.
+ * 4. steal(): take a thread from another LLC if no thread waits in this LLC.
  *
  * 5. Bound
  * --------
@@ -39,8 +42,8 @@
  *
  * 6. Known limits
  * ---------------
- * - If none of the first STEPS_MAX entries may run on a CPU, the CPU uses the vtime of the thread
- *   that it took last.
+ * - If none of the first STEPS_MAX threads of a queue may run on a CPU, the CPU takes the vtime of
+ *   the thread that it last took from the queue for the queue's minimum vtime.
  * - Address spaces that share a queue also share its turn.
  */
 #ifndef USHER_SCX_RUN_QUEUE_H
@@ -59,8 +62,9 @@ static inline __u64 queue_at(__u32 llc, __u32 at)
 #define STEPS_MAX 64
 
 /*
- * Returns the vtime of the first entry that may run on the CPU; `none` if there is none among the
- * first STEPS_MAX. Not inlined, because the iterator needs room on the stack.
+ * Returns the vtime of the first thread in a DSQ that may run on the CPU; `none` if none of the
+ * first STEPS_MAX threads may. The function is not inlined, because the iterator needs space on the
+ * stack.
  */
 __noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
 {
@@ -85,8 +89,8 @@ __noinline __u64 first_vtime_on(__u32 cpu, __u64 dsq, __u64 none)
 }
 
 /*
- * Counts a thread out of its queue. Returns the vtime of the new head; the thread's own vtime if
- * the queue is empty or the thread was urgent.
+ * Subtracts a thread from the counts of its queue. Returns the vtime of the new head, or the
+ * thread's own vtime if the queue is empty or the thread was urgent.
  */
 static inline __u64 leave_queue(struct thread *thread)
 {
@@ -112,7 +116,7 @@ static inline __u64 leave_queue(struct thread *thread)
 
 /*
  * Accounts for a thread that leaves its queue and runs on a CPU of this LLC. If the thread was not
- * the head, the head may not run here.
+ * the head of its queue, the head may not run on this CPU, and the CPU's `head_skip` records that.
  */
 static inline void dequeue_account(__u32 queue, struct thread *thread,
 				   __u32 cpu, struct cpu_state *state,
@@ -131,8 +135,8 @@ static inline void dequeue_account(__u32 queue, struct thread *thread,
 }
 
 /*
- * Returns the key of the thread's queue. All kernel threads share one, as they have no address
- * space. Without aggregation, only seats and pinned CPUs separate queues.
+ * Returns the key of the thread's queue. All kernel threads have the same address-space number, 0.
+ * Without aggregation, all threads have it, so that only seats and pinned CPUs separate queues.
  */
 static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 				 const struct settings *settings)
@@ -141,7 +145,10 @@ static inline __u64 queue_key_of(const struct thread *thread, __u64 mm,
 			 thread->seat_version, thread->pinned_cpu);
 }
 
-/* Returns the preferred CPU that is nearest to `cpu`; `cpu` itself if there is none. */
+/*
+ * Returns the preferred CPU that is nearest to `cpu`; `cpu` itself if the set of preferred CPUs is
+ * empty.
+ */
 __noinline int preferred_cpu(__u32 cpu)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -153,8 +160,8 @@ __noinline int preferred_cpu(__u32 cpu)
 }
 
 /*
- * Returns the CPU for which the thread is about to wait, in the queues of that CPU's LLC. A thread
- * with migration disabled waits for its CPU, without a seat.
+ * Returns the CPU for which a thread is about to wait, in the queues of that CPU's LLC. A thread
+ * with migration disabled waits for the CPU that it is on, as a thread without a seat.
  */
 ALWAYS __u32 cpu_to_wait_for(struct task_struct *p, struct thread *thread,
 			     __u32 cpu)
@@ -171,8 +178,8 @@ ALWAYS __u32 cpu_to_wait_for(struct task_struct *p, struct thread *thread,
 }
 
 /*
- * Returns the vtime, or that of the threads that are overdue on the CPU if it is higher: the
- * starvation rule of share.h.
+ * Applies the starvation rule of share.h: returns `vtime`, raised to the vtime of the threads that
+ * are overdue on the CPU.
  */
 static inline __u64 aged(struct cpu_state *state, const struct llc_rq *llc_rq,
 			 __u64 vtime, __u64 now)
@@ -227,9 +234,9 @@ static inline __u64 find_clock(struct task_struct *p, struct thread *thread,
 
 /*
  * Returns the clock by which a new waiter is placed. Pinned threads and threads with seats may
- * crowd on some CPUs. Their clocks are then far behind that of the LLC, and a thread placed by the
- * LLC's clock would wait until they have caught up. A thread that may run anywhere is served by the
- * most advanced CPU.
+ * crowd on some CPUs of an LLC. The clocks of these CPUs are then far behind the clock of the LLC,
+ * and a thread placed by the LLC's clock would wait until they have caught up. A thread that may
+ * run on several CPUs is placed by the clock of the most advanced of them.
  */
 ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
 		       __u32 llc, const struct llc_rq *llc_rq)
@@ -245,7 +252,8 @@ ALWAYS __u64 clock_for(struct task_struct *p, struct thread *thread, __u32 cpu,
 }
 
 /*
- * Clamps the vtime of a new waiter (place_at()). Not inlined, so that the verifier checks it once.
+ * Clamps the vtime of a new waiter (place_at()). The function is not inlined, so that the verifier
+ * checks it once.
  */
 __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 			    __u64 max_lag_ns)
@@ -258,7 +266,7 @@ __noinline int place_in_llc(__u32 llc, struct thread *thread, __u64 clock,
 	return 0;
 }
 
-/* Lets a thread wait for a CPU, in the queues of its LLC. */
+/* Inserts a thread into a queue of the CPU's LLC, where it waits. */
 ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 		       const struct settings *settings, __u64 flags)
 {
@@ -274,7 +282,8 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 	if (!thread->urgent || pinned_cpu != thread->pinned_cpu)
 		clock = clock_for(p, thread, cpu, llc, llc_rq);
 	/*
-	 * A thread that was pinned to another CPU until now gets the credit of one slice at most.
+	 * If the thread's pinning has changed, its credit is limited to one slice, because the
+	 * clocks of different CPUs may be far apart.
 	 */
 	if (pinned_cpu != thread->pinned_cpu)
 		thread->vtime =
@@ -303,8 +312,8 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 	}
 	thread->queue = queue_at(llc, at);
 	/*
-	 * Urgent threads are served in FIFO order. By vtime, children forked in succession, which
-	 * have used no CPU time, would always precede other threads.
+	 * Urgent threads are dispatched in FIFO order. If they were ordered by vtime, children that
+	 * are forked in succession and have used no CPU time would always precede other threads.
 	 */
 	if (at == URGENT)
 		insert(p, queue_at(llc, at), settings->slice_ns, flags);
@@ -316,7 +325,10 @@ ALWAYS void join_queue(struct task_struct *p, struct thread *thread, __u32 cpu,
 /* Result of pick_next_in_llc(): the previous thread continues. */
 #define SAME_THREAD (MM_QUEUES_PER_LLC + 1)
 
-/* Selects the next queue of an LLC. Not inlined, so that the verifier checks it once. */
+/*
+ * Selects the next queue of an LLC. The function is not inlined, so that the verifier checks it
+ * once.
+ */
 __noinline int pick_next_in_llc(__u32 llc, struct pick_ctx *ctx)
 {
 	struct llc_rq *llc_rq = llc_rq_of(llc);
@@ -336,13 +348,16 @@ __noinline int pick_next_in_llc(__u32 llc, struct pick_ctx *ctx)
 enum outcome {
 	NONE_WAITING,
 	TAKEN,
-	/* The previous thread has the lower vtime, or the turn. */
+	/* The previous thread continues, because it has the lower vtime or the turn. */
 	PREV_FIRST,
-	/* The waiting threads may not run here. */
+	/* The previous thread continues, because no waiting thread may run on this CPU. */
 	PREV_ALONE,
 };
 
-/* Moves the next thread of an LLC to this CPU. Not inlined, so that the verifier checks it once. */
+/*
+ * Moves the next thread of an LLC to this CPU. The function is not inlined, so that the verifier
+ * checks it once.
+ */
 __noinline int take_next(__u32 llc, struct pick_ctx *ctx)
 {
 	int try;
@@ -366,7 +381,7 @@ __noinline int take_next(__u32 llc, struct pick_ctx *ctx)
 	return NONE_WAITING;
 }
 
-/* Takes an urgent thread while no other threads wait. */
+/* Takes an urgent thread, in the case that no other threads wait. */
 static inline _Bool take_urgent_alone(struct llc_rq *llc_rq, __u32 llc,
 				      struct cpu_state *state)
 {
@@ -385,7 +400,10 @@ static inline __u64 urgent_time(const struct llc_rq *llc_rq,
 		       : settings->max_lag_ns;
 }
 
-/* Takes an urgent thread. Exception: after urgent_time(), one other thread is next. */
+/*
+ * Takes an urgent thread. Exception: when only urgent threads have run for urgent_time(), a thread
+ * that is not urgent is taken.
+ */
 static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 				struct cpu_state *state, struct pick_ctx *ctx,
 				const struct settings *settings)
@@ -411,7 +429,8 @@ static inline _Bool take_urgent(struct llc_rq *llc_rq, __u32 llc,
 }
 
 /*
- * Takes an urgent thread of an LLC, unless `others` is set; else the thread with the minimum vtime.
+ * Takes a thread of an LLC: an urgent thread if there is any and `others` is 0, else the thread
+ * with the minimum vtime. Returns whether a thread was taken.
  */
 __noinline int take_min_vtime(__u32 llc, __u32 excluded, __u32 others)
 {
@@ -425,8 +444,8 @@ __noinline int take_min_vtime(__u32 llc, __u32 excluded, __u32 others)
 
 /*
  * Returns the load of an LLC, without the queues in `excluded`. With seats in use, urgent threads
- * are not counted: some may be borrowers here, which would return to their preferred CPUs at the
- * next wake-up and be taken again, while threads that prefer this CPU wait.
+ * do not count. Some of them may be borrowers on this CPU. They would return to their preferred
+ * CPUs at the next wake-up and be taken again, while threads that prefer this CPU wait.
  */
 static inline struct load load_without(const struct llc_rq *llc_rq,
 				       __u32 excluded)
@@ -447,14 +466,17 @@ static inline struct load load_without(const struct llc_rq *llc_rq,
 	return load;
 }
 
-/* Records that the next thread comes from another LLC. */
+/* Records that the CPU's next thread comes from another LLC. */
 static inline void note_steal(__u32 cpu)
 {
 	COUNT(stolen);
 	state_of(cpu)->why = WHY_STOLEN;
 }
 
-/* Takes from another LLC a thread that prefers this CPU, or with `borrowers` any thread. */
+/*
+ * Takes a thread from another LLC: with `borrowers` any thread, without it only a thread that
+ * prefers this CPU. Returns whether a thread was taken.
+ */
 __noinline int steal(__u32 cpu, __u32 here, __u32 llcs, __u32 borrowers)
 {
 	int step;

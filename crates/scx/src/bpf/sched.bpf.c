@@ -6,25 +6,26 @@
  * 1. Problem
  * ----------
  * Switches between address spaces cost cache and TLB contents. Two threads that share a core slow
- * each other down, needlessly so while another core is idle. A program with CPUs of its own leaves
- * them idle while it waits.
+ * each other down, which is needless while another core is idle. A program with CPUs of its own
+ * leaves these CPUs idle while it waits.
  *
  * 2. Idea
  * -------
- * - CPU selection: a thread that wakes goes straight to an idle CPU, of an idle core if there is
- *   one (paper 3b).
+ * - CPU selection: a thread that wakes goes directly to an idle CPU, and to a CPU of an idle core
+ *   if there is any (paper 3b).
  * - Selection of the next thread: threads of one address space run one after another, within a
  *   bound on lag (paper 4).
- * - Seats: user space gives a program preferred CPUs. Threads of other programs borrow them while
- *   they are idle, and these borrowers are preempted when the owner wakes (paper 1).
+ * - Seats: user space gives a program preferred CPUs. Threads of other programs, called borrowers,
+ *   use these CPUs while they are idle, and are preempted when a thread of the owner wakes (paper
+ *   1).
  *
  * 3. Data structures
  * ------------------
  * - `struct llc_rq`, per LLC: a queue for each address space (`struct mm_queue`), ordered by
- *   virtual time (vtime: CPU time over weight), and a FIFO queue for urgent threads. A clock holds
- *   the minimum vtime.
- * - `struct cpu_state`, per CPU: the current turn, the CPU's own clock, and what other CPUs need to
- *   know about it.
+ *   virtual time (vtime: CPU time over weight), and a FIFO queue for urgent threads. A vtime clock
+ *   holds the minimum vtime of the waiting threads.
+ * - `struct cpu_state`, per CPU: the current turn, the CPU's own vtime clock, and the state that
+ *   other CPUs read.
  * - `struct thread`, per thread: vtime, lag, average burst, seat.
  * - `struct settings`: written by user space, read at every decision.
  *
@@ -32,13 +33,15 @@
  * ----------------------------------------
  * 1. `select_cpu`: charge the last run, clamp the credit for sleep, and claim an idle CPU or the
  *    CPU of a borrower.
- * 2. `enqueue`: if there is no such CPU, wait in the LLC. New threads and those with short bursts
- *    are urgent and wait in the urgent queue; others wait in the queue of their address space.
- * 3. `dispatch`: a CPU without a runnable thread takes an urgent thread, then continues the turn or
- *    begins a new one, then takes threads of other LLCs.
- * 4. `running`: account for the departure from the queue and begin a turn.
- * 5. `tick`: move a thread from a shared core to an idle one if no kick did so.
- * 6. `update_idle`: an idle core pulls a thread from a core that runs two.
+ * 2. `enqueue`: if `select_cpu` has claimed no CPU, wait in a queue of the LLC. New threads and
+ *    threads with short bursts are urgent and wait in the urgent queue. Other threads wait in the
+ *    queue of their address space.
+ * 3. `dispatch`: a CPU that needs a thread takes an urgent thread; without an urgent thread, the
+ *    CPU continues the turn or begins a new turn; without a waiting thread in its LLC, the CPU
+ *    takes a thread from another LLC.
+ * 4. `running`: update the counts of the queue that the thread has left, and begin a turn.
+ * 5. `tick`: move a thread from a shared core to an idle core if no kick has moved it.
+ * 6. `update_idle`: a core that becomes idle pulls a thread from a core that runs two threads.
  *
  * 5. Files
  * --------
@@ -63,8 +66,9 @@
  * 7. Known limits
  * ---------------
  * - There is no callback for CPU hotplug. The kernel ends the scheduler, and user space starts a
- *   new one. A CPU that goes off line no longer dispatches, yet the kernel waits until it has no
- *   thread. Threads that may run nowhere else must therefore not wait in the scheduler's queues.
+ *   new one. A CPU that goes off line no longer dispatches, but the kernel waits until the CPU has
+ *   no thread. Threads that may run only on that CPU must therefore not wait in the scheduler's
+ *   queues.
  * - Per-CPU kernel threads never wait in a queue; they go to their CPU directly.
  * - At most CPUS_MAX = 512 CPUs. LLCs from LLCS_MAX = 64 on share queues with others.
  */
@@ -78,8 +82,8 @@ SEC(".struct_ops.link")
 struct sched_ext_ops usher = {
 	.flags = OPS_FLAGS,
 	/*
-	 * A wait is longer only with some 1,000 threads on one CPU (turns.h). User space sets the
-	 * kernel's maximum of 30 s for FIFO order, which bounds no waits.
+	 * Waits longer than this limit occur only with some 1,000 threads on one CPU (turns.h).
+	 * FIFO order does not bound waits; for it, user space sets the kernel's maximum of 30 s.
 	 */
 	.timeout_ms = 5000,
 	.exit_dump_len = DUMP_BYTES,

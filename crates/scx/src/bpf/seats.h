@@ -2,20 +2,22 @@
 /*
  * Soft seats: preferred CPUs of programs (paper 1)
  *
- * User space gives a program, identified by its cgroup, a set of CPUs: its seat. These are the
- * preferred CPUs of its threads, on which they run before all other threads. On other CPUs they are
- * borrowers: they run on idle cores until a thread that prefers such a CPU wakes, which preempts
- * them at once. A thread without a seat prefers all CPUs. The same holds for a thread that may run
- * on no CPU of its program's seat.
+ * User space gives a program, identified by its cgroup, a set of CPUs, called its seat. The CPUs of
+ * the seat are the preferred CPUs of the program's threads, which run there before all other
+ * threads. On other CPUs, the program's threads are borrowers: they run on idle cores, and a thread
+ * that prefers such a CPU preempts them as soon as it wakes. A thread without a seat prefers all
+ * CPUs. A thread that may run on no CPU of its program's seat prefers all CPUs, too.
  *
  * 1. User space writes the map `seats` (cgroup to CPUs, at most SEATS_MAX entries), and then a new
- *    version. Version 0: there are no seats.
- * 2. read_preferred(): if the version has changed, or after SEAT_REFRESH_NS, find the seat of the
- *    thread's cgroup or of the nearest of CGROUP_DEPTH_MAX - 1 ancestors, and store it in the
- *    thread.
- * 3. note_start(), when a thread starts to run: record in g_borrowers whether it is a borrower.
- * 4. preempt_borrower(): a thread claims the CPU of a borrower (select_cpu.h).
- * 5. remote_queues(): a CPU leaves out the queues of threads that would be borrowers there.
+ *    version number of the seats. Version 0 means that there are no seats.
+ * 2. read_preferred(): if the version has changed, or SEAT_REFRESH_NS after the last search, find
+ *    the seat of the thread's cgroup or of the nearest of CGROUP_DEPTH_MAX - 1 ancestors, and store
+ *    the cgroup with the seat in `struct thread`.
+ * 3. note_start(), when a thread starts to run: record in g_borrowers whether the thread is a
+ *    borrower on its CPU.
+ * 4. preempt_borrower(): a thread that wakes claims the CPU of a borrower (select_cpu.h).
+ * 5. remote_queues(): when a CPU selects its next thread, it excludes the queues of threads that
+ *    would be borrowers on this CPU.
  *
  * Each step takes constant time; step 2 examines 16 cgroups at most, step 5 the 32 queues of an
  * LLC. A process that moves to another cgroup keeps its seat for about SEAT_REFRESH_NS.
@@ -25,11 +27,11 @@
 
 #include "state.h"
 
-/* Number of cgroups examined for a seat: that of the thread and its ancestors. */
+/* Number of cgroups that are examined for a seat: the thread's cgroup and its ancestors. */
 #define CGROUP_DEPTH_MAX 16
 /*
- * Time after which a thread reads its seat again, as the process that gave the seat may have died
- * and the program may have been released.
+ * Time after which a thread reads its seat again. The process that gave the seat may have died, and
+ * the program may have been released without a new version.
  */
 #define SEAT_REFRESH_NS 1000000000ULL
 
@@ -39,7 +41,10 @@ static inline __u64 seats_version(void)
 	return g_seating.version;
 }
 
-/* Returns the number of the nearest cgroup of the thread that has a seat; 0: none has one. */
+/*
+ * Returns the number of the nearest cgroup with a seat, among the thread's cgroup and its
+ * ancestors; 0: none of these cgroups has a seat.
+ */
 static inline __u64 find_seat(struct task_struct *p)
 {
 	struct cgroup *cgroup = BPF_CORE_READ(p, cgroups, dfl_cgrp);
@@ -72,7 +77,7 @@ static inline _Bool is_stale(const struct thread *thread, __u64 version)
 		since(thread->seat_found_ns, now_ns()) > SEAT_REFRESH_NS);
 }
 
-/* Clears the thread's seat, as there are no seats any more. */
+/* Clears the thread's seat, because there are no seats any more. */
 static inline void leave_seat(struct thread *thread)
 {
 	thread->seat = thread->cgroup = 0;
@@ -105,7 +110,10 @@ static inline void read_preferred(struct idle_scan_ctx *scan,
 		thread->seat = has;
 }
 
-/* Returns whether the CPU is in the seat of this cgroup. Without a seat, all CPUs are preferred. */
+/*
+ * Returns whether the CPU is in the seat of this cgroup. Without a seat, the result is true for
+ * every CPU.
+ */
 static inline _Bool is_preferred(__u64 cgroup, __u32 cpu)
 {
 	struct seat *seat;
@@ -127,7 +135,10 @@ static inline void note_borrower(__u32 cpu, _Bool is_borrower)
 	note_in(&g_borrowers, cpu, is_borrower);
 }
 
-/* Claims the CPU of a borrower. Returns whether it succeeded: of several claimants, one does. */
+/*
+ * Claims the CPU of a borrower. Returns whether the claim succeeded: of several simultaneous
+ * claims, one succeeds.
+ */
 static inline _Bool preempt_borrower(__u32 cpu)
 {
 	__u64 bit = 1ULL << cpu % 64;
@@ -163,7 +174,7 @@ static inline __u32 remote_queues(__u32 llc, __u32 cpu)
 	return seats_version() ? find_remote_queues(llc, cpu) : 0;
 }
 
-/* Returns the counters of the thread's seat on the current CPU; 0: it has no seat. */
+/* Returns the counters of the thread's seat for the current CPU; 0: the thread has no seat. */
 static inline struct seat_tally *tally_of(struct thread *thread)
 {
 	if (!thread->seat)
@@ -171,7 +182,10 @@ static inline struct seat_tally *tally_of(struct thread *thread)
 	return bpf_map_lookup_elem(&seat_tallies, &thread->seat);
 }
 
-/* Records that a thread starts to run, and the latency if the CPU was reclaimed for it. */
+/*
+ * Records that a thread starts to run. If the thread has preempted a borrower, also records the
+ * latency of the preemption.
+ */
 static inline void note_start(struct thread *thread, __u32 cpu)
 {
 	struct seat_tally *tally;
@@ -188,7 +202,7 @@ static inline void note_start(struct thread *thread, __u32 cpu)
 	thread->returning_ns = 0;
 }
 
-/* Counts CPU time of a thread on `cpu` for its seat. */
+/* Adds CPU time that a thread has used on `cpu` to the counters of its seat. */
 static inline void note_use(struct thread *thread, __u32 cpu, __u64 ran)
 {
 	struct seat_tally *tally = tally_of(thread);

@@ -6,8 +6,9 @@
  * 1. Problem
  * ----------
  * A thread that wakes should run at once, on an idle CPU. Two threads that share a core slow each
- * other down, needlessly so while another core is idle (paper 3b). Programs with a seat should run
- * on the CPUs of that seat, and leave them to other programs while they sleep (paper 1).
+ * other down, which is needless while another core is idle (paper 3b). A program with a seat should
+ * run on the CPUs of the seat, and leave these CPUs to other programs while the program sleeps
+ * (paper 1).
  *
  * 2. Terms
  * --------
@@ -18,39 +19,42 @@
  *   may preempt it at any time.
  * - Shared core: a core on which two or more threads run.
  * - Claim: take a CPU out of the kernel's set of idle CPUs, or out of the set of CPUs that run
- *   borrowers, by an atomic operation. Of several claimants, one succeeds.
+ *   borrowers, by an atomic operation. Of several simultaneous claims, one succeeds.
  *
  * 3. Steps
  * --------
  * At wake-up and fork, and in `enqueue` for threads that did not wake, claim():
  *
  * 1. fill_scan_ctx(): read the idle CPUs, the idle cores, the allowed CPUs and the preferred CPUs
- *    into scratch sets. If no CPU is idle and there are no seats, no CPU is selected.
+ *    into scratch sets. If no CPU is idle and there are no seats, the thread has to wait.
  * 2. choose(): select the best kind of CPU, in this order: an idle core among the preferred CPUs; a
  *    preferred CPU that runs a borrower; any other idle core; an idle preferred CPU of a busy core.
- *    Within a kind, the CPU nearest to the thread's last one (choose.h). Without `smt`, each idle
- *    CPU counts as an idle core.
- * 3. choose_beside_borrowers(): otherwise an idle CPU of a core that runs borrowers only.
- * 4. Claim the CPU. If another thread was faster, remove the CPU from the sets and repeat step 2.
+ *    Among CPUs of the same kind, the CPU nearest to the thread's last CPU is selected (choose.h).
+ *    Without `smt`, each idle CPU counts as an idle core.
+ * 3. choose_beside_borrowers(): if there is no such CPU, select an idle CPU of a core that runs
+ *    only borrowers.
+ * 4. Claim the CPU. If another thread has claimed the CPU first, remove the CPU from the sets and
+ *    repeat step 2.
  *
- * When a CPU becomes idle and so does its whole core, smt_pull():
+ * When the last busy CPU of a core becomes idle, smt_pull():
  *
- * 5. find_smt_pull_source(): search this LLC, then all others, for a thread that shares a core and
- *    may run here.
- * 6. Kick its CPU. The thread passes through `enqueue`, which moves it to an idle core by steps 1
- *    to 4. The tick and the end of a slice check again (should_migrate_to_idle_core()), for cases
- *    that the kick missed: a core that became idle while the thread could not migrate.
+ * 5. find_smt_pull_source(): search this LLC, then all other LLCs, for a running thread that shares
+ *    a core and may run on the idle CPU.
+ * 6. Kick the CPU of that thread. The thread passes through `enqueue`, which moves it to an idle
+ *    core by steps 1 to 4. At the tick and at the end of a slice, should_migrate_to_idle_core()
+ *    checks again. This covers a core that became idle while the thread could not migrate.
  *
  * 4. Bound
  * --------
  * CLAIM_ATTEMPTS attempts, each with a constant number of passes over CPU_WORDS words and at most
- * BORROWER_SCANS_MAX cores. The idle CPUs of the other nodes, at most NODES_MAX, are read once.
- * Step 5 takes at most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
+ * BORROWER_SCANS_MAX cores. The idle CPUs of the other nodes (at most NODES_MAX nodes) are read
+ * once. Step 5 takes at most 2 * (PULL_SCANS_MAX + CPU_WORDS + 1) = 50 loop iterations.
  *
  * 5. Known limits
  * ---------------
  * - The sets are snapshots: a CPU may have become busy since. The claim then fails.
- * - A search of step 5 may end before it finds a thread. The next search continues there.
+ * - A search of step 5 may reach its limit before it finds a thread. The next search continues
+ *   where the last search ended.
  * - A CPU that became idle without a report counts as busy (find_unreported_idle()).
  */
 #ifndef USHER_SCX_SELECT_CPU_H
@@ -67,8 +71,8 @@ static inline _Bool has_nodes(void)
 }
 
 /*
- * Reads the idle CPUs of the node of `here`; all idle CPUs, if the kernel keeps one mask. Returns
- * false, and leaves `idle` unchanged, if there are none.
+ * Reads the idle CPUs of the node of `here`, or all idle CPUs if the kernel keeps one mask. If no
+ * CPU of the mask is idle, returns false and leaves `idle` unchanged.
  */
 static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 {
@@ -85,9 +89,9 @@ static inline _Bool read_idle(struct cpu_set *idle, const struct place *here)
 
 /*
  * Adds CPUs to g_idle_cpus that became idle without a call of update_idle, because the kernel had
- * bypassed the scheduler, as during a suspend. It does this only if that set is empty. While other
- * CPUs are idle, such a CPU counts as busy until its next idle period. The cost is at most one
- * migration of a thread on its core.
+ * bypassed the scheduler, as during a suspend. The function adds CPUs only if g_idle_cpus is empty.
+ * While other CPUs are idle, a CPU that became idle without a report counts as busy until its next
+ * idle period. The cost of this error is at most one migration of a thread on the core of that CPU.
  */
 static inline void find_unreported_idle(__u32 cpu)
 {
@@ -103,7 +107,10 @@ static inline void find_unreported_idle(__u32 cpu)
 					    scan->remaining.words[word]);
 }
 
-/* Reads the CPUs of idle cores: of the node of `here`, or all, as read_idle(). */
+/*
+ * Reads the CPUs of idle cores: those in the node of `here`, or all of them if the kernel keeps one
+ * mask.
+ */
 static inline void read_cores(struct cpu_set *cores, const struct place *here)
 {
 	const struct cpumask *mask =
@@ -114,7 +121,10 @@ static inline void read_cores(struct cpu_set *cores, const struct place *here)
 	scx_bpf_put_idle_cpumask(mask);
 }
 
-/* Adds the CPUs of a kernel mask to a set, and releases the mask. `by_way_of` is overwritten. */
+/*
+ * Adds the CPUs of a kernel mask to the set `to`, and releases the mask. `by_way_of` is scratch
+ * space.
+ */
 static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 			    const struct cpumask *mask)
 {
@@ -127,8 +137,8 @@ static inline void add_mask(struct cpu_set *to, struct cpu_set *by_way_of,
 }
 
 /*
- * Adds the idle CPUs of the nodes in `unread_nodes`, which is deferred until the own node has no
- * suitable CPU. Returns whether any CPU is idle.
+ * Adds the idle CPUs of the nodes in `unread_nodes` to the scratch sets. This is deferred until the
+ * own node has no suitable CPU. Returns whether the scratch set of idle CPUs contains a CPU.
  */
 __noinline int read_other_nodes(void)
 {
@@ -157,8 +167,8 @@ ALWAYS _Bool has_no_choice(void)
 }
 
 /*
- * Result of fill_scan_ctx() if no CPU is idle and there are no seats: false, after a seat that the
- * thread still records is cleared.
+ * Returns false, the result of fill_scan_ctx() if no CPU is idle and there are no seats. Also
+ * clears the seat that the thread may still record.
  */
 static inline _Bool nothing_to_scan(struct thread *thread)
 {
@@ -167,9 +177,9 @@ static inline _Bool nothing_to_scan(struct thread *thread)
 }
 
 /*
- * Fills the scratch CPU sets for a thread whose last CPU is `last`. With idle masks per node, those
- * of the other nodes are read later (read_other_nodes()). Returns false if there is nothing to
- * select from: no CPU is idle, and there are no seats.
+ * Fills the scratch CPU sets for a thread whose last CPU is `last`. With idle masks per node, the
+ * masks of the other nodes are read later (read_other_nodes()). Returns false if no CPU is idle and
+ * there are no seats.
  */
 static inline _Bool fill_scan_ctx(struct idle_scan_ctx *scan,
 				  struct task_struct *p, struct thread *thread,
@@ -213,9 +223,10 @@ static inline void follow_seats(struct task_struct *p, struct thread *thread,
 }
 
 /*
- * With idle masks per node: returns an idle preferred CPU of this node (with `smt`, of an idle
- * core). If there is none, reads the other nodes and returns NOWHERE. With one mask, or if the
- * other nodes have been read, returns NOWHERE at once.
+ * If the kernel keeps idle masks per node, returns an idle preferred CPU of this node; with `smt`,
+ * a CPU of an idle core. If this node has no such CPU, reads the masks of the other nodes and
+ * returns NOWHERE. If these masks have been read, or the kernel keeps one mask, returns NOWHERE at
+ * once.
  */
 static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 				__u32 last, const struct place *here)
@@ -230,7 +241,7 @@ static inline __s32 choose_near(_Bool smt, const struct idle_scan_ctx *scan,
 	return cpu;
 }
 
-/* Step 2 of the overview. Not inlined, so that the verifier checks it once. */
+/* Selects a CPU: step 2 of the overview. Not inlined, so that the verifier checks it once. */
 __noinline int choose(__u32 smt, __u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -241,7 +252,7 @@ __noinline int choose(__u32 smt, __u32 last)
 	return near >= 0 ? near : choose_cpu(smt, scan, last, here);
 }
 
-/* Same as choose(), but only idle cores: preferred cores first. */
+/* Selects a CPU of an idle core: a preferred CPU, else an allowed CPU; NOWHERE: there is none. */
 __noinline int choose_core(__u32 last)
 {
 	struct idle_scan_ctx *scan = scan_ctx();
@@ -261,8 +272,8 @@ static inline void clear_cpu(struct cpu_set *set, __u32 cpu)
 #define BORROWER_SCANS_MAX 8
 
 /*
- * Returns the nearest allowed idle CPU on a core that runs borrowers only; NOWHERE: there is none.
- * With all cores busy, a borrower may share such a core.
+ * Returns the nearest allowed idle CPU on a core that runs only borrowers; NOWHERE: there is none.
+ * The function is called when no other CPU is suitable: two borrowers may then share a core.
  */
 __noinline int choose_beside_borrowers(__u32 last)
 {
@@ -290,7 +301,7 @@ __noinline int choose_beside_borrowers(__u32 last)
 	return found;
 }
 
-/* Claims the CPU of a borrower. Returns false if another thread was faster. */
+/* Claims the CPU of a borrower. Returns false if another thread has claimed the CPU first. */
 static inline _Bool claim_from_borrower(struct thread *thread, __u32 cpu)
 {
 	if (!preempt_borrower(cpu))
@@ -301,7 +312,10 @@ static inline _Bool claim_from_borrower(struct thread *thread, __u32 cpu)
 	return 1;
 }
 
-/* Claims an idle CPU, and counts by kind. Returns false if another thread was faster. */
+/*
+ * Claims an idle CPU, and counts whether its core was idle. Returns false if another thread has
+ * claimed the CPU first.
+ */
 static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 			       const struct idle_scan_ctx *scan)
 {
@@ -319,12 +333,13 @@ static inline _Bool claim_idle(struct thread *thread, __u32 cpu,
 	return 1;
 }
 
-/* Upper limit of claims that other threads win before the selection gives up. */
+/* Number of failed claims after which the selection gives up. */
 #define CLAIM_ATTEMPTS 4
 
 /*
- * Steps 1 to 4 of the overview: selects and claims a CPU. With `cores_only`, only an idle core.
- * Returns NOWHERE if there is no suitable CPU, or other threads won CLAIM_ATTEMPTS claims.
+ * Selects and claims a CPU: steps 1 to 4 of the overview. With `cores_only`, only CPUs of idle
+ * cores are suitable. Returns NOWHERE if there is no suitable CPU, or after CLAIM_ATTEMPTS failed
+ * claims.
  */
 static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 			       __u32 last, _Bool smt, _Bool cores_only)
@@ -353,7 +368,9 @@ static inline __s32 claim_best(struct task_struct *p, struct thread *thread,
 	return NOWHERE;
 }
 
-/* Same as claim_best(), with a fast path if there is nothing to select from. */
+/*
+ * Same as claim_best(), with a fast path for the case that no CPU is idle and there are no seats.
+ */
 ALWAYS __s32 claim(struct task_struct *p, struct thread *thread, __u32 last,
 		   _Bool smt, _Bool cores_only)
 {
@@ -390,7 +407,10 @@ __noinline int is_shared(__u32 cpu, __u32 owners_only)
 	return others != 0;
 }
 
-/* Returns whether the running thread shares its core and could run on an idle core. */
+/*
+ * Returns whether the running thread shares its core with another running thread, and could run on
+ * an idle core.
+ */
 static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 						__u32 cpu)
 {
@@ -402,15 +422,18 @@ static inline _Bool should_migrate_to_idle_core(struct task_struct *p,
 	return fill_scan_ctx(scan, p, thread, cpu) && choose_core(cpu) >= 0;
 }
 
-/* Publishes the affinity of the running thread, which idle CPUs read. */
+/*
+ * Publishes a pointer to the affinity mask of the running thread. CPUs that become idle read the
+ * mask.
+ */
 static inline void note_allowed(struct cpu_state *state, struct task_struct *p)
 {
 	*(const struct cpumask *volatile *)&state->allowed = p->cpus_ptr;
 }
 
 /*
- * Returns whether the thread that runs there may migrate to `cpu`. Only a hint: the thread may stop
- * at any time, and its mask may be freed.
+ * Returns whether the running thread of the CPU with this state may migrate to `cpu`. The result is
+ * only a hint, because the thread may stop at any time and its mask may be freed.
  */
 static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 {
@@ -422,13 +445,13 @@ static inline _Bool can_migrate(const struct cpu_state *state, __u32 cpu)
 }
 
 /*
- * Upper limit of the busy CPUs that a search for a thread to pull examines. Beside these, the
- * search skips CPU_WORDS + 1 words without busy CPUs at most. The search is limited because the
- * run queue of the idle CPU is locked meanwhile.
+ * Upper limit of the busy CPUs that a search for a thread to pull examines. In addition, the search
+ * skips at most CPU_WORDS + 1 words without busy CPUs. The search is limited because the kernel
+ * holds the lock of the idle CPU's run queue during the search.
  */
 #define PULL_SCANS_MAX 16
 
-/* Reads the busy CPUs of this LLC, or those of all other LLCs. */
+/* Reads the busy CPUs of the LLC of `here`; with `other_llcs`, the busy CPUs of all other LLCs. */
 static inline void read_busy(struct cpu_set *busy, const struct place *here,
 			     _Bool other_llcs)
 {
@@ -447,12 +470,13 @@ static inline void read_busy(struct cpu_set *busy, const struct place *here,
 }
 
 /*
- * Returns a CPU whose thread shares a core and may migrate to `idle`, in the LLC of `idle` or, with
- * `other_llcs`, in all others; NOWHERE: the search found none. It takes at most PULL_SCANS_MAX +
- * CPU_WORDS + 1 steps, each of which examines a CPU or skips a word of 64 CPUs. The next search of
- * this CPU starts where this search ended, so that successive searches cover all CPUs. The first
- * search starts behind `idle`: otherwise all idle CPUs would first find the same CPU, and a kick
- * has no effect if a real-time thread runs there.
+ * Returns a CPU with a running thread that shares its core and may migrate to `idle`; NOWHERE: the
+ * search found none. The search covers the LLC of `idle` or, with `other_llcs`, all other LLCs. It
+ * takes at most PULL_SCANS_MAX + CPU_WORDS + 1 steps, each of which examines a CPU or skips a word
+ * of 64 CPUs. The next search of this CPU starts where this search ended, so that successive
+ * searches cover all CPUs. The first search starts at the CPU after `idle`. If all searches started
+ * at CPU 0, all idle CPUs would find the same CPU first, and a kick of that CPU has no effect while
+ * it runs a real-time thread.
  */
 __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 {
@@ -463,13 +487,19 @@ __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 	int step;
 
 	read_busy(busy, place_of(idle), other_llcs);
-	/* A step examines a CPU or goes on to the next word; the first word has two parts. */
+	/*
+	 * Each step examines a CPU or skips to the next word. The first word is visited twice:
+	 * first its upper bits, at the end its lower bits.
+	 */
 	bpf_for(step, 0, PULL_SCANS_MAX + CPU_WORDS + 1)
 	{
 		__u64 bits = busy->words[at / 64] >> at % 64;
 		__u32 cpu;
 
-		/* With the remainders, the verifier sees that all iterations are alike. */
+		/*
+		 * The remainders keep the numbers in a fixed range, so that the verifier treats all
+		 * iterations alike.
+		 */
 		if (!bits) {
 			at = (at / 64 + 1) * 64 % CPUS_MAX;
 			continue;
@@ -486,7 +516,7 @@ __noinline int find_smt_pull_source(__u32 idle, __u32 other_llcs)
 	return found;
 }
 
-/* Pulls a thread that shares a core to this idle CPU, if its whole core is idle. */
+/* If the whole core of this idle CPU is idle, pulls a thread from a shared core to it. */
 static inline void smt_pull(__u32 cpu)
 {
 	__s32 from;

@@ -3,16 +3,20 @@
  * Interface between the BPF programs and user space: the values of the maps
  *
  * User space writes settings and seats, and reads counters, the state of threads and the report of
- * the end. `struct place`, the table of the topology, is in sets.h. The counterpart in user space
- * is src/layout.rs. It compares sizes when it opens the maps; its tests compare the offset of each
- * field. Names of times end in _ns; vtime (CPU time over weight) is in nanoseconds too.
+ * the scheduler's end. `struct place`, the table of the topology, is in sets.h. The counterpart in
+ * user space is src/layout.rs. User space compares the sizes of the values when it opens the maps,
+ * and tests compare the offset of each field. Names of times end in _ns; vtime (CPU time over
+ * weight) is in nanoseconds too.
  */
 #ifndef USHER_SCX_SHARED_H
 #define USHER_SCX_SHARED_H
 
 #include "sets.h"
 
-/* NUMA nodes with idle masks of their own, as bits of one word. */
+/*
+ * Upper limit of NUMA nodes with idle masks of their own. A set of nodes is a bitmask in one 64-bit
+ * word.
+ */
 #define NODES_MAX 64
 #define REASON_BYTES 128
 #define MESSAGE_BYTES 1024
@@ -27,9 +31,15 @@ struct settings {
 	__u64 slice_ns;
 	/* Longest turn of an address space. */
 	__u64 turn_ns;
-	/* Largest vtime by which the address space may get ahead of waiting threads. */
+	/*
+	 * Largest vtime by which the address space that has the turn may get ahead of waiting
+	 * threads.
+	 */
 	__u64 max_lag_ns;
-	/* 1: idle cores come before idle CPUs of busy cores, and threads leave shared cores. */
+	/*
+	 * 1: idle cores come before idle CPUs of busy cores, and threads migrate from shared cores
+	 * to idle cores.
+	 */
 	__u32 smt;
 	/* 1: threads of one address space run one after another, in turns. */
 	__u32 aggregate;
@@ -38,56 +48,68 @@ struct settings {
 	__u32 unused;
 };
 
-/* Variant, fixed when the program is loaded: code of the other variants is removed. */
+/*
+ * Variant of the scheduler. It is constant from the load of the BPF programs on, so that the kernel
+ * removes the code of the other variants.
+ */
 struct variant {
-	/* One queue in FIFO order, without any other feature. */
+	/* 1: the scheduler has one queue in FIFO order, and no other feature. */
 	__u32 fifo;
 	__u32 unused;
-	/* Bitmask of nodes with idle masks of their own in the kernel; 0: one mask for all. */
+	/*
+	 * Bitmask of the nodes for which the kernel keeps separate masks of idle CPUs; 0: the
+	 * kernel keeps one mask for all nodes.
+	 */
 	__u64 nodes;
-	/* Words of a CPU set that contain CPUs of this machine. */
+	/* Number of words of a CPU set that contain CPUs of this machine. */
 	__u64 cpu_words;
 };
 
 /*
- * Soft seat: the preferred CPUs of a program, which is identified by its cgroup. On other CPUs its
- * threads are borrowers and are preempted on demand.
+ * Soft seat: the preferred CPUs of a program, which is identified by its cgroup. On other CPUs,
+ * threads of the program are borrowers, which threads that prefer the CPU preempt.
  */
 struct seat {
 	struct cpu_set cpus;
 	char name[NAME_BYTES];
 };
 
-/* Counters of a seat, for each CPU that its threads ran on. */
+/* Counters of a seat, kept separately for each CPU on which threads of the seat ran. */
 struct seat_tally {
-	/* CPU time on the CPUs of the seat, and as borrowers on other CPUs. */
+	/*
+	 * CPU time of the seat's threads on the CPUs of the seat (home_ns), and as borrowers on
+	 * other CPUs (guest_ns).
+	 */
 	__u64 home_ns;
 	__u64 guest_ns;
 	/* Preemptions of borrowers by threads of this seat. */
 	__u64 returns;
-	/* Histogram of the latency from such a wake-up until the thread ran; see slot_of(). */
+	/*
+	 * Histogram of the latency of these preemptions, from the claim of the CPU until the thread
+	 * runs; see slot_of().
+	 */
 	__u64 return_latency[LATENCY_SLOTS];
 };
 
-/* Updated after each change of the seats. */
+/* Version of the seats, which user space updates after each change. */
 struct seating {
-	/* Changes with the seats; 0: there are no seats. */
+	/* A new number after each change of the seats; 0: there are no seats. */
 	__u64 version;
 };
 
-/* Reason for the CPU on which a thread runs. */
+/* Reason why a thread runs on its CPU, or waits in its queue. */
 enum why {
 	WHY_UNKNOWN,
-	/* It may run on no other CPU. */
+	/* The thread may run on no other CPU. */
 	WHY_ONLY_HERE,
 	WHY_IDLE_CORE,
 	WHY_IDLE_THREAD,
-	/* A preferred CPU, reclaimed from a borrower. */
+	/* The CPU is a preferred CPU, and the thread has reclaimed it from a borrower. */
 	WHY_RETURNED,
-	/* From the queue of its address space. */
+	/* The thread comes from the queue of its address space. */
 	WHY_TURN,
 	WHY_URGENT,
-	/* From a queue of another LLC. */
+	/* The CPU has taken the thread from a queue of another LLC. */
 	WHY_STOLEN,
 	/* No other thread was runnable. */
 	WHY_ALONE,
@@ -101,44 +123,50 @@ struct thread {
 	 * count.
 	 */
 	__u64 vtime;
-	/* Part of the kernel's sum_exec_runtime that is charged. */
+	/* Part of the kernel's sum_exec_runtime that has been charged to the thread. */
 	__u64 counted_ns;
-	/* CPU time since the last sleep, and its average over earlier bursts (burst_after()). */
+	/*
+	 * CPU time since the last sleep (burst_ns), and the average length of earlier bursts
+	 * (burst_after()).
+	 */
 	__u64 burst_ns;
 	__u64 burst_average_ns;
 	/*
-	 * vtime minus the LLC's clock when the thread last ran or woke; positive: more than its
-	 * share.
+	 * vtime minus the LLC's clock when the thread last ran or woke. A positive lag means that
+	 * the thread has had more than its share.
 	 */
 	__s64 lag_ns;
-	/* Cgroup of the program's seat; 0: none. Read at seat_found_ns, as of seat_version. */
+	/*
+	 * Cgroup of the program's seat, as read at the time seat_found_ns from the version
+	 * seat_version of the seats; 0: the program has no seat.
+	 */
 	__u64 cgroup;
 	__u64 seat_version;
 	__u64 seat_found_ns;
 	/* Same as `cgroup`, but 0 if the thread may run on no CPU of the seat. */
 	__u64 seat;
-	/* Time at which the thread preempted a borrower; 0 once it runs. */
+	/* Time at which the thread preempted a borrower; 0 after the thread has started to run. */
 	__u64 returning_ns;
 	/* Queue in which the thread waits, or NO_QUEUE. */
 	__u32 queue;
-	/* 1: waits in the urgent queue (enqueue.h). */
+	/* 1: the thread is urgent, and waits in the urgent queue (enqueue.h). */
 	__u32 urgent;
-	/* CPU on which it last started to run, and the reason. */
+	/* CPU on which the thread last started to run, and the reason for that CPU. */
 	__u32 cpu;
 	enum why why;
 	/* LLC of the clock that the vtime refers to. */
 	__u32 llc;
-	/* Product of the weights of its cgroups, in per cent. */
+	/* Product of the weights of the thread's cgroups, in per cent. */
 	__u32 group_weight;
-	/* Time of the last update of `group_weight`. */
+	/* Time of the last update of `group_weight`, in ticks (jiffies). */
 	__u64 weight_read_at_ticks;
 	/* Address space, as of the last call of mm_id(). */
 	__u64 mm;
-	/* CPU to which it is pinned, counted from 1, as of the last enqueue; 0: not pinned. */
+	/* CPU to which the thread was pinned at the last enqueue, counted from 1; 0: not pinned. */
 	__u32 pinned_cpu;
-	/* Process whose children share a vtime while they are young; 0: none. */
+	/* Number of the thread's family: the process that is its origin (share.h); 0: no family. */
 	__u32 family;
-	/* Part of its family's vtime that comes from this thread, in the LLC `llc`. */
+	/* Part of the family's vtime in the LLC `llc` that comes from this thread. */
 	__u64 family_ns;
 	/* Part of `vtime` by which the thread waits for its family; removed when it has run. */
 	__u64 family_wait_ns;
@@ -148,14 +176,22 @@ struct thread {
 struct tally {
 	/* Threads that started to run. */
 	__u64 switches;
-	/* A user thread followed one of another address space on that CPU. */
+	/*
+	 * Switches to a user thread after a user thread of another address space on the same CPU.
+	 */
 	__u64 space_switches;
 	/* Threads placed on an idle core, and on an idle CPU of a busy core. */
 	__u64 idle_cores;
 	__u64 idle_threads;
-	/* Enqueued in the queues of address spaces; `soon`: in the urgent queue. */
+	/*
+	 * Threads enqueued in the queues of address spaces; `soon` counts threads enqueued in the
+	 * urgent queues.
+	 */
 	__u64 queued;
-	/* Slices extended because no thread waited; `turns_kept`: although threads waited. */
+	/*
+	 * Slices extended because no other thread was runnable on the CPU; `turns_kept` counts
+	 * slices extended although threads waited.
+	 */
 	__u64 prolonged;
 	__u64 turns_kept;
 	/* Threads taken from the queues of another LLC. */
@@ -165,7 +201,7 @@ struct tally {
 	/* Threads moved to an idle CPU without a sleep. */
 	__u64 moved;
 	__u64 soon;
-	/* Kicks by which an urgent thread preempts. */
+	/* Kicks by which an urgent thread preempts another thread. */
 	__u64 preempted;
 	/* CPUs reclaimed from borrowers. */
 	__u64 returned;
@@ -173,7 +209,7 @@ struct tally {
 	__u64 borrowed;
 };
 
-/* Aligned, so that CPUs do not share a cache line. */
+/* Aligned, so that the counters of two CPUs are in different cache lines. */
 struct cpu_tally {
 	struct tally tally;
 } __attribute__((aligned(CACHE_LINE)));
@@ -190,9 +226,12 @@ struct ending {
 struct counts {
 	__u64 switches;
 	__u64 space_switches;
-	/* Same, with a kernel thread in between counted as an address space. */
+	/* As `space_switches`, but a kernel thread in between counts as another address space. */
 	__u64 mm_changes;
-	/* By distance: within the core, the LLC, the node, and to another node. */
+	/*
+	 * Migrations by distance: within a core, between cores of an LLC, between LLCs of a node,
+	 * and to another node.
+	 */
 	__u64 migrations_core;
 	__u64 migrations_llc;
 	__u64 migrations_node;
@@ -203,9 +242,9 @@ struct counts {
 
 /* Durations over the whole machine. */
 struct sharing {
-	/* At least one core ran two or more threads. */
+	/* Time during which at least one core ran two or more threads. */
 	__u64 shared_ns;
-	/* Same, while another core was idle. */
+	/* Part of `shared_ns` during which another core was idle. */
 	__u64 needless_ns;
 	__u64 since_ns;
 	/* Low word: number of idle cores. High word: number of shared cores. */

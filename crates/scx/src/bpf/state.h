@@ -4,13 +4,13 @@
  * functions that read and update it
  *
  * Settings and the state of threads, which user space accesses, are in shared.h; the variables are
- * in globals.h. The tables hold CPUS_MAX CPUs and LLCS_MAX LLCs (sets.h): user space rejects a
- * larger number of CPUs, and lets further LLCs share queues.
+ * in globals.h. The tables hold CPUS_MAX CPUs and LLCS_MAX LLCs (sets.h). User space rejects larger
+ * CPU numbers, and lets further LLCs share queues.
  *
  * Vtime is CPU time over weight, in nanoseconds that may overflow: vtimes are compared by their
- * difference (is_before()). The clock of an LLC is the highest minimum vtime of waiting
- * threads that a selection has found there, so that it never decreases. advance() is the only way
- * to change a clock that several CPUs write.
+ * difference (is_before()). The clock of an LLC is the highest minimum vtime of waiting threads
+ * that a selection has found there, so that it never decreases. Several CPUs write such a clock,
+ * and only through advance().
  */
 #ifndef USHER_SCX_STATE_H
 #define USHER_SCX_STATE_H
@@ -22,9 +22,14 @@
 struct cpu_state {
 	/* 1: the running thread may migrate. */
 	__u32 movable;
-	/* 1: the running thread is urgent (enqueue.h), or a kernel thread of this CPU. */
+	/*
+	 * 1: the running thread is urgent (enqueue.h), or is a kernel thread that is bound to this
+	 * CPU.
+	 */
 	__u32 urgent;
-	/* Reason (`enum why`) for the next thread, if it does not come from its own LLC. */
+	/*
+	 * Reason (`enum why`) for the next thread, if it comes from another LLC; else WHY_UNKNOWN.
+	 */
 	__u32 why;
 	/* 1: the CPU is idle, as reported by update_idle. */
 	__u32 idle;
@@ -32,30 +37,36 @@ struct cpu_state {
 	__u64 last_mm;
 	/*
 	 * Address space that has the turn. An urgent thread of another address space may interrupt
-	 * it.
+	 * the turn without ending it.
 	 */
 	__u64 turn_mm;
-	/* Key of the queue that has the turn, and the queue that its last thread came from. */
+	/*
+	 * Key of the queue that has the turn, and number of the queue from which the turn's last
+	 * thread came.
+	 */
 	__u64 turn_key;
 	__u32 turn_queue;
 	__u32 unused;
 	/*
-	 * Number of CPUs, counted from this CPU on, at which the next search of
-	 * find_smt_pull_source() starts: for the own LLC, and for the others.
+	 * Start of the next search of find_smt_pull_source(), as a number of CPUs after this CPU:
+	 * in the own LLC, and in the other LLCs.
 	 */
 	__u32 pull_passed[2];
 	__u64 turn_began_ns;
-	/* Time at which a thread that is not urgent last ran; 0: none has waited since. */
+	/*
+	 * Time at which a thread that is not urgent last ran; 0: no such thread has waited since
+	 * then.
+	 */
 	__u64 served_ns;
 	/*
-	 * Minimum vtime of the threads that wait for this CPU; it never decreases. It is behind the
-	 * LLC's clock if threads are pinned to some CPUs of the LLC and crowd there. It is not
-	 * behind if no thread waits.
+	 * Minimum vtime of the threads that wait for this CPU; it never decreases. This clock is
+	 * behind the LLC's clock if threads are pinned to some CPUs of the LLC and crowd there. It
+	 * catches up when no thread waits.
 	 */
 	__u64 clock;
-	/* Starvation rule (share.h). */
+	/* Record of waiting threads for the starvation rule (share.h). */
 	struct aging aging;
-	/* Queues of the LLC with a head that may not run here (turns.h). */
+	/* Queues of the LLC with a head that may not run on this CPU (turns.h). */
 	struct head_skip head_skip;
 	/* Affinity of the running thread, in kernel memory; valid while that thread runs. */
 	const struct cpumask *allowed;
@@ -81,7 +92,10 @@ struct llc_rq {
 	__u64 family_vtimes[FAMILIES];
 } __attribute__((aligned(CACHE_LINE)));
 
-/* The elements of arrays that different CPUs write share no cache line. */
+/*
+ * These structures are elements of arrays, and different CPUs write different elements. No two
+ * elements share a cache line.
+ */
 _Static_assert(sizeof(struct cpu_state) % CACHE_LINE == 0, "cpu_state");
 _Static_assert(sizeof(struct llc_rq) % CACHE_LINE == 0, "llc_rq");
 _Static_assert(sizeof(struct idle_scan_ctx) % CACHE_LINE == 0, "idle_scan_ctx");
@@ -133,15 +147,18 @@ ALWAYS _Bool any_idle(void)
 }
 
 /*
- * Returns whether the CPU is busy, as reported by the kernel. It may run a real-time thread. The
- * rest of its state then refers to the last thread of this scheduler.
+ * Returns whether the CPU is busy, as reported by the kernel. A busy CPU may run a real-time
+ * thread. In that case, the CPU's `struct cpu_state` refers to the last thread of this scheduler.
  */
 static inline _Bool is_busy(__u32 cpu)
 {
 	return !has_cpu(&g_idle_cpus, cpu);
 }
 
-/* Sets the membership of a CPU. The test avoids a write in the common case. */
+/*
+ * Adds a CPU to a set, or removes it. In the common case nothing changes, and the test avoids a
+ * write.
+ */
 static inline void note_in(struct cpu_set *set, __u32 cpu, _Bool is_in)
 {
 	if (has_cpu(set, cpu) == is_in)
@@ -186,9 +203,9 @@ static inline struct llc_rq *llc_rq_of(__u32 llc)
 #define CLOCK_ATTEMPTS 4
 
 /*
- * Advances a clock to a vtime, unless it is there already. A plain store could undo the advance
- * of another CPU. If each attempt fails, other CPUs have advanced the clock as often, and it may
- * stay behind this vtime until the next call.
+ * Advances a clock to a vtime if the clock is behind. A plain store could undo the advance of
+ * another CPU. If each of the CLOCK_ATTEMPTS attempts fails, other CPUs have advanced the clock in
+ * the meantime, and the clock may stay behind this vtime until the next call.
  */
 static inline void advance(__u64 *clock, __u64 vtime)
 {
@@ -210,7 +227,10 @@ static inline void advance_clock(struct llc_rq *llc_rq, __u64 vtime)
 	advance(&llc_rq->clock, vtime);
 }
 
-/* Advances the CPU's clock to that of the LLC, as no thread waits for this CPU. */
+/*
+ * Advances the CPU's clock to the clock of the LLC. The caller has found that no thread waits for
+ * this CPU.
+ */
 static inline void catch_up(struct cpu_state *state,
 			    const struct llc_rq *llc_rq)
 {
@@ -237,8 +257,9 @@ static inline void follow_clock(struct thread *thread, __u32 llc)
 }
 
 /*
- * Returns a number that identifies the address space; 0: none. The map value makes the verifier
- * treat the pointer as a number, which takes fifty instructions less than a BPF_CORE_READ.
+ * Returns a number that identifies the address space; 0: the thread has none. The pointer is stored
+ * in a map value and read back, so that the verifier treats it as a number. This takes fifty
+ * instructions less than a BPF_CORE_READ.
  */
 static inline __u64 mm_id(struct task_struct *p, struct thread *thread)
 {
@@ -252,17 +273,18 @@ static inline struct thread *thread_of(struct task_struct *p)
 	return bpf_task_storage_get(&threads, p, 0, 0);
 }
 
-/* Number of nested cgroups up to which weights are applied. */
+/* Upper limit of nested cgroups with weights that are applied. */
 #define GROUP_DEPTH_MAX 8
-/* Weight of cgroups with cpu.idle: the minimum. */
+/* Weight of cgroups with cpu.idle, which is the minimum weight. */
 #define GROUP_WEIGHT_IDLE 1
 /*
- * Time after which a change of the weight or the cgroup is noticed: at most a second, unless the
- * kernel was built for a hundred ticks a second. Ticks are used because reading the time is slower.
+ * Time after which a change of the weight or the cgroup takes effect. 250 ticks are at most one
+ * second, except in kernels with a hundred ticks per second. The unit is the tick because reading
+ * the time is slower.
  */
 #define WEIGHT_REFRESH_TICKS 250
 
-/* Returns the cpu.weight of a cgroup; 0: the kernel has none. */
+/* Returns the cpu.weight of a cgroup; 0: the kernel has no weights for sched_ext. */
 static inline __u32 group_weight_of(struct task_group *group)
 {
 	struct task_group___flat *flat = (void *)group;
@@ -277,7 +299,10 @@ static inline __u32 group_weight_of(struct task_group *group)
 	return 0;
 }
 
-/* Returns the product of the cpu.weight values of the ancestors, at most 8, in per cent. */
+/*
+ * Returns the product of the cpu.weight values of the thread's cgroup and its ancestors, in per
+ * cent. At most GROUP_DEPTH_MAX cgroups count.
+ */
 static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
 {
 	struct task_group *group = BPF_CORE_READ(p, sched_task_group);
@@ -298,7 +323,8 @@ static __attribute__((noinline)) __u32 weight_of_groups(struct task_struct *p)
 }
 
 /*
- * Returns the weight from the nice value and the cgroups; 100: nice 0 in cgroups of default weight.
+ * Returns the weight of a thread, from its nice value and its cgroups. The weight is 100 for nice 0
+ * in cgroups of default weight.
  */
 ALWAYS __u64 weight_of(struct task_struct *p, struct thread *thread)
 {
@@ -330,7 +356,8 @@ ALWAYS _Bool is_movable(struct task_struct *p)
 	if (p->nr_cpus_allowed == 1)
 		return 0;
 	/*
-	 * The enabling thread may have disabled migration itself, so that the amount is too large.
+	 * The amount that BPF callbacks add is limited to `disabled`. It may have been measured too
+	 * high, because the thread that enabled the scheduler may have disabled migration itself.
 	 */
 	if (disabled && p == bpf_get_current_task_btf())
 		disabled -=
