@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The host build panics for tasks and CPUs that an instance does not have. The C code does not
-//! check them.
+//! Calls of the host build with a task or a CPU that the instance does not have panic. The checks
+//! are in Rust, because the C code does not check these numbers.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn sched() -> HostSched {
     HostSched::new(&places(4, 2), &SETTINGS, 1)
 }
 
-/// Returns a task of an instance with more tasks.
+/// Returns task 2 of another instance, which has three tasks.
 fn foreign_task() -> TaskId {
     let mut other = sched();
     let tasks = [(); 3].map(|()| other.new_task(&Task::default()));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Load balancing between LLCs, by the functions of balance.h alone: which loads cause a migration,
-//! which LLC is checked, and when.
+//! Tests of load balancing between LLCs, by the functions of balance.h alone: which loads cause a
+//! migration, which LLC is checked, and when.
 
 use usher_rules::balance::{self, BALANCE_PERIOD_NS, Load, Surplus};
 
-/// For LLCs of any size: a thread taken from another node would not be taken back. Within a node, a
-/// thread rotates if the load per CPU differs.
+/// For LLCs of any size: after a migration between nodes, the other LLC would not take the thread
+/// back. Within a node, a thread migrates whenever the load per CPU differs.
 #[test]
 fn migration_reduces_imbalance() {
     let load = |waiting, cpus| Load { waiting, cpus };
@@ -15,7 +15,8 @@ fn migration_reduces_imbalance() {
     assert_eq!(of_four(1, 0, false), Surplus::None);
     assert_eq!(of_four(1, 0, true), Surplus::One);
     assert_eq!(of_four(1, 1, true), Surplus::None);
-    // Equal numbers of waiting threads, but ten times the CPUs.
+    // The LLCs have equal numbers of waiting threads, but one LLC has ten times the CPUs of the
+    // other.
     for in_node in [false, true] {
         let find = |there, here| balance::surplus_of(there, here, false, in_node);
         assert_eq!(find(load(11, 2), load(11, 20)), Surplus::Many);
@@ -39,7 +40,8 @@ fn migration_reduces_imbalance() {
             let back = balance::surplus_of(after.1, after.0, false, false);
             assert_eq!(back, Surplus::None, "{of:?}");
         }
-        // If the last thread sleeps, one waiting thread is about to run here.
+        // If the thread that ran last sleeps, one waiting thread of the own LLC is about to run and
+        // does not count.
         for in_node in [false, true] {
             let less = load(here.saturating_sub(1), cpus_here);
             assert_eq!(
@@ -51,7 +53,7 @@ fn migration_reduces_imbalance() {
     }
 }
 
-/// All other LLCs are equally likely, and an LLC never checks itself.
+/// Each other LLC is checked with equal probability, and an LLC never checks itself.
 #[test]
 fn every_other_llc_is_checked() {
     assert_eq!(balance::other_llc(0, 1, 7), 0);
@@ -66,8 +68,8 @@ fn every_other_llc_is_checked() {
     }
 }
 
-/// Both LLCs check at the highest permitted rate. A single surplus thread stays for equal times in
-/// both. With a larger surplus, the next CPU continues at once.
+/// Two LLCs check each other at the highest permitted rate. A single surplus thread then stays for
+/// equal times in each LLC. With a larger surplus, the next CPU may check again at once.
 #[test]
 fn surplus_thread_stays_equally_long_in_both_llcs() {
     let (mut here_ns, mut there_ns) = (0, 0);

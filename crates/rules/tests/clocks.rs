@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs of one LLC with virtual-time clocks that are far apart, because many threads are pinned to
-//! some of them: the clock by which a thread that wakes is placed. On the host build of the
-//! scheduler.
+//! Tests of the clock by which a waking thread is placed, on the host build of the scheduler. In
+//! each test, the virtual-time clocks of the CPUs of one LLC are far apart, because many threads
+//! are pinned to some of these CPUs.
 
 mod common;
 
@@ -32,7 +32,8 @@ fn wait_ns(rig: &mut Rig, thread: usize) -> u64 {
     rig.now_ns - begun_ns
 }
 
-/// CPUs 0 and 1 have a thread or two. The crowd is on two other CPUs, in any word of a CPU set.
+/// CPUs 0 and 1 run two threads each. Two other CPUs, in the first or a later word of a CPU set,
+/// run a crowd of 20 threads. The sleeper wakes on these CPUs.
 #[test]
 fn sleeper_is_placed_by_the_clock_of_its_cpus() {
     for (cpus, first) in [(4, 2), (80, 78), (140, 130)] {
@@ -57,8 +58,9 @@ fn sleeper_is_placed_by_the_clock_of_its_cpus() {
     }
 }
 
-/// Of two CPUs that a thread may run on, the crowded one is far behind. By that clock the thread
-/// would be far behind the threads of the other CPU, and would keep that CPU for itself.
+/// A thread may run on two CPUs, and the clock of the crowded CPU is far behind. Placed by that
+/// clock, the thread would be far behind the threads of the other CPU, and would keep the other CPU
+/// for itself.
 #[test]
 fn sleeper_is_placed_by_the_most_advanced_of_its_cpus() {
     for (cpus, crowded, other) in [
@@ -148,7 +150,8 @@ fn set_cpus(rig: &mut Rig, thread: usize, cpus: &[usize]) {
     rig.settle();
 }
 
-/// CPU time of two threads of a CPU in 600 ms, which a third thread shares.
+/// Checks that two threads of a CPU, which a third thread may use as well, run for more than 120 ms
+/// each in 600 ms.
 fn check_share(rig: &mut Rig, pair: [usize; 2], what: &str) {
     let before = pair.map(|thread| rig.ran_ns(thread));
     rig.pass(600 * MS);
@@ -158,7 +161,8 @@ fn check_share(rig: &mut Rig, pair: [usize; 2], what: &str) {
     }
 }
 
-/// A thread that may run anywhere is served by the most advanced CPU, wherever it last ran.
+/// A thread that may run on all CPUs is placed by the clock of the most advanced CPU, even if it
+/// last ran on the crowded CPU.
 #[test]
 fn movable_sleeper_is_placed_by_the_clock_of_the_llc() {
     for crowded in [0, 1] {
@@ -182,7 +186,8 @@ fn movable_sleeper_is_placed_by_the_clock_of_the_llc() {
     }
 }
 
-/// A waiting thread whose mask changes to a CPU that is far ahead gets the credit of one slice.
+/// If the mask of a waiting thread changes to a CPU with a clock that is far ahead, the thread gets
+/// the credit of one slice.
 #[test]
 fn waiter_takes_no_credit_to_another_cpu() {
     for is_short in [false, true] {
@@ -204,7 +209,8 @@ fn waiter_takes_no_credit_to_another_cpu() {
     }
 }
 
-/// The threads of a seat crowd there. The LLC's clock is that of the other CPUs.
+/// Many threads crowd on the CPUs of a seat. The LLC's clock is far ahead of the clocks of these
+/// CPUs, because the other CPUs have few threads.
 #[test]
 fn sleeper_is_placed_by_the_clock_of_its_seat() {
     let mut rig = Rig::new(Shape(1, 1, 4, 1));
@@ -241,13 +247,14 @@ fn sleeper_is_placed_by_the_clock_of_its_seat() {
     }
 }
 
-/// A thread that slept and finds an idle CPU has the credit of one slice when others arrive.
+/// A thread that slept and wakes on an idle CPU has at most the credit of one slice when other
+/// threads arrive.
 #[test]
 fn sleeper_on_an_idle_cpu_keeps_no_credit() {
     let mut rig = Rig::new(Shape(1, 1, 2, 1));
     let sleeper = rig.add(50, [0, 1]);
     make_computing(&mut rig, sleeper);
-    // The clock advances by the CPU time of two threads of each CPU.
+    // With two threads on each CPU, a thread always waits, so that the clock advances.
     let busy = [rig.start(1, [1]), rig.start(2, [1])];
     let pair = [rig.start(3, [0]), rig.start(4, [0])];
     rig.pass(6_000 * MS);
@@ -260,7 +267,8 @@ fn sleeper_on_an_idle_cpu_keeps_no_credit() {
     assert!(busy.iter().all(|&thread| rig.ran_ns(thread) > 0));
 }
 
-/// A kernel thread of one CPU starts at once, and has the credit of one slice afterwards.
+/// A kernel thread that is bound to one CPU runs as soon as it wakes, and has at most the credit of
+/// one slice then.
 #[test]
 fn kernel_thread_of_a_cpu_keeps_no_credit() {
     let mut rig = Rig::new(Shape(1, 1, 1, 1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection on one CPU, on the host build of the scheduler: paper 4's example, shares by weight,
-//! and bounds on waits.
+//! Tests of the selection on one CPU, on the host build of the scheduler: the example of paper 4,
+//! shares by weight, and bounds on waits.
 
 mod common;
 
@@ -16,11 +16,11 @@ fn settings(aggregate: bool) -> HostSettings {
     }
 }
 
-/// Returns the order in which threads of one slice each run, and the number of address-space
-/// switches.
+/// Runs five threads, each for one slice. Returns the order in which they ran, and the number of
+/// switches between address spaces.
 fn order(aggregate: bool) -> (String, usize) {
     let mut machine = Machine::new(1, settings(aggregate));
-    // The threads start while another thread runs.
+    // The five threads start while another thread runs, so that all of them wait.
     let mut program = Program::new(9 << 8, 1);
     (program.runs_ns, program.bursts) = (MS, 1);
     machine.start(program);
@@ -56,7 +56,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// The bound of turns.h: no thread gets further ahead of a waiting thread than `max_lag_ns` and
-    /// two slices. A wait is at most (n - 1) times that in virtual time, and twice that in time.
+    /// two slices. With n threads, a wait is at most (n - 1) times this bound in virtual time, and
+    /// 2 (n - 1) times this bound in real time.
     #[test]
     fn lag_and_wait_stay_within_the_bound(
         mut threads in threads(),
@@ -91,7 +92,7 @@ proptest! {
                 prop_assert!(ahead <= bound as i64, "{ahead} ns ahead");
             }
         }
-        // The other threads may first have been behind by the same amount.
+        // The factor 2: the other threads may at first have been behind by the bound.
         prop_assert!(machine.longest_wait_ns() <= 2 * (count - 1) * bound);
     }
 }
@@ -131,34 +132,36 @@ fn shares_are_proportional_to_weight() {
             let off = if other == 3 { 0.35 } else { 0.05 };
             assert!((has / due - 1.0).abs() < off, "{other}: {has} of {due}");
         }
-        // The due share of nice 19 is a hundredth.
+        // The share of a thread of nice 19 beside a thread of nice 0 should be a hundredth.
         let has = shares(&[100, 1], aggregate)[1].share;
         assert!((0.01..0.03).contains(&has), "{has}");
     }
 }
 
-/// Bound on the wait of one of `threads` threads that wait for a CPU: it is overdue after two
-/// periods, and each of the others runs for one slice then.
+/// Returns the bound on the wait of a thread, where `threads` threads wait for a CPU. The thread is
+/// overdue after two periods, and each other thread then runs for one slice at most.
 fn longest_wait_ns(threads: usize) -> u64 {
     2 * share::OVERDUE_NS + (threads as u64 + 1) * SETTINGS.slice_ns
 }
 
 #[test]
 fn lightest_thread_waits_for_two_periods_beside_the_heaviest() {
-    // Nice 19 beside nice -20, also in a cgroup of the greatest weight.
+    // A thread of nice 19 beside threads of nice -20, some of them in a cgroup of the greatest
+    // weight.
     for heavy in [&[8668][..], &[8668; 7], &[866_800], &[8668, 866_800, 100]] {
         let weights: Vec<u32> = [1].iter().chain(heavy).copied().collect();
         for aggregate in [false, true] {
             let had = shares(&weights, aggregate);
             let bound = longest_wait_ns(weights.len());
             assert!(had[0].waited_ns <= bound, "{heavy:?}: {had:?}");
-            // The rule costs the heavy threads no more than a slice of each period.
+            // The starvation rule costs the heavy threads at most a slice in each period.
             assert!(had[0].share < 0.01, "{heavy:?}: {had:?}");
         }
     }
 }
 
-/// When the heavy threads begin, the light thread is far ahead of the other already.
+/// When the heavy threads begin, the vtime of the light thread is already far ahead of that of the
+/// thread of normal weight.
 #[test]
 fn light_thread_waits_for_two_periods_when_heavier_ones_begin() {
     for later in [&[8668; 3][..], &[866_800], &[866_800, 8668, 866_800]] {
@@ -184,7 +187,8 @@ fn light_thread_waits_for_two_periods_when_heavier_ones_begin() {
     }
 }
 
-/// As many address spaces that each would have a turn of 27 ms.
+/// Each thread has an address space of its own. Without the starvation rule, each would have a turn
+/// of 27 ms, and waits would exceed the bound.
 #[test]
 fn turns_end_while_threads_are_overdue() {
     for threads in [50, 200, 500] {
@@ -199,7 +203,8 @@ fn turns_end_while_threads_are_overdue() {
     }
 }
 
-/// The rule replaces no share: beside a thread that is overdue again and again, others keep theirs.
+/// The starvation rule does not change the shares of other threads: they keep their shares beside a
+/// thread that becomes overdue repeatedly.
 #[test]
 fn shares_hold_beside_an_overdue_thread() {
     let had = shares(&[1, 8668, 100, 100], true);
@@ -209,7 +214,8 @@ fn shares_hold_beside_an_overdue_thread() {
     }
 }
 
-/// Threads that sleep after 0.3 ms want more than the whole CPU, beside threads that compute.
+/// Urgent threads, which sleep after 0.3 ms each, need more than the whole CPU together, beside
+/// threads that compute.
 #[test]
 fn urgent_threads_starve_no_other_thread() {
     for (sleepers, loops) in [(40, 10), (100, 100), (400, 100)] {

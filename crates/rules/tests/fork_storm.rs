@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that fork threads without end, each of which ends soon, beside threads that compute.
-//! On the host build of the scheduler.
+//! Tests of fork storms, on the host build of the scheduler: programs that fork short-lived threads
+//! without end, beside threads that compute.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{MS, Machine, Program, SETTINGS, State};
 const WARM_UP_NS: u64 = 500 * MS;
 const MEASURED_NS: u64 = 10_000 * MS;
 
-/// Forks a child whenever fewer than `at_once` of its children live.
+/// A program that forks a child whenever fewer than `at_once` of its children live.
 struct Storm {
     forker: usize,
     at_once: usize,
@@ -21,7 +21,8 @@ struct Storm {
 
 impl Storm {
     fn new(machine: &mut Machine, number: u64, at_once: usize, child: Program) -> Self {
-        // It forks from the test; it existed before and needs almost no time itself.
+        // The test forks children on behalf of this thread, which is not young and uses almost no
+        // CPU time itself.
         let forker = machine.start(Program {
             runs_ns: MS / 1000,
             sleeps_ns: 100 * MS,
@@ -63,8 +64,8 @@ fn child(runs_ns: u64, bursts: u32, sleeps_ns: u64) -> Program {
     }
 }
 
-/// Runs loops beside a storm. Returns the least CPU time of a loop, relative to its fair share if
-/// the storm were one more thread.
+/// Runs threads that compute (loops) beside a fork storm. Returns the least CPU time of a loop,
+/// relative to the fair share that the loop would have if the storm were one more thread.
 fn least_loop(cpus: usize, loops: u64, at_once: usize, child: Program) -> f64 {
     let mut machine = Machine::new(cpus, SETTINGS);
     let all = (1 << cpus) - 1;
@@ -98,7 +99,7 @@ fn loops_keep_their_share_beside_a_fork_storm() {
                 child(MS / 5, 1, 0),
                 child(2 * MS, 1, 0),
                 child(12 * MS, 1, 0),
-                // Reads from files.
+                // Children that read from files: four bursts, with short sleeps between them.
                 child(MS / 2, 4, MS / 10),
                 Program {
                     weight: 1,
@@ -113,7 +114,7 @@ fn loops_keep_their_share_beside_a_fork_storm() {
     }
 }
 
-/// A program that is started from a shell, beside loops and a storm of children of another program.
+/// A shell starts a program, beside loops and a fork storm by another program.
 #[test]
 fn new_program_of_another_family_starts_beside_a_storm() {
     let mut machine = Machine::new(2, SETTINGS);
@@ -147,7 +148,8 @@ fn new_program_of_another_family_starts_beside_a_storm() {
             storm.fork(&mut machine);
         }
         let waited_ns = machine.waited_ns(&machine.threads[started]);
-        // Urgent threads wait for the end of a slice, and for those before them.
+        // Urgent threads wait for the end of the current slice, and for the urgent threads before
+        // them in the queue.
         assert!(waited_ns <= 2 * SETTINGS.slice_ns, "{second}: {waited_ns}");
     }
 }
@@ -169,7 +171,7 @@ fn new_thread_starts_after_a_slice_beside_loops() {
             },
         );
         for _ in 0..20 {
-            // Rests for longer than it runs.
+            // The shell pauses between two children for longer than a child runs.
             machine.run(200 * MS);
             shell.fork(&mut machine);
             let started = shell.children[0];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection of an idle CPU by the whole scheduler, on its host build: compared with a search over
-//! all CPUs, for random masks and busy CPUs on machines of several shapes.
+//! Tests of the selection of an idle CPU by the whole scheduler, on its host build. The selected
+//! CPU is compared with the result of a search over all CPUs, for random masks and random busy CPUs
+//! on machines of several shapes.
 
 mod common;
 
@@ -36,7 +37,8 @@ fn rig(shape: Shape, smt: bool, has_node_masks: bool) -> Rig {
     Rig::with(shape, settings, variant)
 }
 
-/// The best idle CPU of `cpus`: of an idle core if `smt`, then the nearest, then the first.
+/// Returns the best idle CPU of `cpus`. With `smt`, CPUs of idle cores come first; among equal
+/// CPUs, the nearest comes first, and then the lowest number.
 fn best(rig: &Rig, smt: bool, cpus: &CpuWords, last: usize) -> Option<usize> {
     let idle = rig.all().filter(|&cpu| has(cpus, cpu) && rig.is_idle(cpu));
     idle.min_by_key(|&cpu| {
@@ -45,12 +47,12 @@ fn best(rig: &Rig, smt: bool, cpus: &CpuWords, last: usize) -> Option<usize> {
     })
 }
 
-/// The set of CPUs given by the bits of random numbers.
+/// Returns the set of CPUs that the bits of random numbers represent.
 fn chosen(numbers: &[u64; 3], cpus: usize) -> CpuWords {
     set((0..cpus).filter(|cpu| numbers[cpu / 64] >> (cpu % 64) & 1 == 1))
 }
 
-/// Random CPUs, often few or many.
+/// Random sets of CPUs, often with few or with many CPUs.
 fn any_cpus() -> impl Strategy<Value = [u64; 3]> {
     let both = |merge: fn(u64, u64) -> u64| {
         (any::<[u64; 3]>(), any::<[u64; 3]>())
@@ -90,7 +92,7 @@ proptest! {
         cpus[0] |= 3;
         let task = Task { mm: 2 << 12, cpu: last as u32, ran_ns: 1, cpus, ..Task::default() };
         let thread = rig.create(task);
-        // Other threads claim the best CPUs first.
+        // The first claims of the thread fail, as if other threads had claimed the best CPUs first.
         let mut others = cpus;
         let mut due = best(&rig, smt, &others, last);
         let is_shared = |rig: &Rig, cpu| !rig.is_core_idle(cpu);
@@ -110,7 +112,8 @@ proptest! {
         rig.wake(thread);
         rig.sched.lose_claims(0);
         let after = rig.tally();
-        // Another thread would run on the CPU that was lost.
+        // If all suitable CPUs were lost, the state of the thread is not checked, because in
+        // reality other threads would run on these CPUs.
         if due.is_some() || best(&rig, smt, &cpus, last).is_none() && others == cpus {
             prop_assert_eq!(rig.state(thread), due.map_or(State::Waiting, State::On));
         }
@@ -123,7 +126,7 @@ proptest! {
         prop_assert_eq!(after.borrowed, 0);
     }
 
-    /// A thread that ran on a CPU finds it again in an instant, and leaves it for an idle core.
+    /// A preempted thread moves to the best idle CPU that it may run on.
     #[test]
     fn preempted_thread_moves_to_an_idle_cpu(
         at in 0..SHAPES.len(),
@@ -146,7 +149,7 @@ proptest! {
         cpus[0] |= 3;
         rig.threads[thread].cpus = cpus;
         rig.sched.set_cpus(rig.threads[thread].id, &cpus);
-        // A thread that only this CPU may run takes its place.
+        // Another thread, which may run only on the CPU `first`, takes that CPU.
         let other = rig.add(3, [first]);
         let due = best(&rig, true, &cpus, first);
         let before = rig.tally();
@@ -166,7 +169,7 @@ proptest! {
     }
 }
 
-/// During a suspend, CPUs become idle without a call of the scheduler.
+/// During a suspend, CPUs become idle without a call of `update_idle`. The next tick finds them.
 #[test]
 fn tick_finds_cpus_that_became_idle_in_bypass() {
     for cpus in [4, 100] {
@@ -185,7 +188,8 @@ fn tick_finds_cpus_that_became_idle_in_bypass() {
     }
 }
 
-/// The only idle CPU may be in another node, and in another word of a CPU set.
+/// A waking thread finds the only idle CPU even if it is in another node and in another word of a
+/// CPU set.
 #[test]
 fn only_idle_cpu_is_found_from_anywhere() {
     for (shape, cpus) in [

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Properties that hold after any sequence of events, on the host build of the scheduler: the
-//! counts of waiting threads are right, no CPU is idle while a thread that it may run waits, no
-//! clock moves backwards, and after a tick no thread shares a core in vain.
+//! Tests of invariants after random sequences of events, on the host build of the scheduler:
+//!
+//! - The counts of waiting threads are right.
+//! - No CPU is idle while a thread waits that may run on it.
+//! - No clock moves backwards.
+//! - After a tick, no thread shares a core although it may run on an idle core.
 
 mod common;
 
@@ -31,7 +34,7 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     let any_thread = || any::<prop::sample::Index>();
-    // Masks with many CPUs are frequent.
+    // A third of the masks contains all CPUs, and a third contains one CPU.
     let cpus = || {
         prop_oneof![
             Just(u64::MAX),
@@ -88,7 +91,8 @@ fn apply(rig: &mut Rig, event: Event) {
         }
         Event::SetCpus(index, cpus) if !rig.threads.is_empty() => {
             let thread = index.index(rig.threads.len());
-            // A running thread stays on its CPU.
+            // The mask of a running thread is left unchanged, because the thread would stay on its
+            // CPU.
             if matches!(rig.state(thread), State::On(_)) {
                 return;
             }
@@ -102,8 +106,8 @@ fn apply(rig: &mut Rig, event: Event) {
     }
 }
 
-/// Returns a running thread that shares its core while it may run on an idle core, and a CPU of
-/// that core.
+/// Returns a running thread that shares its core although it may run on an idle core, and a CPU of
+/// the idle core.
 fn shares_in_vain(rig: &Rig) -> Option<(usize, usize)> {
     let cores = |cpu: &usize| rig.is_core_idle(*cpu);
     rig.threads.iter().enumerate().find_map(|(number, thread)| {
@@ -162,7 +166,8 @@ proptest! {
     }
 }
 
-/// Counts the threads that followed a thread of another address space on their CPU.
+/// Counts the switches in which a thread followed a thread of another address space on the same
+/// CPU.
 fn space_switches(rig: &Rig, events: &[Event]) -> u64 {
     let mms: Vec<u64> = events
         .iter()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Histogram slots of latencies (numbers.h): logarithms are rounded down, and each latency is at
-//! least the lower end of its slot and below the upper end.
+//! Tests of the histogram slots of latencies (numbers.h): logarithms are rounded down, and each
+//! latency is at least the lower end of its slot and below the upper end.
 
 use proptest::prelude::*;
 use usher_rules::latency::{SLOTS, log2_of, slot_of, upper_end};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Machines with several LLCs, on the host build of the scheduler: load balancing between busy
-//! LLCs, and steals by CPUs without a thread.
+//! Tests on machines with several LLCs, on the host build of the scheduler: load balancing between
+//! busy LLCs, and steals by CPUs without a thread.
 
 mod common;
 
 use common::rig::{Rig, Shape, State, WHY_STOLEN, set};
 use common::{MS, SETTINGS};
 
-/// Starts threads that compute on a CPU, and then lets them run on `cpus`.
+/// Starts `count` threads that compute on the CPU `first`, and then widens their masks to `cpus`.
 fn crowd(rig: &mut Rig, count: usize, first: usize, cpus: &[usize]) -> Vec<usize> {
     let cpus = set(cpus.iter().copied());
     let threads: Vec<usize> = (0..count).map(|_| rig.start(1, [first])).collect();
@@ -19,7 +19,8 @@ fn crowd(rig: &mut Rig, count: usize, first: usize, cpus: &[usize]) -> Vec<usize
     threads
 }
 
-/// CPU time of each thread in a period, in per cent of the period.
+/// Runs the machine for `ms` milliseconds. Returns the CPU time of each thread, in per cent of that
+/// period.
 fn shares(rig: &mut Rig, threads: &[usize], ms: u64) -> Vec<u64> {
     let before: Vec<u64> = threads.iter().map(|&thread| rig.ran_ns(thread)).collect();
     rig.pass(ms * MS);
@@ -30,7 +31,8 @@ fn shares(rig: &mut Rig, threads: &[usize], ms: u64) -> Vec<u64> {
     ran.map(|ran| 100 * ran / (ms * MS)).collect()
 }
 
-/// Three threads on two LLCs rotate within a node, and stay where they are across nodes.
+/// Three threads run on two CPUs in different LLCs. If the LLCs are in one node, the threads rotate
+/// between the LLCs. If the LLCs are in different nodes, no thread migrates.
 #[test]
 fn odd_thread_rotates_within_a_node() {
     for shape in [
@@ -73,7 +75,8 @@ fn odd_thread_rotates_within_a_node() {
     }
 }
 
-/// Across nodes, a thread moves if the other LLC has two more per CPU.
+/// A thread migrates between nodes only if, afterwards, its old LLC still has at least as many
+/// waiting threads per CPU as its new LLC.
 #[test]
 fn crowded_node_sends_threads_to_another() {
     let mut rig = Rig::new(Shape(2, 1, 2, 1));
@@ -89,17 +92,18 @@ fn crowded_node_sends_threads_to_another() {
     );
 }
 
-/// Threads that sleep balance too: no CPU has a runnable previous thread.
+/// The LLCs also balance threads that sleep, in which case no CPU has a runnable previous thread.
 #[test]
 fn llcs_balance_threads_that_sleep() {
     let mut rig = Rig::new(Shape(1, 2, 1, 1));
     let crowd = crowd(&mut rig, 13, 0, &[0, 1]);
-    // They all wait for CPU 0, and CPU 1 has two other threads.
+    // The 13 threads all wait for CPU 0, while CPU 1 has two other threads.
     let pinned = [rig.start(2, [1]), rig.start(2, [1])];
     let mut ran = vec![0_u64; rig.threads.len()];
     for _ in 0..3_000 {
         rig.pass(2 * MS);
-        // A thread ends its burst, and begins the next one when another thread has run.
+        // The running thread of each CPU ends its burst. Its next burst begins after another thread
+        // has run.
         for cpu in 0..2 {
             if let Some(thread) = rig.running[cpu] {
                 ran[thread] += 1;
@@ -118,7 +122,7 @@ fn llcs_balance_threads_that_sleep() {
     );
 }
 
-/// Urgent threads of another LLC count as load, and are taken first.
+/// Urgent threads count in the load of another LLC, and are taken before other threads.
 #[test]
 fn busy_llc_takes_urgent_threads_of_a_crowded_one() {
     let mut rig = Rig::new(Shape(1, 2, 1, 1));
@@ -136,7 +140,7 @@ fn busy_llc_takes_urgent_threads_of_a_crowded_one() {
     let busy = rig.start(2, [1]);
     rig.pass(20 * MS);
     for &thread in &urgent {
-        // Each of them last ran on CPU 1.
+        // The threads are woken on CPU 1, so that they wait in LLC 1.
         let cpus = set([1]);
         rig.sched.set_cpus(rig.threads[thread].id, &cpus);
         rig.wake(thread);
@@ -157,8 +161,8 @@ fn busy_llc_takes_urgent_threads_of_a_crowded_one() {
     assert!(rig.ran_ns(busy) > 0);
 }
 
-/// The idle CPU searches the LLCs in the order of their numbers, from its own on, each of them
-/// once.
+/// The idle CPU searches each other LLC once, in the order of their numbers, beginning after its
+/// own LLC.
 #[test]
 fn idle_cpu_steals_from_the_next_llc() {
     for llcs in [2, 3, 6] {
@@ -189,11 +193,12 @@ fn idle_cpu_steals_from_the_next_llc() {
     }
 }
 
-/// Clocks of LLCs are independent: a thread keeps its lag when it moves.
+/// A thread keeps its lag when it migrates, although the clocks of the LLCs are independent.
 #[test]
 fn stolen_thread_keeps_its_distance_from_the_clock() {
     let mut rig = Rig::new(Shape(1, 2, 1, 1));
-    // The clock of LLC 1 advances by seconds, that of LLC 0 does not.
+    // The clock of LLC 1 advances by seconds, because a thread waits there. The clock of LLC 0 does
+    // not advance.
     let busy = [rig.start(1, [0]), rig.start(2, [1])];
     let other = rig.start(3, [1]);
     rig.pass(4_000 * MS);
@@ -215,7 +220,7 @@ fn stolen_thread_keeps_its_distance_from_the_clock() {
     assert_eq!(rig.state(waiter), State::On(0));
     let ahead = rig.task(waiter).vtime.wrapping_sub(rig.sched.llc(0).clock) as i64;
     assert!(ahead.unsigned_abs() < 2 * SETTINGS.max_lag_ns, "{ahead}");
-    // It gets its share beside a thread of that LLC.
+    // The stolen thread gets its share beside a thread of LLC 0.
     rig.wake(busy[0]);
     let shares = shares(&mut rig, &[waiter, busy[0], other, busy[1]], 3_000);
     assert!(shares.iter().all(|&share| share > 30), "{shares:?}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Order in which threads run, on the host build of the scheduler: urgent threads, kernel threads,
-//! turns of address spaces, charges, and threads of other LLCs.
+//! Tests of the order in which threads run, on the host build of the scheduler: urgent threads,
+//! kernel threads, turns of address spaces, charges, and threads of other LLCs.
 
 mod common;
 
@@ -62,7 +62,7 @@ fn thread_with_short_bursts_preempts_one_that_computes() {
     assert_eq!(rig.task(short).why, WHY_URGENT);
     assert_eq!(rig.task(long).why, WHY_TURN);
     assert_eq!(rig.tally().preempted, 1);
-    // Not among one another.
+    // An urgent thread does not preempt another urgent thread.
     let other = rig.add(3, [0]);
     rig.stop(short);
     rig.stop(long);
@@ -92,8 +92,8 @@ fn thread_that_computes_preempts_no_other() {
     assert_eq!(rig.tally().preempted, 0);
 }
 
-/// A burst ends with a sleep. A thread that is preempted within a short burst stays urgent, and one
-/// that has computed for a millisecond does not.
+/// A burst ends with a sleep. A thread that is preempted within the first millisecond of a burst
+/// stays urgent. A thread that has computed for more than a millisecond does not.
 #[test]
 fn urgent_thread_loses_its_urgency_after_a_long_burst() {
     for (ran_ns, is_urgent) in [(MS / 2, 1), (3 * MS / 2, 0)] {
@@ -107,7 +107,7 @@ fn urgent_thread_loses_its_urgency_after_a_long_burst() {
         rig.wake(short);
         assert_eq!(rig.state(short), State::On(0));
         rig.pass(ran_ns);
-        // A kernel thread of the CPU preempts it.
+        // A kernel thread that is bound to this CPU preempts the urgent thread.
         let kernel = rig.create(Task {
             mm: 0,
             is_kernel: 1,
@@ -126,7 +126,7 @@ fn urgent_thread_loses_its_urgency_after_a_long_burst() {
     }
 }
 
-/// Kernel threads that may run anywhere wait like other threads.
+/// Kernel threads that may run on several CPUs wait like other threads.
 #[test]
 fn only_pinned_kernel_threads_preempt_at_once() {
     for (cpus, is_kernel, preempts) in [(2, 1, false), (1, 0, false), (1, 1, true)] {
@@ -152,7 +152,7 @@ fn only_pinned_kernel_threads_preempt_at_once() {
     }
 }
 
-/// Urgent threads keep a CPU to themselves for `max_lag_ns` at most.
+/// While another thread waits, a CPU runs only urgent threads for at most `max_lag_ns`.
 #[test]
 fn other_thread_runs_after_urgent_ones_for_max_lag() {
     let mut rig = one_cpu();
@@ -197,8 +197,7 @@ fn other_thread_runs_after_urgent_ones_for_max_lag() {
     assert!(next != Some(long), "urgent threads are next again");
 }
 
-/// The running thread and a waiting one of another address space alternate in turns; without
-/// `aggregate`, in slices.
+/// Threads of two address spaces alternate in turns; without `aggregate`, they alternate in slices.
 #[test]
 fn turns_last_as_long_as_set() {
     for (aggregate, turn_slices) in [(0, 1), (1, 2), (1, 4)] {
@@ -227,7 +226,7 @@ fn turns_last_as_long_as_set() {
         } else {
             assert!(switches > 60, "{switches}");
         }
-        // All get the same share.
+        // Each thread gets CPU time.
         for thread in threads {
             let ran = rig.threads[thread].ran_ns;
             assert!(ran > 0);
@@ -235,7 +234,7 @@ fn turns_last_as_long_as_set() {
     }
 }
 
-/// With more address spaces than queues, some share a queue, and a turn.
+/// With more address spaces than queues, some address spaces share a queue, and therefore a turn.
 #[test]
 fn turn_of_a_shared_queue_ends() {
     let settings = HostSettings {
@@ -252,13 +251,15 @@ fn turn_of_a_shared_queue_ends() {
         if let Some(thread) = rig.running[0] {
             since[thread] = slice;
         }
-        // 32 queues, each with a turn of eight slices and the rest of a slice.
+        // Each of the 32 queues has a turn of eight slices and the rest of a slice. A queue may
+        // have up to four threads.
         let longest = since.iter().map(|since| slice - since).max().unwrap_or(0);
         assert!(longest < 4 * 32 * 9, "{longest} slices");
     }
 }
 
-/// The thread whose turn lasts is charged after each slice, as another thread waits.
+/// A thread that continues because its turn lasts is charged after each slice, because another
+/// thread waits.
 #[test]
 fn thread_is_charged_when_its_turn_continues() {
     let mut rig = one_cpu();
@@ -302,7 +303,7 @@ fn thread_that_ran_alone_keeps_its_share() {
     assert!(rig.tally().turns_kept > 0);
 }
 
-/// A thread that slept gets the credit of one slice, not of its sleep.
+/// A thread that slept gets the credit of one slice, however long it slept.
 #[test]
 fn thread_that_slept_catches_up_no_further_than_a_slice() {
     let mut rig = one_cpu();
@@ -319,7 +320,7 @@ fn thread_that_slept_catches_up_no_further_than_a_slice() {
     }
 }
 
-/// A child inherits the vtime of its parent and cannot shed a lag by forking.
+/// A child inherits the vtime of its parent, so that a thread cannot shed its lag by forking.
 #[test]
 fn child_starts_at_the_vtime_of_its_parent() {
     let mut rig = one_cpu();
@@ -360,7 +361,7 @@ fn child_starts_at_the_vtime_of_its_parent() {
     assert!(ahead(rig.task(old).vtime) >= 0);
 }
 
-/// A thread that ends or leaves while it waits is counted out.
+/// A thread that ends while it waits is subtracted from the count of waiting threads.
 #[test]
 fn ended_waiter_is_counted_out() {
     let mut rig = one_cpu();
@@ -388,7 +389,7 @@ fn ended_waiter_is_counted_out() {
     }
 }
 
-/// Threads of a crowded LLC, which may run anywhere.
+/// All threads start in one LLC, and may run on all CPUs. Each thread gets an equal share.
 #[test]
 fn idle_llc_steals_and_busy_llcs_balance() {
     for llcs in [2, 3, 5] {
@@ -423,7 +424,7 @@ fn idle_llc_steals_and_busy_llcs_balance() {
     }
 }
 
-/// A CPU without a thread takes one of another LLC, and states that.
+/// A CPU without a thread steals a thread from another LLC, and records the steal as the reason.
 #[test]
 fn cpu_that_becomes_idle_steals_from_another_llc() {
     for (llcs, from) in [(2, 1), (4, 1), (4, 3), (4, 2)] {
@@ -441,7 +442,7 @@ fn cpu_that_becomes_idle_steals_from_another_llc() {
     }
 }
 
-/// Lets a thread wait for a CPU.
+/// Lets a thread compute on a CPU, and then wait for this CPU while the CPU's busy thread runs.
 fn make_computing_at(rig: &mut Rig, thread: usize, cpu: usize, busy: &[usize]) {
     rig.stop(busy[cpu]);
     rig.wake_by(thread, cpu);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues of address spaces and the selection of the next thread (turns.h), compared with a search
-//! over all queues.
+//! Tests of the queues of address spaces and of the selection of the next thread (turns.h). The
+//! result of the selection is compared with that of a search over all queues.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use usher_rules::run_queue::{HeadSkip, LlcRunQueue, MM_QUEUES_PER_LLC, NewWaiter, Next, PickCtx};
 
-/// One queue: vtimes relative to the base of the test.
+/// A queue of the test. Vtimes are relative to the base vtime of the test.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
     waiting: u32,
     vtime: i64,
-    /// Vtime of the first runnable entry, if the head is not runnable.
+    /// Vtime of the first thread that may run on the CPU; `None` if the head may.
     runnable: Option<i64>,
 }
 
@@ -33,14 +33,16 @@ fn queue() -> impl Strategy<Value = Queue> {
 }
 
 impl Queue {
-    /// Vtime of the first entry that may run, which is not before the head.
+    /// Returns the vtime of the first thread that may run on the CPU. It is at least that of the
+    /// head.
     fn first(self) -> i64 {
         self.runnable
             .map_or(self.vtime, |vtime| vtime.max(self.vtime))
     }
 }
 
-/// The queues in the order of their numbers, in a run queue with virtual times after `base`.
+/// Fills a run queue with these queues, in the order of their numbers, with vtimes relative to
+/// `base`. Also returns the CPU's record of heads that it may not run.
 fn fill(queues: &[Queue], base: u64) -> (LlcRunQueue, HeadSkip) {
     let at = |vtime: i64| base.wrapping_add_signed(vtime);
     let mut llc_rq = LlcRunQueue::default();
@@ -48,7 +50,7 @@ fn fill(queues: &[Queue], base: u64) -> (LlcRunQueue, HeadSkip) {
     llc_rq.advance(base);
     let mut head_skip = HeadSkip::default();
     for (number, queue) in queues.iter().enumerate() {
-        // Such a key belongs to the queue of that number.
+        // The search for the queue of this key begins at the queue with this number.
         let waiter = NewWaiter {
             mm: (number as u64) << 6 | 1 << 40,
             vtime: at(queue.vtime),
@@ -61,7 +63,7 @@ fn fill(queues: &[Queue], base: u64) -> (LlcRunQueue, HeadSkip) {
     for (number, queue) in queues.iter().enumerate() {
         let at_queue = llc_rq.queue_of((number as u64) << 6 | 1 << 40);
         if let Some(runnable) = queue.runnable {
-            // The CPU took a thread behind the head.
+            // The CPU took a thread behind the head, so that the head counts as not runnable.
             let head = at(queue.vtime);
             head_skip.note(at_queue, at(queue.vtime + 1), Some(head), || {
                 Some(at(runnable))
@@ -127,7 +129,7 @@ proptest! {
         prop_assert_eq!(ctx.min_vtime_with_prev, at(with_prev));
         let has_taken = next != Next::Same;
         prop_assert_eq!(llc_rq.clock(), at(if has_taken { least } else { 0 }));
-        // The next thread of the address space that has the turn.
+        // Vtime of the next thread of the address space that has the turn.
         let in_own = candidates.iter().find(|(_, queue)| *queue == own).map(|(vtime, _)| *vtime);
         let turn = match (prev, in_own) {
             (Some(prev), Some(waits)) if waits < prev => Some((waits, Next::Queue(own))),
@@ -146,7 +148,8 @@ proptest! {
         prop_assert_eq!(next, due);
     }
 
-    /// An address space finds its queue again, and shares it only if eight queues are taken.
+    /// An address space finds its queue again, and shares a queue only if all eight queues of its
+    /// search are in use.
     #[test]
     fn eight_address_spaces_have_queues_of_their_own(
         keys in proptest::collection::btree_set(1..u64::MAX, 1..=8),
@@ -154,7 +157,7 @@ proptest! {
     ) {
         let mut llc_rq = LlcRunQueue::default();
         let keys: Vec<u64> = match same_slot {
-            // All begin to search in the same queue.
+            // The searches for these keys all begin at the same queue.
             true => (0..8).map(|number| number << 40).collect(),
             false => keys.into_iter().collect(),
         };
@@ -167,7 +170,7 @@ proptest! {
         let again: Vec<usize> = keys.iter().map(|&mm| join(&mut llc_rq, mm)).collect();
         prop_assert_eq!(&again, &queues);
         prop_assert_eq!(llc_rq.waiting() as usize, 2 * keys.len());
-        // An empty queue is free for another key.
+        // A queue that has become empty is available for another key.
         llc_rq.leave(queues[0], 0);
         llc_rq.leave(queues[0], 0);
         prop_assert_eq!(llc_rq.mm_queues()[queues[0]].waiting, 0);
@@ -197,7 +200,8 @@ fn address_spaces_are_spread_over_all_queues() {
     );
 }
 
-/// Address space, seat, version of the seats and pinned CPU separate threads.
+/// Threads that differ in address space, seat, version of the seats or pinned CPU have different
+/// keys.
 #[test]
 fn different_threads_have_different_keys() {
     let mut keys = BTreeSet::new();
@@ -218,7 +222,7 @@ fn different_threads_have_different_keys() {
         }
     }
     assert_eq!(keys.len(), count);
-    // Without a seat, its version does not matter.
+    // For threads without a seat, the version of the seats does not matter.
     let key = |version| {
         NewWaiter {
             mm: 64,
@@ -230,7 +234,8 @@ fn different_threads_have_different_keys() {
     assert_eq!(key(1), key(2));
 }
 
-/// The record of a CPU about one queue leaves the others alone.
+/// If a CPU records that it may not run the head of a queue, its records of other queues stay
+/// unchanged.
 #[test]
 fn unrunnable_heads_are_recorded_per_queue() {
     for first in 0..MM_QUEUES_PER_LLC {

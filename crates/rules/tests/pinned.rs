@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads pinned to some CPUs wait with threads that those CPUs cannot run. On the host build of
-//! the scheduler.
+//! Tests on the host build of the scheduler in which threads pinned to some CPUs share run queues
+//! with threads that these CPUs may not run.
 
 mod common;
 
@@ -16,7 +16,8 @@ fn machine(cpus: usize, programs: impl IntoIterator<Item = Program>) -> Machine 
     machine
 }
 
-/// Checks the share of each thread that `is_meant`, to within 5 %.
+/// Checks that the CPU share of each thread selected by `is_meant` differs from `due` by less than
+/// 5 %.
 fn check_shares(
     machine: &Machine,
     ran_ns: u64,
@@ -30,8 +31,8 @@ fn check_shares(
     }
 }
 
-/// Two address spaces in one queue: if each began a turn of its own in succession, no turn would
-/// end.
+/// Some address spaces share a queue. If each of them began a turn of its own, new turns of that
+/// queue would follow one another without end, and other threads would wait too long.
 #[test]
 fn address_spaces_that_share_a_queue_share_a_turn() {
     for (cpus, loops) in [(2, 60), (2, 120), (4, 120), (4, 400), (3, 33)] {
@@ -44,8 +45,8 @@ fn address_spaces_that_share_a_queue_share_a_turn() {
     }
 }
 
-/// The shares do not depend on the crowd on the other CPU, nor on a thread of the same program that
-/// waits there.
+/// The shares of threads pinned to CPU 0 depend neither on the crowd on CPU 1 nor on a thread of
+/// the same program that waits for CPU 1.
 #[test]
 fn pinned_threads_share_their_cpu_equally() {
     // Numbers of threads on CPU 0 and on CPU 1.
@@ -53,7 +54,7 @@ fn pinned_threads_share_their_cpu_equally() {
         for has_one_there in [false, true] {
             let cpu_of = |number| if number < few { 1 } else { 2 };
             let loops = (0..few + many).map(|number| Program::new(number + 1, cpu_of(number)));
-            // A thread of the first program waits on the crowded CPU.
+            // A thread of the first program waits for the crowded CPU 1.
             let other = has_one_there.then(|| Program::new(1, 2));
             let mut machine = machine(2, loops.chain(other));
             machine.run(20_000 * MS);
@@ -63,11 +64,11 @@ fn pinned_threads_share_their_cpu_equally() {
     }
 }
 
-/// Threads that sleep now and then, with bursts too long to be urgent, beside a crowd on the CPUs
-/// that they are pinned to. The LLC's other CPUs have fewer threads and are far ahead.
+/// Threads that sleep between bursts, and are not urgent because their bursts are too long, are
+/// pinned to crowded CPUs. The LLC's other CPUs have fewer threads, and their clocks are far ahead.
 #[test]
 fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
-    // Numbers of threads on the first half of the CPUs, and on the second.
+    // Number of CPUs; numbers of threads on the first half of the CPUs and on the second half.
     for (cpus, few, many) in [(2, 3, 30), (2, 2, 10), (4, 6, 60), (4, 5, 20)] {
         let uncrowded = (1 << (cpus / 2)) - 1;
         let crowded = ((1 << cpus) - 1) & !uncrowded;
@@ -92,8 +93,8 @@ fn sleeper_beside_a_crowd_waits_no_longer_than_the_crowd() {
             sleepers_ns <= loops_ns && sleepers_ns <= Some(each),
             "{waits}"
         );
-        // Each of the others may first have been behind by the amount by which it is ahead at the
-        // end.
+        // The factor 2: each other thread may at first be behind by the vtime by which it is ahead
+        // at the end.
         assert!(loops_ns <= Some(2 * each), "{waits}");
     }
 }
@@ -113,9 +114,9 @@ fn weights_count_behind_a_crowd_that_waits_for_other_cpus() {
     check_shares(&machine, 20_000 * MS, |p| p.cpus == 0b11, due);
 }
 
-/// Programs with threads pinned to either half of an LLC, with a crowd on one half. The threads of
-/// a program share a queue. Its head is far behind the threads that wait for the other half, and
-/// cannot run there.
+/// Each program has threads pinned to each half of an LLC, most of them to the crowded half. The
+/// threads of a program share a queue. The head of that queue is far behind the threads that wait
+/// for the other half, and may not run on that half.
 #[test]
 fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
     for programs in [1, 2, 5] {
@@ -129,7 +130,8 @@ fn threads_keep_their_share_beside_a_crowd_that_waits_for_other_cpus() {
     }
 }
 
-/// Up to four CPUs, and loops of these weights pinned to any of them.
+/// Generates a machine of up to four CPUs, and threads of these weights that are pinned to random
+/// CPUs.
 fn crowd(weights: &'static [u32]) -> impl Strategy<Value = (u32, Vec<Program>)> {
     let any_loop = move |cpus: u32| {
         let runs_ns = prop_oneof![Just(u64::MAX), Just(MS / 20)];
@@ -151,7 +153,7 @@ fn crowd(weights: &'static [u32]) -> impl Strategy<Value = (u32, Vec<Program>)> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The kernel ends the scheduler when a thread has waited for 5 s.
+    /// No thread waits for 5 s, the time after which the kernel would end the scheduler.
     #[test]
     fn no_thread_starves_with_any_affinity((cpus, loops) in crowd(&[100])) {
         let mut machine = machine(cpus as usize, loops);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Races on the host build of the scheduler: clocks that other CPUs advance at the same time, and
-//! threads whose migration the kernel disables around a callback.
+//! Tests of races, on the host build of the scheduler: other CPUs advance a clock at the same time,
+//! and the kernel disables the migration of a thread around a callback.
 
 mod common;
 
 use common::{MS, Machine, Program, SETTINGS, places, words};
 use usher_rules::sched::{HostSched, Task};
 
-/// A second CPU advances the clock between the load and the store of the first.
+/// A second CPU advances the clock between the first CPU's load and store of it. The advance is not
+/// lost.
 #[test]
 fn clock_keeps_the_advance_of_another_cpu() {
     for races in [1, 3] {
@@ -29,7 +30,8 @@ fn clock_keeps_the_advance_of_another_cpu() {
     }
 }
 
-/// Races that leave the clock behind the vtime to which it advances.
+/// After up to three lost races, which leave the clock behind the vtime to which it should advance,
+/// the clock still reaches that vtime.
 #[test]
 fn clock_advances_after_a_lost_race() {
     let advance = |races| {
@@ -46,8 +48,9 @@ fn clock_advances_after_a_lost_race() {
     assert_eq!(advance(3), advance(0));
 }
 
-/// The thread that enables the scheduler may have disabled its migration, which counts as done by
-/// the callback. A later callback then finds a smaller number than that.
+/// The thread that enables the scheduler may have disabled its own migration. The scheduler then
+/// attributes too large a part of migration_disabled to the callback, and later callbacks find a
+/// smaller value.
 #[test]
 fn thread_is_movable_if_a_callback_alone_disabled_its_migration() {
     for (at_enable, later, moves) in [(1, 1, true), (2, 1, true), (1, 2, false)] {
@@ -67,7 +70,8 @@ fn thread_is_movable_if_a_callback_alone_disabled_its_migration() {
             }
             task
         };
-        // Two threads on each core; then those of the second core end.
+        // A thread runs on each of the four CPUs of two cores. Then the threads of the second core
+        // end.
         let [first, _, third, fourth] = [1, 2, 4, 8].map(|cpu| start(cpu, at_enable));
         sched.set_cpus(first, &words(0b1111));
         for task in [third, fourth] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Run queues of an LLC, by the functions of turns.h alone: queues and seats of waiting threads,
-//! their placement, and heads that a CPU may not run.
+//! Tests of the run queues of an LLC, by the functions of turns.h alone: the queues and seats of
+//! waiting threads, the vtimes of new waiters, and heads that a CPU may not run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,8 @@ proptest! {
         since: u64,
     ) {
         let mut llc_rq = LlcRunQueue::default();
-        // Each step is less than half of the number range.
+        // The clock advances in steps of less than half of the number range, because vtimes are
+        // compared by their difference.
         llc_rq.advance(since / 2);
         llc_rq.advance(since);
         llc_rq.advance(since.wrapping_add(20));
@@ -49,8 +50,8 @@ proptest! {
     }
 }
 
-/// A thread enqueued before a change of the seats may prefer other CPUs since. Threads enqueued
-/// later get another queue.
+/// After a change of the seats, a thread that was enqueued before the change may prefer other CPUs.
+/// Threads enqueued after the change get another queue.
 #[test]
 fn queue_has_a_seat_until_seats_change() {
     let mut llc_rq = LlcRunQueue::default();
@@ -74,13 +75,14 @@ fn queue_has_a_seat_until_seats_change() {
     assert!(!llc_rq.is_seated(after, 2), "no thread waits");
 }
 
-/// Whether the seats change. Queues of one version with several seats need rare changes.
+/// Generates whether the seats change before the next thread. Rare changes are needed so that a
+/// queue gets threads of one version with different seats.
 fn change() -> impl Strategy<Value = bool> {
     prop_oneof![Just(0.0), Just(0.02), Just(0.5)].prop_flat_map(proptest::bool::weighted)
 }
 
 proptest! {
-    /// A queue is excluded for a seat only if all its threads have that seat.
+    /// A queue counts as seated only if all its threads have the same seat of the current version.
     #[test]
     fn queue_has_a_seat_only_if_all_threads_have_it(
         waiters in proptest::collection::vec((0..60_u64, 0..3_u64, change(), 0..400_usize), 1..200),
@@ -108,8 +110,8 @@ proptest! {
     }
 }
 
-/// However much CPU time a thread had elsewhere, it waits at most for one turn of the threads of
-/// its seat.
+/// A thread waits at most for one turn of the threads of its seat, even if it has used much CPU
+/// time in another LLC.
 #[test]
 fn migrated_thread_waits_for_one_turn() {
     let mut llc_rq = LlcRunQueue::default();
@@ -150,16 +152,17 @@ fn migrated_thread_waits_for_one_turn() {
         ],
         [64, 60, 0]
     );
-    // The threads of seat 8 wait for a crowded CPU. Its clock is behind that of the LLC.
+    // The threads of seat 8 wait for a crowded CPU, and are behind the clock of the LLC.
     llc_rq.advance(30 * MS);
     let all = [8, 7, 0].map(|seat| join(llc_rq, seat, 900));
     assert_eq!(all, [54, 64, 54]);
 }
 
-/// A CPU uses the first runnable entry of a queue while the head is not runnable.
+/// While a CPU may not run the head of a queue, it uses the vtime of the queue's first thread that
+/// it may run.
 #[test]
 fn unrunnable_head_is_skipped() {
-    // Also where virtual times overflow.
+    // The last two values test vtimes that overflow.
     for begun in [0, 1 << 40, (1 << 63) - 60, u64::MAX - 60] {
         let at = |vtime: u64| begun.wrapping_add(vtime);
         let waiter = |mm: u64, vtime| NewWaiter {
@@ -172,7 +175,7 @@ fn unrunnable_head_is_skipped() {
         let other = llc_rq.join(&waiter(2, 50));
         let mut head_skip = HeadSkip::default();
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(mixed));
-        // The CPU took a thread at 40; the next runnable one is at 100.
+        // The CPU took a thread with vtime 40. The next thread that it may run has vtime 100.
         head_skip.note(mixed, at(40), Some(at(10)), || Some(at(100)));
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
         assert_eq!(
@@ -184,10 +187,12 @@ fn unrunnable_head_is_skipped() {
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
         head_skip.lower_min(mixed, at(30));
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(mixed));
-        // No other entry is runnable: the vtime of the thread taken applies.
+        // The CPU may run no other thread of the queue: the vtime of the thread that it took
+        // applies.
         head_skip.note(mixed, at(70), Some(at(10)), || None);
         assert_eq!(llc_rq.min_vtime_queue(&head_skip), Some(other));
-        // The head is runnable, or the queue is empty.
+        // The CPU took the head (the new head has a vtime of 70 or more), or the queue is empty
+        // now.
         for first in [Some(at(80)), Some(at(70)), None] {
             head_skip.note(mixed, at(70), Some(at(10)), || None);
             head_skip.note(mixed, at(70), first, || panic!("the head is runnable"));

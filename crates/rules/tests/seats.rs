@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Soft seats, on the host build of the scheduler: threads run before borrowers on the CPUs of
-//! their program's seat. A borrower is a thread on a CPU outside its program's seat.
+//! Tests of soft seats, on the host build of the scheduler: on the CPUs of their program's seat,
+//! threads run before borrowers. A borrower is a thread on a CPU outside its program's seat.
 
 mod common;
 
@@ -13,7 +13,7 @@ use usher_rules::sched::{HostVariant, Task};
 const A: u64 = 11;
 const B: u64 = 12;
 
-/// A thread of a cgroup that may run anywhere and last ran on `cpu`.
+/// Adds a thread of a cgroup that may run on all CPUs and last ran on `cpu`.
 fn add(rig: &mut Rig, cgroup: u64, cpu: usize) -> usize {
     let cpus = set(rig.all());
     add_on(rig, cgroup, cpu, cpus)
@@ -36,7 +36,8 @@ fn start(rig: &mut Rig, cgroup: u64, cpu: usize) -> usize {
     thread
 }
 
-/// Program A has the first half of the CPUs, B the other half.
+/// Returns a machine on which program A has the first half of the CPUs as its seat, and program B
+/// the second half.
 fn halves(shape: Shape) -> Rig {
     let mut rig = Rig::new(shape);
     let cpus = shape.cpus();
@@ -57,7 +58,7 @@ fn threads_run_in_their_seat_first() {
     for shape in [Shape(1, 1, 4, 1), Shape(1, 2, 2, 1), Shape(2, 1, 40, 1)] {
         let mut rig = halves(shape);
         let half = shape.cpus() / 2;
-        // From any last CPU.
+        // The last CPU of the threads is in either seat.
         for last in [0, half, 2 * half - 1] {
             let [a, b] = [A, B].map(|cgroup| start(&mut rig, cgroup, last));
             assert!(cpu_of(&rig, a).is_some_and(|cpu| cpu < half));
@@ -78,7 +79,7 @@ fn borrower_runs_on_idle_cpus_until_their_owner_wakes() {
         let on = cpu_of(&rig, borrower);
         assert_eq!(on, Some(2), "{shape:?}");
         assert_eq!(rig.tally().borrowed, 1);
-        // An owner prefers the idle CPU of its seat.
+        // A thread of the seat's owner prefers the idle CPU of its seat to the CPU of the borrower.
         let first = start(&mut rig, B, 3);
         assert_eq!(cpu_of(&rig, first), Some(3));
         assert_eq!(cpu_of(&rig, borrower), Some(2));
@@ -87,7 +88,8 @@ fn borrower_runs_on_idle_cpus_until_their_owner_wakes() {
         assert_eq!(rig.state(borrower), State::Waiting);
         assert_eq!(rig.task(owner).why, WHY_RETURNED);
         assert_eq!(rig.tally().returned, 1);
-        // A CPU of the seat serves the borrower next, and an idle CPU before.
+        // The preempted borrower runs next on a CPU of its own seat, unless another CPU becomes
+        // idle earlier.
         rig.pass(20 * SETTINGS.slice_ns);
         assert!(cpu_of(&rig, borrower).is_none_or(|cpu| cpu < 2));
         assert!(rig.ran_ns(borrower) > 0);
@@ -98,7 +100,7 @@ fn borrower_runs_on_idle_cpus_until_their_owner_wakes() {
     }
 }
 
-/// A pinned thread preempts a borrower on its only CPU, if that is in its seat.
+/// A pinned thread preempts a borrower on its only CPU, if this CPU is in its seat.
 #[test]
 fn pinned_thread_reclaims_its_cpu() {
     for (cgroup, reclaims) in [(B, true), (A, false), (0, true)] {
@@ -115,7 +117,7 @@ fn pinned_thread_reclaims_its_cpu() {
         }
         assert_eq!(cpu_of(&rig, pinned) == Some(3), reclaims, "{cgroup}");
         assert_eq!(rig.tally().returned, u64::from(reclaims));
-        // On a CPU with an owner it waits.
+        // On a CPU that runs a thread in its own seat, another pinned thread waits.
         let other = add_on(&mut rig, cgroup, 3, set([3]));
         rig.wake(other);
         assert_eq!(rig.state(other), State::Waiting);
@@ -180,13 +182,15 @@ fn waiting_borrowers_take_cpus_that_become_idle() {
     }
 }
 
-/// A core with an owner runs no borrower beside it; a core of borrowers does.
+/// A borrower does not share a core with a thread that runs in its own seat, but shares a core with
+/// other borrowers.
 #[test]
 fn borrowers_share_cores_with_borrowers_only() {
     let mut rig = halves(Shape(1, 1, 4, 2));
     let owner = start(&mut rig, B, 4);
     assert_eq!(cpu_of(&rig, owner), Some(4));
-    // Four CPUs of the seat, and the core 6, 7.
+    // Threads of A run on the four CPUs of their seat, and as borrowers on the core of CPUs 6 and
+    // 7.
     let of_a: Vec<usize> = (0..8).map(|_| start(&mut rig, A, 0)).collect();
     rig.pass(10 * MS);
     assert!(rig.is_idle(5), "beside the owner");
@@ -197,7 +201,7 @@ fn borrowers_share_cores_with_borrowers_only() {
     rig.pass(100 * MS);
     assert!(rig.is_idle(5), "beside the owner");
     assert_eq!(cpu_of(&rig, owner), Some(4));
-    // A second owner leaves its CPU beside the first.
+    // A second thread of the owner takes the CPU of a borrower, not the idle CPU beside the first.
     let second = start(&mut rig, B, 5);
     let on_borrowers_core = cpu_of(&rig, second).is_some_and(|cpu| cpu >= 6);
     assert!(
@@ -212,13 +216,13 @@ fn borrowers_share_cores_with_borrowers_only() {
     assert!(rig.is_idle(5), "threads of A wait");
     rig.stop(owner);
     assert_eq!(rig.running.iter().flatten().count(), 8);
-    // The owner returns, and its sibling keeps its borrower for its slice at most.
+    // The owner wakes. The borrower on the SMT sibling may continue for the rest of its slice.
     rig.wake(owner);
     assert!(cpu_of(&rig, owner).is_some_and(|cpu| cpu >= 4));
 }
 
-/// A borrower that wakes runs at once, not when the next slice ends. An idle CPU beside a thread in
-/// its seat does not count.
+/// A borrower that wakes runs at once if a CPU beside another borrower is idle. An idle CPU beside
+/// a thread in its own seat stays idle.
 #[test]
 fn woken_borrower_takes_an_idle_cpu_beside_a_borrower() {
     for (cores, owned) in [(3, vec![]), (4, vec![4]), (7, vec![4, 6, 8, 10])] {
@@ -244,7 +248,8 @@ fn woken_borrower_takes_an_idle_cpu_beside_a_borrower() {
     }
 }
 
-/// A waiting owner that may run on more CPUs preempts a borrower there.
+/// When the mask of a waiting thread gains a CPU of its seat, the thread preempts a borrower on
+/// that CPU.
 #[test]
 fn waiting_owner_reclaims_a_cpu_that_its_mask_gains() {
     let mut rig = halves(Shape(1, 1, 4, 1));
@@ -269,7 +274,8 @@ fn waiting_owner_reclaims_a_cpu_that_its_mask_gains() {
     assert_eq!(rig.state(of_a[2]), State::Waiting);
 }
 
-/// A pinned thread waits in the LLC of its CPU, wherever the seats of earlier threads are.
+/// A pinned thread waits in the LLC of its CPU, even if the thread enqueued before it has a seat in
+/// another LLC.
 #[test]
 fn pinned_thread_waits_in_the_llc_of_its_cpu() {
     for cpu in [0, 1, 2, 3] {
@@ -293,7 +299,8 @@ fn pinned_thread_waits_in_the_llc_of_its_cpu() {
     }
 }
 
-/// A running thread becomes a borrower when its seat moves away, at the next tick.
+/// When a change of the seats takes the CPU of a running thread out of its seat, the thread becomes
+/// a borrower at the next tick.
 #[test]
 fn running_thread_follows_a_change_of_seats() {
     for (moves_away, is_preempted) in [(true, true), (false, false)] {
@@ -314,14 +321,14 @@ fn running_thread_follows_a_change_of_seats() {
         let before = rig.tally().returned;
         rig.wake(pinned);
         assert!(!is_preempted || rig.state(pinned) == State::On(0));
-        // The thread of A, in turn, reclaims the CPU of its new seat.
+        // The preempted thread of A then reclaims the CPU of its new seat.
         let returned = rig.tally().returned - before;
         assert_eq!(returned, if is_preempted { 2 } else { 0 });
         assert!(rig.ran_ns(other) > 0);
     }
 }
 
-/// A machine with the seat of program A, and random threads.
+/// A machine on which program A has a seat, with threads on random CPUs.
 struct Case {
     rig: Rig,
     seat: u64,
@@ -334,8 +341,8 @@ fn is_in(bits: u64, cpu: usize) -> bool {
 }
 
 impl Case {
-    /// Starts pinned threads without a seat on the CPUs in `owners`, and borrowers on those in
-    /// `borrowers`. `None`: a borrower is not where it has to be.
+    /// Starts pinned threads without a seat on the CPUs in `owners`, and borrowers on the CPUs in
+    /// `borrowers`. Returns `None` if a borrower does not run on its intended CPU.
     fn new(rig: Rig, seat: u64, owners: u64, borrowers: u64) -> Option<Self> {
         let borrowing = Vec::new();
         let mut case = Self {
@@ -353,12 +360,13 @@ impl Case {
                 case.borrow(cpu)?;
             }
         }
-        // An idle core may have pulled a borrower to its seat.
+        // An idle core may have pulled a borrower back to its seat.
         let is_there = |&(thread, cpu): &(usize, usize)| case.rig.state(thread) == State::On(cpu);
         case.borrowing.iter().all(is_there).then_some(case)
     }
 
-    /// Lets a thread of program B run on a CPU, as its seat is busy for the moment.
+    /// Lets a thread of program B run as a borrower on a CPU, by keeping the CPU of its seat busy
+    /// until it runs.
     fn borrow(&mut self, cpu: usize) -> Option<()> {
         let rig = &mut self.rig;
         let Some(home) = rig.all().find(|&home| home != cpu && rig.is_idle(home)) else {
@@ -374,7 +382,8 @@ impl Case {
         has_started.then_some(())
     }
 
-    /// Kind of a CPU for a thread of program A, the best first; `None`: it may not run there.
+    /// Returns the kind of a CPU for a waking thread of program A; 0 is the best kind. `None`: the
+    /// thread is not placed on this CPU.
     fn kind(&self, cpu: usize) -> Option<u32> {
         let rig = &self.rig;
         let is_borrower = |cpu: usize| self.borrowing.iter().any(|&(_, other)| other == cpu);
@@ -393,8 +402,9 @@ impl Case {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// The best CPU for a thread with a seat: an idle core of the seat, a borrower's CPU, another
-    /// idle core, an idle CPU of the seat, an idle CPU beside borrowers.
+    /// A waking thread with a seat runs on the best CPU, in this order: an idle core of the seat, a
+    /// borrower's CPU in the seat, another idle core, an idle CPU of the seat, an idle CPU beside
+    /// borrowers.
     #[test]
     fn woken_thread_runs_on_the_best_cpu_for_its_seat(
         at in 0..4_usize,
@@ -425,7 +435,8 @@ proptest! {
         let after = case.rig.tally();
         prop_assert_eq!(cpu_of(&case.rig, thread), due.map(|(_, _, cpu)| cpu), "{:?}", due);
         let Some((kind, _, cpu)) = due else { return Ok(()) };
-        // A displaced borrower may return to its own seat in turn.
+        // The counter may increase by more than one, because a preempted borrower may reclaim a CPU
+        // of its own seat.
         prop_assert_eq!(after.returned > before.returned, kind == 1);
         let borrowed = after.borrowed - before.borrowed;
         if kind != 1 {

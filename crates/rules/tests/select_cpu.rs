@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Selection of an idle CPU by the functions of choose.h alone, compared with a search over all
-//! CPUs.
+//! Tests of the selection of an idle CPU, by the functions of choose.h alone. The selected CPU is
+//! compared with the result of a search over all CPUs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +50,7 @@ struct WakeupCase {
 }
 
 impl WakeupCase {
-    /// Case of a thread without a seat.
+    /// Returns the case of a thread without a seat.
     fn new(idle: CpuSet, allowed: CpuSet) -> Self {
         Self {
             idle,
@@ -67,7 +67,7 @@ impl WakeupCase {
     }
 }
 
-/// CPU sets of the scheduler after it has read the CPUs in `seen`.
+/// Returns the scheduler's CPU sets after it has read the idle CPUs among the CPUs in `seen`.
 fn scan_ctx(machine: &Topology, case: &WakeupCase, seen: &CpuSet) -> IdleScanCtx {
     IdleScanCtx {
         idle: words_of(&case.idle.and(seen)),
@@ -94,21 +94,22 @@ fn chosen(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option
     select_cpu::choose_cpu(smt, &scan, last, &place(&neighbours(machine, last)))
 }
 
-/// Same, with the idle CPUs of one node.
+/// Returns the CPU that `choose_best` selects when only the idle CPUs of the node of `last` have
+/// been read.
 fn chosen_on_node(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let neighbours = neighbours(machine, last);
     let scan = scan_ctx(machine, case, &neighbours.node);
     select_cpu::choose_best(smt, &scan, last, &place(&neighbours))
 }
 
-/// Idle cores only.
+/// Returns the CPU of an idle core that `choose_core` selects.
 fn chosen_core(machine: &Topology, case: &WakeupCase, last: u32) -> Option<u32> {
     let scan = scan_ctx(machine, case, &machine.all_cpus());
     select_cpu::choose_core(&scan, last, &place(&neighbours(machine, last)))
 }
 
-/// Ranks all candidates: preferred idle core, borrower's CPU, other idle core, preferred idle CPU
-/// of a busy core; then by distance.
+/// Returns the best CPU, by a search over all allowed CPUs. The order is: preferred idle core,
+/// borrower's CPU, other idle core, preferred idle CPU of a busy core; then distance, then number.
 fn best(machine: &Topology, smt: bool, case: &WakeupCase, last: u32) -> Option<u32> {
     let neighbours = neighbours(machine, last);
     let whole = match smt {
@@ -222,7 +223,7 @@ fn borrower_is_preempted_by_seat_owner() {
     };
     let borrower = CpuSet::single(2);
     let idle = CpuSet::range(4, 7);
-    // A borrower is preempted before the thread borrows itself.
+    // The thread preempts a borrower in its seat, although an idle core outside the seat exists.
     assert_eq!(
         chosen(&machine, true, &case(idle.clone(), borrower.clone()), 0),
         Some(2)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shares of the CPU as virtual time (share.h): weights, credit, urgency, the starvation rule, and
-//! families of young threads.
+//! Tests of shares of the CPU as virtual time (share.h): weights, credit, urgency, the starvation
+//! rule, and families of young threads.
 
 use usher_rules::share::{self, Aging, OVERDUE_NS};
 
@@ -66,7 +66,8 @@ fn urgent_threads_yield_after_the_largest_lag() {
     assert_eq!([late(34 * MS), late(35 * MS)], [false, true]);
 }
 
-/// Virtual times in milliseconds by which a thread is placed at 0 and behind the overdue threads.
+/// Returns the virtual times, in milliseconds, at which threads with the virtual times 0 and 500 ms
+/// are placed.
 fn placed(aging: &Aging, clock: u64) -> [u64; 2] {
     [0, 500].map(|vtime| aging.behind_overdue(clock * MS, vtime * MS) / MS)
 }
@@ -91,7 +92,7 @@ fn waiter_is_overdue_after_one_to_two_periods() {
     // The clock has passed all waiters of the first period.
     assert!(!aging.has_overdue(201 * MS));
     assert_eq!(placed(&aging, 201), [0, 500]);
-    // Without a call for two periods, all waiters are overdue.
+    // If no call has occurred for two periods, all waiters are overdue.
     aging.follow_periods(201 * MS, begun + 4 * OVERDUE_NS);
     assert_eq!(placed(&aging, 201), [300, 500]);
     aging.reset();
@@ -100,7 +101,8 @@ fn waiter_is_overdue_after_one_to_two_periods() {
     assert_eq!(placed(&aging, 400), [0, 500], "waiters before the reset");
 }
 
-/// The times of CPUs that enqueue threads differ.
+/// The clocks of different CPUs may differ: a time before the start of the period begins no new
+/// period.
 #[test]
 fn earlier_time_of_another_cpu_begins_no_period() {
     let mut aging = Aging::default();
@@ -120,6 +122,6 @@ fn family_of_young_threads_is_charged_up_to_a_lag() {
         [charge(900, 3), charge(1_199, 3), charge(1_200, 3)],
         [3, 3, 0]
     );
-    // A slice of the lowest weight.
+    // A slice of a thread with the lowest weight is charged by at most this limit.
     assert_eq!([charge(900, 99), charge(900, 300)], [99, 100]);
 }

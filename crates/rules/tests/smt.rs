@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that share a core while another core is idle, on the host build of the scheduler: an
-//! idle core pulls one of them, and the tick and the end of a slice move what the pull missed.
+//! Tests with threads that share a core while another core is idle, on the host build of the
+//! scheduler. The idle core pulls one of these threads. The tick and the end of a slice move
+//! threads that were not pulled.
 
 mod common;
 
@@ -18,7 +19,8 @@ fn on_core(rig: &Rig, cpu: usize) -> usize {
     rig.shape.core(cpu).filter(|&cpu| !rig.is_idle(cpu)).count()
 }
 
-/// Two threads on each core but `sharing`, pinned; and two on that core that may run on `cpus`.
+/// Starts two pinned threads on each core except the core of CPU `sharing`. On that core, starts
+/// two threads that may run on `cpus`, and returns them.
 fn crowded(rig: &mut Rig, sharing: usize, cpus: &[usize]) -> [usize; 2] {
     let core: Vec<usize> = rig.shape.core(sharing).collect();
     for cpu in rig.all() {
@@ -34,7 +36,8 @@ fn crowded(rig: &mut Rig, sharing: usize, cpus: &[usize]) -> [usize; 2] {
     })
 }
 
-/// Widens the mask of a running thread. The scheduler reads it when the thread runs again.
+/// Widens the mask of a running thread, and lets the thread sleep and wake, because the scheduler
+/// reads the mask when the thread starts to run.
 fn thread_may_run_on(rig: &mut Rig, thread: usize, cpus: &[usize]) {
     let cpus = set(cpus.iter().copied());
     rig.threads[thread].cpus = cpus;
@@ -54,7 +57,7 @@ fn empty_core(rig: &mut Rig, cpu: usize) {
 
 #[test]
 fn idle_core_pulls_a_thread_that_shares_a_core() {
-    // Within an LLC, across LLCs, across words of a CPU set.
+    // The pull is within an LLC, between LLCs, and between CPUs in different words of a CPU set.
     for shape in [Shape(1, 1, 4, 2), Shape(1, 3, 2, 2), Shape(2, 2, 20, 2)] {
         let cpus = shape.cpus();
         for (sharing, empty) in [(0, cpus - 1), (cpus - 1, 0), (0, 2), (cpus / 2, 0)] {
@@ -64,7 +67,8 @@ fn idle_core_pulls_a_thread_that_shares_a_core() {
             assert_eq!(on_core(&rig, sharing), 2, "{shape:?}");
             let beside = rig.running[empty].unwrap_or_default();
             empty_core(&mut rig, empty);
-            // A search examines 16 CPUs of the LLC and 16 others, and the next one goes on.
+            // A search examines 16 CPUs of the own LLC and 16 other CPUs. The next search continues
+            // after these CPUs.
             for _ in 0..cpus / 16 {
                 if on_core(&rig, sharing) == 2 {
                     rig.wake(beside);
@@ -109,7 +113,7 @@ fn no_thread_is_pulled_without_smt() {
     assert_eq!(rig.tally().pulls, 0);
 }
 
-/// A thread that may not run on the idle core, or only on its CPU, stays.
+/// A thread is pulled only if its mask contains a CPU of the idle core.
 #[test]
 fn threads_are_pulled_only_to_cpus_of_their_mask() {
     for (cpus, is_pulled) in [
@@ -131,10 +135,12 @@ fn threads_are_pulled_only_to_cpus_of_their_mask() {
     }
 }
 
-/// An idle core pulls from the pair in its own LLC first. Threads that do not share a core stay.
+/// An idle core pulls a thread from a shared core in its own LLC first. Threads that do not share a
+/// core are not pulled.
 #[test]
 fn pull_prefers_the_own_llc() {
-    // Two LLCs of four cores. A pair shares a core in each. The others run alone.
+    // Each of the two LLCs has four cores. In each LLC, two threads share a core, and three threads
+    // run alone.
     let mut rig = rig(Shape(1, 2, 4, 2), 1);
     let all: Vec<usize> = rig.all().collect();
     let single: Vec<usize> = [2, 4, 10, 12].map(|cpu| rig.start(1, [cpu])).to_vec();
@@ -153,7 +159,8 @@ fn pull_prefers_the_own_llc() {
     assert_eq!(rig.tally().pulls, 2);
 }
 
-/// A pinned thread arrives beside a thread that may move: no core became idle.
+/// A pinned thread starts on the core of a thread that may migrate. No core becomes idle, so that
+/// only the tick moves the thread.
 #[test]
 fn tick_moves_a_thread_from_a_shared_core() {
     for shape in [Shape(1, 1, 2, 2), Shape(1, 2, 1, 2), Shape(1, 1, 40, 2)] {
@@ -189,7 +196,8 @@ fn end_of_a_slice_moves_a_thread_from_a_shared_core() {
     }
 }
 
-/// A tick ends no slice of a thread that has no better CPU, nor any slice in FIFO order.
+/// A tick does not end the slice of a thread that may not run on an idle core. In FIFO order, a
+/// tick ends no slice.
 #[test]
 fn tick_leaves_the_slices_of_other_threads() {
     for fifo in [0, 1] {

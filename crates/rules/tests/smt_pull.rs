@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An idle core pulls a thread from a core that runs two, on a machine of 512 CPUs: one search is
-//! bounded, and successive searches cover all CPUs.
+//! Tests of the pull of a thread from a shared core to an idle core, on a machine of 512 CPUs: the
+//! cost of a search is bounded, and successive searches cover all CPUs.
 
 mod common;
 
@@ -9,8 +9,9 @@ use usher_rules::sched::{HostSched, HostSettings, Task, TaskId};
 use usher_rules::select_cpu::{CPU_WORDS, CPUS_MAX, CpuWords, Place};
 
 const LLCS: usize = 8;
-/// Iterations of all loops of a CPU that becomes idle: two searches of at most 25 steps, each of
-/// which examines a CPU or skips a word of CPUs, and those of the selection before.
+/// Upper limit of the loop iterations while a CPU becomes idle: two searches of at most 25 steps,
+/// and the iterations of the selection before them. A step examines a CPU or skips a word of 64
+/// CPUs.
 const ITERATIONS_MAX: u64 = 80;
 
 fn range(cpus: std::ops::Range<usize>) -> CpuWords {
@@ -21,7 +22,7 @@ fn range(cpus: std::ops::Range<usize>) -> CpuWords {
     words
 }
 
-/// 512 CPUs: eight LLCs of 32 cores of two hardware threads.
+/// Returns a machine of 512 CPUs, in eight LLCs of 32 cores with two hardware threads each.
 fn largest_machine() -> HostSched {
     let per_llc = CPUS_MAX / LLCS;
     let place = |cpu: usize| Place {
@@ -87,14 +88,15 @@ fn idle_entry_examines_few_of_512_cpus() {
     assert_eq!(sched.tally().pulls, 0, "no thread may move");
 }
 
-/// The thread is in the own LLC or in another LLC, beyond the CPUs that a single search examines.
+/// Successive searches find a thread that shares a core, in the own LLC or in another LLC, beyond
+/// the CPUs that a single search examines.
 #[test]
 fn successive_idle_entries_find_a_thread_anywhere() {
     for shared in [62, 66, 300, 510] {
         let mut sched = largest_machine();
         let tasks: Vec<TaskId> = (0..CPUS_MAX).map(|cpu| start(&mut sched, cpu)).collect();
         sched.set_cpus(tasks[shared], &range(0..CPUS_MAX));
-        // It starts to run once more, so that the scheduler reads its affinity.
+        // The thread sleeps and wakes, so that the scheduler reads its new affinity mask.
         sched.remove(tasks[shared]);
         follow(&mut sched);
         sched.wake(tasks[shared], shared);

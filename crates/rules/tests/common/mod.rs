@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine with threads that compute, yield and sleep, under the host build of the scheduler.
+//! A simulated machine for tests, with threads that compute, yield and sleep under the host build
+//! of the scheduler.
+//!
+//! [`Machine::step`] executes the next event: the end of a burst or slice on a CPU, or the wake-up
+//! of a sleeping thread. Each event takes time in proportion to the CPUs.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -31,17 +35,17 @@ pub struct Program {
     pub weight: u32,
     pub runs_ns: u64,
     pub sleeps_ns: u64,
-    /// Number of bursts until it ends.
+    /// Number of bursts after which the thread ends.
     pub bursts: u32,
-    /// CPU time before; 0: it is new.
+    /// CPU time that the thread has used before; 0: the thread is new.
     pub ran_ns: u64,
     pub cgroup: u64,
-    /// The thread that forks it.
+    /// Number of the thread that forks this thread.
     pub parent: Option<usize>,
 }
 
 impl Program {
-    /// A thread that always computes.
+    /// Returns a thread that always computes.
     pub fn new(mm: u64, cpus: u64) -> Self {
         Self {
             mm: mm << 12,
@@ -71,7 +75,7 @@ pub struct Thread {
     pub task: TaskId,
     pub state: State,
     pub ran_ns: u64,
-    /// Rest of its burst.
+    /// Remaining CPU time of its burst.
     left_ns: u64,
     bursts: u32,
     /// Start of the current run, wait or sleep.

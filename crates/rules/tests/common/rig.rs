@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A machine of any shape with the host build of the scheduler, on which a test wakes, stops and
-//! preempts threads itself.
+//! A simulated machine of any shape, with the host build of the scheduler, for tests that wake,
+//! stop and preempt threads themselves.
+//!
+//! [`Rig::wake`] and [`Rig::stop`] act at once. [`Rig::pass`] advances the time, in which slices
+//! end. After each of these calls, all CPUs that have to schedule have scheduled.
 
 use usher_rules::sched::{
     HostSched, HostSettings, HostTally, HostVariant, Task, TaskId, TaskState,
@@ -9,7 +12,7 @@ use usher_rules::select_cpu::{CPU_WORDS, CpuWords, Place};
 
 use super::{MS, SETTINGS};
 
-/// `enum why` in shared.h.
+/// Values of `enum why` in shared.h.
 pub const WHY_ONLY_HERE: u32 = 1;
 pub const WHY_IDLE_CORE: u32 = 2;
 pub const WHY_IDLE_THREAD: u32 = 3;
@@ -45,7 +48,8 @@ impl Shape {
         (0..self.cpus()).filter(move |&other| self.core_of(other) == self.core_of(cpu))
     }
 
-    /// 0: the same CPU; 1: the same LLC; 2: the same node; 3: another node.
+    /// Returns the distance of two CPUs: 0 is the same CPU, 1 the same LLC, 2 the same node, 3
+    /// another node.
     pub fn distance(self, a: usize, b: usize) -> usize {
         match () {
             () if a == b => 0,
@@ -97,7 +101,7 @@ pub struct RigThread {
     pub id: TaskId,
     pub cpus: CpuWords,
     pub state: State,
-    /// CPU time until the last time that its CPU scheduled.
+    /// CPU time of the thread until the last time that its CPU scheduled.
     pub ran_ns: u64,
 }
 
@@ -120,7 +124,7 @@ impl Rig {
         Self::with(shape, SETTINGS, HostVariant::default())
     }
 
-    /// The number of LLCs is that of the shape.
+    /// Creates a machine with these settings, except that the number of LLCs is that of the shape.
     pub fn with(shape: Shape, settings: HostSettings, variant: HostVariant) -> Self {
         let places: Vec<Place> = (0..shape.cpus()).map(|cpu| shape.place(cpu)).collect();
         let llcs = (shape.0 * shape.1) as u32;
@@ -157,8 +161,8 @@ impl Rig {
         number
     }
 
-    /// Creates a thread of an address space that exists for long and last ran on the first of its
-    /// CPUs.
+    /// Creates a thread of the address space `mm` that has existed before and last ran on the first
+    /// of `cpus`.
     pub fn add(&mut self, mm: u64, cpus: impl IntoIterator<Item = usize>) -> usize {
         let cpus = set(cpus);
         let cpu = (0..self.shape.cpus()).find(|&cpu| has(&cpus, cpu));
@@ -171,7 +175,7 @@ impl Rig {
         })
     }
 
-    /// Same, and wakes it.
+    /// Creates a thread as [`Self::add`] does, and wakes it.
     pub fn start(&mut self, mm: u64, cpus: impl IntoIterator<Item = usize>) -> usize {
         let thread = self.add(mm, cpus);
         self.wake(thread);
@@ -182,7 +186,7 @@ impl Rig {
         0..self.shape.cpus()
     }
 
-    /// Wakes a thread from its last CPU.
+    /// Wakes a thread by a call on its last CPU.
     pub fn wake(&mut self, thread: usize) {
         let by_cpu = self.task(thread).cpu as usize;
         self.wake_by(thread, by_cpu);
@@ -205,7 +209,7 @@ impl Rig {
         self.settle();
     }
 
-    /// Lets all CPUs schedule that have to.
+    /// Lets each CPU schedule that has to, until no CPU is left.
     pub fn settle(&mut self) {
         let mut steps = 0;
         while let Some(cpu) = self.sched.next_resched() {
@@ -241,7 +245,7 @@ impl Rig {
         self.slice_ends_ns[cpu] = slice_ns.map_or(u64::MAX, |slice_ns| self.now_ns + slice_ns);
     }
 
-    /// Advances the time. Slices that end meanwhile end.
+    /// Advances the time by `ns`, and handles the ends of slices in that period.
     pub fn pass(&mut self, ns: u64) {
         let until_ns = self.now_ns + ns;
         loop {
@@ -296,7 +300,8 @@ impl Rig {
         self.sched.tally()
     }
 
-    /// Checks that the scheduler's counts are right and that no CPU is idle in vain.
+    /// Checks that the scheduler's counts are right, and that no CPU is idle while a thread waits
+    /// that may run on it.
     pub fn check(&mut self, has_seats: bool) {
         let mut queued = 0;
         for number in 0..self.threads.len() {
