@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Build script: compiles `src/bpf/backlog.bpf.c` with clang to an object that the crate embeds.
-//! `USHER_CLANG` names another clang.
+//! The compiler is `clang-19`, or the program that the environment variable `USHER_CLANG` names.
 
 use std::path::PathBuf;
 use std::{env, io};
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "-Wextra",
             "-Werror",
             "-Wno-unused-parameter",
-            // The kernel's headers of this architecture, where Debian has them.
+            // Debian installs the kernel's headers of each architecture in this directory.
             &format!("-I/usr/include/{arch}-linux-gnu"),
         ])
         .build()?;

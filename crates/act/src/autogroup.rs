@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Autogroups. The kernel first divides the CPUs among sessions, so a nice value counts only within
-//! its session. Between sessions, the nice value of the session's autogroup counts (`sched(7)`).
+//! Reads, lowers and restores the nice values of autogroups. An autogroup is the scheduling group
+//! that the kernel makes of each session (`sched(7)`). The kernel divides the CPUs first among
+//! autogroups, by the autogroups' nice values, and then among the threads of each autogroup, by the
+//! threads' nice values.
 //!
-//! An autogroup is lowered only if its whole session belongs to the program. Otherwise the user's
-//! shell would be lowered with it. The value has an effect only while the session's processes are
-//! in the root cgroup of the cpu controller.
+//! Usher lowers an autogroup only if all processes of its session belong to the program, because it
+//! would otherwise lower the user's shell, too. An autogroup's nice value has an effect only while
+//! the processes of the session are in the root cgroup of the cpu controller.
+//!
+//! [`restore_in_rounds()`] restores the autogroups that still have Usher's nice value. It retries
+//! changes that the kernel's rate limit rejects, for at most 2 s in total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -19,8 +24,8 @@ use crate::journal;
 use crate::priority::NICE_MAX;
 use crate::procs::Procs;
 
-/// Upper limit of the time to restore all autogroups of a machine. From unprivileged users the
-/// kernel accepts one nice value per 100 ms, for the whole machine.
+/// Upper limit of the time to restore all autogroups of a machine. The kernel accepts one change of
+/// an autogroup per 100 ms from all unprivileged users of the machine together.
 const RESTORE_TIME_MAX: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -34,10 +39,10 @@ pub(crate) struct Autogroup {
 }
 
 impl Autogroup {
-    /// Returns the autogroup of a process; `None` if it has none, or is gone.
+    /// Returns the autogroup of a process; `None` if the process has no autogroup, or is gone.
     ///
     /// # Errors
-    /// The autogroup may not be changed.
+    /// This process may not change the autogroup.
     pub(crate) fn of(procs: &Procs, pid: i32) -> io::Result<Option<Self>> {
         let path = procs.path(pid, "autogroup");
         let file = OpenOptions::new().read(true).write(true).open(path);
@@ -46,14 +51,14 @@ impl Autogroup {
             file => file?,
         };
         let mut text = String::new();
-        // The process may die in between.
+        // The read fails if the process died after the open.
         if file.read_to_string(&mut text).is_err() {
             return Ok(None);
         }
         Ok(parse(&text).map(|(number, nice)| Self { number, nice, file }))
     }
 
-    /// Sets its nice value, in one attempt.
+    /// Sets the nice value of the autogroup, in one attempt.
     ///
     /// # Errors
     /// The kernel's error; [`io::ErrorKind::WouldBlock`] means that a later attempt may succeed.
@@ -69,8 +74,8 @@ fn parse(text: &str) -> Option<(u64, i32)> {
     Some((number.parse().ok()?, nice.parse().ok()?))
 }
 
-/// Returns the sessions of these processes, and for each whether all its processes are among them.
-/// `pids` lists the processes anew.
+/// Returns the sessions of the processes that `pids` lists. The value of a session is true if all
+/// its processes are in the list. Each call of `pids` lists the processes anew.
 pub(crate) fn sessions(
     procs: &Procs,
     mut pids: impl FnMut() -> BTreeSet<i32>,
@@ -86,7 +91,8 @@ pub(crate) fn sessions(
         .iter()
         .filter(|one| own.contains_key(&one.session) && !known.contains(&one.id.pid));
     let others: Vec<_> = others.collect();
-    // Processes created between the two listings belong to the program as well.
+    // A process that is missing in the first list may have been created since and belong to the
+    // program. Therefore the processes are listed again.
     let known = match others.is_empty() {
         true => known,
         false => pids(),
@@ -100,10 +106,10 @@ pub(crate) fn sessions(
     own
 }
 
-/// Restores the autogroups of several programs in rounds, for a bounded total time. Programs that
-/// wait for the kernel's rate limit wait together.
+/// Restores the autogroups of several programs in rounds. Each round tries all autogroups that
+/// remain. The total time is bounded by [`RESTORE_TIME_MAX`] for all programs together.
 ///
-/// [`restore()`] reports the values that remain or cannot be restored.
+/// A later call of [`restore()`] reports the autogroups that still have Usher's nice value.
 pub(crate) fn restore_in_rounds(procs: &Procs, of_programs: &[&BTreeMap<u64, journal::Autogroup>]) {
     let begin = Instant::now();
     let mut waiting = of_programs.to_vec();
@@ -116,12 +122,13 @@ pub(crate) fn restore_in_rounds(procs: &Procs, of_programs: &[&BTreeMap<u64, jou
     }
 }
 
-/// Returns whether the kernel's error only suggests a later retry.
+/// Returns whether the error means that the kernel may accept the same change later.
 pub(crate) fn is_for_later(error: &ActError) -> bool {
     matches!(error, ActError::File { source, .. } if files::is(source, Errno::AGAIN))
 }
 
-/// Restores autogroups that still have Usher's nice value, up to the kernel's rate limit.
+/// Restores autogroups that still have Usher's nice value, in one attempt each. The kernel's rate
+/// limit may reject a part of the attempts.
 pub(crate) fn restore(
     procs: &Procs,
     autogroups: &BTreeMap<u64, journal::Autogroup>,
@@ -135,7 +142,8 @@ pub(crate) fn restore(
             .iter()
             .filter(|process| process.session == before.session)
             .map(|process| process.id.pid);
-        // Any process of the session will do, and each may be exiting.
+        // The autogroup is opened through any process of the session. The processes are tried in
+        // turn, because each of them may be exiting.
         let mut found = pids.find_map(|pid| {
             let found = Autogroup::of(procs, pid).ok()??;
             (found.number == number).then_some((pid, found))

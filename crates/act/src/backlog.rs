@@ -2,9 +2,10 @@
 //! Bounds the unsent data in the network connections of a background program, because the kernel
 //! still sends this data when the program is stopped.
 //!
-//! A BPF program on the cgroup (v2) of the program sets `TCP_NOTSENT_LOWAT` to 16 KiB for each TCP
-//! connection that is established from then on (`bpf/backlog.bpf.c`). A connection keeps this limit
-//! until it is closed; earlier connections have no limit.
+//! [`Backlog::bound`] attaches a BPF program to the background program's cgroup (v2). From then on,
+//! the BPF program sets `TCP_NOTSENT_LOWAT` to 16 KiB for each new TCP connection of the cgroup
+//! (`bpf/backlog.bpf.c`). A connection keeps this limit until it is closed. Connections that were
+//! established before have no limit.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,7 +13,7 @@ use std::path::Path;
 
 use libbpf_rs::{Link, Object, ObjectBuilder, PrintLevel, set_print};
 
-/// The BPF object, aligned so that its headers may be read in place.
+/// The bytes of the BPF object, aligned to allow libbpf to read the headers of the object in place.
 #[repr(C, align(8))]
 struct Aligned<const N: usize>([u8; N]);
 
@@ -28,9 +29,9 @@ impl Backlog {
     /// Loads the object.
     ///
     /// # Errors
-    /// A sentence: BPF is not permitted, or not available.
+    /// A sentence with the reason: BPF is not permitted or not available.
     pub fn load() -> Result<Self, String> {
-        // The error contains what libbpf would print.
+        // Switches off the messages of libbpf: the returned error contains the same information.
         set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let open = ObjectBuilder::default().open_memory(&OBJECT.0);
         let object = open.and_then(|open| open.load());
@@ -45,7 +46,8 @@ impl Backlog {
     /// while the link is held.
     ///
     /// # Errors
-    /// A sentence: the kernel does not attach it there.
+    /// A sentence with the reason for which the kernel does not attach the BPF program to this
+    /// cgroup.
     pub fn bound(&mut self, cgroup: &Path) -> Result<Link, String> {
         let describe = |error: &dyn std::fmt::Display| format!("{}: {error}", cgroup.display());
         let dir = File::open(cgroup).map_err(|error| describe(&error))?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations on the cgroup directories of one program: listing members, moving processes, CPU
-//! masks of v1 and v2, freezing, `cpu.idle` and removal. Missing directories and processes are no
-//! errors, because both may disappear at any time.
+//! Operations on the cgroup directories of one program. They list member processes, move processes,
+//! read and reset the CPU sets of cgroup v1 and v2, freeze, set `cpu.idle` and remove directories.
+//! A missing directory or process is no error, because directories and processes may disappear at
+//! any time.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -18,23 +19,23 @@ use crate::mounts::nearest;
 
 const PROCS: &str = "cgroup.procs";
 
-/// Returns the pids in a directory and below it.
+/// Returns the pids of the processes in a cgroup directory and in all directories below it.
 pub(crate) fn members(dir: &Path) -> BTreeSet<i32> {
     let dirs = with_subdirs(dir);
     dirs.iter().flat_map(|dir| members_of(dir)).collect()
 }
 
-/// Returns the pids in a directory itself.
+/// Returns the pids of the processes in a cgroup directory, without the directories below it.
 pub(crate) fn members_of(dir: &Path) -> BTreeSet<i32> {
-    // A directory that is gone has no members. If its list cannot be read (a threaded cgroup), its
-    // members are listed at its domain.
+    // A directory that is gone has no members. The list of a threaded cgroup cannot be read; the
+    // kernel lists its processes in the threaded cgroup's domain, a directory above.
     let text = fs::read_to_string(dir.join(PROCS)).unwrap_or_default();
     let pids = text.lines().filter_map(|pid| pid.parse::<i32>().ok());
-    // 0 stands for a process of another PID namespace.
+    // The kernel writes 0 for a process that is outside this PID namespace.
     pids.filter(|pid| *pid != 0).collect()
 }
 
-/// Returns a directory and all below it, the deepest first.
+/// Returns a directory and all directories below it, the deepest first.
 fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = files::subdirs(dir)
         .iter()
@@ -44,10 +45,10 @@ fn with_subdirs(dir: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// Returns whether a cgroup, with those below it, holds exactly processes of this set. False for
-/// the root cgroup, and for a cgroup with processes of another PID namespace.
+/// Returns whether a cgroup and the cgroups below it contain only processes of this set. Returns
+/// `false` for the root cgroup and for a cgroup with processes outside this PID namespace.
 pub(crate) fn holds_only(dir: &Path, pids: &BTreeSet<i32>) -> bool {
-    // The root cgroup has no such file.
+    // The root cgroup has no file `cgroup.events`.
     if !dir.join("cgroup.events").exists() {
         return false;
     }
@@ -98,16 +99,17 @@ pub(crate) fn go_back(dir: &Path, pid: i32) -> Result<(), ActError> {
     }
 }
 
-/// Kills every process of a program at once, including those that have left its session. Without a
-/// cgroup these processes are unknown, and the call has no effect.
+/// Kills every process of a program at once, including processes that have left the program's
+/// session. If the program has no cgroup, its processes are unknown here, and the call has no
+/// effect.
 pub fn kill_all(home: &ProcessTree) {
     if let Some(dir) = &home.cgroup {
-        // The directory is gone if no process was left.
+        // The write may fail, because the directory is gone if the program had no process left.
         let _ = files::put(&dir.join("cgroup.kill"), "1");
     }
 }
 
-/// Freezes or thaws everything in a cgroup v2 directory. A missing directory is no error.
+/// Freezes or thaws all processes in a cgroup v2 directory. A missing directory is no error.
 pub(crate) fn freeze(dir: &Path, frozen: bool) -> Result<(), ActError> {
     let path = dir.join("cgroup.freeze");
     match files::put(&path, if frozen { "1" } else { "0" }) {
@@ -129,7 +131,8 @@ pub(crate) fn is_freeze_set(dir: &Path) -> bool {
     files::read(&dir.join("cgroup.freeze")).is_ok_and(|text| text == "1")
 }
 
-/// An open `cgroup.freeze` of a cgroup v2 directory, for frequent changes.
+/// The open file `cgroup.freeze` of a cgroup v2 directory. Frequent freezes and thaws need no
+/// further open.
 #[derive(Debug)]
 pub(crate) struct Freezer {
     path: PathBuf,
@@ -137,7 +140,7 @@ pub(crate) struct Freezer {
     file: Option<File>,
 }
 
-/// Opens a directory's freezer.
+/// Opens the file `cgroup.freeze` of a directory.
 pub(crate) fn freezer(dir: &Path) -> Result<Freezer, ActError> {
     let path = dir.join("cgroup.freeze");
     match OpenOptions::new().write(true).open(&path) {
@@ -150,7 +153,7 @@ pub(crate) fn freezer(dir: &Path) -> Result<Freezer, ActError> {
     }
 }
 
-/// As [`freeze()`], through the open file.
+/// Does the same as [`freeze()`] through the open file.
 pub(crate) fn freeze_by(freezer: &Freezer, frozen: bool) -> Result<(), ActError> {
     let Some(file) = &freezer.file else {
         return Ok(());
@@ -171,7 +174,7 @@ pub(crate) fn remove(dir: &Path) -> Result<bool, ActError> {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if files::is(&error, Errno::BUSY) => return Ok(false),
-            // A read-only file system returns this error even for a missing directory.
+            // A read-only file system returns the error `EROFS` even for a missing directory.
             Err(error) if files::is(&error, Errno::ROFS) && !dir.exists() => {}
             Err(error) => return Err(file_error("removing cgroup", dir)(error)),
         }
@@ -184,19 +187,19 @@ pub(crate) fn effective_cpus(dir: &Path, kind: DirKind) -> Result<CpuSet, ActErr
     let file = match kind {
         DirKind::CpusetV1 => "cpuset.effective_cpus",
         DirKind::V2 | DirKind::Scope | DirKind::Unit => "cpuset.cpus.effective",
-        DirKind::CpuV1 => return Ok(CpuSet::new()), // it does not narrow
+        DirKind::CpuV1 => return Ok(CpuSet::new()), // this controller restricts no CPUs
     };
     files::read_cpus(&dir.join(file))
 }
 
 impl Dir {
-    /// Returns whether this directory restricts the program's CPUs. Only version 1 of the journal
-    /// records such directories.
+    /// Returns whether this directory restricts the CPUs of the program. Only journals of version 1
+    /// contain such directories.
     pub(crate) fn narrows(&self) -> bool {
         !self.wide.is_empty()
     }
 
-    /// Returns the CPUs that the program could use now without the restriction.
+    /// Returns the CPUs that the program could use now without the restriction by this directory.
     pub(crate) fn allowed(&self) -> Result<CpuSet, ActError> {
         let parent = self.dir.parent().unwrap_or(&self.dir);
         if self.kind == DirKind::CpusetV1 {
@@ -211,7 +214,7 @@ impl Dir {
             return Ok(());
         }
         let allowed = self.allowed()?;
-        // A cgroup v2 without a CPU set of its own follows its parent.
+        // A cgroup v2 with an empty `cpuset.cpus` may use the CPUs of its parent.
         let parent = self.dir.parent().unwrap_or(&self.dir);
         let follows = self.kind != DirKind::CpusetV1
             && effective_cpus(parent, self.kind)?.is_subset(&self.wide);
@@ -238,8 +241,9 @@ impl Dir {
     }
 }
 
-/// Gives a v1 cpuset of Usher's all CPUs of its parent again: unplugging a CPU removes it from
-/// every v1 cpuset for good.
+/// Gives a v1 cpuset that Usher made all CPUs of its parent again. This is necessary after CPU
+/// hotplug, because the kernel removes an unplugged CPU from every v1 cpuset and does not add the
+/// CPU again.
 fn reopen_v1(base: &Path) -> Result<(), ActError> {
     let parent = base.parent().unwrap_or(base);
     let all = effective_cpus(parent, DirKind::CpusetV1)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration of the actuator (the paths of the runtime directory, cgroups, `/proc`, `/sys` and
-//! systemd), and the description of the mechanisms that this machine supports. Only data.
+//! systemd), and the description of the mechanisms that this machine supports. This file contains
+//! only data types.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub struct ActConfig {
     /// A directory that exists if systemd manages the machine. Cgroups are then requested from
     /// systemd.
     pub systemd_dir: PathBuf,
-    /// systemd's `busctl`, for requests of scopes.
+    /// The path of systemd's program `busctl`, which requests scopes from systemd.
     pub busctl: PathBuf,
 }
 
@@ -51,10 +52,11 @@ impl ActConfig {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkClass {
-    /// Shares the CPUs as it would without Usher.
+    /// Work that shares the CPUs as it would without Usher.
     #[default]
     Foreground,
-    /// Will be demoted. Its home is made for that, so the demotion needs no move.
+    /// Work that will be demoted. Its home is created with the directories for the demotion, which
+    /// then needs no further move.
     Background,
 }
 
@@ -67,8 +69,8 @@ pub enum CgroupPlacement {
     ChildCgroup,
     /// A transient systemd scope in the launcher's slice.
     SystemdScope,
-    /// None: its processes are found by their parents. A process that is orphaned between two scans
-    /// is lost.
+    /// No cgroup of its own: Usher finds the program's processes by descent from its first process.
+    /// A process that becomes an orphan between two scans is not found.
     Descent,
 }
 
@@ -84,8 +86,8 @@ impl fmt::Display for CgroupPlacement {
     }
 }
 
-/// By which means launched background work yields the CPU to other sessions, besides the priorities
-/// of its threads.
+/// The mechanism, in addition to the priorities of its threads, by which launched background work
+/// yields the CPU to other sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum YieldMethod {
@@ -95,7 +97,7 @@ pub enum YieldMethod {
     CpuV2,
     /// `CPUWeight=idle` of a systemd scope.
     CpuWeight,
-    /// The nice value of the autogroups of its sessions.
+    /// The nice value of the autogroups of the program's sessions.
     Autogroup,
 }
 
@@ -110,13 +112,14 @@ impl fmt::Display for YieldMethod {
     }
 }
 
-/// What is used on this machine, and why nothing better is, for `usher doctor`.
+/// The mechanisms that Usher uses on this machine, with the reasons for which it uses no better
+/// mechanisms. `usher doctor` prints this description.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActDescription {
     /// How launched programs get a cgroup.
     pub placement: CgroupPlacement,
-    /// By which means background work yields to other sessions.
+    /// The mechanism by which background work yields to other sessions.
     pub yielding: YieldMethod,
-    /// Why something better is not used: one sentence each.
+    /// The reasons for which a better mechanism is not used, one sentence each.
     pub reasons: Vec<String>,
 }

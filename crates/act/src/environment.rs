@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The means that this machine offers to give programs cgroups.
+//! Detects by which mechanism this machine gives launched programs cgroups of their own, and builds
+//! and parses the names of these cgroups.
 //!
 //! A launched program gets a directory `usher-PID-START.PROGRAM` below its launcher's own cgroup,
-//! or under systemd a scope `usher-PID-START-PROGRAM.scope` in the launcher's slice; `PID-START`
-//! names this instance. No controller is enabled for either. An attached program is never moved.
+//! or under systemd a scope `usher-PID-START-PROGRAM.scope` in the launcher's slice. `PID-START` is
+//! the pid and the start time of this Usher process, which names the instance. Usher enables no
+//! controller for a directory or scope. An attached program is never moved.
+//!
+//! [`Environment::detect`] chooses in this order:
+//!
+//! 1. Under systemd: a scope, if systemd's manager of this user can make one for programs of this
+//!    cgroup.
+//! 2. Without systemd: a directory of cgroup v2, if this process may write to its own cgroup.
+//! 3. Otherwise: no cgroup. The program's processes are found by descent from its first process.
+//!
+//! At most [`REASONS_MAX`] reasons for rejected mechanisms are kept.
 
 use std::path::{Path, PathBuf};
 
@@ -19,21 +30,21 @@ use crate::systemd::Manager;
 
 /// Prefix of the name of every cgroup directory of Usher's.
 pub(crate) const PREFIX: &str = "usher-";
-/// Upper limit of kept reasons.
+/// Upper limit of the reasons that are kept for `usher doctor`.
 const REASONS_MAX: usize = 16;
 
-/// The means with which one instance acts.
+/// The mechanisms that one instance uses to give programs cgroups.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub mounts: Mounts,
     pub description: ActDescription,
-    /// The source of scopes, if systemd owns the cgroups.
+    /// The systemd manager from which scopes are requested, if systemd owns the cgroups.
     pub scopes: Option<Manager>,
     instance: String,
 }
 
 impl Environment {
-    /// Detects the available means. Changes nothing.
+    /// Detects the available mechanisms. Changes nothing.
     pub(crate) fn detect(
         config: &ActConfig,
         procs: &Procs,
@@ -73,8 +84,8 @@ impl Environment {
         })
     }
 
-    /// Records why a program has no cgroup of its own; each reason once. Reasons that differ only in
-    /// numbers, such as that of the program, count as the same.
+    /// Records the reason for which a program has no cgroup of its own, if it is not recorded yet.
+    /// Reasons that differ only in numbers, such as the program's number, count as equal.
     pub(crate) fn because(&mut self, reason: &str) {
         let reason = format!(
             "launched programs stay in the launcher's cgroup and are followed by their process \
@@ -108,9 +119,9 @@ impl Environment {
         }
     }
 
-    /// Returns the directory to be made for a launched program so that `cpu.idle` takes effect in
-    /// it. It lies below the program's own cgroup of the cpu hierarchy, so every limit of CPU time
-    /// stays in force.
+    /// Returns the directory to make for a launched program that yields by `cpu.idle`. The
+    /// directory is below the program's former cgroup of the cpu hierarchy, where every limit of
+    /// CPU time stays in force.
     pub(crate) fn idle_dir(&self, program: ProgramId, from: &CgroupPaths) -> Result<Dir, String> {
         match &from.cpu {
             _ if self.mounts.cpu.is_none() => Err(
@@ -127,14 +138,16 @@ impl Environment {
         }
     }
 
-    /// Returns the directories to be made for a launched program with the former cgroups `from`.
+    /// Returns the directories to make for a launched program. `from` are the cgroups of its
+    /// launcher.
     pub(crate) fn dirs(&self, program: ProgramId, from: &CgroupPaths, work: WorkClass) -> Vec<Dir> {
         let mut dirs = Vec::new();
         if self.scopes.is_none()
             && let Some(own) = &from.v2
         {
             dirs.push(self.below(own, program, DirKind::V2));
-            // Only beside a directory that identifies the program's processes.
+            // The directory with `cpu.idle` is useful only together with a v2 directory, which
+            // identifies the program's processes.
             if work == WorkClass::Background {
                 dirs.extend(self.idle_dir(program, from));
             }
@@ -143,7 +156,8 @@ impl Environment {
     }
 }
 
-/// Returns how programs launched from this process's cgroup get a cgroup.
+/// Returns the mechanism by which programs that are launched from the cgroup of this process get a
+/// cgroup of their own.
 fn placement(
     scopes: Option<&Manager>,
     mounts: &Mounts,
@@ -156,7 +170,8 @@ fn placement(
         return Err("the cgroup of Usher itself is not visible".to_owned());
     };
     match scopes {
-        // The daemon's own unit does not determine the units of its users.
+        // The unit of the root daemon does not show whether its users' units can get scopes.
+        // Therefore the daemon checks only that systemd keeps users' sessions.
         Some(manager) if rustix::process::geteuid().is_root() => match manager.keeps_sessions() {
             Some(reason) => Err(reason.to_owned()),
             None => Ok(CgroupPlacement::SystemdScope),
@@ -171,7 +186,8 @@ fn placement(
     }
 }
 
-/// Returns by which means background work launched from there yields.
+/// Returns the mechanism by which background work with this placement yields the CPU. `own` are the
+/// cgroups of this process.
 fn yielding(placement: CgroupPlacement, own: &CgroupPaths) -> Result<YieldMethod, String> {
     match (placement, &own.cpu, &own.v2) {
         (CgroupPlacement::SystemdScope, ..) => Ok(YieldMethod::CpuWeight),
@@ -194,7 +210,7 @@ fn controls_cpu(dir: &Path) -> bool {
     list.is_ok_and(|list| list.split_whitespace().any(|name| name == "cpu"))
 }
 
-/// An instance, as encoded in the name of a cgroup.
+/// The identity of an instance, as encoded in the name of a cgroup directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CgroupInstance {
     /// `PID-START`, followed by a number for later instances of the same process.
@@ -203,8 +219,9 @@ pub(crate) struct CgroupInstance {
     pub owner: ProcessId,
 }
 
-/// Returns the instances that made a cgroup on this path, by the names of its directories:
-/// `usher-PID-START`, `usher-PID-START.PROGRAM`, `usher-PID-START-PROGRAM.scope`.
+/// Returns the instances that made one of the cgroups on this path. Each instance is recognised by
+/// the name of a directory: `usher-PID-START`, `usher-PID-START.PROGRAM`,
+/// `usher-PID-START-PROGRAM.scope`.
 pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = CgroupInstance> {
     place.iter().filter_map(|part| {
         let whole = part.to_str()?.strip_prefix(PREFIX)?;
@@ -222,16 +239,17 @@ pub(crate) fn instances_in(place: &Path) -> impl Iterator<Item = CgroupInstance>
     })
 }
 
-/// Returns whether Usher made a directory, by its name.
+/// Returns whether the name of a directory shows that Usher made the directory.
 pub(crate) fn is_ours(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default();
     name.to_string_lossy().starts_with(PREFIX)
 }
 
-/// A directory that carries an instance's name.
+/// A cgroup directory with an instance's name in its own name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InstanceDir {
-    /// The instance's own, which holds one directory per program: from version 1 of the journal.
+    /// The instance's own directory, which contains one directory per program. Only version 1 made
+    /// such directories.
     Base(PathBuf),
     /// A program's directory.
     Dir(ProgramId, PathBuf),
@@ -239,7 +257,7 @@ pub(crate) enum InstanceDir {
     Scope(ProgramId, PathBuf),
 }
 
-/// Returns the directories anywhere below `top` that carry an instance's name.
+/// Returns the directories anywhere below `top` with the instance's name in their names.
 pub(crate) fn instance_dirs(top: &Path, instance: &str) -> Vec<InstanceDir> {
     let name = format!("{PREFIX}{instance}");
     let mut found = Vec::new();
@@ -253,7 +271,7 @@ pub(crate) fn instance_dirs(top: &Path, instance: &str) -> Vec<InstanceDir> {
     found
 }
 
-/// Classifies a directory by the rest of its name.
+/// Classifies a directory by the part of its name that follows the instance's name.
 fn classify_dir(rest: &str, dir: &Path) -> Option<InstanceDir> {
     let dir = dir.to_owned();
     if rest.is_empty() {

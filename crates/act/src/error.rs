@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The errors of changes to the machine. Unless an error states otherwise, the machine is as it was
-//! before the change was tried.
+//! The error type of `usher-act`. Unless an error states otherwise, a failed change leaves the
+//! machine in its former state.
 
 use std::io;
 use std::path::PathBuf;
 
 use usher_model::{CpuSet, ProgramId};
 
-/// Why a change was not made. The machine is then as it was before, unless the error states
-/// otherwise.
+/// The reason for which a change of the machine failed. Unless the variant states otherwise, the
+/// machine is in its former state.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
     /// A file could not be read, written, made or removed.
@@ -31,13 +31,13 @@ pub enum ActError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// There is no such process, or the pid has been reused.
+    /// The process does not exist any more, or its pid has been reused.
     #[error("process {pid} does not exist: give the pid of a running process")]
     Gone {
         /// Pid of the process.
         pid: i32,
     },
-    /// A process that must not be admitted.
+    /// Usher must not admit this process.
     #[error("process {pid} cannot be managed: {reason}")]
     Refused {
         /// Pid of the process.
@@ -90,7 +90,7 @@ pub enum ActError {
     NotUndone {
         /// The program.
         program: ProgramId,
-        /// The remaining changes, with the paths or threads that have them.
+        /// The remaining changes, with the affected paths or threads.
         what: String,
     },
     /// systemd refused a request, or could not be reached.
@@ -101,18 +101,18 @@ pub enum ActError {
         /// The error from the bus.
         reason: String,
     },
-    /// The keeper could not be started, or gave up.
+    /// The keeper could not be started, or ended before it was ready.
     #[error("starting the keeper process {exe}: {reason}")]
     Keeper {
-        /// The executable.
+        /// The executable of the keeper.
         exe: PathBuf,
-        /// What happened.
+        /// The cause of the failure.
         reason: String,
     },
 }
 
 impl ActError {
-    /// Returns whether changes remain that a later attempt of an undo may revert.
+    /// Returns whether the error means that changes remain which a later attempt may undo.
     pub fn is_not_undone(&self) -> bool {
         matches!(self, Self::NotUndone { .. })
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads and writes small files of the kernel, with errors that name the file. Files of Usher's own
-//! are read only if they are regular files of bounded size, because another user may have prepared
-//! the directory.
+//! Reads and writes small files of the kernel, with errors that name the file. A file in Usher's
+//! runtime directory, such as a journal, is read only if it is a regular file of bounded size,
+//! because another user may have created the directory and its files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -27,9 +27,9 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the content of a file of Usher's own, such as a journal. Another user may have prepared
-/// the directory, so only a regular file of bounded size is read: no link is followed, and a FIFO
-/// or device has no effect.
+/// Returns the content of a file in Usher's runtime directory, such as a journal. Another user may
+/// have created the file. Therefore this function reads only regular files of at most `bytes_max`
+/// bytes, follows no symbolic link, and does not block on a FIFO or device.
 pub(crate) fn read_own(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut options = OpenOptions::new();
@@ -60,12 +60,14 @@ pub(crate) fn read_cpus(path: &Path) -> Result<CpuSet, ActError> {
     })
 }
 
-/// Writes a value in one `write`, as cgroupfs requires; never creates a file.
+/// Writes a value to an existing file in one `write` call, as cgroupfs requires. Never creates a
+/// file.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), ActError> {
     put(path, value).map_err(file_error("writing", path))
 }
 
-/// As [`write()`], for callers that inspect the kernel's error.
+/// Does the same as [`write()`], but returns the kernel's error unchanged for callers that inspect
+/// it.
 pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(path)?;
     file.write_all(value.as_bytes())
@@ -81,7 +83,7 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Returns the directories directly below; empty if the directory cannot be listed.
+/// Returns the directories directly below a directory; empty if the directory cannot be listed.
 pub(crate) fn subdirs(path: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(path) else {
         return Vec::new();
@@ -100,13 +102,13 @@ pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Returns whether the error means that the process, or the cgroup of the open file, no longer
-/// exists.
+/// Returns whether the error means that the process, the file, or the cgroup of an open file no
+/// longer exists.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     is(error, Errno::SRCH) || is(error, Errno::NOENT) || is(error, Errno::NODEV)
 }
 
-/// Returns whether the kernel refused for lack of privileges.
+/// Returns whether the kernel rejected the operation because this process lacks privileges.
 pub(crate) fn is_denied(error: &ActError) -> bool {
     let (ActError::File { source, .. } | ActError::Process { source, .. }) = error else {
         return false;

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Changes of the machine: Usher restricts, stops, continues and demotes whole process trees. Each
-//! change has its undo in a journal.
+//! The crate that changes the machine: it restricts, stops, continues and demotes whole process
+//! trees, and records the undo of each change in a journal.
 //!
-//! Besides `scx`, this is the only crate that changes the machine. An [`Actuator`] acts for one
-//! Usher process: it admits programs ([`Actuator::prepare`], [`Actuator::admit`]), acts on them
-//! ([`Actuator::act`]) and releases them ([`Actuator::depart`]). Each change is written to its
-//! journal first, so that its [`keeper`], or the next Usher to start ([`undo_stale`]), can undo it
-//! if the process dies.
-//! `src/journal/README.md` describes the protocol.
+//! Only this crate and `scx` change the machine. An [`Actuator`] acts for one Usher process: it
+//! admits programs ([`Actuator::prepare`], [`Actuator::admit`]), acts on them ([`Actuator::act`])
+//! and releases them ([`Actuator::depart`]). The actuator writes each change to its journal before
+//! it makes the change. If the Usher process dies, its [`keeper`] or the next start of Usher
+//! ([`undo_stale`]) undoes the changes in the journal. `src/journal/README.md` describes the
+//! protocol.
 //!
 //! A seat is an affinity mask of every thread. Attached programs stay in their cgroup; launched
 //! programs get a cgroup of their own if every limit stays in force there (`docs/seats.md`).
 //!
-//! Memory: pages stay where they were first touched and are not moved when a seat changes its NUMA
-//! node. A program that is launched through [`Actuator::prepare`] is seated before it touches its
-//! first page, so first touch is local.
+//! Usher does not move memory: when a seat changes to another NUMA node, the program's pages stay
+//! on the node on which the kernel allocated them. A program that is launched through
+//! [`Actuator::prepare`] is seated before it touches its first page; its pages are therefore
+//! allocated on the NUMA node of its first seat.
 
 mod actuator;
 mod autogroup;

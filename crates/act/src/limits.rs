@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Limits of a single cgroup, which a process would escape by leaving it.
+//! Finds the limits and shares that are set on a single cgroup. A process that leaves the cgroup
+//! would escape them.
 //!
-//! The kernel's files contain most of them. Filters of devices and addresses are BPF programs,
-//! which the kernel lists for root; without root no manager can attach them.
+//! [`of`] reads the cgroup's limit files, and compares their content with the default. It then
+//! checks for BPF programs on the cgroup, which filter devices and network addresses. The kernel
+//! reports BPF programs only to root, and only root can attach them. A call reads at most 19 kinds
+//! of files and returns the first limit that it finds.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,7 +15,8 @@ use libbpf_rs::libbpf_sys;
 
 use crate::files;
 
-/// Files that set a limit or a share, with their content if none is set.
+/// The names of files that set a limit or a share, with the contents that mean that no limit or
+/// share is set.
 const DEFAULTS: [(&str, &[&str]); 19] = [
     ("memory.min", &["0"]),
     ("memory.low", &["0"]),
@@ -35,8 +39,8 @@ const DEFAULTS: [(&str, &[&str]); 19] = [
     ("cgroup.max.descendants", &["max"]),
 ];
 
-/// Returns the name of the first limit, or share that differs from the default, that a cgroup (v2)
-/// sets itself.
+/// Returns the name of the first limit, or of the first share other than the default, that is set
+/// on a cgroup (v2) itself.
 pub(crate) fn of(cgroup: &Path) -> Option<String> {
     let set = DEFAULTS.iter().find(|(file, defaults)| {
         let value = files::read(&cgroup.join(file));
@@ -59,8 +63,8 @@ pub(crate) fn of(cgroup: &Path) -> Option<String> {
     file.or_else(|| has_filter(cgroup).then(|| "a BPF filter".to_owned()))
 }
 
-/// Returns whether a line of a `.max` or `.high` file sets a limit. These lines set none: `max`,
-/// `max 100000` (cpu.max), `8:0 rbps=max` (io.max), `res max` (misc.max).
+/// Returns whether a line of a `.max` or `.high` file sets a limit. These lines set no limit:
+/// `max`, `max 100000` (cpu.max), `8:0 rbps=max` (io.max), `res max` (misc.max).
 fn is_limit(name: &str, line: &str) -> bool {
     let mut words = line.split_whitespace();
     if name == "cpu.max" {
@@ -75,16 +79,16 @@ fn is_limit(name: &str, line: &str) -> bool {
     values.iter().any(value)
 }
 
-/// Returns whether a BPF program is attached to this very cgroup. `false` if the kernel does not
-/// answer.
+/// Returns whether a BPF program is attached to this cgroup itself, not to an ancestor. Returns
+/// `false` if the query fails.
 fn has_filter(cgroup: &Path) -> bool {
     let Ok(dir) = File::open(cgroup) else {
         return false;
     };
     (0..libbpf_sys::__MAX_BPF_ATTACH_TYPE).any(|kind| {
         let (mut flags, mut count) = (0, 0);
-        // SAFETY: the descriptor is open; no ids are requested, so that the
-        // null pointer for them is not written to; the counters outlive the call.
+        // SAFETY: the descriptor is open during the call. The caller requests no program IDs; the
+        // kernel does not write to their null pointer. The two counters outlive the call.
         let answer = unsafe {
             libbpf_sys::bpf_prog_query(
                 dir.as_raw_fd(),

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Affinity masks of threads.
+//! Reads, narrows and restores the affinity masks of a program's threads, and finds pinned threads.
 //!
-//! The seat of a program is the affinity mask of each of its threads, within the mask that the
-//! thread had: a program's own affinity is respected. A new thread inherits Usher's mask or its
-//! parent's old one, so `narrow` scans until two consecutive scans change nothing, for at most
-//! [`NARROW_MAX`].
+//! A seat is applied as the affinity mask of each thread of the program. The new mask of a thread
+//! is the intersection of the seat with the thread's former mask. A new thread inherits Usher's
+//! mask or the former mask of its parent thread. Therefore [`narrow`] repeats its scan until two
+//! consecutive scans change nothing, for at most [`NARROW_MAX`] (50 ms). A scan lists all threads
+//! of the program and costs a few system calls per thread.
 //!
-//! **Origin of a mask.** A mask that Usher gave to this program is Usher's. A mask that equals the
-//! thread's former mask, or the program's mask at admission ([`initial`]), may be narrowed again.
-//! Any other mask was chosen by the program, which *pinned* the thread: it is not changed, and
-//! [`pins`] reports it. If the first known mask of a thread is Usher's, the thread inherited it.
-//! Each scan therefore first records the masks of all threads, and only then sets masks.
+//! **Origin of a mask.** Each scan classifies the present mask of each thread:
 //!
-//! The kernel hides offline CPUs from `sched_getaffinity`, so masks are compared within the online
+//! - A mask that Usher gave to this program is Usher's mask. If the first known mask of a thread is
+//!   Usher's, the thread inherited it.
+//! - A mask that equals the thread's former mask, or the program's mask at admission ([`initial`]),
+//!   may be narrowed again.
+//! - The program itself set any other mask, and thereby *pinned* the thread. Usher does not change
+//!   this mask, and [`pins`] reports it.
+//!
+//! A scan first records the masks of all threads, and only then sets masks, because a mask that it
+//! sets could otherwise be inherited by a thread that is not recorded yet.
+//!
+//! `sched_getaffinity` does not report offline CPUs. Therefore masks are compared within the online
 //! CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,13 +37,14 @@ use crate::new_threads::{NewThreads, VISIT_QUIET, over_new};
 use crate::procs::Procs;
 use crate::scan::{self, SCANS_MAX, ThreadChange, VisitResult};
 
-/// Number of CPUs in a mask passed to the kernel: `CPU_ID_MAX` + 1.
+/// Number of 64-bit words in a mask that is passed to the kernel: enough bits for `CPU_ID_MAX` + 1
+/// CPUs.
 const MASK_WORDS: usize = 1024;
 
 /// CPUs that threads of a program chose by affinity masks of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedCpus {
-    /// All pinned CPUs.
+    /// The CPUs of all pinned threads together.
     pub cpus: CpuSet,
     /// Whether every thread of the program is pinned.
     pub every_thread: bool,
@@ -45,7 +53,7 @@ pub struct PinnedCpus {
 /// Returns the mask of a thread, within the online CPUs.
 pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
     let mut words = [0u64; MASK_WORDS];
-    // SAFETY: the kernel writes at most the length given into the array.
+    // SAFETY: the kernel writes at most `size_of_val` bytes to the array, which outlives the call.
     let written = unsafe {
         libc::syscall(
             libc::SYS_sched_getaffinity,
@@ -67,13 +75,13 @@ pub(crate) fn get(tid: i32) -> io::Result<CpuSet> {
     Ok(cpus)
 }
 
-/// Gives a thread a mask.
+/// Sets the affinity mask of a thread.
 pub(crate) fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
     let mut words = [0u64; MASK_WORDS];
     for cpu in cpus.iter() {
         words[cpu as usize / 64] |= 1 << (cpu % 64);
     }
-    // SAFETY: the kernel reads at most the length given from the array.
+    // SAFETY: the kernel reads at most `size_of_val` bytes of the array, which outlives the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_sched_setaffinity,
@@ -98,18 +106,18 @@ fn whole(procs: &Procs, pid: i32, tid: i32) -> Option<CpuSet> {
     list.parse().ok()
 }
 
-/// Upper limit of the time in which one call narrows a program with threads that start and end all
-/// the time. The next call finds threads that it misses.
+/// Upper limit of the time of one call of [`narrow`], which a program that starts threads all the
+/// time could prolong without end. The next call narrows the threads that this call misses.
 const NARROW_MAX: Duration = Duration::from_millis(50);
 
-/// The known masks that a program gave to its own threads.
+/// The masks that a program itself set for its threads, as far as Usher has seen them.
 #[derive(Debug, Default)]
 pub(crate) struct OwnMasks {
-    /// The CPUs that at least one of its threads could use at admission.
+    /// The CPUs that at least one thread of the program could use at admission.
     pub initial: Option<CpuSet>,
-    /// Threads that had a mask of their own when a seat was given, and that mask. The journal
-    /// records it as the former mask, so a later seat with the same CPUs is not mistaken for the
-    /// origin of the mask.
+    /// The pinned threads that were found when a seat was applied, with their masks. If a later
+    /// seat has the same CPUs as such a mask, this map shows that the program, not Usher, set the
+    /// mask. The journal records the mask as the thread's former mask.
     pub pinned: BTreeMap<ThreadId, CpuSet>,
 }
 
@@ -121,8 +129,8 @@ pub(crate) fn ours(state: &ProgramState, online: &CpuSet) -> BTreeSet<CpuSet> {
     state.masks.iter().map(|mask| mask.and(online)).collect()
 }
 
-/// Returns the mask of a program as a whole: the CPUs that at least one of its threads may use.
-/// `None` if no thread is left.
+/// Returns the mask of a whole program, which is the set of CPUs that at least one of its threads
+/// may use. `None` if no thread is left.
 pub(crate) fn initial(procs: &Procs, pids: &BTreeSet<i32>) -> Option<CpuSet> {
     let mut seen = BTreeSet::new();
     let mut all: Option<CpuSet> = None;
@@ -181,12 +189,12 @@ pub(crate) fn pins(
     })
 }
 
-/// Gives every thread of a program its seat, until two consecutive scans find no thread without.
-/// Pinned threads are recorded in `own` and not changed. With an `owner`, only processes of that
-/// user are changed.
+/// Applies a seat to all threads of a program, by scans until two consecutive scans find no thread
+/// without the seat. Pinned threads are recorded in `own` and not changed. If `owner` is set, only
+/// processes of this user are changed.
 ///
 /// # Errors
-/// No thread may use any of the CPUs (nothing was changed then), or a system call failed.
+/// No thread may use any of the seat's CPUs, and no mask was changed; or a system call failed.
 pub(crate) fn narrow(
     procs: &Procs,
     journal: &mut Journal,
@@ -205,7 +213,8 @@ pub(crate) fn narrow(
         };
         let new = NewThreads::from_now(procs);
         let mut membership = Membership::new(procs, state).owned_by(owner);
-        // A process of unknown origin is not narrowed.
+        // The list excludes orphans, because the masks of processes of unknown origin are not
+        // changed.
         let found = scan::threads(procs, &membership.list(|_| false));
         let mut narrowing = SeatScan {
             procs,
@@ -232,7 +241,7 @@ pub(crate) fn narrow(
     Ok(())
 }
 
-/// One scan that gives all threads of a program its seat.
+/// One scan that applies a seat to all threads of a program.
 struct SeatScan<'a> {
     procs: &'a Procs,
     journal: &'a mut Journal,
@@ -259,7 +268,8 @@ impl ThreadChange for SeatScan<'_> {
         };
         match self.all(&[thread]) {
             Ok(true) => Ok(VisitResult::Changed),
-            // Other threads of the program can use the seat.
+            // This thread can use no CPU of the seat and keeps its mask. This is no error here,
+            // because other threads of the program can use the seat.
             Ok(false) | Err(ActError::NoCpus { .. }) => Ok(VisitResult::Unchanged),
             Err(error) => Err(error),
         }
@@ -267,8 +277,9 @@ impl ThreadChange for SeatScan<'_> {
 }
 
 impl SeatScan<'_> {
-    /// Records the masks of all these threads, and sets them. Returns whether another scan is
-    /// needed: a thread got another mask, or ended before the scan and may have left a child.
+    /// Records the masks of the threads `found`, and then sets them. Returns whether another scan
+    /// is needed, because a thread got another mask, or ended before the scan and may have left a
+    /// child.
     fn all(&mut self, found: &[ThreadId]) -> Result<bool, ActError> {
         let mut to_set = Vec::new();
         let mut allowed = CpuSet::new();
@@ -320,8 +331,8 @@ impl SeatScan<'_> {
         }
     }
 
-    /// Returns the mask that a thread would have without Usher; `None` if the program has chosen
-    /// another mask since.
+    /// Returns the mask that a thread would have without Usher; `None` if the program itself has
+    /// set another mask since.
     fn before(&self, thread: ThreadId, current: &CpuSet) -> Option<CpuSet> {
         let state = self.journal.state().programs.get(&self.program)?;
         let mut masks = state.masks.iter();
@@ -336,7 +347,7 @@ impl SeatScan<'_> {
         }
     }
 
-    /// Returns whether a mask that is not Usher's was chosen by the program.
+    /// Returns whether the program itself set a mask that is known not to be Usher's.
     fn is_chosen(&self, mask: &CpuSet) -> bool {
         let initial = self.own.initial.as_ref();
         initial.is_some_and(|initial| initial.and(self.online) != *mask)
@@ -350,7 +361,8 @@ impl SeatScan<'_> {
         self.note_own(thread, mask.clone())
     }
 
-    /// Records that a pinned thread has its initial mask again.
+    /// If a pinned thread has the program's initial mask again, records that the thread is no
+    /// longer pinned.
     fn note_unpinned(&mut self, thread: ThreadId, mask: &CpuSet) -> Result<(), ActError> {
         let initial = self.own.initial.clone();
         let initial = initial.filter(|initial| initial.and(self.online) == *mask);
@@ -385,8 +397,8 @@ impl SeatScan<'_> {
     }
 }
 
-/// Records the program's initial mask, which threads with an inherited mask of Usher's would have
-/// without Usher. This line must precede the first line about a pinned thread.
+/// Writes the program's initial mask to the journal: threads that inherit a mask of Usher's would
+/// have this mask without Usher. This line must precede the first line about a pinned thread.
 fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Result<(), ActError> {
     let state = journal.state().programs.get(&program);
     let is_new = state.is_some_and(|state| state.unbound.is_none());
@@ -400,7 +412,7 @@ fn note_initial(journal: &mut Journal, program: ProgramId, own: &OwnMasks) -> Re
 }
 
 /// Returns the mask that a thread with an inherited mask of Usher's would have without Usher: the
-/// program's former mask, else that of the process's first thread.
+/// program's former mask or, if it is unknown, the former mask of the process's first thread.
 fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     let leader = || {
         let mut threads = state.threads.range(ThreadId::range(thread.pid, thread.pid));
@@ -409,7 +421,8 @@ fn inherited(state: &ProgramState, thread: ThreadId) -> Option<&CpuSet> {
     state.unbound.as_ref().or_else(leader)
 }
 
-/// Restores a thread's own mask if it has one of Usher's, those of [`ours`].
+/// Restores a thread's own mask if its present mask is Usher's. The argument `ours` is the result
+/// of [`ours`].
 pub(crate) fn restore(
     state: &ProgramState,
     ours: &BTreeSet<CpuSet>,

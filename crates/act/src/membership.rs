@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Membership of processes in a managed program: the processes in its cgroups, the descendants of
-//! its members, and orphans of these.
+//! Determines which processes belong to a managed program: the processes in its cgroups, the
+//! descendants of its recorded members, and orphans that members left.
 //!
-//! When the parent of a process ends, the process is adopted by init or by another reaper, so its
-//! parent no longer shows its origin. Such an orphan belongs to the program if it has the process
-//! group or session of a member and is in the cgroup of a member. A process that was launched, not
-//! adopted, has its parent's session or leads a session, and is not an orphan: a shell and its
-//! other jobs are left alone. Only restoring considers orphans, and only orphans with one of
-//! Usher's masks: no change is applied to a process of unknown origin.
+//! 1. [`Membership::list`] reads the processes in the program's cgroups.
+//! 2. If a member is outside these cgroups, it lists all processes of the machine and adds the
+//!    descendants of such members.
+//! 3. It adds orphans. When the parent of a process ends, init or another reaper adopts the
+//!    process, whose parent then no longer shows its origin. An orphan belongs to the program if it
+//!    has the process group or session of a member, is in the cgroup of a member, and was adopted.
+//!    A process that has its parent's session or leads a session was launched, not adopted, and is
+//!    no orphan. This rule excludes the user's shell and its other jobs.
+//!
+//! Only the restoring of masks and priorities considers orphans, and only orphans with a value of
+//! Usher's. No new change is applied to a process of unknown origin. [`Membership::process_of`]
+//! traces a single new thread to a member through at most [`ANCESTORS_MAX`] ancestors. A full list
+//! costs a few reads of `/proc` per process of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,17 +25,18 @@ use crate::journal::ProgramState;
 use crate::procs::{Process, Procs};
 use crate::{cgroups, tree};
 
-/// Upper limit of ancestors through which a new process is traced to a member.
+/// Upper limit of the ancestors of a new process among which a member is searched.
 const ANCESTORS_MAX: usize = 16;
-/// Largest number of processes that are probed with `tgkill` for a thread.
+/// Upper limit of the processes that are probed with `tgkill` for a thread. Above a few processes,
+/// a read of `/proc` is cheaper.
 const TGKILL_MAX: usize = 16;
-/// Init, which adopts every orphan that no other reaper adopts.
+/// The pid of init, which adopts every orphan that no other reaper adopts.
 const INIT: i32 = 1;
 
-/// Processes, groups and cgroups of a program that earlier scans found.
+/// The processes, process groups and cgroups of a program that earlier scans found.
 #[derive(Debug, Default)]
 pub(crate) struct KnownProcesses {
-    /// Processes in none of the program's cgroups, with their start times.
+    /// The program's processes outside its cgroups, with their start times.
     outside: BTreeMap<i32, u64>,
     /// Process groups and sessions of members.
     groups: BTreeSet<i32>,
@@ -52,18 +60,19 @@ pub(crate) struct Membership<'a> {
 }
 
 impl<'a> Membership<'a> {
-    /// Starts from the journal's state of a program.
+    /// Creates the membership of a program from its state in the journal.
     pub(crate) fn new(procs: &'a Procs, state: &ProgramState) -> Self {
         Self::with_known(procs, state, KnownProcesses::default())
     }
 
-    /// Starts from the processes that earlier steps found.
+    /// Creates the membership of a program from the processes that earlier steps of a scan found.
     pub(crate) fn with_known(
         procs: &'a Procs,
         state: &ProgramState,
         mut known: KnownProcesses,
     ) -> Self {
-        // The leader of a group or session may be gone; the group keeps its pid.
+        // A member's pid is added as a group number, because the group or session that a member led
+        // keeps this number after the member's end.
         known
             .groups
             .extend(state.members.keys().map(|member| member.pid));
@@ -77,7 +86,7 @@ impl<'a> Membership<'a> {
         }
     }
 
-    /// Returns the processes found, for the next step.
+    /// Returns the processes that were found, for the next step of the scan.
     pub(crate) fn into_known(self) -> KnownProcesses {
         self.known
     }
@@ -93,8 +102,8 @@ impl<'a> Membership<'a> {
             .is_none_or(|owner| self.procs.belongs_to(pid, owner))
     }
 
-    /// Returns whether the program has a cgroup, which lists all its processes except those that
-    /// left.
+    /// Returns whether the program has a cgroup. A cgroup lists all processes of the program except
+    /// processes that left the cgroup.
     pub(crate) fn has_cgroup(&self) -> bool {
         !self.dirs.is_empty()
     }
@@ -104,8 +113,8 @@ impl<'a> Membership<'a> {
         dirs.flat_map(|dir| cgroups::members(dir)).collect()
     }
 
-    /// Lists the program's processes anew. Orphans are included if `is_ours` finds a value of
-    /// Usher's at their first thread.
+    /// Lists the program's processes anew. Orphans are included if `is_ours` returns true for their
+    /// pid, which means that their first thread has a value that Usher set.
     pub(crate) fn list(&mut self, is_ours: impl Fn(i32) -> bool) -> BTreeSet<i32> {
         self.pids = self.inside();
         self.known.outside.clear();
@@ -125,8 +134,8 @@ impl<'a> Membership<'a> {
         self.owned()
     }
 
-    /// Lists the processes in the program's cgroups anew, and the known processes outside them that
-    /// still live. Much cheaper than [`Self::list`].
+    /// Lists the processes in the program's cgroups anew, and adds the known processes outside the
+    /// cgroups that still live. This is much cheaper than [`Self::list`].
     pub(crate) fn list_known(&mut self) -> BTreeSet<i32> {
         self.pids = self.inside();
         let lives = |pid: i32, start_ticks: u64| {
@@ -205,10 +214,11 @@ impl<'a> Membership<'a> {
         false
     }
 
-    /// Returns whether a process was adopted by a reaper after its parent, a member, ended.
+    /// Returns whether a process is an orphan of the program: a reaper adopted it after its parent,
+    /// a member, ended.
     fn is_orphan(&self, process: &Process) -> bool {
         let groups = [process.group, process.session];
-        // If no member lives, the program's cgroup is no longer known.
+        // If no member lives, the members' cgroups are unknown, and any cgroup is accepted.
         let is_beside = || {
             let places = self.procs.cgroup_lines(process.id.pid);
             self.known.places.is_empty() || self.known.places.contains(&places)
@@ -226,17 +236,18 @@ impl<'a> Membership<'a> {
         if parent.is_some_and(|parent| parent.session != process.session) {
             return true;
         }
-        // If init itself launches programs, an orphan has the session of a program that init
-        // launched.
+        // If init itself launched the program, an orphan has the session of its parent init, too.
+        // Such a process counts as adopted only if it has the executable of a member.
         let executable = || self.procs.executable(process.id.pid);
         process.parent == INIT
             && executable().is_some_and(|exe| self.known.executables.contains(&exe))
     }
 }
 
-/// Returns whether a thread belongs to a process.
+/// Returns whether the thread `tid` belongs to the process `pid`.
 pub(crate) fn is_thread_of(pid: i32, tid: i32) -> bool {
-    // SAFETY: takes three numbers; signal 0 is checked and not sent.
+    // SAFETY: `tgkill` takes three numbers and accesses no memory; signal 0 only tests for the
+    // thread.
     let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     found == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
@@ -258,11 +269,11 @@ mod tests {
         }
     }
 
-    /// A shell that a terminal or a login started is such a leader.
+    /// A session leader of this kind is a shell that a terminal or a login started.
     #[test]
     fn the_leader_of_a_members_session_is_no_orphan() {
         let mut command = Command::new("sleep");
-        // SAFETY: makes one system call.
+        // SAFETY: the closure calls only `setsid`, which is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(|_| ())?)) };
         let leader = Sleeper(command.arg("60").spawn().unwrap());
         let pid = leader.0.id() as i32;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mount points of the cgroup hierarchies, and the cgroups of a process in them.
+//! Finds the mount points of the cgroup hierarchies, and the cgroups of a process in these
+//! hierarchies.
 //!
-//! Three hierarchies matter: cgroup v2 (the only one, or beside v1 hierarchies on a hybrid
-//! machine), which finds and freezes processes, and the v1 hierarchies with the `cpuset` and the
-//! `cpu` controller, if there are any.
+//! Usher uses up to three hierarchies. cgroup v2 serves to find and freeze processes; on a hybrid
+//! machine it exists beside v1 hierarchies. The other two are the v1 hierarchies with the `cpuset`
+//! and with the `cpu` controller, if they are mounted. [`Mounts::read`] parses
+//! `/proc/self/mountinfo` once; [`Mounts::places`] parses `/proc/PID/cgroup` at each call.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -21,11 +23,11 @@ use crate::procs::Procs;
 pub(crate) struct Mount {
     /// The mount point.
     pub point: PathBuf,
-    /// The cgroup that is visible there.
+    /// The cgroup that is visible at the mount point.
     root: PathBuf,
 }
 
-/// The hierarchies that matter.
+/// The mounted hierarchies that Usher uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Mounts {
     pub v2: Option<Mount>,
@@ -54,7 +56,8 @@ impl Mounts {
                 .filter(v1)
                 .find(|info| has(info, "cpuset"))
                 .map(mount),
-            // A hierarchy with both controllers cannot be left for one of them alone.
+            // A hierarchy with both controllers is not used for `cpu`: a process cannot enter a
+            // cgroup there for one of the controllers alone.
             cpu: infos()
                 .filter(v1)
                 .find(|info| has(info, "cpu") && !has(info, "cpuset"))
@@ -62,9 +65,10 @@ impl Mounts {
         })
     }
 
-    /// Returns the cgroups of a process; `None` if it is gone. A cgroup that is not visible here is
-    /// left out, and so is a cgroup with a path that is not UTF-8, because the journal could not
-    /// name it. Processes of such cgroups are followed by descent.
+    /// Returns the cgroups of a process; `None` if the process is gone. A cgroup that is not
+    /// visible under the mount points is left out. A cgroup with a path that is not UTF-8 is also
+    /// left out, because the journal could not contain the path. Processes of such cgroups are
+    /// found by descent.
     pub(crate) fn places(&self, procs: &Procs, pid: i32) -> Option<CgroupPaths> {
         let text = fs::read(procs.path(pid, "cgroup")).ok()?;
         let mut places = CgroupPaths::default();

@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that start during a scan of a program, found by their numbers.
+//! Finds the threads that start during a scan of a program, by their thread numbers.
 //!
-//! The kernel assigns thread numbers in rising order, so a cursor over them finds each new thread
-//! of the machine in microseconds, without a listing.
+//! The kernel assigns thread numbers in rising order. [`NewThreads`] remembers the last number that
+//! it has visited, and finds each new thread of the machine in microseconds, without a listing of
+//! `/proc`:
+//!
+//! 1. Read the number that the kernel assigned last.
+//! 2. Visit each number since the last visited number; if there are more than [`NUMBERS_MAX`],
+//!    visit only the newest [`NEWEST`].
+//! 3. Visit again, for a limited time, at most [`FREE_MAX`] numbers that belonged to no thread: the
+//!    kernel assigns a number shortly before the thread can be found.
+//! 4. Repeat until no visited thread has needed the change for some CPU time ([`VISIT_QUIET`]), but
+//!    for at most [`VISIT_MAX`] of CPU time.
+//!
+//! If the numbers have wrapped around, the visit ends, and only the next listing finds the new
+//! threads.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,17 +24,19 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::procs::Procs;
 use crate::scan::{SETTLE, ScanPass, ThreadChange};
 
-/// CPU time for which new threads are visited after the last that needed the change.
+/// CPU time for which new threads are still visited after the last visited thread that needed the
+/// change.
 pub(crate) const VISIT_QUIET: Duration = Duration::from_micros(300);
-/// Longest CPU time of one such visit.
+/// Upper limit of the CPU time of one call of [`over_new`].
 const VISIT_MAX: Duration = Duration::from_millis(4);
-/// If more numbers are new, only [`NEWEST`] of them are visited: most of these threads have ended,
-/// and a listing finds the others.
+/// Upper limit of new numbers that are all visited. If there are more, only the newest [`NEWEST`]
+/// are visited, because most of the other threads have ended, and a listing finds the rest.
 const NUMBERS_MAX: i32 = 2048;
-/// The newest numbers, which are visited in that case.
+/// Number of newest numbers that are visited if more than [`NUMBERS_MAX`] are new.
 const NEWEST: i32 = 256;
-/// Upper limit of free numbers that are visited again: the kernel assigns a number shortly before
-/// the thread can be found.
+/// Upper limit of free numbers, which belonged to no thread when visited, that are visited again. A
+/// number may be free only because the kernel assigns a number shortly before the thread can be
+/// found.
 const FREE_MAX: usize = 32;
 
 /// A cursor over the thread numbers that the kernel assigns.
@@ -30,13 +44,14 @@ const FREE_MAX: usize = 32;
 pub(crate) struct NewThreads {
     /// The last visited number.
     last: i32,
-    /// Numbers that were free when visited, with the time of the first visit.
+    /// Numbers that belonged to no thread when they were visited, with the time of their first
+    /// visit.
     free: VecDeque<(i32, Instant)>,
 }
 
 impl NewThreads {
-    /// Starts with the numbers assigned from now on. `None` if the kernel does not report the last
-    /// number.
+    /// Creates a cursor that visits the numbers assigned from now on. Returns `None` if the kernel
+    /// does not report the number that it assigned last.
     pub(crate) fn from_now(procs: &Procs) -> Option<Self> {
         Some(Self {
             last: procs.last_pid()?,
@@ -44,8 +59,9 @@ impl NewThreads {
         })
     }
 
-    /// Visits the numbers assigned since the last call, and those that were free a moment ago.
-    /// `visit` returns `None` for a free number. Returns `false` if the numbers wrapped around.
+    /// Visits the numbers that were assigned since the last call, and again the numbers that were
+    /// free shortly before. `visit` returns `None` for a free number. Returns `false` if the
+    /// numbers wrapped around.
     fn visit(&mut self, procs: &Procs, mut visit: impl FnMut(i32) -> Option<()>) -> bool {
         let now = Instant::now();
         for _ in 0..self.free.len() {
@@ -78,7 +94,8 @@ impl NewThreads {
     }
 }
 
-/// Visits new threads until none of them needed the change for this CPU time.
+/// Applies the change to new threads that need it, until no new thread has needed it for the CPU
+/// time `hot`.
 pub(crate) fn over_new(
     procs: &Procs,
     new: &mut NewThreads,
@@ -108,13 +125,13 @@ pub(crate) fn over_new(
             break;
         }
     }
-    // The next pass visits a thread that is missed here, and reports it if it misses the thread
-    // again.
+    // A thread that is missed here is not reported as missed, because the next pass visits it and
+    // reports it if necessary.
     all.missed = false;
     all
 }
 
-/// Returns the CPU time of this thread.
+/// Returns the CPU time that the calling thread has used.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Creation of a process inside a program's cgroups.
+//! Creates a process directly inside a program's cgroups, which avoids a slow move between cgroups.
 //!
 //! Moving a process between cgroups takes a lock for writing that every fork on the machine takes
-//! for reading. If no writer took it for a while, the kernel first waits for an RCU grace period: 8
-//! to 20 ms here (7.9 ms median at HZ=250), then 20 to 60 us per move while moves are frequent. Two
-//! ways into a cgroup avoid the wait: `clone3` with `CLONE_INTO_CGROUP` (cgroup v2), and a single
-//! thread that moves itself by writing `0` to `tasks` (cgroup v1). Both are used here.
+//! for reading. If no process has taken this lock for writing for a while, the kernel first waits
+//! for an RCU grace period. A move then takes 8 to 20 ms (median 7.9 ms at HZ=250); while moves are
+//! frequent, a move takes 20 to 60 us. [`PreparedHome::fork`] uses two ways into a cgroup that need
+//! no wait:
+//!
+//! 1. cgroup v2: `clone3` with `CLONE_INTO_CGROUP` creates the child in the directory. If the
+//!    kernel rejects this, `clone` creates the child outside, and [`crate::Actuator::admit`] moves
+//!    it.
+//! 2. cgroup v1: the child, which has one thread, writes `0` to `tasks` of each directory and
+//!    thereby moves itself.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,10 +27,10 @@ use crate::error::{ActError, file_error};
 use crate::journal::{Dir, DirKind};
 use crate::procs::Procs;
 
-/// From the kernel's `linux/sched.h`; libc's constant has too few bits.
+/// The value in the kernel's `linux/sched.h`. The type of libc's constant has too few bits.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
-/// The cgroups of a program that has no process yet.
+/// The cgroups of a prepared program, which has no process yet.
 #[derive(Debug)]
 pub struct PreparedHome {
     program: ProgramId,
@@ -32,16 +38,16 @@ pub struct PreparedHome {
     procs: Procs,
     /// The cgroup v2 directory in which the process is created.
     v2: Option<OwnedFd>,
-    /// `tasks` of the v1 directories that the child enters.
+    /// The open `tasks` files of the v1 directories that the child enters.
     v1_tasks: Vec<OwnedFd>,
 }
 
-/// Which side of a fork this is.
+/// The result of a fork, in the child and in the parent.
 #[derive(Debug)]
 pub enum ForkResult {
-    /// The new process, inside the cgroups.
+    /// The caller is the new process.
     Child,
-    /// The calling process.
+    /// The caller is the process that forked.
     Parent {
         /// The new process.
         child: ProcessId,
@@ -69,7 +75,8 @@ impl PreparedHome {
                     let tasks = open(dir.dir.join("tasks"), OFlags::WRONLY)?;
                     home.v1_tasks.push(tasks);
                 }
-                // Neither can exist before the program has a process.
+                // A scope and the cgroup of an attached program cannot exist before the program has
+                // a process.
                 DirKind::Scope | DirKind::Unit => {}
                 DirKind::V2 => {
                     home.v2 = Some(open(dir.dir.clone(), OFlags::PATH | OFlags::DIRECTORY)?);
@@ -80,12 +87,12 @@ impl PreparedHome {
         Ok(home)
     }
 
-    /// Returns the program.
+    /// Returns the number of the program.
     pub fn program(&self) -> ProgramId {
         self.program
     }
 
-    /// Returns the home as it will be with this first process.
+    /// Returns the home that the program will have when its first process is `root`.
     pub fn home(&self, root: ProcessId) -> ProcessTree {
         ProcessTree {
             program: self.program,
@@ -94,19 +101,21 @@ impl PreparedHome {
         }
     }
 
-    /// Forks. The child is inside the cgroups before this returns on either side. If the kernel
-    /// does not create it there, it is created outside, and [`crate::Actuator::admit`] moves it.
+    /// Forks a child into the program's cgroups. When the function returns, in the parent or in the
+    /// child, the child is inside the cgroups. If the kernel rejects the creation inside cgroup v2,
+    /// the child is created outside, and [`crate::Actuator::admit`] moves it.
     ///
     /// # Errors
-    /// A system call failed; nothing was forked.
+    /// A system call failed, and no child was created.
     ///
     /// # Safety
-    /// As after `fork`: in a program with several threads the child may only call async-signal-safe
-    /// functions until it execs or exits. No `pthread_atfork` handlers run.
+    /// The rules after `fork` apply: if the calling process has several threads, the child may call
+    /// only async-signal-safe functions until it executes a program or exits. No `pthread_atfork`
+    /// handlers run.
     pub unsafe fn fork(&self) -> io::Result<ForkResult> {
         let (entered, says_entered) = pipe_with(PipeFlags::CLOEXEC)?;
-        // The kernel, the cgroup or a seccomp filter may reject it: creation outside.
-        // SAFETY: the caller has accepted the contract of this function.
+        // The kernel, the cgroup or a seccomp filter may reject `clone3`. The child is then created
+        // outside the cgroup. SAFETY: the caller has accepted the contract of this function.
         let inside = self
             .v2
             .as_ref()
@@ -124,7 +133,8 @@ impl PreparedHome {
             return Ok(ForkResult::Child);
         }
         drop(says_entered);
-        // If the read ends without a byte, the child has died.
+        // The read ends when the child has entered its cgroups or, without a byte, when the child
+        // has died.
         let _ = File::from(entered).read(&mut [0]);
         let child = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
         let pidfd = pidfd_open(child, PidfdFlags::empty())?;
@@ -138,29 +148,29 @@ impl PreparedHome {
 /// # Safety
 /// As for `fork`.
 unsafe fn clone_into(cgroup: &OwnedFd) -> io::Result<i32> {
-    // SAFETY: all of its fields are integers.
+    // SAFETY: all fields of `clone_args` are integers, for which zero is a valid value.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.exit_signal = libc::SIGCHLD as u64;
     args.flags = CLONE_INTO_CGROUP;
     args.cgroup = cgroup.as_raw_fd() as u64;
-    // SAFETY: the arguments are valid for the size given and share nothing
-    // with the child, which gets a copy of this stack.
+    // SAFETY: `args` is valid for the given size. Its flags share no memory with the child, which
+    // continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of_val(&args)) };
     child_of(pid)
 }
 
-/// `fork` without `clone3`, which the seccomp filters of docker and podman refuse. 0 in the
+/// Forks without `clone3`, which the seccomp filters of docker and podman reject. Returns 0 in the
 /// child.
 ///
 /// # Safety
 /// As for `fork`.
 unsafe fn clone() -> io::Result<i32> {
-    // SAFETY: without a stack of its own the child has a copy of this one.
+    // SAFETY: the flags share no memory with the child, which continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     child_of(pid)
 }
 
-/// The result of a system call that forks.
+/// Converts the result of a system call that forks to the child's pid (0 in the child) or an error.
 fn child_of(pid: libc::c_long) -> io::Result<i32> {
     match pid {
         pid if pid >= 0 => Ok(pid as i32),
@@ -197,7 +207,8 @@ mod tests {
             filter: steps.as_mut_ptr(),
         };
         let filter = libc::SECCOMP_MODE_FILTER;
-        // SAFETY: the program outlives the calls; both affect the calling thread alone.
+        // SAFETY: the seccomp program outlives both calls of `prctl`, which affect only the calling
+        // thread.
         let set = unsafe {
             [
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
@@ -220,9 +231,10 @@ mod tests {
         };
         let forking = std::thread::spawn(move || {
             refuse_clone3();
-            // SAFETY: the child only exits.
+            // SAFETY: the child calls only `_exit`, which is async-signal-safe.
             match unsafe { home.fork() }.unwrap() {
-                // SAFETY: `_exit` runs no handlers of the parent.
+                // SAFETY: `_exit` may be called in a forked child; it runs no exit handlers of the
+                // parent.
                 ForkResult::Child => unsafe { libc::_exit(7) },
                 ForkResult::Parent { child, .. } => child,
             }

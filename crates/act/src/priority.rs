@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Priorities of threads: lowering them, and restoring the values that are still Usher's.
+//! Reads, lowers and restores the priorities of threads: nice value, scheduling policy and I/O
+//! priority. Only values that are still Usher's are restored.
 //!
-//! A demoted thread has nice 19 and, if everything can be done, `SCHED_IDLE` and the idle class for
-//! disks. Each present value of a thread is compared with the demoted value. A value that differs
-//! was set by the program or its user since and is not changed. A value that is Usher's is restored
-//! to the thread's former value. If the first known values of a thread are Usher's, it was created
-//! while its program was demoted and inherited them. Such a thread gets the former values of its
-//! process's first thread, or else those of the program's first thread. Each scan therefore first
-//! records the values of all threads, and only then sets them, as with affinity masks (`mask.rs`).
+//! A demoted thread has nice 19 and, if the demotion includes it and the kernel permits it, the
+//! policy `SCHED_IDLE` and the I/O class `idle`. The undo compares each value of a thread with the
+//! demoted value:
 //!
-//! The nice value is set before the policy. In the reverse order, if Usher died in between, a
-//! demoted `SCHED_IDLE` thread could not be distinguished from a thread that chose this policy
-//! itself. Restoring sets the policy and its nice value in one call.
+//! - If the values differ, the program or its user has set the present value since the demotion. It
+//!   is not changed.
+//! - If they are equal, the value is Usher's, and the thread's former value is restored.
+//!
+//! If the first known values of a thread are Usher's, the thread was created while its program was
+//! demoted, and inherited the values. Such a thread gets the former values of its process's first
+//! thread or, if these are unknown, of the program's thread that was demoted first. Each scan first
+//! records the values of all threads, and only then sets values, because a child could otherwise
+//! inherit a lowered value before it is recorded. `mask.rs` does the same for affinity masks. The
+//! cost is a few system calls per thread.
+//!
+//! A demotion sets the nice value before the policy. If Usher died between the steps in the reverse
+//! order, a demoted `SCHED_IDLE` thread could not be distinguished from a thread that set this
+//! policy itself. The undo sets the policy and the nice value in one call.
 
 use std::io;
 
@@ -28,12 +36,13 @@ use crate::scan::VisitResult;
 
 /// The highest nice value, which is the lowest priority.
 pub(crate) const NICE_MAX: i32 = 19;
-/// From `ioprio_set(2)`: the class is stored above the bits of the level.
+/// Position of the class in an I/O priority, from `ioprio_set(2)`. The bits below it are the level
+/// within the class.
 const IO_CLASS_SHIFT: i32 = 13;
 const IO_REALTIME: i32 = 1;
 const IO_IDLE: i32 = 3;
 const IO_WHO_PROCESS: libc::c_int = 1;
-/// From the kernel's `linux/sched.h`.
+/// The value of `SCHED_FLAG_RESET_ON_FORK` in the kernel's `linux/sched.h`.
 const RESET_ON_FORK: u64 = 1;
 
 /// `struct sched_attr` of `sched_setattr(2)`, first version.
@@ -54,7 +63,8 @@ impl Priority {
     /// Returns the priority of a thread.
     pub(crate) fn of(tid: i32) -> io::Result<Self> {
         let mut attr = SchedAttr::default();
-        // SAFETY: the kernel writes at most the size given into the structure.
+        // SAFETY: the kernel writes at most the given size to the structure, which outlives the
+        // call.
         let got = unsafe {
             libc::syscall(
                 libc::SYS_sched_getattr,
@@ -67,14 +77,15 @@ impl Priority {
         if got != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: takes two numbers and returns one.
+        // SAFETY: `ioprio_get` takes two numbers and accesses no memory of this process.
         let io = unsafe { libc::syscall(libc::SYS_ioprio_get, IO_WHO_PROCESS, tid) };
         if io < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Self {
             policy: attr.policy,
-            // The attributes of a real-time thread do not include it.
+            // The nice value is read separately, because the attributes of a real-time thread do
+            // not include it.
             nice: getpriority_process(pid(tid)?)?,
             realtime: attr.priority,
             reset_on_fork: attr.flags & RESET_ON_FORK != 0,
@@ -96,13 +107,13 @@ impl Priority {
         self.policy == libc::SCHED_IDLE as u32
     }
 
-    /// Returns whether a process without privileges can restore this for a thread of a process that
-    /// may have nice values from `nice_min` on.
+    /// Returns whether an unprivileged process can restore this priority. `nice_min` is the lowest
+    /// nice value that the thread's process may have.
     fn can_come_back(&self, nice_min: i32) -> bool {
         nice_min <= self.nice && self.realtime == 0
     }
 
-    /// Returns the privileges that lowering all of this requires.
+    /// Returns a description of the privileges that restoring this priority requires.
     pub(crate) fn rights_needed(&self) -> String {
         let limit = 20 - self.nice;
         match self.realtime == 0 && self.io_class() != IO_REALTIME {
@@ -112,7 +123,7 @@ impl Priority {
     }
 }
 
-/// The values that this process may set, and restore.
+/// The priorities that this process may set and restore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PriorityRights {
     /// Whether all values may be lowered and restored ([`Self::are_all`]).
@@ -122,13 +133,14 @@ pub(crate) struct PriorityRights {
 }
 
 impl PriorityRights {
-    /// All values.
+    /// The rights of a process that may set and restore all values.
     pub(crate) const ALL: Self = Self {
         all: true,
         nice_min: -NICE_MAX - 1,
     };
 
-    /// Returns what may be set for a process without privileges over the machine.
+    /// Returns the rights that this process has without privileges over the priorities of the
+    /// process `pid`.
     pub(crate) fn over(procs: &Procs, pid: i32) -> Self {
         Self {
             all: false,
@@ -151,7 +163,7 @@ impl PriorityRights {
 
 fn pid(tid: i32) -> io::Result<Option<Pid>> {
     let pid = Pid::from_raw(tid);
-    // A missing number would mean the calling thread.
+    // A missing number is an error, because the kernel would apply 0 to the calling thread.
     pid.map(Some)
         .ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
@@ -169,7 +181,7 @@ fn set_policy(tid: i32, to: &Priority) -> io::Result<()> {
         priority: to.realtime,
         ..SchedAttr::default()
     };
-    // SAFETY: the kernel reads the structure, which contains its size.
+    // SAFETY: the kernel reads as many bytes of the structure as its field `size` states.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -177,15 +189,15 @@ fn set_policy(tid: i32, to: &Priority) -> io::Result<()> {
 }
 
 fn set_io(tid: i32, io: i32) -> io::Result<()> {
-    // SAFETY: takes three numbers.
+    // SAFETY: `ioprio_set` takes three numbers and accesses no memory of this process.
     match unsafe { libc::syscall(libc::SYS_ioprio_set, IO_WHO_PROCESS, tid, io) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Returns the values that a demotion has to lower: those that are unchanged since before the
-/// demotion and that could be restored.
+/// Returns the values that a demotion must lower: values that the thread still had before the
+/// demotion and that this process could restore.
 pub(crate) fn to_lower(
     now: &Priority,
     before: &Priority,
@@ -204,7 +216,7 @@ pub(crate) fn to_lower(
     }
 }
 
-/// Lowers some of a thread's values.
+/// Lowers the values `what` of a thread.
 pub(crate) fn lower(tid: i32, now: &Priority, what: &PriorityFields) -> io::Result<()> {
     if what.nice {
         set_nice(tid, NICE_MAX)?;
@@ -233,7 +245,7 @@ pub(crate) fn before(state: &DemotionState, thread: ThreadId, now: &Priority) ->
     inborn.unwrap_or(*now)
 }
 
-/// Some of a thread's values.
+/// A subset of the values of a thread's priority.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PriorityFields {
     nice: bool,
@@ -242,12 +254,12 @@ pub(crate) struct PriorityFields {
 }
 
 impl PriorityFields {
-    /// Returns whether a value is included.
+    /// Returns whether the subset contains any value.
     pub(crate) fn any(&self) -> bool {
         self.nice || self.policy || self.io
     }
 
-    /// Returns the values that are not among the others.
+    /// Returns the values of this subset that `others` does not contain.
     pub(crate) fn without(&self, others: &Self) -> Self {
         Self {
             nice: self.nice && !others.nice,
@@ -267,7 +279,8 @@ impl PriorityFields {
         (!names.is_empty()).then(|| names.join(" and "))
     }
 
-    /// Returns the values that are Usher's and not the thread's own.
+    /// Returns the values of the thread that a demotion has set and that differ from its former
+    /// values.
     fn ours(state: &DemotionState, now: &Priority, before: &Priority) -> Self {
         let idle = state.to.contains(&Demotion::Idle);
         Self {
@@ -278,13 +291,14 @@ impl PriorityFields {
     }
 }
 
-/// Returns the priority that a thread created while demoted would have without Usher.
+/// Returns the priority that a thread which was created while its program was demoted would have
+/// without Usher.
 fn inherited(state: &DemotionState, thread: ThreadId) -> Option<Priority> {
     let mut leader = state.threads.range(ThreadId::range(thread.pid, thread.pid));
     leader.next().map(|(_, before)| *before).or(state.inborn)
 }
 
-/// Restores a thread's own values where it has Usher's.
+/// Restores the values of a thread that a demotion has set; keeps values that were set since.
 fn raise(state: &DemotionState, thread: ThreadId) -> io::Result<VisitResult> {
     let now = Priority::of(thread.tid)?;
     let known = state.threads.get(&thread).copied();
@@ -317,7 +331,7 @@ pub(crate) fn may_be_ours(state: &DemotionState, tid: i32) -> Option<bool> {
     Some(now.nice == NICE_MAX || io || (idle && now.is_idle()))
 }
 
-/// Restores a thread's own values where it has Usher's.
+/// Restores the values of a thread that a demotion has set; keeps values that were set since.
 pub(crate) fn restore(
     procs: &Procs,
     state: &DemotionState,
@@ -326,7 +340,8 @@ pub(crate) fn restore(
     match raise(state, thread) {
         Ok(found) => Ok(found),
         Err(error) if files::is(&error, Errno::SRCH) => Ok(VisitResult::Missed),
-        // The thread belongs to another user by now.
+        // This process may not change the thread, which now runs as another user. The thread is
+        // left unchanged.
         Err(error) if is_refused(&error) && !PriorityRights::are_all(procs) => {
             Ok(VisitResult::Unchanged)
         }
@@ -338,7 +353,7 @@ pub(crate) fn restore(
     }
 }
 
-/// Returns whether the kernel refused for lack of privileges.
+/// Returns whether the kernel rejected the operation because this process lacks privileges.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     files::is(error, Errno::PERM) || files::is(error, Errno::ACCESS)
 }
@@ -347,7 +362,8 @@ pub(crate) fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns, in words, what a demotion leaves of such a thread's values without privileges.
+    /// Returns the names of the values that an unprivileged demotion to `to` leaves unchanged for a
+    /// thread with this nice value.
     fn kept(nice: i32, to: Demotion) -> Option<String> {
         let now = Priority {
             policy: libc::SCHED_OTHER as u32,

@@ -2,15 +2,16 @@
 //! Reads processes and threads from `/proc`: identity (pid and start time), state, users, cgroups,
 //! threads, children, locks.
 //!
-//! A process is identified by pid and start time, so that a reused pid is not mistaken for it. The
-//! kernel may cut a listing of threads short while threads end; listings are repeated up to 32
-//! times until their length matches the thread count.
+//! A process is identified by its pid and start time, because the kernel reuses pids. If a thread
+//! ends during a listing of `/proc/PID/task`, the kernel may end the listing early. Therefore a
+//! listing is repeated, at most 32 times, until its length matches the thread count in the
+//! process's status.
 //!
-//! The kernel removes the files of a process when it ends. A thread that opens such a file then
-//! waits for the removal without sleeping (`shrink_dcache_parent`). The daemon's loop is a
-//! real-time thread: if it has preempted the removing thread, it waits until the kernel's limit for
-//! real-time threads interrupts it, after 0.95 s. A check by `kill` before the files that scans open
-//! keeps this rare.
+//! The kernel removes the files of a process when it ends. A thread that opens such a file at this
+//! moment busy-waits for the removal (`shrink_dcache_parent`). The daemon's loop runs in a
+//! real-time thread. If this thread has preempted the removing thread, it busy-waits until the
+//! kernel's limit for real-time threads interrupts it, after 0.95 s. To make this case rare, scans
+//! test by `kill` with signal 0 that the process exists before they open its files.
 
 use std::fs;
 use std::io::{self, Read};
@@ -32,23 +33,24 @@ use crate::journal::ThreadId;
 /// `PF_KTHREAD` of the kernel's `linux/sched.h`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Upper limit of the length of `/proc/PID/stat`: a name of 64 bytes and 51 numbers.
+/// Upper limit of the length of `/proc/PID/stat` in bytes. The file contains a name of at most 64
+/// bytes and 51 numbers.
 const STAT_BYTES: usize = 2048;
 
-/// Upper limit of listings of threads that start and end all the time; the last one is used as it
-/// is.
+/// Upper limit of repeated listings of a process's threads. If threads start and end all the time,
+/// the last listing is used although it may be incomplete.
 const LISTINGS_MAX: usize = 32;
 
 /// The processes under one mount of procfs.
 #[derive(Debug, Clone)]
 pub(crate) struct Procs {
     root: PathBuf,
-    /// Whether `root` has the processes of this PID namespace.
+    /// Whether `root` shows the processes of this process's own PID namespace.
     is_own_namespace: bool,
     online: PathBuf,
 }
 
-/// The attributes of a process that matter here.
+/// The attributes of a process that the actuator uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub id: ProcessId,
@@ -62,13 +64,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Returns whether the process has ended and is not yet reaped. A process is reported in the
-    /// same way if only its first thread has ended.
+    /// Returns whether the process has ended but is not yet reaped. The state letter is the same if
+    /// only the first thread has ended; the thread count distinguishes the two cases.
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
-    /// Returns whether a signal or a tracer has stopped it.
+    /// Returns whether a signal or a tracer has stopped the process.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
@@ -94,8 +96,9 @@ impl Procs {
         self.root.join(pid.to_string()).join(file)
     }
 
-    /// Returns whether a process or thread has this number, without opening a file; zombies count.
-    /// Always true for a positive number if `root` shows another PID namespace.
+    /// Returns whether a process or thread with this number exists. A zombie also exists. The
+    /// function opens no file. If `root` shows another PID namespace, it returns true for each
+    /// positive number.
     fn exists(&self, number: i32) -> bool {
         if number <= 0 {
             return false;
@@ -133,8 +136,8 @@ impl Procs {
         Some(data.uid())
     }
 
-    /// Returns the cgroups of a process, one line each as the kernel writes them; empty if it is
-    /// gone. Bytes of a path that are not UTF-8 are replaced.
+    /// Returns the cgroups of a process, one line each as the kernel writes them; empty if the
+    /// process is gone. Bytes of a path that are not UTF-8 are replaced.
     pub(crate) fn cgroup_lines(&self, pid: i32) -> String {
         if !self.exists(pid) {
             return String::new();
@@ -180,8 +183,8 @@ impl Procs {
         line.trim().parse().ok()
     }
 
-    /// Returns the CPU time in nanoseconds of a thread in one of these states, which are letters of
-    /// `/proc/PID/stat`.
+    /// Returns the CPU time of a thread in nanoseconds, if the thread is in one of `states` (state
+    /// letters of `/proc/PID/stat`).
     pub(crate) fn run_ns_if_in(&self, states: &[char], pid: i32, tid: i32) -> Option<u64> {
         if !self.exists(tid) {
             return None;
@@ -200,7 +203,7 @@ impl Procs {
         self.get(id.pid).filter(|process| process.id == id)
     }
 
-    /// Returns every process, by rising pid.
+    /// Returns all processes in the order of rising pids.
     pub(crate) fn all(&self) -> Vec<Process> {
         let mut all: Vec<Process> = numbers(&self.root)
             .into_iter()
@@ -210,10 +213,11 @@ impl Procs {
         all
     }
 
-    /// Returns the threads of a process; empty if it is gone.
+    /// Returns the threads of a process; empty if the process is gone.
     ///
-    /// The kernel ends the list early if the thread that it has reached dies. The list is therefore
-    /// read again while it is shorter than the thread count in the process's status.
+    /// If a thread ends while the kernel lists it, the kernel ends the list early. Therefore the
+    /// list is read again while it is shorter than the thread count in the process's status, at
+    /// most [`LISTINGS_MAX`] times.
     pub(crate) fn threads(&self, pid: i32) -> Vec<i32> {
         let mut threads = Vec::new();
         for _ in 0..LISTINGS_MAX {
@@ -225,7 +229,8 @@ impl Procs {
         threads
     }
 
-    /// Lists the threads of a process once. The list lacks threads if a thread dies meanwhile.
+    /// Lists the threads of a process once. If a thread ends during the listing, the list may lack
+    /// other threads.
     pub(crate) fn listed_threads(&self, pid: i32) -> Vec<i32> {
         if !self.exists(pid) {
             return Vec::new();
@@ -233,7 +238,7 @@ impl Procs {
         numbers(&self.path(pid, "task"))
     }
 
-    /// Returns the number of threads of a process; `None` if it is gone.
+    /// Returns the number of threads of a process; `None` if the process is gone.
     pub(crate) fn thread_count(&self, pid: i32) -> Option<usize> {
         if !self.exists(pid) {
             return None;
@@ -267,15 +272,15 @@ impl Procs {
         Some(children)
     }
 
-    /// Returns the number assigned last to any process or thread of this PID namespace. While it
-    /// does not change, nothing has forked.
+    /// Returns the number that the kernel assigned last to a process or thread of this PID
+    /// namespace. As long as this number stays the same, no process or thread has been created.
     pub(crate) fn last_pid(&self) -> Option<i32> {
         let text = files::read_text(&self.root.join("loadavg")).ok()?;
         text.split_whitespace().last()?.parse().ok()
     }
 
-    /// Returns the lowest nice value that a process may be given without privileges; 20 if there is
-    /// none, or the process is gone.
+    /// Returns the lowest nice value that an unprivileged process may set for a process; 20 if it
+    /// may not lower any nice value, or the process is gone.
     pub(crate) fn nice_min(&self, pid: i32) -> i32 {
         let limits = files::read_text(&self.path(pid, "limits")).unwrap_or_default();
         let line = limits
@@ -297,7 +302,7 @@ impl Procs {
         })
     }
 
-    /// Returns this process.
+    /// Returns the pid and start time of the calling process.
     pub(crate) fn own(&self) -> Result<ProcessId, ActError> {
         let path = self.root.join("self/stat");
         let stat = read_stat(&path).map_err(file_error("reading", &path))?;
@@ -307,7 +312,7 @@ impl Procs {
         })
     }
 
-    /// Returns a process and its ancestors, itself first.
+    /// Returns the pids of a process and its ancestors, beginning with the process itself.
     pub(crate) fn ancestors(&self, pid: i32) -> Vec<i32> {
         let mut line = vec![pid];
         let mut at = pid;
@@ -322,12 +327,13 @@ impl Procs {
     }
 
     /// Returns the processes that hold a `flock(2)` lock on a file, which is named as in
-    /// `/proc/locks`: `MAJOR:MINOR:INODE`. A holder in an outer PID namespace has no pid here and
-    /// is left out.
+    /// `/proc/locks`: `MAJOR:MINOR:INODE`. A lock holder outside this PID namespace has no pid in
+    /// the namespace, and is left out.
     pub(crate) fn lock_holders(&self, of_file: &str) -> Vec<i32> {
         let text = files::read_text(&self.root.join("locks")).unwrap_or_default();
         let holder = |line: &str| {
-            // `3: FLOCK  ADVISORY  WRITE 1234 00:1a:567 0 EOF`; a waiter has `->` first.
+            // A line has the form `3: FLOCK ADVISORY WRITE 1234 00:1a:567 0 EOF`. The line of a
+            // process that waits for the lock has `->` after the number.
             let mut words = line.split_whitespace().skip(1);
             let held = words.next()? == "FLOCK";
             let pid: i32 = words.nth(2)?.parse().ok()?;
@@ -346,16 +352,18 @@ impl Procs {
         fs::metadata(self.root.join("self/ns/pid")).map_or(0, |data| data.ino())
     }
 
-    /// Returns a pidfd of exactly this process; `None` if it is gone.
+    /// Returns a pidfd of the process with this pid and start time; `None` if it is gone.
     pub(crate) fn open(&self, id: ProcessId) -> Option<OwnedFd> {
         let pid = Pid::from_raw(id.pid)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The pid may have been reused before the pidfd was opened. From now on it cannot be, as
-        // long as the pidfd's process lives.
+        // The pid may have been reused before the pidfd was opened. Therefore the start time is
+        // compared after the open: while the pidfd's process exists, the kernel does not reuse the
+        // pid.
         self.same(id).map(|_| pidfd)
     }
 
-    /// Returns whether the process lives. A process that has died and is not yet reaped is dead.
+    /// Returns whether the process lives. A process that has ended but is not yet reaped does not
+    /// live.
     pub(crate) fn lives(&self, id: ProcessId) -> bool {
         self.open(id).is_some_and(|pidfd| !has_died(&pidfd))
     }
@@ -371,8 +379,8 @@ impl Procs {
         Some([next()?, next()?, next()?, next()?])
     }
 
-    /// Returns whether every user id of a process is this user's. As for `ptrace(2)`, a setuid
-    /// program does not belong to its caller.
+    /// Returns whether all four user IDs of a process are `owner`. As in the rules of `ptrace(2)`,
+    /// a setuid program does not belong to the user that executes it.
     pub(crate) fn belongs_to(&self, pid: i32, owner: u32) -> bool {
         let ids = self.user_ids(pid);
         ids.is_some_and(|ids| ids.iter().all(|&id| id == owner))
@@ -385,7 +393,7 @@ impl Procs {
         process.is_some_and(|process| !process.is_stopped()) && self.lives(id)
     }
 
-    /// Sends a signal to exactly this process.
+    /// Sends a signal to the process with this pid and start time.
     pub(crate) fn signal(&self, id: ProcessId, signal: Signal) -> Result<(), ActError> {
         let Some(pidfd) = self.open(id) else {
             return Ok(());
@@ -412,8 +420,8 @@ pub(crate) fn has_died(pidfd: &OwnedFd) -> bool {
 }
 
 fn read_stat(path: &Path) -> io::Result<ProcStat> {
-    // A scan reads one such file for each process of the machine. One call fills the buffer;
-    // reading to the end would take several.
+    // The file is read by one call, because a scan reads one such file for each process of the
+    // machine. Reading to the end of the file would take several calls.
     let mut bytes = [0; STAT_BYTES];
     let read = fs::File::open(path)?.read(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes[..read]);
@@ -445,7 +453,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the number of the calling thread.
+    /// Returns the thread ID of the calling thread.
     fn own_tid() -> i32 {
         rustix::thread::gettid().as_raw_nonzero().get()
     }

@@ -1,42 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scans over the threads of a program: how a change (an affinity mask, a priority) is applied to
-//! every thread, including threads that start during the scan.
+//! Applies a change, such as an affinity mask or a priority, to every thread of a program,
+//! including threads that start during the scan.
 //!
 //! **Problem.** A new thread inherits mask and priority from the thread that creates it. The kernel
-//! copies both before the new thread can be found, and the creating thread may end at once. A
-//! listing of `/proc/PID/task` takes longer than such a thread lives, so a chain of short-lived
-//! threads can escape every listing.
+//! copies these values before the new thread can be found, and the creating thread may end at once.
+//! A listing of `/proc/PID/task` can take longer than such a thread lives. Therefore a chain of
+//! short-lived threads, each of which creates the next thread, can escape every listing.
 //!
 //! **Idea.** The kernel assigns thread numbers in rising order. After one pass over all threads,
-//! only threads with later numbers can have inherited the old value. These numbers are visited one
-//! by one, in microseconds, without a listing (`new_threads.rs`), until none of them needs the
-//! change any more. A pass over all processes of the machine costs milliseconds; a pass over the
-//! threads of known processes costs some microseconds per thread. So most steps are light: they
-//! cover only known and new threads.
+//! only threads with later numbers can have inherited the old value. A step visits these numbers in
+//! microseconds each, without a listing (`new_threads.rs`), until no new thread needs the change. A
+//! pass over all processes of the machine costs milliseconds; a pass over the threads of known
+//! processes costs some microseconds per thread. Therefore most steps are *light*: they cover only
+//! the threads of known processes and new threads. A *full* step determines the processes of the
+//! program anew, for which it may have to list all processes of the machine.
 //!
 //! **Steps** of one [`Scan::step`]:
 //! 1. Pass over the threads of the known processes. In a full step, list the program's processes
 //!    anew and pass over all their threads.
-//! 2. Visit the numbers assigned since the last step, again and again, until no visit changed
-//!    anything for [`VISIT_QUIET`].
-//! 3. The scan is complete when a full pass changed nothing. The pass must have begun [`SETTLE`]
-//!    after the last change, and after every thread that was runnable then has run: a thread that
-//!    waits for a CPU may be in the middle of `clone`, with the old value already copied.
+//! 2. Visit the thread numbers assigned since the last step. Repeat this until no visit has changed
+//!    a thread for [`VISIT_QUIET`].
+//! 3. The scan is complete when the pass of a full step changes nothing. This pass must begin at
+//!    least [`SETTLE`] after the last change, and after each thread that was runnable at the last
+//!    change has run since. A runnable thread that waits for a CPU may be inside `clone`, after the
+//!    kernel has copied the old value.
 //!
-//! **Cost.** A caller that has other work takes a step only while [`Scan::is_within_budget`] is
-//! true. Light and full steps have budgets of their own, because a full step on a machine with many
-//! processes would use up the budget of many light steps. The budgets of the first second are 16 ms
-//! together. A step is not interrupted, so a scan may exceed them.
+//! **Cost.** A caller with other work executes a step only while [`Scan::is_within_budget`] returns
+//! true. Light steps and full steps have separate budgets, because one full step on a machine with
+//! many processes would use up the budget of many light steps. In the first second, both budgets
+//! together are 16 ms of CPU time. A step is not interrupted; a scan may therefore exceed its
+//! budget by one step.
 //!
-//! **Completeness.** A full pass lists each thread that still has the old value and can be found
-//! when the pass begins. Such a thread is alive at its visit, and is changed, or it has ended by
-//! then, and the pass missed it. A thread that cannot be found yet has a parent inside `clone`,
-//! which step 3 waits for. So a pass that changed and missed nothing proves that nothing is left.
-//! The light steps are not needed for that; they catch the chains that make passes miss threads.
+//! **Completeness.** When a full pass begins, each thread with the old value is in one of two
+//! states. If the thread can be found, the pass lists it. At its visit, the thread either lives and
+//! is changed, or has ended and counts as missed. If the thread cannot be found yet, its parent is
+//! inside `clone`, and step 3 waits for this parent. Consequently, a pass that changed and missed
+//! no thread proves that no thread with the old value remains. The light steps are not needed for
+//! this proof. They change the chains of short-lived threads that would make every full pass miss
+//! threads.
 //!
 //! **Limits.** In a program with threads that start and end all the time, every pass misses some
 //! threads. The scan is then complete after [`STEPS_MAX`] steps and [`QUIET`] without a change.
-//! Processes that lost their parents are found only if `membership.rs` knows them.
+//! An orphaned process is found only if `membership.rs` recognises it as a part of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -47,44 +52,47 @@ use crate::membership::KnownProcesses;
 use crate::new_threads::{NewThreads, VISIT_QUIET, cpu_time, over_new};
 use crate::procs::Procs;
 
-/// Upper limit of passes over the threads of one program in one call of an actuator.
+/// Upper limit of passes over the threads of one program in one call of a function of the actuator.
 pub(crate) const SCANS_MAX: usize = 64;
 
 /// Upper limit of listings of a process's threads in one pass.
 const LISTINGS_MAX: usize = 32;
-/// Time for which no thread may need the change before a scan is complete.
+/// Time without a change after which the pass of a full step can complete a scan.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Pause between two steps of a blocking scan.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
-/// Number of steps, and time, without a change after which a scan is complete although threads end
-/// before their visit.
+/// Number of steps without a change after which a scan is complete although threads end before
+/// their visit. The time [`QUIET`] must also have passed without a change.
 const STEPS_MAX: u32 = 12;
 const QUIET: Duration = Duration::from_millis(500);
 /// Longest time between two full steps of a scan that changes threads.
 const FULL_EVERY: Duration = Duration::from_millis(100);
-/// Upper limit of the time for which a thread that waits in the kernel keeps a scan going.
+/// Upper limit of the time for which a thread in state D, which waits in the kernel, prevents the
+/// completion of a scan.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// CPU time in nanoseconds after which a thread has finished the `clone` that it was in.
+/// CPU time in nanoseconds after which a thread is assumed to have finished a `clone` that it had
+/// begun.
 const CLONE_NS: u64 = 5_000_000;
 /// Time after a change in which each step visits new threads for [`VISIT_QUIET`].
 const VISIT_AFTER_CHANGE: Duration = Duration::from_millis(100);
-/// Replaces [`VISIT_QUIET`] in steps after [`VISIT_AFTER_CHANGE`].
+/// Time of visits that replaces [`VISIT_QUIET`] in steps later than [`VISIT_AFTER_CHANGE`] after a
+/// change.
 const HOT_LATER: Duration = Duration::from_micros(100);
-/// CPU time that the light steps of a scan may use at once.
+/// CPU time that the light steps of a scan may use from its start.
 const GRANT: Duration = Duration::from_millis(2);
-/// Light steps may then use 1/125 (0.8 %) of a CPU.
+/// In addition to [`GRANT`], light steps may use 1/125 (0.8 %) of a CPU.
 const SHARE_DIVISOR: u32 = 125;
-/// CPU time that the full steps of a scan may use at once.
+/// CPU time that the full steps of a scan may use from its start.
 const GRANT_FULL: Duration = Duration::from_millis(2);
-/// Full steps may then use 1/250 (0.4 %) of a CPU.
+/// In addition to [`GRANT_FULL`], full steps may use 1/250 (0.4 %) of a CPU.
 const SHARE_DIVISOR_FULL: u32 = 250;
 
 /// The urgency of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanUrgency {
-    /// Beside other work, within a budget of CPU time.
+    /// The scan runs within a budget of CPU time, because the caller has other work.
     Background,
-    /// As soon as possible.
+    /// The scan runs as fast as possible.
     Now,
 }
 
@@ -102,8 +110,8 @@ pub(crate) enum VisitResult {
 
 /// A change to apply to threads of a program.
 pub(crate) trait ThreadChange {
-    /// Returns whether a thread may need the change; `None` if it is gone. The thread may belong to
-    /// any program of the machine.
+    /// Returns whether a thread may need the change; `None` if the thread is gone. The thread may
+    /// belong to any program of the machine.
     fn is_needed(&self, tid: i32) -> Option<bool>;
 
     /// Returns the process of a new thread if that process belongs to the program.
@@ -113,18 +121,19 @@ pub(crate) trait ThreadChange {
     fn apply(&mut self, pid: i32, tid: i32) -> Result<VisitResult, ActError>;
 }
 
-/// A change that a [`Scan`] brings to every thread of a program.
+/// A change that a [`Scan`] applies to every thread of a program.
 pub(crate) trait ProgramChange: ThreadChange {
     /// Returns the pids of the program's processes, listed anew.
     fn pids(&mut self) -> BTreeSet<i32>;
 
-    /// Returns the pids of known processes that still live, and of those in the program's cgroups.
+    /// Returns the pids of the known processes that still live, and of the processes in the
+    /// program's cgroups.
     fn known_pids(&mut self) -> BTreeSet<i32>;
 
     /// Returns whether an empty list proves that no process is left.
     fn lists_all(&self) -> bool;
 
-    /// Returns threads that may have left these processes.
+    /// Returns recorded threads that a listing of the program's processes may not contain.
     fn others(&self) -> Vec<ThreadId>;
 }
 
@@ -137,14 +146,14 @@ pub(crate) fn threads(procs: &Procs, pids: &BTreeSet<i32>) -> Vec<ThreadId> {
     pids.iter().flat_map(of).collect()
 }
 
-/// The sum of several visits.
+/// The combined results of several visits.
 #[derive(Debug, Default)]
 pub(crate) struct ScanPass {
     /// Whether a thread was changed.
     pub changed: bool,
     /// Whether a thread was missed.
     pub missed: bool,
-    /// What failed.
+    /// The errors of the visits.
     pub errors: Vec<ActError>,
 }
 
@@ -166,25 +175,25 @@ impl ScanPass {
     }
 }
 
-/// One change that is being applied to all threads of a program.
+/// The progress of applying one change to all threads of a program.
 #[derive(Debug)]
 pub(crate) struct Scan {
     begun: Instant,
-    /// CPU time used by light steps, and by full steps.
+    /// CPU time used by light steps. `spent_full` is the CPU time used by full steps.
     spent: Duration,
     spent_full: Duration,
     /// The time of the last full step.
     full_at: Option<Instant>,
-    /// Threads that started since the first step.
+    /// The cursor over threads that started since the first step.
     new: Option<NewThreads>,
-    /// The knowledge of earlier steps about the program's processes.
+    /// The processes of the program that earlier steps found.
     pub(crate) known: KnownProcesses,
     /// Steps since the last change.
     steps: u32,
     /// The time of the last change, or of the start.
     changed_at: Instant,
-    /// Threads that were runnable after the last change, with their CPU times, except those that
-    /// have run since. `None`: not listed yet.
+    /// Threads that were runnable after the last change and have not run since, with their CPU
+    /// times. `None` if these threads have not been listed since the last change.
     waiting: Option<BTreeMap<(i32, i32), u64>>,
     complete: bool,
 }
@@ -212,7 +221,7 @@ impl Scan {
         self.complete
     }
 
-    /// Ends a scan that has nothing to do.
+    /// Marks a scan as complete that has no thread to change.
     pub(crate) fn complete(&mut self) {
         self.complete = true;
     }
@@ -223,7 +232,7 @@ impl Scan {
             || self.is_full_due(ScanUrgency::Background)
     }
 
-    /// Returns whether the next step has to list all processes of the program.
+    /// Returns whether the next step must be a full step.
     fn is_full_due(&self, pace: ScanUrgency) -> bool {
         let Some(full_at) = self.full_at else {
             return true;
@@ -232,17 +241,18 @@ impl Scan {
         let settled_at = self.changed_at + SETTLE;
         let is_again = full_at < settled_at || full_at.elapsed() >= SETTLE;
         let is_settled = settled_at <= Instant::now() && is_again;
-        // Under `ScanUrgency::Now` each step is full until the running threads are known.
+        // Under `ScanUrgency::Now`, each step is full until the runnable threads have been listed.
         let is_first = pace == ScanUrgency::Now && self.waiting.is_none();
         let is_due = is_settled || is_first || full_at.elapsed() >= FULL_EVERY;
         is_due && (within || pace == ScanUrgency::Now)
     }
 
-    /// Passes once over the program's threads and those that start meanwhile. Returns whether the
-    /// scan is complete; if not, the caller steps again after a pause.
+    /// Executes one step of the scan: visits the program's threads and the threads that start
+    /// during the step. Returns whether the scan is complete. If it is not, the caller must call
+    /// this function again after a pause.
     ///
     /// # Errors
-    /// All errors of the pass. Threads after a failure were visited too.
+    /// All errors of the pass. The pass visits the remaining threads after an error, too.
     pub(crate) fn step(
         &mut self,
         procs: &Procs,
@@ -287,12 +297,13 @@ impl Scan {
         }
     }
 
-    /// Returns whether every thread that may have been creating another thread at the time of the
-    /// last change has finished that. Call it before a pass: the pass then finds what these threads
+    /// Returns whether all threads that may have been inside `clone` at the last change have left
+    /// `clone`. Call this function before a pass, because the pass then finds the threads that they
     /// created.
     fn is_ready(&mut self, procs: &Procs) -> bool {
         let quiet = self.changed_at.elapsed();
-        // A thread in `clone` may also wait for memory; a thread in state D may wait for a server
+        // A thread inside `clone` may be in state D, because it waits for memory. After
+        // [`WAIT_MAX`], state D is ignored, because a thread may also wait without end for a server
         // that is gone.
         let states: &[char] = match quiet < WAIT_MAX {
             true => &['R', 'D'],
@@ -308,7 +319,7 @@ impl Scan {
         waiting.is_empty() && quiet >= SETTLE
     }
 
-    /// Records a pass. Returns whether it found nothing to do.
+    /// Records the result of a pass. Returns whether the pass completes the scan.
     fn note(
         &mut self,
         procs: &Procs,
@@ -350,8 +361,8 @@ fn over_all<C: ProgramChange>(
     pass
 }
 
-/// Visits all threads of a process. They are visited before they are counted, because each of them
-/// may live only briefly.
+/// Visits all threads of a process. Each listing is visited before its length is checked, because
+/// the threads may live only briefly.
 fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> ScanPass {
     let mut pass = ScanPass::default();
     for _ in 0..LISTINGS_MAX {
@@ -365,7 +376,7 @@ fn over_process<C: ThreadChange>(procs: &Procs, pid: i32, change: &mut C) -> Sca
             None => break,
         }
     }
-    // The process has ended, or its list is never complete.
+    // The process has ended, or no listing of its threads was complete.
     pass.missed = true;
     pass
 }
@@ -379,7 +390,7 @@ fn visit<C: ThreadChange>(pid: i32, tid: i32, change: &mut C, pass: &mut ScanPas
 }
 
 /// Returns the threads of these processes that run, wait for a CPU or wait in the kernel, each with
-/// its CPU time; empty if the kernel does not report it.
+/// its CPU time. Empty if the kernel does not report CPU times.
 fn runnable_threads(procs: &Procs, pids: &BTreeSet<i32>) -> BTreeMap<(i32, i32), u64> {
     let mut runnable_threads = BTreeMap::new();
     for &pid in pids {

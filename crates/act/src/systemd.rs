@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transient scopes: cgroups for launched programs on a machine where systemd owns the cgroups.
+//! Requests transient scopes from systemd: cgroups for launched programs on a machine where systemd
+//! owns the cgroups.
 //!
-//! A scope lies in the slice of the launcher, so every limit of the slices stays in force. If
-//! leaving the launcher's unit would change more than the cgroup, the program stays in the unit and
-//! is followed by descent:
+//! A scope is created in the slice of the launcher, where every limit of the slices stays in force.
+//! In the following cases, leaving the launcher's unit would have further effects. The program then
+//! stays in the unit, and its processes are found by descent:
 //!
-//! - The unit is a service: `systemctl stop` must end the program.
-//! - The unit has limits of its own (`limits.rs`).
-//! - logind ends the processes of a session with it (`KillUserProcesses=`).
-//! - The unit belongs to a manager that this process may not use: a session is the system
-//!   manager's, and a user's daemon reaches only the user's manager.
+//! - The unit is a service. `systemctl stop` of the service must end the program, but would not end
+//!   a scope.
+//! - The unit has limits of its own (`limits.rs`), which a program outside the unit would escape.
+//! - logind ends all processes of a session at the end of the session (`KillUserProcesses=`).
+//! - The unit belongs to a systemd manager that this process may not use. A login session belongs
+//!   to the system manager, but the daemon of a user can use only the user's manager.
 //!
-//! A scope is requested with `DelegateControllers=` and no controller: with `Delegate=yes` systemd
-//! enables every controller in the slices above. systemd removes the scope when its last process
-//! ends.
+//! A request contains `DelegateControllers=` with an empty list, because `Delegate=yes` would make
+//! systemd enable every controller in the slices above. systemd removes the scope when its last
+//! process ends. A request takes at most 2 s.
 //!
-//! The calls go through `busctl`, which is part of systemd. There are only a few calls per program,
-//! and a D-Bus library with its threads would be the largest part of an idle daemon. Interface:
-//! `org.freedesktop.systemd1(5)`.
+//! Requests are made by `busctl`, which is part of systemd. A D-Bus library with its threads would
+//! be the largest part of an idle daemon, although each program needs only a few requests. The
+//! interface is described in `org.freedesktop.systemd1(5)`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,10 +30,11 @@ use crate::mounts::Mounts;
 use crate::procs::Procs;
 use crate::{files, limits};
 
-/// Upper limit of the time in which systemd has to move the process.
+/// Upper limit of the wait for systemd to move the process.
 const MOVE_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
-/// `CPUWeight=` of `CPUWeight=idle`, and of a unit that sets none.
+/// The number that systemd uses for `CPUWeight=idle`. [`WEIGHT_UNSET`] is the number of a unit that
+/// sets no weight.
 const WEIGHT_IDLE: &str = "0";
 const WEIGHT_UNSET: &str = "18446744073709551615";
 
@@ -41,11 +44,11 @@ const WEIGHT_UNSET: &str = "18446744073709551615";
 pub(crate) struct Manager {
     busctl: PathBuf,
     user: bool,
-    /// If set: the reason why no launched program may leave its session.
+    /// The reason for which launched programs must not leave their sessions; `None` if they may.
     keeps_sessions: Option<String>,
 }
 
-/// The place of a new scope.
+/// The slice in which a new scope is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScopeParent {
     /// The launcher's slice.
@@ -63,7 +66,7 @@ impl Manager {
         manager
     }
 
-    /// Returns a manager that makes no scopes, and so queries nothing.
+    /// Returns a manager that makes no scopes and therefore does not query logind.
     pub(crate) fn silent(busctl: &Path) -> Self {
         Self {
             busctl: busctl.to_owned(),
@@ -72,7 +75,8 @@ impl Manager {
         }
     }
 
-    /// Returns why launched programs stay in their sessions.
+    /// Returns the reason for which launched programs must stay in their sessions; `None` if they
+    /// may leave.
     pub(crate) fn keeps_sessions(&self) -> Option<&str> {
         self.keeps_sessions.as_deref()
     }
@@ -97,10 +101,11 @@ impl Manager {
         }
     }
 
-    /// Returns the slice in which a program launched from this cgroup may get a scope.
+    /// Returns the slice in which a program that is launched from the cgroup `launcher` may get a
+    /// scope.
     ///
     /// # Errors
-    /// The reason why it stays in its unit.
+    /// The reason for which the program must stay in the launcher's unit.
     pub(crate) fn target(&self, launcher: &Path, mount: &Path) -> Result<ScopeParent, String> {
         let top = match self.user {
             false => mount.to_owned(),
@@ -143,10 +148,11 @@ impl Manager {
         }
     }
 
-    /// Requests a scope that holds this process, and waits until it does.
+    /// Requests a scope that contains this process.
     ///
     /// # Errors
-    /// systemd refused, or did not move the process in time. It may still move it later.
+    /// systemd rejected the request, or did not answer in time. In the latter case, systemd may
+    /// still move the process later.
     pub(crate) fn start_scope(
         &self,
         unit: &str,
@@ -202,10 +208,10 @@ impl Manager {
         }
     }
 
-    /// Sets `CPUWeight=idle` of one of Usher's scopes, or resets it.
+    /// Sets `CPUWeight=idle` on a scope of Usher's, or resets the weight.
     ///
     /// # Errors
-    /// systemd refused. Before version 252 it does not support this weight.
+    /// systemd rejected the request. Versions before 252 do not support the weight `idle`.
     pub(crate) fn set_idle(&self, unit: &str, idle: bool) -> Result<(), ActError> {
         let weight = if idle { WEIGHT_IDLE } else { WEIGHT_UNSET };
         let head = ["SetUnitProperties", "sba(sv)", unit, "true"];
@@ -243,7 +249,7 @@ impl Manager {
     }
 }
 
-/// Returns whether a scope yields to all others.
+/// Returns whether a scope has `cpu.idle` and therefore yields to all other cgroups.
 pub(crate) fn is_idle(scope: &Path) -> bool {
     files::read(&scope.join("cpu.idle")).is_ok_and(|text| text == "1")
 }

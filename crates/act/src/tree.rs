@@ -1,29 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Capture of a whole process tree that may fork during the capture.
+//! Captures a whole process tree: moves all its processes into the program's cgroups, although the
+//! tree may fork during the capture.
 //!
-//! **Idea.** A process that was moved into the program's cgroup can only create children inside.
-//! Each round of *find the processes outside, admit them* therefore leaves fewer processes that can
-//! create children outside. The rounds end when two consecutive scans find no process outside. A
-//! process that was created inside is in the same cgroups as the root process of the tree. So the
-//! tree may fork at any rate; only without cgroups must it pause for two scans.
+//! **Idea.** A process that was moved into the program's cgroup can create children only inside
+//! this cgroup. Each round finds the processes of the tree that are outside and moves them inside.
+//! After each round, fewer processes can create children outside. The rounds end when two
+//! consecutive scans find no process outside. A process is inside if it is in the same cgroups as
+//! the root process of the tree. By this method, the capture succeeds for a tree that forks at any
+//! rate. If the program has no cgroup, the capture succeeds only when the tree creates no process
+//! during two scans.
 //!
-//! **Orphans.** If the parent of a process died between two scans, an ancestor, its reaper, has
-//! adopted the process. It is recognised by its process group or session and by its start after the
-//! capture began. A reaper (init, a service manager, a container's shim) is in a session of its
-//! own. An ancestor in the same session, such as a shell, is no reaper, and may at the same moment
-//! be launching another program that does not belong to the tree. Only init can be both: a machine
-//! or a container may start programs without a session of their own. There an orphan must also run
-//! the same executable as a process of the tree. A process in the home of another program is never
-//! an orphan of this tree.
+//! **Orphans.** If the parent of a process died between two scans, an ancestor of the tree, called
+//! the reaper, has adopted the process. A process counts as an orphan of the tree if it meets four
+//! conditions:
 //!
-//! **Limits.** Orphans of two programs in one session cannot be distinguished while both programs
-//! fork, lose parents and are being attached. A chain of processes that each fork once and end at
-//! once may be refused if it is attached while it runs, or escape between two scans. A launched
-//! program is never in doubt, because it is created in its home.
+//! - It has the process group or session of a process of the tree.
+//! - It started after the capture began.
+//! - A reaper (init, a service manager, a container's shim) has adopted it. A reaper has a session
+//!   of its own. An ancestor in the session of the tree, such as a shell, is no reaper: its new
+//!   children may belong to other programs. Only init can be a reaper in the session of the tree,
+//!   because a machine or a container may start programs without a session of their own. In this
+//!   case, an orphan must also run the same executable as a process of the tree.
+//! - It is not in the home of another program.
 //!
-//! **Cost.** The usual case, a new process that has never forked, is cheap. Its `children` file is
-//! empty, and a process created during the capture has one of the few pids that the machine has
-//! assigned since.
+//! **Limits.** Orphans of two programs in one session cannot be distinguished if both programs are
+//! being attached while they create orphans. A running program that is a chain of processes, each
+//! of which forks once and ends at once, may escape between two scans; its attachment may also be
+//! rejected. Launched programs do not have these problems, because they are created in their homes.
+//!
+//! **Cost.** In the usual case, a new process that has never forked, no listing of all processes is
+//! necessary. The `children` file of the process is empty, and the capture examines only the pids
+//! that the kernel has assigned since the capture began, if these are at most [`NEW_PIDS_MAX`].
+//! Other cases cost one listing of all processes of the machine per round, for at most
+//! [`ROUNDS_MAX`] rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,17 +41,19 @@ use usher_model::ProcessId;
 use crate::error::ActError;
 use crate::procs::{Process, Procs};
 
-/// Upper limit of rounds before the capture fails. Each round admits all processes that the last
-/// one left outside, so the tree would have to outgrow every round.
+/// Upper limit of rounds before the capture fails. Each round admits all processes that the
+/// previous round left outside. The limit is therefore reached only by a tree that creates
+/// processes faster than every round admits them.
 const ROUNDS_MAX: usize = 60;
 
-/// Upper limit of new pids that are examined one by one instead of listing all.
+/// Upper limit of new pids that are examined individually. For more new pids, all processes are
+/// listed instead.
 const NEW_PIDS_MAX: i32 = 64;
 
-/// Init, which adopts every orphan that no other reaper adopts.
+/// The pid of init, which adopts every orphan that no other reaper adopts.
 const INIT: i32 = 1;
 
-/// Part of the name of every instance's directories.
+/// A part of the path of each cgroup directory that an Usher instance made.
 const HOME: &str = "/usher-";
 
 /// The processes of a tree.
@@ -53,15 +64,16 @@ pub(crate) struct Tree<'a> {
     /// Processes that adopt the tree's orphans, with their sessions.
     reapers: BTreeMap<i32, i32>,
     born_since_ticks: u64,
-    /// This process. The tree's launcher may have created it in the clock tick in which the capture
-    /// begins; it is no orphan of the tree.
+    /// The pid of this Usher process, which is never an orphan of the tree. It could look like an
+    /// orphan if the tree's launcher created it in the clock tick in which the capture begins.
     own: i32,
-    /// Cgroups of the root before it was admitted.
+    /// The cgroups of the root process before it was admitted.
     origin: String,
 }
 
 impl<'a> Tree<'a> {
-    /// Starts the capture of the tree with this root. Orphans count from now on.
+    /// Begins the capture of the tree with this root process. Only processes that start from now on
+    /// can be orphans of the tree.
     pub(crate) fn new(procs: &'a Procs, root: ProcessId) -> Self {
         let above = procs.ancestors(root.pid).into_iter().skip(2);
         let reapers = above.chain([INIT]).filter_map(|pid| procs.get(pid));
@@ -75,11 +87,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Passes each process of the tree to `take`, once, until none is left outside. `take` returns
-    /// whether it admitted the process.
+    /// Passes each process of the tree once to `take`, which admits the process, until no process
+    /// of the tree is outside.
     ///
     /// # Errors
-    /// The error of `take`, or that the tree grows faster than it is admitted.
+    /// An error of `take`, or an error which states that the tree grows faster than it can be
+    /// admitted.
     pub(crate) fn capture(
         &self,
         mut take: impl FnMut(&Process) -> Result<(), ActError>,
@@ -102,7 +115,8 @@ impl<'a> Tree<'a> {
         if let Some(root) = self.procs.same(self.root)
             && !inside.contains_key(&root.id)
         {
-            // The root comes first: its cgroups afterwards define "inside".
+            // The root process is admitted first, because its new cgroups determine which processes
+            // are inside.
             take(&root)?;
             inside.insert(root.id, root);
         }
@@ -134,8 +148,9 @@ impl<'a> Tree<'a> {
         self.procs.same(self.root).ok_or(ActError::Gone { pid })
     }
 
-    /// Returns processes created since this was the machine's last pid, as pids are assigned in
-    /// rising order; `None` if they cannot be determined cheaply.
+    /// Returns the processes that were created since the kernel assigned the pid `last`. The kernel
+    /// assigns pids in rising order. Returns `None` if these processes cannot be determined
+    /// cheaply.
     fn created_since(&self, last: i32) -> Option<Vec<Process>> {
         let now = self.procs.last_pid()?;
         let few = (0..NEW_PIDS_MAX).contains(&now.checked_sub(last)?);
@@ -146,7 +161,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Returns the cgroups of the processes inside, if they differ from those before.
+    /// Returns the cgroups of the admitted root process, if they differ from its former cgroups.
     fn home(&self) -> Option<String> {
         let now = self.procs.cgroup_lines(self.root.pid);
         (!now.is_empty() && now != self.origin).then_some(now)
@@ -194,15 +209,16 @@ impl<'a> Tree<'a> {
             && (of_tree(self.root.pid) || inside.keys().any(|id| of_tree(id.pid)))
     }
 
-    /// Returns the processes of the tree, among those listed, that are not inside yet. Processes
-    /// inside count as parents even after their death.
+    /// Returns the processes in the list `all` that belong to the tree and are not inside yet. A
+    /// process that was inside still counts as a parent after its death.
     fn outside(&self, inside: &BTreeMap<ProcessId, Process>, all: Vec<Process>) -> Vec<Process> {
         let mut tree: BTreeSet<i32> = inside.keys().map(|id| id.pid).collect();
         tree.insert(self.root.pid);
         let mut groups: BTreeSet<i32> = inside.values().map(|p| p.group).collect();
         let mut sessions: BTreeSet<i32> = inside.values().map(|p| p.session).collect();
         let home = self.home();
-        // Pids wrap around, so a child may be listed before its parent.
+        // The search is repeated, because pids wrap around, and a child may be listed before its
+        // parent.
         loop {
             let known = tree.len();
             for process in &all {
@@ -228,7 +244,8 @@ impl<'a> Tree<'a> {
             let home = home.as_ref();
             home.is_some_and(|home| self.procs.cgroup_lines(process.id.pid) == *home)
         };
-        // Dead processes are in no cgroup, and many die while the list is processed.
+        // Dead processes are left out, because they are in no cgroup. Many processes may have ended
+        // since the list was made.
         let lives = |process: &Process| {
             let now = self.procs.same(process.id);
             now.is_some_and(|now| !now.is_dead())
@@ -239,7 +256,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns all living processes that descend from these, themselves included.
+/// Returns all living processes that descend from these processes, and these processes themselves.
 pub(crate) fn descendants(
     procs: &Procs,
     roots: impl IntoIterator<Item = ProcessId>,
@@ -247,7 +264,7 @@ pub(crate) fn descendants(
     descendants_among(&procs.all(), roots)
 }
 
-/// As [`descendants`], among the processes listed.
+/// Does the same as [`descendants`], but considers only the processes in the list `all`.
 pub(crate) fn descendants_among(
     all: &[Process],
     roots: impl IntoIterator<Item = ProcessId>,

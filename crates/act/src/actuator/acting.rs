@@ -2,10 +2,14 @@
 //! Seat, release, freeze and thaw: the actions of [`super::Actuator`] on an admitted program.
 //!
 //! A seat is an affinity mask on every thread. A release restores the former masks by repeated
-//! scans, which [`Actuator::continue_scans`] continues at most at 2 % of a CPU per program, because
-//! threads that start meanwhile may inherit a mask. A program with a cgroup that Usher may freeze
-//! is frozen by `cgroup.freeze`; otherwise its processes get SIGSTOP in up to 60 rounds, until no
-//! running process is left. Each change is in the journal before it is made.
+//! scans of the program's threads. One scan is not enough, because a thread that starts during the
+//! scan may inherit the seat's mask. [`Actuator::continue_scans`] continues these scans, and uses
+//! at most 2 % of a CPU per program.
+//!
+//! A freeze writes to `cgroup.freeze` if the program has a cgroup that Usher may freeze. Without
+//! such a cgroup, the freeze sends SIGSTOP to all running processes of the program, and repeats
+//! this until no process runs, for at most 60 rounds. The journal records each change before the
+//! change is made.
 
 use std::path::Path;
 
@@ -20,7 +24,8 @@ use crate::release::{RestoreScope, RetryLimits};
 use crate::scan::{Scan, ScanUrgency};
 use crate::{cgroups, files, mask, release, tree};
 
-/// Upper limit of rounds that stop the processes created during the previous round.
+/// Upper limit of rounds of a freeze by SIGSTOP. Each round stops the processes that were created
+/// during the previous round.
 const STOP_ROUNDS_MAX: usize = 60;
 
 impl Actuator {
@@ -33,15 +38,15 @@ impl Actuator {
         narrowed
     }
 
-    /// Restores the affinity masks of a program's threads. The scan continues in
-    /// [`Self::continue_scans`].
+    /// Begins to restore the affinity masks of a program's threads by a scan, which
+    /// [`Self::continue_scans`] continues.
     pub(super) fn release(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.scans.insert(program, Scan::new());
         self.step_release(program)
     }
 
-    /// Takes one step of the scan of a released program. When no thread with one of Usher's masks
-    /// is left, the program's masks are forgotten.
+    /// Executes one step of the scan that restores the masks of a released program. When no thread
+    /// has a mask of Usher's any more, the journal's records of the program's masks are dropped.
     fn step_release(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.journal.state().programs.get(&program);
         let state = state.ok_or(ActError::Unknown(program))?;
@@ -58,14 +63,16 @@ impl Actuator {
         Ok(())
     }
 
-    /// Returns whether scans are in progress that [`Self::continue_scans`] continues.
+    /// Returns whether a scan that restores masks or priorities is unfinished;
+    /// [`Self::continue_scans`] continues such scans.
     pub fn is_scanning(&self) -> bool {
         !self.scans.is_empty()
     }
 
-    /// Continues to restore masks and priorities: threads that start while a program is released or
-    /// departs may inherit them. Call it every 20 ms or so while [`Self::is_scanning`] is true. It
-    /// uses at most 2 % of a CPU per program.
+    /// Continues the scans that restore masks and priorities. One scan is not enough, because
+    /// threads that start while a program is released or departs may inherit Usher's masks and
+    /// priorities. Call this function about every 20 ms while [`Self::is_scanning`] returns true.
+    /// It uses at most 2 % of a CPU per program.
     ///
     /// # Errors
     /// A system call failed; the scan of that program continues.
@@ -91,7 +98,8 @@ impl Actuator {
             true => false,
             false => self.freeze_cgroup(program, frozen)?,
         };
-        // A process may have executed a setuid program since the admission.
+        // The cgroup may now contain processes of another user, because a process may have executed
+        // a setuid program since the admission.
         let by_cgroup = match by_cgroup && frozen && self.has_foreign(program)? {
             true => !self.freeze_cgroup(program, false)?,
             false => by_cgroup,
@@ -104,7 +112,8 @@ impl Actuator {
         if frozen {
             let stopped = self.stop(program, by_cgroup);
             if stopped.is_err() {
-                // Some processes may stay stopped; failures here are retried at the end.
+                // An error of this call is ignored: the program's departure sends SIGCONT again to
+                // processes that are still stopped.
                 let _ = self.resume(program);
             }
             return stopped;
@@ -132,8 +141,8 @@ impl Actuator {
         cgroups::freeze_by(freezer, frozen).map(|()| true)
     }
 
-    /// Freezes or thaws a cgroup that Usher did not make. A cgroup that was frozen before stays
-    /// frozen: it is thawed only if the journal records that Usher froze it.
+    /// Freezes or thaws a cgroup that Usher did not make. The cgroup is thawed only if the journal
+    /// records that Usher froze it, so that a cgroup that another program froze stays frozen.
     fn freeze_unit(
         &mut self,
         program: ProgramId,
@@ -166,8 +175,8 @@ impl Actuator {
         self.journal.write(Record::Continue { program })
     }
 
-    /// Stops every running process until none is left. With `outside`, only processes outside the
-    /// program's cgroups.
+    /// Sends SIGSTOP to running processes of the program until no process runs. If `outside` is
+    /// true, only processes outside the program's cgroups are stopped.
     fn stop(&mut self, program: ProgramId, outside: bool) -> Result<(), ActError> {
         for _ in 0..STOP_ROUNDS_MAX {
             let state = self.state(program)?;
@@ -197,14 +206,17 @@ impl Actuator {
         Err(ActError::Storm(program))
     }
 
-    /// Records the processes of the program that are in no cgroup of it: processes that have left
-    /// it, and, if the program has no cgroup, processes created since the last call.
+    /// Records the processes of the program that are in none of its cgroups. These are processes
+    /// that have left the cgroup or, if the program has no cgroup, processes that were created
+    /// since the last call.
     pub(super) fn follow(&mut self, program: ProgramId, frozen: bool) -> Result<(), ActError> {
         let state = self.state(program)?;
         let inside = release::inside(state);
         let now_inside = inside.iter().filter_map(|&pid| self.procs.get(pid));
         let now_inside: Vec<ProcessId> = now_inside.map(|one| one.id).collect();
-        // A process that was inside at the last call may have left, and its parent may have ended.
+        // A process that the last call found inside the cgroup may have left the cgroup. If its
+        // parent has ended, too, only the list of the last call still connects the process with the
+        // program.
         let managed = self.programs.get(&program);
         let was_inside = managed
             .map(|managed| managed.inside.clone())

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Admission of a process tree: the checks that it may be managed, its home cgroup, and the records
-//! by which it can be undone.
+//! Admission of a process tree: checks whether Usher may manage the tree, gives it a home cgroup,
+//! and records in the journal how to undo the admission.
 //!
 //! 1. Check that the root process lives, is not Usher or one of its ancestors, and that no
-//!    process of the tree is managed already, here or by another live instance.
-//! 2. Write the journal's line before each change.
+//!    process of the tree is managed already, by this instance or by another live instance.
+//! 2. Before each of the following changes, write its line to the journal.
 //! 3. A launched program gets a cgroup below its launcher's cgroup or, under systemd, a scope.
-//!    If neither is possible it stays in its launcher's cgroup and is followed by descent. An
-//!    attached program is never moved.
+//!    If neither is possible, the program stays in its launcher's cgroup, and its processes are
+//!    found by descent from its first process. An attached program is never moved.
 //!
-//! A failed admission leaves the tree where it was. Processes that fork during the admission are
-//! found by the next refresh.
+//! A failed admission leaves the tree in its former cgroups. Processes that are created during the
+//! admission are found by the next [`Actuator::refresh`]. The checks and moves take time in
+//! proportion to the number of processes in the tree.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ impl Actuator {
             return refused("the process is an ancestor of Usher itself");
         }
         if self.journal.state().programs.contains_key(&program) {
-            return Ok(()); // it is to be born in its own home
+            return Ok(()); // a prepared program: its process is created in its home
         }
         if undo::serves_an_instance(&self.config, root) {
             return refused("the process is Usher itself, or its keeper");
@@ -59,9 +60,9 @@ impl Actuator {
         tree.try_for_each(|one| self.check_unmanaged(one, &own))
     }
 
-    /// Rejects a process that another live instance manages: two journals of one process cannot
-    /// both be undone correctly. An Usher that runs below another Usher may manage the processes
-    /// below it.
+    /// Rejects a process that another live instance manages: if two journals contained one process,
+    /// the undo of one journal would restore values that the other instance had set. An Usher
+    /// process that another instance manages may still manage its own descendants.
     fn check_unmanaged(&self, process: &Process, own: &CgroupPaths) -> Result<(), ActError> {
         let pid = process.id.pid;
         let places = self.places_of(pid);
@@ -71,8 +72,8 @@ impl Actuator {
         let is_foreign = |place: &PathBuf, own: &Option<PathBuf>| {
             let below = own.as_ref().and_then(|own| place.strip_prefix(own).ok());
             let mut others = instances_in(below.unwrap_or(place));
-            // A dead instance's directories are left over, and a program of this instance has
-            // departed.
+            // A directory of a dead instance, or of a departed program of this instance, is only a
+            // leftover and does not prevent the admission.
             others.any(|other| !self.environment.is(&other) && self.procs.lives(other.owner))
         };
         if places
@@ -132,7 +133,8 @@ impl Actuator {
         Ok(())
     }
 
-    /// Makes the directories of a launched program. Directories that cannot be made are left out.
+    /// Makes the directories of a launched program. A directory that cannot be made is dropped from
+    /// the journal, and is no error.
     ///
     /// `of` is the launched process or its launcher.
     pub(super) fn make_dirs(
@@ -151,7 +153,7 @@ impl Actuator {
             self.journal.write(Record::Gone { program, dir: path })?;
             if kind == DirKind::V2 {
                 self.note_no_cgroup(program, error.to_string(), true)?;
-                break; // the other directories do not identify its processes
+                break; // only the v2 directory identifies the program's processes
             }
         }
         Ok(())
@@ -171,7 +173,8 @@ impl Actuator {
         if let Some(uid) = uid
             && rustix::process::geteuid().is_root()
         {
-            // If this fails, the next start thaws the program.
+            // Without this owner, a frozen program stays frozen until the next start of Usher thaws
+            // it.
             let _ = std::os::unix::fs::chown(dir.join("cgroup.freeze"), Some(uid), None);
         }
     }
@@ -205,8 +208,8 @@ impl Actuator {
         let own = self.v2_dir(program)?.map(|dir| dir.dir);
         match self.capture(program, root) {
             Err(error @ ActError::File { .. }) if own.is_some() => {
-                // The process may not be moved, or its cgroup cannot have children: the process
-                // stays.
+                // The kernel does not permit the move, or the launcher's cgroup cannot have
+                // children. The process then stays in its launcher's cgroup.
                 self.leave_dirs(program)?;
                 self.note_no_cgroup(program, error.to_string(), true)?;
                 self.capture(program, root)?;
@@ -225,7 +228,8 @@ impl Actuator {
         }
     }
 
-    /// Moves processes that entered the program's directories back, and removes the directories.
+    /// Moves processes in the program's directories back to their former cgroups, and removes the
+    /// directories.
     fn leave_dirs(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?.clone();
         let errors = release::remove_dirs(&self.procs, &state);
@@ -263,8 +267,8 @@ impl Actuator {
             }
         };
         let unit = self.environment.scope_of(program);
-        // The line stays in the journal whatever systemd answers: a late job may still move the
-        // process.
+        // This line stays in the journal even if systemd answers with an error, because a delayed
+        // job of systemd may still move the process.
         let dir = Dir {
             dir: target.dir.join(&unit),
             kind: DirKind::Scope,
@@ -274,7 +278,7 @@ impl Actuator {
         let idle = work == WorkClass::Background;
         let mut started = manager.start_scope(&unit, &target, root.pid, idle);
         if idle && started.is_err() {
-            // systemd before version 252 does not support this weight.
+            // systemd before version 252 does not support the weight `idle`.
             started = manager.start_scope(&unit, &target, root.pid, false);
         }
         let mounts = &self.environment.mounts;
@@ -292,8 +296,8 @@ impl Actuator {
         }
     }
 
-    /// Admits a running tree without moving it. Its cgroup becomes its home if it holds no other
-    /// processes.
+    /// Admits a running tree without moving it. If the tree's cgroup contains no other processes,
+    /// it becomes the home of the tree.
     pub(super) fn place_attached(
         &mut self,
         program: ProgramId,
@@ -347,11 +351,12 @@ impl Actuator {
         if self.state(program)?.members.contains_key(&process.id) {
             return Ok(());
         }
-        // A process with a real-time policy may have to stay outside the cgroup with `cpu.idle`.
+        // The returned reason is ignored, because a process with a real-time policy may have to
+        // stay outside the cgroup with `cpu.idle`.
         self.move_in(program, process).map(|_| ())
     }
 
-    /// Records a process that is outside the program's cgroups and stays there.
+    /// Records a process that stays outside the program's cgroups.
     pub(super) fn note(&mut self, program: ProgramId, process: &Process) -> Result<(), ActError> {
         if self.state(program)?.members.contains_key(&process.id) {
             return Ok(());
@@ -368,18 +373,20 @@ impl Actuator {
 
     /// Returns the cgroups of a living process that no other program manages.
     fn visible_places(&self, program: ProgramId, process: &Process) -> Option<CgroupPaths> {
-        // Dead processes have left their cgroups, and moving them is slow.
+        // Dead processes are left out: they have left their cgroups, and moving them would be slow.
         let places = self.environment.mounts.places(&self.procs, process.id.pid);
         let places = places.filter(|_| !process.is_dead())?;
-        // A process that a followed program launches through Usher has a home of its own.
+        // A descendant that was launched through Usher may belong to another program, with a home
+        // of its own.
         let manager = self.manager_of(process, &places);
         manager
             .is_none_or(|other| other == program)
             .then_some(places)
     }
 
-    /// Moves a process into each of the program's directories that it is not in. Returns the reason
-    /// if it cannot enter the directory with `cpu.idle`.
+    /// Moves a process into each directory of the program that does not yet contain the process. If
+    /// the kernel rejects the move into the directory with `cpu.idle`, returns the reason as
+    /// `Some`.
     pub(super) fn move_in(
         &mut self,
         program: ProgramId,
@@ -422,8 +429,9 @@ impl Actuator {
         Ok(kept_out)
     }
 
-    /// Returns the cgroups to which a process is moved back: its former cgroups or, for hierarchies
-    /// in which it was created inside the program's directories, the program's.
+    /// Returns the cgroups to which the undo moves a process back. For each hierarchy this is the
+    /// process's former cgroup or, if the process was created inside the program's directories, the
+    /// program's former cgroup.
     fn origin(&self, state: &ProgramState, places: CgroupPaths) -> CgroupPaths {
         let ours = || state.dirs.iter().filter(|dir| dir.kind.is_entered());
         let inside = |place: &PathBuf| ours().any(|dir| place.starts_with(&dir.dir));
@@ -439,8 +447,8 @@ impl Actuator {
         }
     }
 
-    /// Moves a process back if its pid was reused: the original process may have died while it was
-    /// moved.
+    /// Moves a process back if its pid was reused. The intended process may have died just before
+    /// the move, so that another process with the same pid was moved.
     fn return_reused_pid(&self, process: ProcessId, from: &CgroupPaths) -> Result<(), ActError> {
         let stranger = self
             .procs

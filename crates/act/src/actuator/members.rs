@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Membership of processes in programs: which program a process belongs to, and which processes of
-//! a program have left its cgroup. Before an admission, unfinished departures of the same processes
-//! are completed (at most 5 attempts of 200 ms).
+//! a program have left its cgroup. Before a process is admitted, an unfinished departure of another
+//! program that contained the process is completed, in at most 5 attempts of 200 ms each.
 
 use usher_model::{ProcessId, ProgramId};
 
@@ -9,14 +9,14 @@ use super::Actuator;
 use crate::error::ActError;
 use crate::release;
 
-/// Upper limit of departures, or attempts at one, that are completed before a process is admitted;
-/// each takes at most 200 ms.
+/// Upper limit of attempts to complete unfinished departures before a process is admitted. Each
+/// attempt takes at most 200 ms.
 const DEPARTURES_MAX: usize = 5;
 
 impl Actuator {
-    /// As [`Self::check`]. If a process of the tree belonged to a program that is departing, the
-    /// departure is completed first. Otherwise that program's masks would be recorded as the
-    /// process's own.
+    /// Executes the checks of [`Self::check`]. If a process of the tree still belongs to a program
+    /// that is departing, first completes the departure, because the departing program's masks
+    /// would be recorded as the process's own masks.
     pub(super) fn check_again(
         &mut self,
         program: ProgramId,
@@ -46,7 +46,7 @@ impl Actuator {
         self.manager_of(&process, &self.places_of(pid))
     }
 
-    /// Returns the living processes of a program that are outside its cgroup: they moved, or
+    /// Returns the living processes of a program that are outside its cgroup, because they or
     /// systemd moved them. Empty if the program has no cgroup.
     pub fn leavers(&self, program: ProgramId) -> Vec<ProcessId> {
         let has_leavers = self
@@ -67,8 +67,8 @@ impl Actuator {
         living.map(|process| process.id).collect()
     }
 
-    /// As [`Self::leavers`], after a search for processes that have left since
-    /// the last [`Self::refresh`].
+    /// Searches for processes that have left the program's cgroup since the last [`Self::refresh`],
+    /// and returns all such processes like [`Self::leavers`].
     ///
     /// # Errors
     /// The program is not managed, or the journal cannot be written.

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The actuator: admits programs, seats, freezes, thaws and demotes them, and releases them.
+//! The actuator: admits programs, gives them seats, freezes, thaws and demotes them, and undoes all
+//! these changes.
 //!
 //! Each change is written to the journal of this instance before it is made, so that the keeper or
 //! the next start can undo it. Masks and priorities are set by repeated scans of `/proc`, because
-//! threads inherit them while the scan runs; [`Actuator::refresh`] covers later threads and
-//! processes. The submodules hold the parts: `admission`, `acting`, `demotion`, `members`.
+//! threads that start during a scan inherit the former values. [`Actuator::refresh`] covers threads
+//! and processes that start later. The submodules are `admission` (the checks and the home cgroup),
+//! `acting` (seat, release, freeze, thaw), `demotion`, and `members` (which process belongs to
+//! which program).
 //!
-//! Dropping an actuator undoes nothing.
+//! Dropping an actuator undoes no change: [`Actuator::undo_all`], the keeper or the next start of
+//! Usher does.
 
 mod acting;
 mod admission;
@@ -38,7 +42,8 @@ use crate::release::{self, ReleaseOutcome, RetryLimits, release_all, release_pro
 use crate::scan::Scan;
 use crate::undo::{self, UndoReport};
 
-/// Describes what an actuator of this process would use. Changes nothing.
+/// Returns the mechanisms that an actuator of this process would use on this machine. Changes
+/// nothing.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -51,13 +56,14 @@ pub fn describe(config: &ActConfig) -> Result<ActDescription, ActError> {
 pub struct NoOwnCgroup {
     /// A sentence without its full stop.
     pub reason: String,
-    /// Whether an attempt failed. If false, none was made by design.
+    /// Whether an attempt to make a cgroup failed. If false, Usher made no attempt, by design.
     pub failed: bool,
 }
 
-/// Admits programs, acts on them and releases them.
+/// The object through which a process of Usher admits, changes and releases programs.
 ///
-/// Dropping it undoes nothing: call [`Self::undo_all`], or leave the undo to the keeper.
+/// Dropping an actuator undoes no change. Call [`Self::undo_all`] before, or leave the undo to the
+/// keeper.
 #[derive(Debug)]
 pub struct Actuator {
     config: ActConfig,
@@ -68,15 +74,16 @@ pub struct Actuator {
     programs: BTreeMap<ProgramId, ManagedProgram>,
     /// Scans that restore masks and priorities of programs that were released or depart.
     scans: BTreeMap<ProgramId, Scan>,
-    /// For programs of other users: the uid of the processes that may be changed.
+    /// For each program of another user: the user ID (uid) of the processes that Usher may change.
     owners: BTreeMap<ProgramId, u32>,
     found_stale: UndoReport,
-    /// BPF programs that bound the backlog of background work; loaded at the first use.
+    /// BPF programs that limit the unsent data in the sockets of background work. They are loaded
+    /// at the first use.
     backlog: Option<Result<Backlog, String>>,
 }
 
-/// If more processes and threads of a program are recorded, the records of those that have ended
-/// are dropped.
+/// Number of recorded processes and threads of a program from which the records of ended processes
+/// and threads are dropped.
 const PRUNE_MIN: usize = 512;
 
 /// A program under management.
@@ -89,8 +96,8 @@ struct ManagedProgram {
     /// The time of the freeze; `None` if the program is not frozen. No other code of this process
     /// stores this state: it queries [`Actuator::frozen_since`].
     frozen_since: Option<Instant>,
-    /// Whether the program was stopped by signals although it has a cgroup, because processes in
-    /// the cgroup must not be changed.
+    /// Whether the program was stopped by signals although it has a cgroup. Signals are used if the
+    /// cgroup contains processes that must not be changed.
     by_signal: bool,
     /// The program's open `cgroup.freeze`, from the first freeze on.
     freezer: Option<Freezer>,
@@ -102,30 +109,35 @@ struct ManagedProgram {
     inside: Vec<ProcessId>,
     /// The requested demotion.
     demotion: Option<Demotion>,
-    /// Whether the demotion is complete, apart from the recorded gaps. If false, it failed
-    /// half-way.
+    /// Whether the demotion is complete, apart from the recorded gaps. If false, the program is not
+    /// demoted, or an error interrupted its demotion.
     is_demoted: bool,
     /// Whether a cgroup of the program's own has `cpu.idle`.
     idles: bool,
-    /// Bounds the backlog of the program's connections while the link is held.
+    /// Attaches the BPF program that limits the unsent data of the program's connections. Dropping
+    /// the link detaches the BPF program.
     backlog: Option<Link>,
     /// Parts of the demotion that were not done, with reasons.
     demotion_gaps: Vec<String>,
-    /// Sessions with a lowered autogroup, or with one that must not be lowered.
+    /// Sessions that the demotion has handled: the session's autogroup is lowered, or must not be
+    /// lowered.
     sessions: BTreeSet<i32>,
-    /// When the demotion of threads began.
+    /// The time at which the demotion of threads began.
     priorities_since: Option<Instant>,
-    /// The machine's last pid at the last scan for sessions.
+    /// The pid that the kernel had assigned last when the last scan for sessions began. A different
+    /// value later means that a process has forked since.
     last_session_scan_pid: Option<i32>,
     /// Number of recorded processes and threads after the last pruning.
     noted: usize,
-    /// The machine's last pid at the last scan for threads and processes.
+    /// The pid that the kernel had assigned last when the last scan for threads and processes
+    /// began.
     last_scan_pid: Option<i32>,
 }
 
 impl Actuator {
-    /// Detects the means to act, starts this instance's journal, and first undoes what dead
-    /// instances left ([`Self::found_stale`]).
+    /// Opens an actuator: first undoes the changes that dead instances left
+    /// ([`Self::found_stale`]), then detects the mechanisms of this machine and starts the journal
+    /// of this instance.
     ///
     /// # Errors
     /// The runtime directory cannot be made or written.
@@ -164,7 +176,8 @@ impl Actuator {
         })
     }
 
-    /// Returns which mechanisms the actuator uses on this machine, and why it uses no better ones.
+    /// Returns which mechanisms the actuator uses on this machine, and the reasons for which it
+    /// uses no better mechanisms.
     pub fn describe(&self) -> &ActDescription {
         &self.environment.description
     }
@@ -179,20 +192,22 @@ impl Actuator {
         &self.config
     }
 
-    /// Returns the result of undoing what dead instances had left.
+    /// Returns the result of undoing the changes that dead instances had left.
     pub fn found_stale(&self) -> &UndoReport {
         &self.found_stale
     }
 
-    /// Begins a program that is about to be launched. If possible, it gets a cgroup of its own
-    /// below its launcher's, in which its first process is created ([`PreparedHome::fork`]).
-    /// Creation inside a cgroup takes 0.1 ms. A move into one takes 8 to 20 ms, the RCU grace
-    /// period, if none happened for a while. [`Self::act`] may seat the program at once;
-    /// [`Self::admit`] completes it when the process exists. Only a prepared program is ever moved.
+    /// Begins a program that is about to be launched. If possible, the program gets a cgroup of its
+    /// own below its launcher's cgroup, and its first process is created inside this cgroup
+    /// ([`PreparedHome::fork`]). Creation inside a cgroup takes 0.1 ms. A move into a cgroup takes
+    /// 8 to 20 ms, an RCU grace period, if no other move preceded it shortly before. [`Self::act`]
+    /// may seat the program at once; [`Self::admit`] completes the admission when the process
+    /// exists. Programs that were not prepared are never moved.
     ///
-    /// `launcher` is the process that forks, or the launched process itself while it is held before
-    /// its `exec`: surviving processes are moved back to its cgroups. `work` selects the
-    /// directories: background work is created where it can be demoted without another move.
+    /// `launcher` is the process that will fork, or the launched process itself while it is held
+    /// before its `exec`. When the program departs, its surviving processes are moved back to the
+    /// cgroups of `launcher`. `work` selects the directories: the directories of background work
+    /// permit a demotion without another move.
     ///
     /// # Errors
     /// The program is managed already, or the launcher is gone.
@@ -212,11 +227,11 @@ impl Actuator {
         }
     }
 
-    /// As [`Self::prepare`], for a launched process that is held before its
-    /// `exec`. [`Self::admit`] completes it.
+    /// Does the same as [`Self::prepare`] for a launched process that is held before its `exec`.
+    /// [`Self::admit`] completes the admission.
     ///
     /// # Errors
-    /// As [`Self::admit`]; nothing was done then.
+    /// The errors of [`Self::admit`]. After an error, nothing has changed.
     pub fn prepare_held(
         &mut self,
         program: ProgramId,
@@ -231,10 +246,10 @@ impl Actuator {
         }
     }
 
-    /// Restricts changes in a program's tree to processes of this user, until the program departs:
-    /// neither a setuid program that it runs, nor a process of another user that such a program
-    /// starts, is changed. Call it before the program is prepared or admitted on behalf of a user
-    /// other than this process's.
+    /// Restricts changes in a program's tree to processes of this user, until the program departs.
+    /// Setuid programs in the tree, and processes of other users that such programs start, are then
+    /// never changed. Call this function before the program is prepared or admitted on behalf of a
+    /// user other than the user of this process.
     pub fn restrict_to(&mut self, program: ProgramId, owner: u32) {
         self.owners.insert(program, owner);
     }
@@ -267,12 +282,14 @@ impl Actuator {
 
     /// Admits the whole tree rooted at a process, or completes a [`Self::prepare`]d program. A tree
     /// that was not prepared stays in its cgroup: [`ProcessTree::cgroup`] is that cgroup if it
-    /// holds no other processes, and `None` otherwise. A prepared program that can get no cgroup of
-    /// its own stays too ([`Self::no_cgroup_reason`]). `work` matters only for a prepared program.
+    /// holds no other processes, and `None` otherwise. A prepared program that cannot get a cgroup
+    /// of its own also stays in its cgroup ([`Self::no_cgroup_reason`]). `work` matters only for a
+    /// prepared program.
     ///
     /// # Errors
     /// The process is gone, is a kernel thread, is Usher itself or one of its ancestors; a process
-    /// of its tree is managed already; or a system call failed. The tree is then where it was.
+    /// of its tree is managed already; or a system call failed. After an error, the tree is in its
+    /// former cgroups.
     pub fn admit(
         &mut self,
         program: ProgramId,
@@ -323,13 +340,14 @@ impl Actuator {
         Ok(home)
     }
 
-    /// Returns why a launched program has no cgroup of its own; `None` if it has one, or was
-    /// attached.
+    /// Returns why a launched program has no cgroup of its own; `None` if the program has a cgroup
+    /// of its own, or was attached.
     pub fn no_cgroup_reason(&self, program: ProgramId) -> Option<&NoOwnCgroup> {
         self.programs.get(&program)?.no_cgroup.as_ref()
     }
 
-    /// Returns whether a program can be frozen without a signal, which its parent would see.
+    /// Returns whether a program can be frozen by its cgroup, without a stop signal. The parent of
+    /// a process would notice a stop signal (`waitpid`).
     pub fn freezes_unseen(&self, program: ProgramId) -> bool {
         let cgroup = self.home(program).and_then(|home| home.cgroup.as_deref());
         cgroup.is_some_and(cgroups::can_freeze)
@@ -345,9 +363,9 @@ impl Actuator {
         self.programs.get(&program)?.home.as_ref()
     }
 
-    /// Returns the CPUs to which threads of a program have pinned themselves: by masks that are
-    /// neither Usher's nor what the program had when it was admitted. `None` if no thread has.
-    /// Usher never changes the mask of such a thread.
+    /// Returns the CPUs to which threads of a program have pinned themselves. A mask is such a pin
+    /// if Usher did not set it and no thread of the program had it at the admission. Returns `None`
+    /// if no thread is pinned. Usher never changes the mask of a pinned thread.
     pub fn pins(&self, program: ProgramId) -> Option<PinnedCpus> {
         let own = &self.programs.get(&program)?.own_masks;
         let state = self.state(program).ok()?;
@@ -369,13 +387,13 @@ impl Actuator {
             .unwrap_or_default()
     }
 
-    /// Seats, releases, freezes, thaws or demotes an admitted program. Parts of a demotion that
-    /// cannot be done on this machine are no error; [`Self::demotion_gaps`] returns them. A
-    /// demotion that failed half-way is completed by the next request. A request for less than the
-    /// present demotion changes nothing. For a program that has only been [`Self::prepare`]d, the
-    /// action applies from its first process on.
+    /// Seats, releases, freezes, thaws or demotes an admitted program. If this machine does not
+    /// support a part of a demotion, this is no error; [`Self::demotion_gaps`] returns such parts.
+    /// The next request for a demotion completes a demotion that an error interrupted. A request
+    /// for a weaker demotion than the present one changes nothing. For a program that has only been
+    /// [`Self::prepare`]d, the action applies from its first process on.
     ///
-    /// A tree that is ending is no error.
+    /// It is no error if the processes of the program are ending.
     ///
     /// # Errors
     /// The program is not managed, it can use none of the CPUs, or a system call failed.
@@ -385,7 +403,8 @@ impl Actuator {
         match action {
             Action::Seat { cpus, .. } if managed.seat.as_ref() == Some(cpus) => Ok(()),
             Action::Seat { cpus, .. } => {
-                // If it fails half-way, the program's seat is undefined.
+                // If setting the seat fails half-way, the program has neither the former nor the
+                // new seat.
                 managed.seat = None;
                 self.seat(program, cpus)?;
                 self.managed(program)?.seat = Some(cpus.clone());
@@ -412,8 +431,9 @@ impl Actuator {
         }
     }
 
-    /// Covers changes since the last call: new threads, new processes, processes that left the
-    /// program's cgroup. Completes departures. Cheap if no process of the machine has forked.
+    /// Extends the program's seat, freeze and demotion to new threads, new processes and processes
+    /// that left the program's cgroup since the last call. Also completes unfinished departures. If
+    /// no process of the machine has forked since the last call, the call is cheap.
     ///
     /// # Errors
     /// The program is not managed, or a system call failed.
@@ -436,12 +456,12 @@ impl Actuator {
         }
     }
 
-    /// Ends the management of a program, whether it has ended or not: thaws it, restores its masks,
-    /// moves surviving processes back to their former cgroups, removes its cgroups.
+    /// Ends the management of a running or ended program: thaws the program, restores its masks,
+    /// moves surviving processes back to their former cgroups, and removes its cgroups.
     ///
     /// # Errors
-    /// The program is not managed, or something could not be undone. The next `refresh`, `undo_all`
-    /// or start retries it.
+    /// The program is not managed, or a change could not be undone. The next `refresh`, `undo_all`
+    /// or start of Usher retries the undo.
     pub fn depart(&mut self, program: ProgramId) -> Result<(), ActError> {
         self.managed(program)?;
         self.programs.remove(&program);
@@ -464,7 +484,8 @@ impl Actuator {
         if !scan.is_complete() {
             self.scans.insert(program, scan);
         } else if !was_complete && matches!(left, ReleaseOutcome::Failed(_)) {
-            // A program that forks is moved out of its cgroup in several attempts.
+            // The scan is complete now, but a process was created in the cgroup during the release.
+            // The next attempts move such processes out.
             left = release_program(&self.procs, program, state, &mut scan, RetryLimits::SHORT);
         }
         match left {
@@ -474,12 +495,13 @@ impl Actuator {
         }
     }
 
-    /// Releases every program and closes the journal. Returns what could not be undone.
+    /// Releases all programs and removes the journal. Returns the errors of changes that could not
+    /// be undone.
     pub fn undo_all(&mut self) -> Vec<ActError> {
         self.programs.clear();
         self.scans.clear();
-        // Without this file, the keeper would undo the remaining changes, too, but restart the
-        // daemon.
+        // The file marks an orderly exit. Without the file, the keeper would undo the remaining
+        // changes, but would also restart the daemon.
         let _ = fs::write(self.instance_dir.join(keeper::ENDING), "");
         let mut errors = Vec::new();
         let state = self.journal.state().clone();
@@ -509,7 +531,8 @@ impl Actuator {
         state.ok_or(ActError::Unknown(program))
     }
 
-    /// Forgets processes and threads that are gone, if many are recorded.
+    /// Drops the records of ended processes and threads, if many processes and threads are
+    /// recorded.
     fn prune(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?;
         let noted = noted_in(state);
@@ -539,8 +562,8 @@ impl Actuator {
         Ok(())
     }
 
-    /// Returns the cgroup that holds only this program: its home's, or the directory in which its
-    /// first process will be created.
+    /// Returns the cgroup that contains only this program: the cgroup of its home or, before the
+    /// admission is complete, the directory in which its first process will be created.
     fn v2_dir(&self, program: ProgramId) -> Result<Option<Dir>, ActError> {
         let home = self.home(program);
         let is_it = |dir: &&Dir| match home {
@@ -551,7 +574,8 @@ impl Actuator {
         Ok(dirs.find(|dir| dir.kind.is_v2() && is_it(dir)).cloned())
     }
 
-    /// Retries removals that the kernel refused when a program departed.
+    /// Retries departures that are still incomplete because the kernel rejected a change or a
+    /// removal.
     fn finish_departures(&mut self) {
         let is_left = |program: &&ProgramId| {
             !self.programs.contains_key(program) && !self.scans.contains_key(program)
@@ -564,7 +588,8 @@ impl Actuator {
         }
     }
 
-    /// Waits for the end of the departure of an earlier program with this number.
+    /// Completes the departure of an earlier program with this number, within the time limits of
+    /// `RetryLimits::SHORT`.
     fn await_departure(&mut self, program: ProgramId) {
         let is_known = self.journal.state().programs.contains_key(&program);
         if is_known && !self.programs.contains_key(&program) {

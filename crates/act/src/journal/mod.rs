@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The undo journal of one instance: append-only JSON lines on a tmpfs, each written before the
-//! action that it undoes. `README.md` beside this file describes the protocol.
+//! The undo journal of one instance: append-only JSON lines in a file on a tmpfs. Each line records
+//! how to undo one action, and is written before this action. `README.md` beside this file
+//! describes the protocol.
 //!
-//! The format of the lines and their folding into a state are pure and public. The simulator
-//! writes, tears and folds the same lines as the real actuator.
+//! [`fold`] reads the lines in order and applies each of them to a [`JournalState`], the changes
+//! that remain to be undone. An incomplete last line is ignored, because its action was not yet
+//! taken; any other invalid line is reported, and the rest is applied. A journal of at least 256
+//! KiB is rewritten with the fewest lines when it has grown by the factor 4. A journal above 256
+//! MiB is rejected.
+//!
+//! The functions for lines and states use no files and are public, because the simulator writes,
+//! truncates and folds the same lines as the real actuator.
 
 mod record;
 mod state;
@@ -25,14 +32,14 @@ use crate::files;
 
 /// The journal's file in an instance's directory.
 pub(crate) const FILE: &str = "journal.jsonl";
-/// A journal is rewritten when it has at least this size and has grown by the factor below since
-/// the last rewriting.
+/// Smallest size of a journal that is rewritten. The journal must also have grown by the factor
+/// [`COMPACT_GROWTH`] since it was last rewritten.
 const COMPACT_BYTES_MIN: u64 = 1 << 18;
-/// A larger journal is not Usher's.
+/// Upper limit of the size of a journal that is read: Usher never writes a larger journal.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 const COMPACT_GROWTH: u64 = 4;
 
-/// A journal that is being written.
+/// The journal of this instance, open for writing.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -62,16 +69,17 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The state that would have to be undone now.
+    /// Returns the changes that would have to be undone if the process ended now.
     pub(crate) fn state(&self) -> &JournalState {
         &self.state
     }
 
-    /// Writes a line. The action may follow only after it is written.
+    /// Writes a line. The caller may take the action only after this function has returned `Ok`.
     pub(crate) fn write(&mut self, record: Record) -> Result<(), ActError> {
         let line = line_of(&record).map_err(file_error("writing", &self.path))?;
         if let Err(error) = self.file.write_all(&line) {
-            // Half a line must not corrupt the next one.
+            // An incomplete line is cut off, because the next line would be appended to it and both
+            // would be invalid.
             let _ = self.file.set_len(self.bytes);
             return Err(file_error("writing", &self.path)(error));
         }
@@ -79,23 +87,24 @@ impl Journal {
         self.state.apply(record);
         let limit = COMPACT_BYTES_MIN.max(self.bytes_compact * COMPACT_GROWTH);
         if self.bytes > limit && self.compact().is_err() {
-            // A long journal is valid too; the next attempt follows when it has grown.
+            // The failure is ignored, because a long journal is valid, too. The next attempt
+            // follows after the journal has grown by the same factor again.
             let _ = fs::remove_file(self.path.with_extension("new"));
             self.bytes_compact = self.bytes;
         }
         Ok(())
     }
 
-    /// Drops state of a program that vanished by itself, such as dead threads. The next rewriting
-    /// of the file leaves it out.
+    /// Drops parts of a program's state that need no undo any more, such as ended threads. The
+    /// lines stay in the file until the file is rewritten.
     pub(crate) fn forget(&mut self, program: ProgramId, gone: impl FnOnce(&mut ProgramState)) {
         if let Some(state) = self.state.programs.get_mut(&program) {
             gone(state);
         }
     }
 
-    /// Rewrites the journal with the fewest lines. The new file replaces the old one in one step,
-    /// so a reader finds one or the other.
+    /// Rewrites the journal with the fewest lines. `rename` replaces the old file by the new file
+    /// atomically; a reader finds a complete file at any time.
     fn compact(&mut self) -> Result<(), ActError> {
         let path = self.path.with_extension("new");
         let rewrite = || -> io::Result<(File, u64)> {
@@ -133,8 +142,8 @@ pub(crate) fn read(dir: &Path) -> Result<Option<(JournalState, Vec<ActError>)>, 
     Ok(Some((state, errors.collect())))
 }
 
-/// Rejects a journal of another version: this version cannot undo its records, and they must not be
-/// lost.
+/// Rejects a journal of an unknown version, because this version of Usher cannot undo its lines.
+/// The journal is kept for a version that can.
 fn check_version(bytes: &[u8]) -> io::Result<()> {
     let first = bytes
         .split(|&byte| byte == b'\n')
@@ -164,7 +173,8 @@ pub fn fold(bytes: &[u8]) -> (JournalState, Vec<(usize, String)>) {
     for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
         match serde_json::from_slice::<Record>(line) {
             Ok(record) => state.apply(record),
-            // The writer died while it wrote the last line, so the line's action was not yet taken.
+            // The writer died while it wrote the last line, and had not yet taken the action of
+            // this line.
             Err(_) if !line.ends_with(b"\n") => {}
             Err(error) => corrupt.push((at + 1, error.to_string())),
         }
@@ -172,7 +182,7 @@ pub fn fold(bytes: &[u8]) -> (JournalState, Vec<(usize, String)>) {
     (state, corrupt)
 }
 
-/// Removes the journal from an instance's directory when all is undone.
+/// Removes the journal from an instance's directory after the undo is complete.
 pub(crate) fn remove(dir: &Path) -> Result<(), ActError> {
     let path = dir.join(FILE);
     match fs::remove_file(&path) {
@@ -183,7 +193,8 @@ pub(crate) fn remove(dir: &Path) -> Result<(), ActError> {
     }
 }
 
-/// Writes to a dead instance's journal that a program is undone.
+/// Appends to a dead instance's journal the line that records that all changes of a program are
+/// undone.
 pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
     let path = dir.join(FILE);
     let append = || -> io::Result<()> {
@@ -197,7 +208,7 @@ pub(crate) fn close(dir: &Path, program: ProgramId) -> Result<(), ActError> {
     append().map_err(file_error("writing", &path))
 }
 
-/// Returns a record as a line.
+/// Returns the journal line of a record, with its line feed.
 ///
 /// # Errors
 /// The line cannot be written as JSON, because a path in the record is not UTF-8.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lines of a journal. Each line records how to undo the change that follows it, and is written
-//! before that change. Version 2 is written; version 1, which has more kinds of lines, is still
-//! read and undone.
+//! The types of the lines of a journal, which serde converts to and from JSON. The first line is a
+//! [`JournalHeader`]. Each further line is a [`Record`], which describes how to undo one change and
+//! is written before this change. Usher writes version 2 of the format. It also reads and undoes
+//! version 1, which has more kinds of lines.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
-/// The format of the journal that is written. Version 1 is read and undone too: it also records
-/// cpusets, directories of the instance itself and enabled controllers, none of which are made any
-/// more.
+/// The version of the format in which journals are written. Usher also reads and undoes journals of
+/// version 1. Version 1 has additional lines for cpusets, for directories of the instance itself
+/// and for enabled controllers, which Usher does not make any more.
 pub const VERSION: u32 = 2;
 
 /// The first line: identifies the instance and the format.
@@ -18,11 +19,11 @@ pub const VERSION: u32 = 2;
 pub struct JournalHeader {
     /// The version of the format.
     pub version: u32,
-    /// The boot in which it is written.
+    /// The identifier of the boot in which the journal was begun.
     pub boot: String,
-    /// The Usher process that writes it.
+    /// The Usher process that writes the journal.
     pub owner: ProcessId,
-    /// Inode of the PID namespace to which its pids belong.
+    /// Inode of the PID namespace to which the journal's pids belong.
     pub pid_namespace: u64,
 }
 
@@ -30,17 +31,18 @@ pub struct JournalHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirKind {
-    /// cgroup v2, to find and freeze processes. A directory of version 1 may also restrict CPUs.
+    /// A directory of cgroup v2, by which processes are found and frozen. A directory of a version
+    /// 1 journal may also restrict CPUs.
     V2,
-    /// A transient systemd scope of Usher's, or a directory in one (version 1). Surviving processes
-    /// stay there, because their former cgroup belongs to systemd.
+    /// A transient systemd scope that Usher requested, or (version 1) a directory in such a scope.
+    /// Surviving processes stay there, because their former cgroup belongs to systemd.
     Scope,
-    /// The cgroup v2 in which an attached program was found, if it holds no other processes. Undo
-    /// thaws it only if a `freeze` line is recorded.
+    /// The cgroup v2 in which an attached program was found, if the cgroup contains no other
+    /// processes. The undo thaws this cgroup only if a `freeze` line is recorded.
     Unit,
-    /// cgroup v1 with the cpuset controller: of version 1.
+    /// A directory of cgroup v1 with the cpuset controller. Only version 1 made such directories.
     CpusetV1,
-    /// cgroup v1 with the cpu controller, only for programs that yield by `cpu.idle`.
+    /// A directory of cgroup v1 with the cpu controller, for programs that yield by `cpu.idle`.
     CpuV1,
 }
 
@@ -50,7 +52,8 @@ impl DirKind {
         matches!(self, Self::V2 | Self::Scope | Self::Unit)
     }
 
-    /// Returns whether processes are moved into it by writing, and out of it by undo.
+    /// Returns whether Usher moves processes into a directory of this kind, and the undo moves them
+    /// out.
     pub fn is_entered(self) -> bool {
         matches!(self, Self::V2 | Self::CpusetV1 | Self::CpuV1)
     }
@@ -63,14 +66,15 @@ pub struct Dir {
     pub dir: PathBuf,
     /// Purpose of the directory.
     pub kind: DirKind,
-    /// CPUs that the program could use before; empty if this directory does not restrict CPUs.
+    /// The CPUs that the program could use before the directory restricted them; empty if this
+    /// directory does not restrict CPUs.
     pub wide: CpuSet,
 }
 
-/// A thread. The start time distinguishes it from a later thread with the same number.
+/// A thread. The start time distinguishes the thread from a later thread with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ThreadId {
-    /// The pid of its process.
+    /// The pid of the thread's process.
     pub pid: i32,
     /// Number of the thread.
     pub tid: i32,
@@ -79,7 +83,7 @@ pub struct ThreadId {
 }
 
 impl ThreadId {
-    /// Returns the range of all threads that ever had this number in this process.
+    /// Returns the range of keys of all threads that ever had this thread number in this process.
     pub(crate) fn range(pid: i32, tid: i32) -> std::ops::RangeInclusive<Self> {
         let at = |start_ticks| Self {
             pid,
@@ -93,13 +97,13 @@ impl ThreadId {
 /// The directories of the cgroups that a process is in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPaths {
-    /// In cgroup v2.
+    /// The process's directory in cgroup v2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub v2: Option<PathBuf>,
-    /// In the v1 hierarchy with cpuset.
+    /// The process's directory in the v1 hierarchy with the cpuset controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpuset: Option<PathBuf>,
-    /// In the v1 hierarchy with cpu.
+    /// The process's directory in the v1 hierarchy with the cpu controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<PathBuf>,
 }
@@ -127,10 +131,10 @@ pub struct Priority {
     pub policy: u32,
     /// Nice value of the thread, -20 to 19.
     pub nice: i32,
-    /// Real-time priority of the thread; 0 if the policy has none.
+    /// Real-time priority of the thread; 0 if its policy has no real-time priority.
     #[serde(default)]
     pub realtime: u32,
-    /// Whether its children start without real-time priorities.
+    /// Whether the thread's children start without real-time priorities.
     #[serde(default)]
     pub reset_on_fork: bool,
     /// I/O priority of the thread as `ioprio_get(2)` returns it.
@@ -145,7 +149,7 @@ pub struct Priority {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Record {
-    /// The journal begins.
+    /// The first line of the journal.
     Open(JournalHeader),
     /// A directory of the whole instance is about to be made (version 1).
     Base { dir: PathBuf },
@@ -158,13 +162,15 @@ pub enum Record {
         program: ProgramId,
         from: CgroupPaths,
     },
-    /// A directory is about to be made for a program, or used as its own.
+    /// A directory is about to be made for a program, or an existing directory is about to be used
+    /// as the program's home.
     Dir {
         program: ProgramId,
         #[serde(flatten)]
         dir: Dir,
     },
-    /// A process is about to be moved (or, without cgroups, followed).
+    /// A process is about to be moved into the program's cgroups or, without cgroups, only recorded
+    /// as a member. Its former cgroups are `from`.
     Member {
         program: ProgramId,
         process: ProcessId,
@@ -172,20 +178,22 @@ pub enum Record {
     },
     /// Threads of the program are about to get this affinity mask.
     Mask { program: ProgramId, cpus: CpuSet },
-    /// A thread that has this mask is about to get one of Usher's.
+    /// A thread is about to get a mask of Usher's for the first time; its present mask is recorded.
     Thread {
         program: ProgramId,
         thread: ThreadId,
         before: CpuSet,
     },
-    /// The program itself gave a thread this mask, whatever the thread had before.
+    /// The program itself gave a thread this mask, which replaces the recorded former mask of the
+    /// thread.
     Own {
         program: ProgramId,
         thread: ThreadId,
         mask: CpuSet,
     },
-    /// Threads created with one of Usher's masks would have the mask `before` without Usher. If
-    /// there is no such line, the first `thread` line has that mask.
+    /// `before` is the mask that threads which were created with a mask of Usher's would have
+    /// without Usher. If there is no such line, the mask of the first `thread` line is used
+    /// instead.
     Unbound { program: ProgramId, before: CpuSet },
     /// All threads of the program have their own masks again.
     Unmask { program: ProgramId },
@@ -196,26 +204,28 @@ pub enum Record {
     },
     /// The cgroup that the program was found in is about to be frozen.
     Freeze { program: ProgramId },
-    /// All processes of the program that were stopped or frozen by these lines run again.
+    /// All processes of the program that Usher had stopped or frozen (lines `Stop` and `Freeze`)
+    /// run again.
     Continue { program: ProgramId },
     /// Threads of the program are about to be demoted to this degree.
     Demote { program: ProgramId, to: Demotion },
-    /// A thread with this priority is about to be demoted.
+    /// A thread is about to be demoted; its present priority is recorded.
     Priority {
         program: ProgramId,
         thread: ThreadId,
         before: Priority,
     },
-    /// Nice values of the program's threads are about to be lowered for good: this instance may not
-    /// raise them again. Undo restores them if it has the privileges.
+    /// Nice values of the program's threads are about to be changed that this instance lacks the
+    /// privileges to restore. The undo restores the nice values if it has these privileges.
     Permanent { program: ProgramId },
-    /// Threads created while demoted would have this priority without Usher. Written only when the
-    /// journal is rewritten; otherwise the first `priority` line has that priority.
+    /// The priority that threads which were created while the program was demoted would have
+    /// without Usher. This line is written only when the journal is rewritten. Without this line,
+    /// the priority of the first `priority` line is used instead.
     Inborn {
         program: ProgramId,
         before: Priority,
     },
-    /// A session's autogroup that has this nice value is about to get 19.
+    /// A session's autogroup is about to get the nice value 19; its present nice value is recorded.
     Autogroup {
         program: ProgramId,
         /// The kernel's number of the autogroup, which is unique within a boot.
@@ -225,6 +235,6 @@ pub enum Record {
     },
     /// A directory of the program was removed before the program departed.
     Gone { program: ProgramId, dir: PathBuf },
-    /// The program has departed; nothing of it is left to undo.
+    /// The program has departed, and none of its changes remains to be undone.
     Close { program: ProgramId },
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state to which the lines of a journal add up: the changes that would have to be undone now.
+//! The state that results from the lines of a journal: the changes that would have to be undone if
+//! the process ended now.
 //!
-//! [`JournalState::apply`] adds a line; a line may be applied twice with the same effect.
-//! [`JournalState::records`] returns the fewest lines with the same state, to which a growing
-//! journal is rewritten. At most 256 masks are remembered per program.
+//! [`JournalState::apply`] applies a line to the state. Applying a line twice has the same effect
+//! as once. [`JournalState::records`] returns the fewest lines with the same state, with which a
+//! growing journal is rewritten. The state keeps at most 256 masks per program; other parts grow
+//! with the number of recorded processes and threads. [`JournalState::apply`] costs a few map
+//! operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,45 +15,50 @@ use usher_model::{CpuSet, Demotion, ProcessId, ProgramId};
 
 use super::record::{CgroupPaths, Dir, JournalHeader, Priority, Record, ThreadId};
 
-/// Upper limit of masks remembered for one program. A seat adds one mask for each different mask
-/// that the program's threads had. Only threads that no scan has found since can have older masks.
+/// Upper limit of the masks that the state keeps for one program. A seat adds one mask for each
+/// different mask that the program's threads had. When the limit is reached, the oldest masks are
+/// dropped. Only a thread that no scan has found for that long can still have a dropped mask.
 const MASKS_MAX: usize = 256;
 
-/// What is to be undone for one program.
+/// The changes of one program that remain to be undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramState {
-    /// Cgroups to which processes created in the program's directories are moved.
+    /// The cgroups to which the undo moves processes that were created in the program's
+    /// directories.
     pub from: CgroupPaths,
-    /// Directories made for it, in the order of making.
+    /// Directories made for the program, in the order of creation.
     pub dirs: Vec<Dir>,
     /// Admitted processes, with their former cgroups.
     pub members: BTreeMap<ProcessId, CgroupPaths>,
-    /// Affinity masks that threads were given, the newest last.
+    /// Affinity masks that Usher gave to threads of the program, the newest last.
     pub masks: Vec<CpuSet>,
-    /// The mask of each thread before it got the first of Usher's.
+    /// The mask that each thread had before Usher first gave it a mask.
     pub threads: BTreeMap<ThreadId, CpuSet>,
-    /// The program's mask before admission, for threads created with one of Usher's.
+    /// The program's mask at admission, to which the undo sets threads that were created with a
+    /// mask of Usher's.
     pub unbound: Option<CpuSet>,
     /// Processes that were sent `SIGSTOP`.
     pub stopped: BTreeSet<ProcessId>,
     /// Whether Usher froze the cgroup in which the program was found.
     pub frozen: bool,
-    /// How its priorities were lowered.
+    /// The changes of the program's priorities.
     pub demoted: DemotionState,
 }
 
-/// What is to be undone of a demotion.
+/// The changes of a demotion that remain to be undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DemotionState {
-    /// Degrees to which its threads have been demoted.
+    /// The degrees of demotion that threads of the program have got.
     pub to: BTreeSet<Demotion>,
-    /// The priority of each thread before.
+    /// The priority of each thread before its demotion.
     pub threads: BTreeMap<ThreadId, Priority>,
-    /// The priority of the first thread that was demoted, for threads created while demoted.
+    /// The former priority of the thread that was demoted first. The undo sets threads to it that
+    /// were created while the program was demoted.
     pub inborn: Option<Priority>,
-    /// Whether nice values were lowered that this instance may not raise.
+    /// Whether nice values were changed that this instance lacks the privileges to restore.
     pub permanent: bool,
-    /// Autogroups that were given nice 19.
+    /// The former states of the autogroups to which Usher gave nice 19, by the kernel's number of
+    /// the autogroup.
     pub autogroups: BTreeMap<u64, Autogroup>,
 }
 
@@ -63,12 +71,12 @@ pub struct Autogroup {
     pub nice: i32,
 }
 
-/// What is to be undone for one instance.
+/// The changes of one instance that remain to be undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalState {
     /// Identifies the instance.
     pub head: Option<JournalHeader>,
-    /// Directories of the instance, in the order of making (version 1).
+    /// Directories of the instance, in the order of creation (only version 1).
     pub bases: Vec<PathBuf>,
     /// Directories with the cpuset controller enabled for their children (version 1).
     pub enabled: Vec<PathBuf>,
@@ -77,7 +85,7 @@ pub struct JournalState {
 }
 
 impl JournalState {
-    /// Adds a line. Applying a line twice has the same effect as once.
+    /// Applies a line to the state. Applying a line twice has the same effect as once.
     pub fn apply(&mut self, record: Record) {
         match record {
             Record::Open(head) => self.head = Some(head),
@@ -143,7 +151,7 @@ impl JournalState {
         self.programs.entry(program).or_default()
     }
 
-    /// Returns the fewest lines that add up to this state.
+    /// Returns the fewest lines that result in this state.
     pub fn records(&self) -> Vec<Record> {
         let mut records: Vec<Record> = self.head.iter().cloned().map(Record::Open).collect();
         let bases = self.bases.iter().cloned();
@@ -185,8 +193,8 @@ impl ProgramState {
                 .cloned()
                 .map(|cpus| Record::Mask { program, cpus }),
         );
-        // The mask of the first thread of all. It may have ended while threads that inherited
-        // Usher's masks live.
+        // This line must precede the `thread` lines. The thread with this mask may have ended,
+        // while threads that inherited a mask of Usher's still live.
         let unbound = self.unbound.iter().cloned();
         records.extend(unbound.map(|before| Record::Unbound { program, before }));
         let line = |(&thread, mask): (&ThreadId, &CpuSet)| match self.unbound {
@@ -195,7 +203,8 @@ impl ProgramState {
                 thread,
                 before: mask.clone(),
             },
-            // A `thread` line would also set the mask of threads that inherited Usher's.
+            // An `own` line is written instead of a `thread` line, because a `thread` line would
+            // also become the former mask of threads that inherited a mask of Usher's.
             None => Record::Own {
                 program,
                 thread,

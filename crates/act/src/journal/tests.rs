@@ -194,7 +194,7 @@ proptest! {
         std::fs::write(&path, &bytes[..keep]).unwrap();
         let (state, errors) = read(dir.path()).unwrap().unwrap();
         prop_assert!(errors.is_empty());
-        let all = keep == bytes.len() - 1; // the line stands, its end does not
+        let all = keep == bytes.len() - 1; // the last line is complete except for its line feed
         let expected = if all { written(&records).0 } else { whole };
         let (expected, _) = read(expected.path()).unwrap().unwrap();
         prop_assert_eq!(state, expected);
@@ -203,8 +203,8 @@ proptest! {
 
 #[test]
 fn rewriting_keeps_the_mask_of_threads_yet_to_be_found() {
-    // Seed 504 of the fuzzer: the thread with the recorded mask has ended. Its child inherited
-    // Usher's mask, and no scan has found the child yet.
+    // The case that the fuzzer found with seed 504: the thread with the recorded mask has ended.
+    // The thread's child inherited Usher's mask, and no scan has found the child yet.
     let program = ProgramId(1);
     let thread = thread(1);
     let (dir, mut journal) = written(&[
@@ -275,7 +275,7 @@ fn a_program_that_another_process_closed_is_closed() {
         program,
         from: places(1),
     }]);
-    // The owner died in the middle of a line.
+    // The state of the file after the owner died while it wrote a line.
     let path = dir.path().join(FILE);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.extend(b"{\"do\":\"sea");

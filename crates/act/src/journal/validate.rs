@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks the paths in a journal before any of them is changed.
+//! Checks the paths in a journal before the undo changes any of them.
 //!
-//! Root, which may write everywhere, reads journals. A journal that was planted, restored from a
-//! backup or damaged must not make the undo write to or remove anything but cgroups of Usher's own.
-//! A path is valid if
+//! The undo may run as root, which may write everywhere. A journal that another user created, that
+//! was restored from a backup or that is damaged must not make the undo change anything except
+//! Usher's own cgroups. A path is valid if
 //!
 //! - it is absolute, has no `..`, and lies at or below the configured root of the cgroup file
 //!   systems;
 //! - no component of it is a symbolic link;
-//! - it names a directory of a cgroup file system (by `statfs`);
-//! - for paths that the undo removes, the name of the directory or of one above it begins with
-//!   `usher-`.
+//! - it is a directory of a cgroup file system (by `statfs`);
+//! - for paths that the undo removes, the name of the directory or of a directory above it begins
+//!   with `usher-`.
 //!
-//! A path that does not exist is valid: its directory has been removed already.
+//! A path that does not exist is valid, because its directory has been removed already. The check
+//! opens each component of a path once.
 
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
@@ -27,8 +28,8 @@ use crate::error::ActError;
 
 const CGROUP_MAGICS: [u32; 2] = [0x6367_7270, 0x0027_e0eb];
 
-/// Removes invalid paths from what is to be undone, and returns an error for
-/// each. Everything else of the journal is undone.
+/// Removes invalid paths from the state to be undone, and returns an error for each removed path.
+/// The undo then applies the rest of the state.
 pub(crate) fn validate(
     state: &mut JournalState,
     config: &ActConfig,
@@ -67,7 +68,7 @@ pub(crate) fn validate(
     errors
 }
 
-/// Returns why a path must not be touched.
+/// Returns the reason for which the undo must not change a path; `None` if the path is valid.
 fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     if !path.is_absolute() || !path.components().all(plain) || !path.starts_with(root) {
@@ -78,7 +79,7 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     if removed && !below.components().any(ours) {
         return Some(format!("no part of the path begins with {PREFIX}"));
     }
-    // The configured root itself may be reached through links.
+    // The path of the configured root itself may contain symbolic links.
     let real = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
     let handle = match open_without_links(&real, below) {
         Ok(handle) => handle,
@@ -92,8 +93,9 @@ fn problem(root: &Path, path: &Path, removed: bool) -> Option<String> {
     }
 }
 
-/// Opens a directory below a root, and fails at a symbolic link. Component by component: under
-/// `RestrictSUIDSGID=yes` of the unit, systemd lets `openat2` fail with ENOSYS.
+/// Opens a directory below a root, and fails at a symbolic link. The directory is opened component
+/// by component instead of by one `openat2`, because `openat2` fails with ENOSYS in a unit with
+/// `RestrictSUIDSGID=yes`.
 fn open_without_links(root: &Path, below: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::open(root, flags, Mode::empty())?;

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The owner's side of the keeper.
+//! Starts and replaces the keeper of an owner. The owner is the Usher process whose changes the
+//! keeper undoes after the owner's death.
 //!
-//! [`KeeperHandle::spawn`] starts a process, which forks the keeper and ends. The keeper reports that
-//! it watches its owner by a line with its process id on standard output; `spawn` waits up to 5 s for
-//! the beginning of this line. When the keeper dies, [`KeeperHandle::pidfd`] becomes readable, and the
-//! owner calls [`KeeperHandle::replace`], which starts another keeper. Retries are left to the owner.
+//! 1. [`KeeperHandle::spawn`] starts a process with the keeper's subcommand. This process forks the
+//!    keeper and ends.
+//! 2. When the keeper watches its owner, it writes a line with its pid and start time to standard
+//!    output. `spawn` waits up to 5 s for the beginning of this line; on a timeout it kills the
+//!    started process and returns an error.
+//! 3. `spawn` opens a pidfd of the keeper. When the keeper dies, [`KeeperHandle::pidfd`] becomes
+//!    readable, and the owner calls [`KeeperHandle::replace`], which starts another keeper.
+//!
+//! A call makes one attempt; the owner decides whether and when to retry. There is at most one
+//! keeper per handle.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -20,13 +27,13 @@ use super::instance_files::parse_id;
 use crate::error::ActError;
 use crate::procs::{Procs, has_died};
 
-/// Upper limit of the time until a started keeper watches its owner.
+/// Upper limit of the time from the start of a keeper until it reports that it watches its owner.
 const START: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,
 };
 
-/// The owner's handle of its keeper: starts the keeper, and another when the keeper dies.
+/// The owner's handle of its keeper.
 #[derive(Debug)]
 pub struct KeeperHandle {
     exe: PathBuf,
@@ -37,8 +44,8 @@ pub struct KeeperHandle {
 }
 
 impl KeeperHandle {
-    /// Starts `exe subcommand… task…` and waits until it watches. Call it before the first program
-    /// is admitted.
+    /// Starts the keeper by `exe subcommand… task…` and waits until the keeper watches its owner.
+    /// Call this function before the first program is admitted.
     ///
     /// # Errors
     /// The keeper cannot be started, or is not ready within five seconds.
@@ -56,12 +63,13 @@ impl KeeperHandle {
         })
     }
 
-    /// Returns the keeper's process.
+    /// Returns the pid and start time of the keeper.
     pub fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// Readable when the keeper has died: then call [`Self::replace`].
+    /// Returns a descriptor that becomes readable when the keeper dies. The owner should then call
+    /// [`Self::replace`].
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -71,10 +79,11 @@ impl KeeperHandle {
         !has_died(&self.pidfd)
     }
 
-    /// Starts another keeper if the present one has died. Returns whether it did.
+    /// Starts another keeper if the present keeper has died. Returns whether it started another
+    /// keeper.
     ///
     /// # Errors
-    /// As [`Self::spawn`].
+    /// The errors of [`Self::spawn`].
     pub fn replace(&mut self) -> Result<bool, ActError> {
         if self.lives() {
             return Ok(false);
@@ -96,7 +105,8 @@ fn start(
         .stdout(Stdio::piped())
         .spawn()?;
     let line = first.stdout.take().map_or(Ok(String::new()), first_line);
-    // The first process has forked and ended; if it hangs instead, it must not stay.
+    // After a timeout, the started process may still hang. Otherwise it has forked the keeper and
+    // ended.
     if line.is_err() {
         first.kill()?;
     }
@@ -113,7 +123,8 @@ fn start(
         .ok_or_else(|| io::Error::other("the keeper died immediately after its start"))
 }
 
-/// Returns the first line that a child writes, within [`START`].
+/// Returns the first line that a child process writes. Fails if the child writes nothing within
+/// [`START`].
 fn first_line(out: ChildStdout) -> io::Result<String> {
     let mut fds = [PollFd::new(&out, PollFlags::IN)];
     let ready = loop {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files of an instance's directory that its keeper and other processes read.
+//! Two small files in an instance's directory: the keeper's process ID, and the mark of an orderly
+//! exit. The keeper and other processes of Usher read these files.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +12,10 @@ use crate::files;
 
 /// The file in the instance's directory to which a keeper writes its process number.
 pub(super) const FILE: &str = "keeper";
-/// The file in the instance's directory that the owner creates when it begins an orderly exit. The
-/// keeper then does not restart the owner, whatever state the owner leaves.
+/// The file in the instance's directory that the owner creates when it begins an orderly exit. If
+/// this file exists, the keeper does not restart the owner, even if changes remain to be undone.
 pub(crate) const ENDING: &str = "ending";
-/// Upper limit of the bytes of a pid and start time.
+/// Upper limit of the size of the file with the keeper's pid and start time, in bytes.
 const ID_BYTES_MAX: u64 = 64;
 
 /// Returns the keeper that was recorded last in an instance's directory.

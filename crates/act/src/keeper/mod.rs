@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keeper: a minimal process that survives its owner, an Usher process that acts on programs,
-//! until it has undone the owner's actions.
+//! The keeper: a minimal process that undoes the actions of its owner after the owner's death. The
+//! owner is an Usher process that acts on programs.
 //!
-//! It is started before the first program is admitted. It forks twice and leads a session of its
-//! own, so that signals to the owner's process group or terminal do not reach it. It ignores
-//! `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` and `SIGTSTP`. They are meant for the owner, and the
-//! owner's death ends the keeper anyway. A keeper that a service manager ends together with its
-//! owner could not undo anything. Only `SIGKILL` and the owner's death end it.
+//! 1. The owner starts the keeper before it admits the first program. The keeper forks twice and
+//!    leads a session of its own, so that signals to the owner's process group or terminal do not
+//!    reach it.
+//! 2. The keeper waits on a pidfd of the owner. It keeps no other resource open.
+//! 3. After the owner's death, the keeper undoes the changes in the owner's journal. It repeats
+//!    failed attempts every 50 ms for at most 10 s, or for 2 s if it has a respawn command. The
+//!    next start of Usher undoes the remaining changes. After an orderly exit of the owner there is
+//!    no journal, and the keeper ends.
+//! 4. If the keeper has a respawn command (the daemon again) and the owner did not exit in an
+//!    orderly way, the keeper executes this command in its own process. If owners repeatedly live
+//!    for less than 10 s, the keeper pauses before the third and each further start, from 1 s up to
+//!    32 s, so that a daemon that cannot run does not use up a CPU.
 //!
-//! It waits on a pidfd of the owner and keeps no other resource open. When the owner has died
-//! without closing its journal, the keeper undoes the journal's state. If it was given a respawn
-//! command (the daemon again), it then executes that command in its own process. If several owners
-//! in a row die soon after their start, they are restarted at rising intervals, so that a daemon
-//! that cannot run does not use up a CPU.
+//! The keeper ignores `SIGPIPE`, and also `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM` and `SIGTSTP`.
+//! The latter signals are meant for the owner, and the keeper ends after the owner's death in any
+//! case. In particular, a service manager that ends all processes of the owner's unit must not end
+//! the keeper before the undo. Only `SIGKILL` and the owner's death end the keeper.
 //!
 //! If the keeper has died, its owner starts another keeper ([`KeeperHandle::replace`]). Each keeper
 //! writes its process number into the instance's directory, where launchers find it
@@ -42,7 +48,7 @@ use crate::error::{ActError, file_error};
 use crate::procs::Procs;
 use crate::undo;
 
-/// The kernel's preference for killing this process when memory runs out.
+/// The file with the kernel's preference for killing this process when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// Signals meant for the owner, which the keeper ignores.
 const IGNORED: [libc::c_int; 6] = [
@@ -53,25 +59,29 @@ const IGNORED: [libc::c_int; 6] = [
     libc::SIGTSTP,
     libc::SIGPIPE,
 ];
-/// How many owners in a row died soon after their start. It is passed from keeper to keeper through
-/// the environment of the owners between.
+/// The environment variable with the number of consecutive owners that died soon after their start.
+/// Each keeper passes the number to the next keeper through the environment of the owner that it
+/// starts.
 const SHORT_LIFE_COUNT: &str = "USHER_SHORT_LIFE_COUNT";
-/// An owner that lived for a shorter time counts as short-lived.
+/// An owner that lives for less than this time counts as short-lived.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
-/// Pause before the respawn of short-lived owners, from the third in a row on.
+/// Pause before the respawn after the third consecutive short-lived owner. Each further short-lived
+/// owner doubles the pause, up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(32);
-/// Time to wait for the owner's death if its pipe is closed: the kernel closes the descriptors of a
-/// dying process before its death becomes visible.
+/// Time to wait for the owner's death if the owner's end of the pipe is closed. The kernel closes
+/// the descriptors of a dying process before the pidfd reports its death.
 const OWNER_DEATH_WAIT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// Upper limit of the time for undo attempts. The next start of Usher undoes what remains...
+/// Upper limit of the time for undo attempts without a respawn command. The next start of Usher
+/// undoes the remaining changes.
 const UNDO_TIME_MAX: Duration = Duration::from_secs(10);
-/// ... which follows soon if the keeper respawns the owner.
+/// Upper limit of the time for undo attempts with a respawn command. The limit is shorter, because
+/// the respawned owner soon undoes the remaining changes.
 const UNDO_TIME_MAX_RESPAWN: Duration = Duration::from_secs(2);
-/// Pause between two attempts.
+/// Pause between two undo attempts.
 const PAUSE_UNDO: Duration = Duration::from_millis(50);
 
 /// The arguments of `usher keeper`.
@@ -81,10 +91,10 @@ pub struct KeeperTask {
     pub owner: ProcessId,
     /// The owner's journal directory.
     pub instance_dir: PathBuf,
-    /// The paths to act on.
+    /// The configuration of the owner's actuator.
     pub config: ActConfig,
-    /// The command to execute when everything is undone and the owner did not exit in an orderly
-    /// way. Empty: none.
+    /// The command to execute after the undo if the owner did not exit in an orderly way. If this
+    /// is empty, the keeper executes no command.
     pub respawn: Vec<OsString>,
 }
 
@@ -102,8 +112,8 @@ impl KeeperTask {
         })
     }
 
-    /// Returns the arguments after the subcommand's name, for [`Self::from_args`]: the owner's pid
-    /// and start time, six paths, the respawn command.
+    /// Returns the arguments that follow the subcommand's name, in the format of
+    /// [`Self::from_args`]: the owner's pid and start time, six paths, the respawn command.
     pub fn to_args(&self) -> Vec<OsString> {
         let config = &self.config;
         let mut args: Vec<OsString> = vec![
@@ -167,14 +177,16 @@ fn number<T: std::str::FromStr>(arg: OsString) -> Result<T, ActError> {
 }
 
 /// The body of the hidden subcommand `usher keeper`: detaches, reports on standard output that it
-/// is ready, waits for the owner's death, undoes, and executes the respawn command, if any. The
-/// calling process ends at once with status 0; only its grandchild returns.
+/// is ready, waits for the owner's death, undoes the owner's changes, and executes the respawn
+/// command, if any. The calling process ends at once with status 0; the function returns only in
+/// its grandchild.
 ///
-/// Any other thread of the process must be blocked and hold no lock.
+/// If the calling process has other threads, they must be blocked and must hold no locks, because
+/// the function forks.
 ///
 /// # Errors
-/// The keeper could not start to watch its owner, or some change could not be undone. The next
-/// start undoes the remaining changes.
+/// The keeper could not start to watch its owner, or a change could not be undone. The next start
+/// of Usher undoes the remaining changes.
 pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     let failed = |doing: &'static str| file_error(doing, &task.instance_dir);
     ignore_signals();
@@ -189,7 +201,8 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     if let (Err(_), Some(owner)) = (reported, &owner)
         && !dies_within(owner, OWNER_DEATH_WAIT)
     {
-        // The owner lives, timed out, and starts another keeper.
+        // The owner lives, but did not wait long enough for this keeper's report. The owner starts
+        // another keeper.
         return Ok(());
     }
     leave_stdio().map_err(failed("reporting the keeper's start to the owner of"))?;
@@ -209,7 +222,8 @@ pub fn run(task: &KeeperTask) -> Result<(), ActError> {
     if was_ending {
         return undone;
     }
-    // The process that executes the owner again is no longer a keeper.
+    // Launchers must not take this process for a keeper any more, because it now executes the
+    // owner's command.
     let _ = fs::remove_file(task.instance_dir.join(FILE));
     if let Some(score) = oom_score {
         let _ = fs::write(OOM_SCORE, score);
@@ -223,7 +237,7 @@ fn short_lives_before() -> u32 {
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the pause before the next start after this number of short-lived owners in a row.
+/// Returns the pause before the next respawn after this number of consecutive short-lived owners.
 fn pause(short_lives: u32) -> Duration {
     match short_lives {
         0..=2 => Duration::ZERO,
@@ -244,7 +258,7 @@ fn undo_all(task: &KeeperTask) -> Result<(), ActError> {
             Ok(report) => (report.instances == 1, report.errors),
             Err(error) => (false, vec![error]),
         };
-        // Another process may have undone it.
+        // If the instance's directory is gone, another process of Usher has completed the undo.
         if undone || !task.instance_dir.exists() || begun.elapsed() >= time_max {
             return errors.into_iter().next().map_or(Ok(()), Err);
         }
@@ -258,7 +272,7 @@ fn respawn(command: &[OsString], short_lives: u32) -> Result<(), ActError> {
     };
     std::thread::sleep(pause(short_lives));
     for signal in IGNORED {
-        // SAFETY: no handler is installed, only the default disposition.
+        // SAFETY: `signal` sets the default disposition of a valid signal, and installs no handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     let error = Command::new(program)
@@ -273,40 +287,42 @@ fn respawn(command: &[OsString], short_lives: u32) -> Result<(), ActError> {
 
 fn ignore_signals() {
     for signal in IGNORED {
-        // SAFETY: no handler is installed, only the signal ignored.
+        // SAFETY: `signal` sets a valid signal to be ignored, and installs no handler.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 
-/// Forks twice with a new session between, and drops inherited resources. The intermediate
-/// processes exit here.
+/// Detaches the keeper: forks, begins a new session, forks again, and closes inherited descriptors.
+/// The two parent processes exit in this function.
 fn detach() -> io::Result<()> {
-    // SAFETY: closes descriptors that nothing in this process has opened.
+    // SAFETY: `close_range` closes only inherited descriptors, which no object of this process
+    // owns.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
     fork_and_exit_parent()?;
     rustix::process::setsid()?;
     fork_and_exit_parent()?;
     rustix::process::chdir("/")?;
-    // Best effort: an ordinary user lacks the privilege.
+    // Errors are ignored, because an ordinary user lacks the privilege to lower this value.
     let _ = fs::write(OOM_SCORE, "-1000");
     let _ = fs::write("/proc/self/comm", "usher-keeper");
     Ok(())
 }
 
-/// Forks and ends the parent.
+/// Forks, and exits in the parent process.
 fn fork_and_exit_parent() -> io::Result<()> {
-    // SAFETY: any other thread is blocked in `join` and holds no lock that the
-    // child takes; the child has this thread alone.
+    // SAFETY: by the contract of [`run`], any other thread is blocked and holds no lock; the child,
+    // which has only a copy of this thread, can take every lock.
     match unsafe { libc::fork() } {
         0 => Ok(()),
-        // SAFETY: `_exit` ends this process without running destructors or exit handlers, which the
-        // child's copy still needs.
+        // SAFETY: `_exit` ends the parent and runs no destructors or exit handlers; the child still
+        // uses their resources.
         child if child > 0 => unsafe { libc::_exit(0) },
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Closes the pipe to the owner; errors still go to the owner's standard error.
+/// Replaces standard input and the pipe to the owner by `/dev/null`. Error messages still go to the
+/// standard error of the owner.
 fn leave_stdio() -> io::Result<()> {
     let null = fs::OpenOptions::new()
         .read(true)
@@ -317,7 +333,8 @@ fn leave_stdio() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the death of the process of a pidfd. Returns whether it died in time.
+/// Waits for the death of the process of a pidfd, at most for `time`. Returns whether the process
+/// died in time.
 fn dies_within(process: &OwnedFd, time: Timespec) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&time)) == Ok(1)

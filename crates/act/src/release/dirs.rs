@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The processes and cgroup directories of a program that is released: finds its processes,
-//! continues stopped ones, moves processes back to their former cgroups and removes the
-//! directories.
+//! The steps of a release that concern processes and cgroup directories: finds the program's
+//! processes, continues stopped processes, moves processes back to their former cgroups and removes
+//! the program's directories.
 //!
-//! Processes may fork while they are moved, so each directory is emptied repeatedly, up to 100
-//! times per attempt. Directories that cannot be removed yet are retried by the caller.
+//! Processes may fork while they are moved. Therefore each directory is emptied repeatedly, up to
+//! 100 times per attempt. If a directory cannot be removed yet, the caller repeats the attempt.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use crate::{cgroups, tree};
 /// Upper limit of attempts to empty one directory before the other directories are retried.
 const ROUNDS_MAX: usize = 100;
 
-/// Ends `cpu.idle` in the program's directories.
+/// Clears `cpu.idle` in the program's directories.
 pub(crate) fn end_idle(state: &ProgramState) -> Vec<ActError> {
     let could = |dir: &&Dir| matches!(dir.kind, DirKind::CpuV1 | DirKind::V2 | DirKind::Scope);
     let dirs = state.dirs.iter().filter(could);
     dirs.filter_map(|dir| dir.set_idle(false).err()).collect()
 }
 
-/// Moves all processes out of the directory with `cpu.idle`. This is the first step, because some
-/// processes cannot have a real-time policy in there (`CONFIG_RT_GROUP_SCHED`). The program's other
-/// directories identify its processes.
+/// Moves all processes out of the directory with `cpu.idle`. This is the first step, because a
+/// kernel with `CONFIG_RT_GROUP_SCHED` does not permit real-time policies in this directory, which
+/// a later step may restore. The program's other directories still identify its processes.
 pub(crate) fn leave_cpu(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     move_back(procs, state, |kind| kind == DirKind::CpuV1)
 }
@@ -42,13 +42,14 @@ pub(crate) fn remove_dirs(procs: &Procs, state: &ProgramState) -> Vec<ActError> 
     errors
 }
 
-/// Returns the pids of all processes of a program: those in its cgroups, and the descendants of
-/// recorded processes outside them.
+/// Returns the pids of all processes of a program: the processes in its cgroups, and the
+/// descendants of recorded processes outside these cgroups.
 pub(crate) fn pids(procs: &Procs, state: &ProgramState) -> BTreeSet<i32> {
     let mut pids = inside(state);
     let outside = state.members.keys().copied();
     let outside = outside.filter(|one| !pids.contains(&one.pid));
-    // Without cgroups, all processes are outside; one scan finds them.
+    // If the program has no cgroups, all its recorded processes are outside. One scan then finds
+    // all descendants.
     let outside: Vec<_> = match state.dirs.is_empty() {
         true => outside.collect(),
         false => outside.filter(|one| procs.same(*one).is_some()).collect(),
@@ -65,7 +66,7 @@ pub(crate) fn inside(state: &ProgramState) -> BTreeSet<i32> {
     dirs.flat_map(|dir| cgroups::members(&dir.dir)).collect()
 }
 
-/// Continues the processes that were sent `SIGSTOP`.
+/// Sends `SIGCONT` to the processes to which Usher sent `SIGSTOP`.
 pub(crate) fn resume(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
     let stopped = state.stopped.iter();
     stopped
@@ -82,8 +83,9 @@ pub(crate) fn thaw_unit(state: &ProgramState) -> Result<(), ActError> {
     Ok(())
 }
 
-/// Moves all processes out of the directories. Processes inside may fork meanwhile, so each
-/// directory is emptied repeatedly, a bounded number of times.
+/// Moves all processes out of the program's directories with one of these kinds. Processes in a
+/// directory may fork during the moves. Therefore each directory is emptied repeatedly, at most
+/// [`ROUNDS_MAX`] times.
 pub(super) fn move_back(
     procs: &Procs,
     state: &ProgramState,
@@ -109,8 +111,8 @@ fn send_back(procs: &Procs, state: &ProgramState, dir: &Dir, pid: i32) -> Result
     let process = procs.get(pid).map(|process| process.id);
     let known = process.and_then(|process| state.members.get(&process));
     let from = known.unwrap_or(&state.from);
-    // If the former cgroup was not visible, the parent of Usher's directories is the nearest
-    // visible one.
+    // If a process's former cgroup was not visible, the process moves to the nearest visible
+    // cgroup, which is the parent of Usher's directories.
     let mut above = dir.dir.ancestors().skip(1);
     let above = above.find(|dir| !is_ours(dir));
     match from.of(dir.kind).map(PathBuf::as_path).or(above) {

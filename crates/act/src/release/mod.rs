@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Release of a program: undoes the changes that its journal records.
 //!
-//! The orderly departure of a program, the keeper, a launcher and the next start share this code.
-//! Every step may be repeated, and succeeds if another process has already done it.
+//! Four callers share this code: the orderly departure of a program, the keeper, a launcher, and
+//! the next start of Usher. Every step may be repeated, and succeeds if another process has already
+//! done it.
+//!
+//! 1. Thaw and continue the program, remove its CPU restriction (journal version 1) and clear
+//!    `cpu.idle`.
+//! 2. Restore autogroups, affinity masks and priorities, the latter two by scans ([`Scan`]).
+//! 3. Move surviving processes back to their former cgroups and remove the directories.
+//!
+//! [`RetryLimits`] bound the time of the retries of one call. [`ReleaseOutcome`] states which
+//! changes remain.
 //!
 //! `dirs.rs` moves processes and removes directories; `restore.rs` restores masks and priorities.
 
@@ -27,22 +36,23 @@ use dirs::move_back;
 /// Pause between two attempts to empty a directory of processes that are about to die.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Upper limits of the time that a release may take.
+/// Upper limits of the time for which a release retries, by the cause that prevents its completion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryLimits {
-    /// While living processes are still to be moved: a fork storm.
+    /// Limit while living processes remain to be moved, because the program forks all the time.
     pub living: Duration,
-    /// While only exiting processes keep the directories.
+    /// Limit while only exiting processes prevent the removal of the directories.
     pub dead: Duration,
-    /// While only autogroups are left, for which the kernel accepts a limited number of changes per
-    /// second.
+    /// Limit while only autogroups remain, of which the kernel accepts one change per 100 ms from
+    /// unprivileged users.
     pub sessions: Duration,
-    /// While threads may inherit Usher's masks and priorities.
+    /// Limit while threads may still inherit Usher's masks and priorities.
     pub threads: Duration,
 }
 
 impl RetryLimits {
-    /// For a loop that has other work: the rest is finished later.
+    /// Limits for a caller with other work, such as the daemon's loop. The caller completes the
+    /// release later.
     pub(crate) const SHORT: Self = Self {
         living: Duration::from_millis(200),
         dead: Duration::from_millis(2),
@@ -53,11 +63,11 @@ impl RetryLimits {
     const LONG: Self = Self {
         living: Duration::from_millis(700),
         dead: Duration::from_millis(700),
-        // `release_all` waits once for all programs.
+        // [`release_all`] waits for autogroups and threads once for all programs, not per program.
         sessions: Duration::ZERO,
         threads: Duration::ZERO,
     };
-    /// Limits for one of several attempts.
+    /// Limits for a single attempt without retries.
     pub(crate) const NONE: Self = Self {
         living: Duration::ZERO,
         dead: Duration::ZERO,
@@ -67,7 +77,7 @@ impl RetryLimits {
 }
 
 /// Upper limit of the time in which [`release_all`] scans for threads that inherit Usher's values.
-/// Less than the time for which another process waits for the lock of the journal.
+/// It is shorter than the time for which another process waits for the lock of the journal (2 s).
 const THREADS_MAX: Duration = Duration::from_millis(1500);
 
 /// The result of an attempt to release a program.
@@ -75,9 +85,10 @@ const THREADS_MAX: Duration = Duration::from_millis(1500);
 pub(crate) enum ReleaseOutcome {
     /// The program is released completely.
     Done,
-    /// Directories without living processes remain, which the kernel does not remove yet.
+    /// Only directories without living processes remain, which the kernel does not remove yet.
     DirsLeft,
-    /// Threads remain that may inherit a mask or a priority of Usher's: the scan continues.
+    /// Threads may remain that inherited a mask or a priority of Usher's. The caller should
+    /// continue the scan.
     ThreadsLeft,
     /// Changes remain that could not be undone.
     Failed(Vec<ActError>),
@@ -116,18 +127,20 @@ pub(crate) fn release_program(
     }
 }
 
-/// Releases all these programs, with retries. All of them are first continued and widened, so that
-/// the last one does not wait for the removal of the others.
+/// Releases all these programs, with retries. First continues all programs and removes their CPU
+/// restrictions, so that no program waits for the release of another program.
 pub(crate) fn release_all(
     procs: &Procs,
     programs: &BTreeMap<ProgramId, ProgramState>,
 ) -> Vec<(ProgramId, ReleaseOutcome)> {
     for state in programs.values() {
-        // A failure here occurs again below and is reported there.
+        // Errors are ignored here, because `release_program` repeats these steps and reports the
+        // errors.
         let _ = resume_all(procs, state);
         let _ = leave_cpu(procs, state);
-        // Autogroups first: a scan waits until each runnable thread has run for some milliseconds,
-        // which takes seconds at the lowest weight on a busy CPU.
+        // Autogroups are restored before the scans. A scan waits until each runnable thread has run
+        // for some milliseconds, which takes seconds if the thread has the lowest weight on a busy
+        // CPU.
         let _ = autogroup::restore(procs, &state.demoted.autogroups);
     }
     let mut scans = scan_all(procs, programs);
@@ -141,7 +154,8 @@ pub(crate) fn release_all(
     programs.iter().map(release).collect()
 }
 
-/// Scans all programs in turn until every scan is complete, or the time is up.
+/// Executes steps of the scans of all programs in turn, until all scans are complete or
+/// [`THREADS_MAX`] has passed.
 fn scan_all(
     procs: &Procs,
     programs: &BTreeMap<ProgramId, ProgramState>,
@@ -150,7 +164,8 @@ fn scan_all(
     let begun = Instant::now();
     loop {
         for (id, scan) in &mut scans {
-            // A failure here occurs again in `release_program` and is reported there.
+            // The error is ignored here, because `release_program` repeats the step and reports the
+            // error.
             let _ = scan_step(
                 procs,
                 &programs[id],
@@ -181,7 +196,7 @@ fn resume_all(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
 }
 
 /// Thaws and continues the program, removes its CPU restriction, restores masks and priorities.
-/// Returns whether threads with one of Usher's values may be left.
+/// Returns whether threads with a value of Usher's may remain.
 fn restore_state(
     procs: &Procs,
     state: &ProgramState,
@@ -209,7 +224,8 @@ fn attempt(
 ) -> ReleaseOutcome {
     let (is_free, mut errors) = restore_state(procs, state, scan, pace);
     if errors.is_empty() && !is_free {
-        // The program's directories identify its threads.
+        // The directories are kept until the scan is complete, because they identify the program's
+        // threads.
         return ReleaseOutcome::ThreadsLeft;
     }
     errors.extend(move_back(procs, state, DirKind::is_entered));
@@ -283,13 +299,13 @@ mod tests {
     }
 
     fn set_io(pid: i32, io: i32) {
-        // SAFETY: takes three numbers.
+        // SAFETY: `ioprio_set` takes three numbers and accesses no memory of this process.
         let set = unsafe { libc::syscall(libc::SYS_ioprio_set, 1, pid, io) };
         assert_eq!(set, 0);
     }
 
-    /// Returns the state of a program of two processes: the first should have only CPU 0, the
-    /// second was in no I/O class.
+    /// Returns the recorded state of a program of two processes. The process `bound` was restricted
+    /// to CPU 0; the process `demoted` had no I/O class before its demotion.
     fn state(procs: &Procs, bound: i32, demoted: i32) -> ProgramState {
         let mut state = JournalState::default();
         let program = ONE;
@@ -323,7 +339,7 @@ mod tests {
         state.programs.remove(&ONE).unwrap()
     }
 
-    /// Restores a program without the privilege to change processes of other users.
+    /// Restores a program from a thread without the privilege to change processes of other users.
     fn restore_state_without_rights(procs: &Procs, state: &ProgramState) -> Vec<ActError> {
         let free = || {
             let mut own = capabilities(None).unwrap();
@@ -331,7 +347,7 @@ mod tests {
             set_capabilities(None, own).unwrap();
             restore_state(procs, state, &mut Scan::new(), ScanUrgency::Now).1
         };
-        // Capabilities belong to a thread.
+        // A separate thread drops the capabilities, because capabilities belong to a single thread.
         std::thread::scope(|scope| scope.spawn(free).join().unwrap())
     }
 

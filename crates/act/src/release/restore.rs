@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scan that restores affinity masks and priorities of a program's threads.
 //!
-//! A thread is restored if its mask is one that Usher gave, or its priority is the demoted one;
-//! masks that the program itself has set stay. The former values come from the journal, for threads
-//! created since then from the program's first thread. One call is one step of a scan; the scan is
-//! complete when no thread with Usher's values is left.
+//! For each thread of the program:
+//!
+//! 1. If its mask is a mask that Usher gave, restore the former mask. A mask that the program
+//!    itself has set is not changed.
+//! 2. If a part of its priority has the demoted value, restore the former value.
+//! 3. The former values are in the journal. For a thread that was created since, the former values
+//!    of its process's or of the program's first thread are used.
+//!
+//! One call of [`scan_step`] is one step of a [`Scan`]; the scan is complete when no thread with
+//! Usher's values remains. `scan.rs` describes the cost and the proof.
 
 use std::collections::BTreeSet;
 
@@ -20,17 +26,17 @@ use crate::{mask, priority};
 /// The values that a scan restores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RestoreScope {
-    /// Masks only: demoted threads stay demoted.
+    /// Only masks are restored; demoted threads stay demoted.
     Masks,
     /// Masks and priorities.
     All,
 }
 
-/// Takes one step of the scan that restores masks and priorities. Returns whether the scan is
+/// Executes one step of the scan that restores masks and priorities. Returns whether the scan is
 /// complete.
 ///
 /// # Errors
-/// As [`Scan::step`].
+/// The errors of [`Scan::step`].
 pub(crate) fn scan_step(
     procs: &Procs,
     state: &ProgramState,
@@ -57,11 +63,11 @@ pub(crate) fn scan_step(
     done
 }
 
-/// The values by which threads with Usher's changes are recognised.
+/// The values that Usher has set. A thread with such a value needs to be restored.
 struct AppliedValues<'a> {
     /// The masks that Usher gave, within the online CPUs.
     masks: BTreeSet<CpuSet>,
-    /// The mask that the program had before, within the online CPUs.
+    /// The program's mask before the seat, within the online CPUs.
     own: Option<CpuSet>,
     online: CpuSet,
     /// The demotion to undo, if priorities are restored.
@@ -87,8 +93,8 @@ impl<'a> AppliedValues<'a> {
         }
     }
 
-    /// Returns whether a process has one of Usher's masks that differs from the program's former
-    /// mask.
+    /// Returns whether the first thread of a process has a mask of Usher's that differs from the
+    /// program's former mask.
     fn is_narrowed(&self, pid: i32) -> bool {
         let mask = mask::get(pid).ok();
         mask.is_some_and(|mask| self.masks.contains(&mask) && Some(mask) != self.own)
@@ -104,9 +110,9 @@ struct Restoration<'a> {
 }
 
 impl Restoration<'_> {
-    /// Returns a thread as the journal names it. The start time, which finds the thread in the
-    /// journal, takes long to read, so it is 0 for a number that the journal does not have. `None`
-    /// if the thread is gone.
+    /// Returns the identity of a thread, by which its former values are found in the journal.
+    /// Reading the start time takes long. If the journal contains no thread with this number, the
+    /// start time is therefore 0. Returns `None` if the thread is gone.
     fn thread(&self, pid: i32, tid: i32) -> Option<ThreadId> {
         let numbers = ThreadId::range(pid, tid);
         let is_noted = self.state.threads.range(numbers.clone()).next().is_some()
@@ -156,7 +162,7 @@ impl ThreadChange for Restoration<'_> {
         self.membership.process_of(tid, with_orphans)
     }
 
-    /// A failure of one restoration does not prevent the other.
+    /// If restoring the mask fails, the priority is still restored, and vice versa.
     fn apply(&mut self, pid: i32, tid: i32) -> Result<VisitResult, ActError> {
         let Some(thread) = self.thread(pid, tid) else {
             return Ok(VisitResult::Missed);

@@ -2,9 +2,17 @@
 //! Lowers the autogroups of a program's sessions to nice 19, so that background work yields to
 //! other sessions too.
 //!
-//! An autogroup belongs to a session. It is lowered only if all processes of the session belong to
-//! the program; otherwise, and where the user could not restore it, the reason is recorded as a
-//! gap. The kernel limits the rate of such changes for users, so the caller may have to retry.
+//! The kernel makes one autogroup per session and divides the CPUs among autogroups by their nice
+//! values. For each session of the program that was not handled before:
+//!
+//! 1. If processes of other programs are in the session, or this user could not restore the nice
+//!    value, keep the autogroup unchanged and record the reason as a gap of the demotion.
+//! 2. Write the present nice value to the journal.
+//! 3. Set the nice value to 19.
+//!
+//! For unprivileged users, the kernel accepts one such change per 100 ms on the whole machine. If
+//! the kernel rejects a change for this reason, the caller must retry later. The cost is one pass
+//! over the program's processes or, after a fork, over all processes of the machine.
 
 use rustix::io::Errno;
 use usher_model::ProgramId;
@@ -17,8 +25,8 @@ use crate::journal::Record;
 use crate::priority::{NICE_MAX, PriorityRights};
 
 impl Actuator {
-    /// Lowers the autogroups of sessions of which all processes belong to the program. Returns
-    /// whether the kernel requires a later retry for some of them.
+    /// Lowers the autogroups of all sessions that contain only processes of the program. Returns
+    /// `true` if the caller must retry some autogroups later, because of the kernel's rate limit.
     pub(super) fn lower_autogroups(&mut self, program: ProgramId) -> Result<bool, ActError> {
         let known = self.managed(program)?.sessions.clone();
         let pids = || self.own_pids(program).unwrap_or_default();
@@ -61,8 +69,8 @@ impl Actuator {
         Ok(later)
     }
 
-    /// Records a session that began outside this PID namespace. Its number is 0 here, so its other
-    /// processes cannot be seen.
+    /// Records a session that began outside this PID namespace. In this namespace the session's
+    /// number is 0, and its other processes are invisible.
     fn note_outer_session(&mut self, program: ProgramId) -> Result<(), ActError> {
         let pids = self.own_pids(program)?;
         let mut processes = pids.into_iter().filter_map(|pid| self.procs.get(pid));
@@ -76,7 +84,8 @@ impl Actuator {
         Ok(())
     }
 
-    /// Returns whether the autogroup is lowered, or can never be.
+    /// Lowers the autogroup of one session. Returns `false` if the caller must retry later, and
+    /// `true` if the autogroup is lowered or cannot be lowered at all.
     fn lower_autogroup(
         &mut self,
         program: ProgramId,

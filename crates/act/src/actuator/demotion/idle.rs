@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets `cpu.idle` on a cgroup of the program's own, and bounds the unsent socket data of the
-//! program by the same cgroup.
+//! Sets `cpu.idle` on a cgroup of the program's own, and limits the unsent data in the program's
+//! sockets by a BPF program on the same cgroup.
 //!
-//! With cgroup v2 this is the program's own cgroup or its systemd scope (`CPUWeight=idle`). With
-//! v1, the processes are moved into a directory of the cpu hierarchy, repeatedly until a scan finds
-//! none outside. A process with a real-time policy may have to stay outside. Without a cgroup of
-//! its own, the program yields by its autogroup instead.
+//! The cgroup is found in this order:
+//!
+//! 1. cgroup v2: the program's own cgroup, or its systemd scope (by `CPUWeight=idle`).
+//! 2. cgroup v1: a new directory of the cpu hierarchy. All processes are moved into the directory
+//!    by scans, at most [`SCANS_MAX`], until a scan finds no process outside. The kernel may reject
+//!    the move of a process with a real-time policy, which then stays outside.
+//! 3. Without any such cgroup, the program yields by its autogroup instead, and the reason is
+//!    recorded as a gap of the demotion.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +23,8 @@ use crate::scan::SCANS_MAX;
 use crate::{cgroups, release, systemd};
 
 impl Actuator {
-    /// Limits the unsent socket data of connections that the program opens from now on, as the
-    /// network still sends this data when the program is stopped.
+    /// Limits the unsent data in the sockets of connections that the program opens from now on. The
+    /// limit is necessary because the kernel still sends such data while the program is stopped.
     pub(super) fn bound_backlog(&mut self, program: ProgramId) -> Result<(), ActError> {
         if self.managed(program)?.backlog.is_some() {
             return Ok(());
@@ -70,7 +74,7 @@ impl Actuator {
         Ok(false)
     }
 
-    /// Sets the weight `idle` on the program's scope, unless the scope was created with it.
+    /// Sets the weight `idle` on the program's scope if the scope was created without this weight.
     fn idle_scope(&self, program: ProgramId, scope: &Dir) -> Result<(), String> {
         let is_idle = || systemd::is_idle(&scope.dir);
         if is_idle() {
@@ -89,8 +93,8 @@ impl Actuator {
         }
     }
 
-    /// Resets the scope's weight in systemd, which would otherwise write `idle` again. The undo
-    /// resets the file in any case.
+    /// Resets the weight of the program's scope in systemd. The undo resets only the file
+    /// `cpu.idle`, and systemd would later write `idle` to the file again.
     pub(in crate::actuator) fn reset_scope(&self, program: ProgramId) {
         let Ok(state) = self.state(program) else {
             return;
@@ -104,7 +108,7 @@ impl Actuator {
     }
 
     /// Moves the program into a directory of the cgroup v1 cpu hierarchy with `cpu.idle`. Returns
-    /// the reason if there is none.
+    /// the reason as an inner `Err` if no such directory can be made.
     fn idle_in_v1(&mut self, program: ProgramId) -> Result<Result<(), String>, ActError> {
         let dirs = &self.state(program)?.dirs;
         let made = dirs.iter().find(|dir| dir.kind == DirKind::CpuV1).cloned();
@@ -141,7 +145,7 @@ impl Actuator {
     }
 
     /// Moves all processes of the program into the directory with `cpu.idle`, until a scan finds
-    /// none outside except those that the kernel rejects.
+    /// outside only processes that the kernel does not permit to move.
     fn move_all_in(&mut self, program: ProgramId, dir: &Dir) -> Result<(), ActError> {
         let mut tried = BTreeSet::new();
         for _ in 0..SCANS_MAX {
@@ -179,8 +183,9 @@ impl Actuator {
         )
     }
 
-    /// Moves all processes out of the program's cgroup v1 cpu directory, if it has one, and removes
-    /// it. While exiting processes hold the directory, it remains, without `cpu.idle`.
+    /// Moves all processes out of the program's cgroup v1 cpu directory, if any, and removes the
+    /// directory. While the directory still contains exiting processes, it remains without
+    /// `cpu.idle`.
     pub(in crate::actuator) fn leave_cpu(&mut self, program: ProgramId) -> Result<(), ActError> {
         let state = self.state(program)?;
         let mut dirs = state.dirs.iter();

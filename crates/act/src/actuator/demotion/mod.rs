@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Demotion, which lasts until the program departs.
+//! Demotion: gives a program the lowest priority for CPUs and disks, until the program departs.
 //!
 //! A program yields to programs of other sessions by one of two means: `cpu.idle` on a cgroup of
-//! its own (`idle.rs`), or the nice value of its sessions' autogroups (`autogroups.rs`). It never
-//! uses both, because processes in a cgroup of the cpu controller other than the root are in no
-//! autogroup. Among the program's own threads, among threads that share its session, and for disks,
-//! the values of each thread count (`threads.rs`).
+//! its own (`idle.rs`), or the nice value of its sessions' autogroups (`autogroups.rs`). A program
+//! never uses both means, because a process in a non-root cgroup of the cpu controller is in no
+//! autogroup. In addition, the priority of each thread is lowered (`threads.rs`). The threads'
+//! priorities determine the order within the program and its session, and the order of disk
+//! requests.
 //!
-//! A value that could not be restored is not lowered, and the reason is reported. A step that fails
-//! for another reason does not prevent the others. A repeated demotion completes the failed step;
-//! until then, new threads and sessions are followed.
+//! A priority or nice value that this user could not restore is not lowered;
+//! [`Actuator::demotion_gaps`] returns the reason. If one step fails with an error, the other steps
+//! are still executed. A repeated demotion completes the failed step. In the meantime, new threads
+//! and sessions are demoted as usual.
 
 mod autogroups;
 mod idle;
@@ -27,8 +29,8 @@ use crate::scan::SETTLE;
 const REASONS_MAX: usize = 16;
 
 impl Actuator {
-    /// Returns which parts of the program's present demotion were not done, and why: one sentence
-    /// each. Empty if all was done, or if the program is not demoted.
+    /// Returns the gaps of the program's present demotion: for each part that was not done, one
+    /// sentence with the reason. Empty if the demotion is complete or the program is not demoted.
     pub fn demotion_gaps(&self, program: ProgramId) -> &[String] {
         let managed = self.programs.get(&program);
         managed
@@ -36,7 +38,7 @@ impl Actuator {
             .unwrap_or_default()
     }
 
-    /// Records a part of the demotion that was not done; each reason once.
+    /// Records a part of the demotion that was not done, if its reason is not recorded yet.
     fn note_gap(&mut self, program: ProgramId, reason: String) -> Result<(), ActError> {
         let demotion_gaps = &mut self.managed(program)?.demotion_gaps;
         if !demotion_gaps.contains(&reason) && demotion_gaps.len() < REASONS_MAX {
@@ -84,13 +86,14 @@ impl Actuator {
         Ok(())
     }
 
-    /// Continues a demotion: it covers sessions and threads that started since. [`Self::refresh`]
-    /// includes it; callers that need only this part, and more often, call it alone.
+    /// Extends a demotion to sessions and threads that started since the last call.
+    /// [`Self::refresh`] calls this function. A caller that needs only the demotion, but more
+    /// often, calls it directly.
     ///
-    /// The cost is one map lookup if the program yields by `cpu.idle` or is not demoted. Otherwise
-    /// it is a read of `/proc/loadavg` while no process on the machine has forked. After a
-    /// fork, it is a read of `/proc/PID/stat` for each of the program's processes, or for each
-    /// process of the machine if the program has no cgroup.
+    /// The cost is one map lookup if the program yields by `cpu.idle` or is not demoted. For other
+    /// programs the cost is one read of `/proc/loadavg`, as long as no process on the machine has
+    /// forked. After a fork, the cost is a read of `/proc/PID/stat` for each of the program's
+    /// processes, or for each process of the machine if the program has no cgroup.
     ///
     /// # Errors
     /// The program is not managed, or a system call failed.
@@ -100,7 +103,8 @@ impl Actuator {
             return Ok(());
         };
         let since = managed.priorities_since;
-        // After an incomplete demotion it is not yet known by which means the program yields.
+        // While the demotion is incomplete, the means by which the program yields is not decided
+        // yet.
         let has_sessions = managed.is_demoted && !managed.idles;
         if since.is_none() && !has_sessions {
             return Ok(());

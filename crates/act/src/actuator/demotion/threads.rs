@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lowers the priorities of all threads of a program: nice value, scheduling policy and I/O class.
 //!
-//! A new thread inherits the priority of its parent, which may not be lowered yet. Scans over all
-//! threads are therefore repeated until two consecutive scans find nothing to lower, at most
-//! [`SCANS_MAX`] times. Each thread's former priority is in the journal before it is changed. Fields
-//! that this user could not restore are left alone and reported as gaps; so are nice value and policy
-//! of threads with a deadline policy.
+//! A new thread inherits the priority of the thread that creates it, which may not be lowered yet.
+//! Therefore scans over all threads are repeated:
+//!
+//! 1. List the threads of the program and read their priorities.
+//! 2. Write the former priority of each thread to the journal.
+//! 3. Lower the priorities of threads that need it. A failure for one thread does not prevent step
+//!    3 for other threads.
+//! 4. Repeat until two consecutive scans find no thread to lower, but at most [`SCANS_MAX`] times.
+//!
+//! Fields that this user could not restore are left unchanged and reported as gaps of the demotion.
+//! The nice value and the policy of a thread with a deadline policy are always left unchanged, and
+//! also reported.
 
 use std::io;
 
@@ -23,8 +30,8 @@ use crate::scan::{self, SCANS_MAX};
 type ToLower = (ThreadId, Priority, PriorityFields);
 
 impl Actuator {
-    /// Lowers every thread until two consecutive scans find none to lower, or after [`SCANS_MAX`]
-    /// scans. Returns whether there were any.
+    /// Lowers the priorities of all threads by repeated scans, until two consecutive scans find no
+    /// thread to lower, or after [`SCANS_MAX`] scans. Returns whether any thread needed a change.
     pub(super) fn lower(&mut self, program: ProgramId, to: Demotion) -> Result<bool, ActError> {
         let (mut any, mut quiet) = (false, 0);
         for _ in 0..SCANS_MAX {
@@ -42,8 +49,9 @@ impl Actuator {
         Ok(any)
     }
 
-    /// One scan over all threads: it first records all of them, then lowers those that need it. A
-    /// failure for one thread does not prevent the others of this scan. Returns whether another scan is needed.
+    /// Executes one scan over all threads: records all threads, and then lowers the threads that
+    /// need it. If the change of one thread fails, the scan continues with the next thread. Returns
+    /// whether another scan is needed.
     fn lower_all(
         &mut self,
         program: ProgramId,
@@ -80,8 +88,8 @@ impl Actuator {
         }
     }
 
-    /// Writes a thread's priority to the journal and reports the fields that have to stay. Returns
-    /// the fields to lower, if any.
+    /// Writes a thread's former priority to the journal and records a gap for each field that must
+    /// stay unchanged. Returns the fields to lower, or `None` if there are none.
     fn note_priority(
         &mut self,
         program: ProgramId,
@@ -126,7 +134,8 @@ impl Actuator {
         Ok(what.any().then_some((thread, now, what)))
     }
 
-    /// Returns whether a thread was lowered, or has died and may have left a child.
+    /// Evaluates the result of lowering one thread. Returns `true` if the thread was lowered, or
+    /// has died and may have left a child with the former priority.
     fn has_lowered(
         &mut self,
         program: ProgramId,
