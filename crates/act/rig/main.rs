@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The processes that the tests of `usher-act` act on and kill: a keeper, an owner that acts at
-//! random, and programs of several shapes. Every program prints `ready` when it has reached its
-//! state, and lives until its standard input ends.
+//! random, and programs of several shapes. The first argument selects the process. Each of the
+//! programs prints `ready` when its processes and threads have started, and runs until its standard
+//! input ends or the test kills it.
 
 #![allow(clippy::expect_used)] // a test with invalid arguments must fail
 
@@ -43,8 +44,9 @@ fn number(args: &[OsString], at: usize) -> u64 {
     args[at].to_string_lossy().parse().expect("a number")
 }
 
-/// `CONFIG_RUNTIME CGROUP_ROOT SEED PID-START…`: admits the processes as launched or attached
-/// programs and applies random actions to them, for ever.
+/// Arguments `CONFIG_RUNTIME CGROUP_ROOT SEED PID-START…`: admits each process `PID-START` as a
+/// launched or attached program, and applies random actions to these programs until a test kills
+/// this process.
 fn owner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut config = ActConfig::new(&args[0]);
     config.cgroup_root = args[1].clone().into();
@@ -84,8 +86,8 @@ fn owner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     }
 }
 
-/// `RUNTIME COMMAND…`: does nothing until its standard input ends, and then exits in an orderly
-/// way; otherwise its keeper executes the command.
+/// Arguments `RUNTIME COMMAND…`: waits for the end of its standard input, and then exits in an
+/// orderly way. If the process is killed before, its keeper executes `COMMAND`.
 fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let exe = std::env::current_exe().expect("a path");
@@ -97,8 +99,8 @@ fn respawner(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     Ok(())
 }
 
-/// `RUNTIME PID-START`: admits the process and demotes it, prints what was not done and `ready`,
-/// and undoes it when its standard input ends.
+/// Arguments `RUNTIME PID-START`: admits and demotes the process `PID-START`, prints the gaps of
+/// the demotion and then `ready`, and undoes the demotion when standard input ends.
 fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     let mut act = Actuator::open(ActConfig::new(&args[0]))?;
     let program = ProgramId(0);
@@ -106,8 +108,9 @@ fn demoter(args: Vec<OsString>) -> Result<(), usher_act::ActError> {
     act.admit(program, process(&args[1]), WorkClass::Background)?;
     let to = Demotion::Idle;
     act.act(&Action::Demote { program, to })?;
-    // From unprivileged users the kernel accepts one write to an autogroup per 100 ms, for the
-    // whole machine: writes of other users may come first a few times.
+    // The kernel accepts only one write to an autogroup per 100 ms from all unprivileged users of
+    // the machine together. Writes of other users may use up several such periods. Therefore the
+    // demotion is repeated for 1 s.
     let begun = std::time::Instant::now();
     while begun.elapsed() < Duration::from_secs(1) {
         act.refresh(program)?;
@@ -138,7 +141,8 @@ fn cpus_of_this_process() -> CpuSet {
     line.expect("a list").parse().expect("a CPU list")
 }
 
-/// xorshift64: repeatable, and random enough to choose actions.
+/// The random number generator xorshift64. Its sequence is a function of the seed, so that a test
+/// can repeat a run.
 struct Random(u64);
 
 impl Random {
@@ -164,9 +168,11 @@ fn sleep_until_killed() -> ! {
     }
 }
 
-/// Forks. The child ends at the latest when the test kills its process group.
+/// Forks; returns `true` in the child. The child ends at the latest when the test kills the process
+/// group.
 fn fork() -> bool {
-    // SAFETY: no thread has been started in this process before.
+    // SAFETY: this process has only one thread at this point; the child inherits no lock of another
+    // thread.
     unsafe { libc::fork() == 0 }
 }
 
@@ -191,10 +197,11 @@ fn tree(children: u64, threads: u64) -> Result<(), usher_act::ActError> {
 }
 
 /// Forks for ever, `width` children per round. Each child forks once more and ends at once, so that
-/// its own child is an orphan, which lives for ten rounds. The pauses are for the machine's init,
-/// which has to reap all of them.
+/// its own child is an orphan, which lives for ten rounds. The pauses leave time for the machine's
+/// init process, which must reap all these orphans.
 fn storm(width: u64) -> Result<(), usher_act::ActError> {
-    // The process that should end it may be killed first.
+    // The kernel kills this process with its parent, because the test that should end this process
+    // may be killed first.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .expect("a signal");
     println!("ready");
@@ -205,17 +212,19 @@ fn storm(width: u64) -> Result<(), usher_act::ActError> {
                 if fork() {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                // SAFETY: ends a forked copy.
+                // SAFETY: `_exit` may be called in a forked child, and ends only this child.
                 unsafe { libc::_exit(0) };
             }
         }
-        // SAFETY: reaps children that have ended; null means that no status is wanted.
+        // SAFETY: `waitpid` reaps children that have ended; a null pointer as its second argument
+        // is valid, and means that the caller needs no exit status.
         while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Starts threads for ever; each lives briefly and starts another thread.
+/// Starts a chain of threads without end: each thread runs briefly, starts the next thread and
+/// ends.
 fn spawner() -> Result<(), usher_act::ActError> {
     fn generation() {
         std::thread::sleep(Duration::from_millis(2));
@@ -240,8 +249,9 @@ fn pinned() -> Result<(), usher_act::ActError> {
     live()
 }
 
-/// A process with `threads` threads besides its first. It reads lines `N CPUS`: thread N (0 is the
-/// first) then gives itself this mask, and the line is written back.
+/// A process with `threads` threads besides its main thread. For each line `N CPUS` on standard
+/// input, thread N (0 is the main thread) sets its affinity mask to `CPUS`; the process then prints
+/// the line as a confirmation.
 fn pinner(threads: u64) -> Result<(), usher_act::ActError> {
     let (done, is_done) = std::sync::mpsc::channel();
     let mut others = Vec::new();
@@ -275,7 +285,7 @@ fn pinner(threads: u64) -> Result<(), usher_act::ActError> {
     Ok(())
 }
 
-/// Gives the calling thread a mask.
+/// Sets the affinity mask of the calling thread.
 fn pin_to(cpus: &CpuSet) {
     let mut set = rustix::thread::CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(cpu as usize));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real programs, seated, stopped and released in every way that works here.
+//! Tests of the actuator on real programs: they are admitted, seated, frozen and released, with
+//! cgroups and without, as far as this machine permits it.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -30,16 +31,16 @@ fn close(act: &mut Actuator) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// One test at a time: the orphans of two trees in one session that fork at the same moment cannot
-/// be distinguished (see "Limits" in `tree.rs`), and a storm of one test does not belong to another
-/// test's tree.
+/// Held by each test, because only one test may run at a time: Usher cannot distinguish the orphans
+/// of two trees that fork in one session (see "Limits" in `tree.rs`).
 static ONE_TREE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_TREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a test in every way, each with an actuator and a program of its own.
+/// Runs a test once for each mechanism that works on this machine, each time with a new actuator
+/// and a new program.
 fn in_every_way(args: &[&str], test: impl Fn(ActMethod, &mut Actuator, &mut Program)) {
     let _alone = alone();
     for way in ways() {
@@ -130,7 +131,7 @@ fn a_process_that_was_stopped_stays_stopped() {
             .iter()
             .find(|pid| **pid != program.pid())
             .unwrap();
-        // SAFETY: stops a process that this test started.
+        // SAFETY: `kill` accesses no memory; it stops a process that this test started.
         unsafe { libc::kill(child, libc::SIGSTOP) };
         wait_until("the child to stop", || stat(child).unwrap().state == 'T');
         act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
@@ -144,8 +145,9 @@ fn a_process_that_was_stopped_stays_stopped() {
     });
 }
 
-/// Admits a storm. A chain of processes that fork and end faster than a scan is refused. In that
-/// case nothing of it may be left changed, and another attempt may succeed.
+/// Admits a program that forks all the time. Usher may reject such a program, if its processes fork
+/// and end faster than a scan. After a rejection, no process of the program may be changed. Returns
+/// `None` then, as another attempt may succeed.
 fn admit_storm(act: &mut Actuator, program: &Program) -> Option<ProcessTree> {
     match act.launch(ONE, program.id, WorkClass::Foreground) {
         Ok(home) => Some(home),
@@ -159,15 +161,16 @@ fn admit_storm(act: &mut Actuator, program: &Program) -> Option<ProcessTree> {
     }
 }
 
-/// Clock ticks since boot.
+/// Returns the clock ticks since boot.
 fn now_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let per_second = rustix::param::clock_ticks_per_second();
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// Returns whether a hundred scans of a storm find all its processes inside. A process that had
-/// lost its parent before the admission does not belong to the storm, and lives a little longer.
+/// Returns whether a hundred scans of a program that forks all the time find all its processes
+/// inside its cgroup. Processes that lost their parents before the admission, at `since_ticks`, are
+/// ignored, because they do not belong to the program.
 fn is_inside(program: &Program, home: &ProcessTree, since_ticks: u64) -> bool {
     let cgroup = home.cgroup.clone().unwrap();
     let name = cgroup
@@ -222,13 +225,13 @@ fn a_fork_storm_can_be_admitted_and_released() {
     });
 }
 
-/// In a container, or under a CI runner, the process that adopts orphans is in the session of the
+/// In a container, or under a CI runner, the reaper of orphans may be in the session of the
 /// program.
 #[test]
 fn orphans_are_known_where_init_shares_their_session() {
     let _alone = alone();
     if !ways().contains(&ActMethod::OwnCgroup) {
-        return; // without rights for cgroups there is none to make a namespace
+        return; // without rights for cgroups, this user cannot make a namespace either
     }
     let test = std::env::current_exe().unwrap();
     let out = std::process::Command::new("unshare")
@@ -249,8 +252,8 @@ fn orphans_are_known_where_init_shares_their_session() {
     assert!(text.contains("1 passed") && out.status.success(), "{text}");
 }
 
-/// Waits until many consecutive scans find only threads with this mask: on a loaded machine a
-/// thread may be missed until the next call.
+/// Waits until many consecutive checks find only threads with this mask. One check is not enough:
+/// on a loaded machine, the actuator may miss a thread until the next `refresh`.
 fn all_get_mask(act: &mut Actuator, program: &Program, mask: &str) {
     let expected = BTreeSet::from([mask.to_owned()]);
     wait_until(&format!("all to have the mask {mask}"), || {
@@ -298,7 +301,7 @@ fn a_mask_that_the_program_sets_meanwhile_is_not_changed() {
     let program = Program::start(&["tree", "0", "0"]);
     act.launch(ONE, program.id, WorkClass::Foreground).unwrap();
     act.act(&seat("0")).unwrap();
-    // The program itself sets a mask that is neither its old one nor Usher's.
+    // The program itself sets a mask that differs from its former mask and from Usher's mask.
     let mut set = rustix::thread::CpuSet::new();
     set.set(1);
     let pid = rustix::process::Pid::from_raw(program.pid());
@@ -351,7 +354,7 @@ fn a_process_is_managed_once() {
         refused(act.launch(other, id_of(child), WorkClass::Foreground), ONE);
         act.act(&seat("0")).unwrap();
         act.leave(ONE);
-        // An ancestor of a managed process is refused too.
+        // Usher also rejects an ancestor of a managed process.
         act.launch(other, id_of(child), WorkClass::Foreground)
             .unwrap();
         refused(act.launch(ONE, program.id, WorkClass::Foreground), other);
@@ -446,9 +449,9 @@ fn a_prepared_child_starts_in_its_seat() {
         let own = id_of(std::process::id() as i32);
         let prepared = act.prepare(ONE, own, WorkClass::Foreground).unwrap();
         act.act(&seat("1")).unwrap();
-        // SAFETY: the child only calls pause and _exit.
+        // SAFETY: the child calls only `pause` and `_exit`, which are async-signal-safe.
         let (child, pidfd) = match unsafe { prepared.fork() }.unwrap() {
-            // SAFETY: both may be called after a fork.
+            // SAFETY: `pause` and `_exit` are async-signal-safe; a forked child may call them.
             ForkResult::Child => unsafe {
                 libc::pause();
                 libc::_exit(7)
@@ -489,7 +492,7 @@ fn processes_move_back_to_their_former_cgroups() {
             .iter()
             .find(|pid| **pid != program.pid())
             .unwrap();
-        // One process of the tree is in another cgroup v2.
+        // Moves one process of the tree into another cgroup v2.
         let elsewhere = v2_top().join(format!("act-test-{}", program.pid()));
         std::fs::create_dir(&elsewhere).unwrap();
         std::fs::write(elsewhere.join("cgroup.procs"), child.to_string()).unwrap();
@@ -523,8 +526,8 @@ fn a_tree_that_ends_is_no_error() {
 #[test]
 fn a_program_launched_beside_the_tree_is_not_admitted() {
     let _alone = alone();
-    // A shell that launches a sleeper for every line that it reads, all in one process group: each
-    // one resembles an orphan of the previous sleeper.
+    // A shell that launches a `sleep` process for every line that it reads, all in one process
+    // group. To Usher, each `sleep` could seem to be an orphan of the previous one.
     let mut shell = std::process::Command::new("sh")
         .args([
             "-c",
@@ -543,7 +546,7 @@ fn a_program_launched_beside_the_tree_is_not_admitted() {
     let mut act = Actuator::open(ActMethod::OwnCgroup.config(runtime.path())).unwrap();
     order();
     for number in 0..40 {
-        // The next sleeper is launched while the present sleeper is admitted.
+        // The shell launches the next `sleep` while Usher admits the present one.
         order();
         let pid: i32 = launched.next().unwrap().unwrap().parse().unwrap();
         let program = ProgramId(number);
@@ -556,7 +559,7 @@ fn a_program_launched_beside_the_tree_is_not_admitted() {
         assert_eq!(inside.into_iter().collect::<Vec<_>>(), [pid]);
         act.leave(program);
         if number % 3 == 0 {
-            // Some have ended before their neighbours are examined.
+            // A part of the processes is killed before Usher examines the others.
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Real programs, demoted in every way that works here. The kernel's values are compared before,
-//! during and after the demotion.
+//! Tests of demotion on real programs, with each mechanism that works on this machine. They compare
+//! the kernel's values before, during and after a demotion.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -22,14 +22,15 @@ fn demote(to: Demotion) -> Action {
     Action::Demote { program: ONE, to }
 }
 
-/// One test at a time, as in `actuator.rs`.
+/// Held by each test, because only one test may run at a time, as in `actuator.rs`.
 static ONE_TREE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_TREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a test in every way, each with an actuator and a program of its own.
+/// Runs a test once for each mechanism that works on this machine, each time with a new actuator
+/// and a new program.
 fn in_every_way(
     command: impl Fn() -> Program,
     test: impl Fn(ActMethod, &mut Actuator, &mut Program),
@@ -54,8 +55,8 @@ fn tree() -> Program {
     Program::start(&["tree", "2", "2"])
 }
 
-/// Returns the directory in cgroup v1 whose `cpu.idle` applies to a process; `None` if there is no
-/// such hierarchy.
+/// Returns the directory in cgroup v1 whose `cpu.idle` applies to a process; `None` if no cpu
+/// hierarchy of cgroup v1 is mounted.
 fn cpu_dir(pid: i32) -> Option<PathBuf> {
     let top = Path::new("/sys/fs/cgroup/cpu");
     if !top.join("cpu.idle").exists() {
@@ -72,15 +73,15 @@ fn idles(dir: &Path) -> bool {
     std::fs::read_to_string(dir.join("cpu.idle")).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Gives some of the program's threads values of their own: nice 3 and another
-/// I/O priority to the root, a real-time policy to the last thread.
+/// Changes values of the program's threads: sets nice 3 and another I/O priority for the root
+/// process, and a real-time policy for the last thread.
 fn vary(program: &Program) {
     let root = rustix::process::Pid::from_raw(program.pid());
     rustix::process::setpriority_process(root, 3).unwrap();
     let last = *sched_values(program).keys().last().unwrap();
     let param = libc::sched_param { sched_priority: 5 };
-    // SAFETY: sets values of threads that this test started; the kernel reads
-    // the structure given.
+    // SAFETY: the calls change only threads that this test started; the kernel only reads the
+    // structure, which outlives the call.
     unsafe {
         assert_eq!(
             libc::syscall(libc::SYS_ioprio_set, 1, program.pid(), 2 << 13 | 6),
@@ -150,7 +151,8 @@ fn a_thread_created_while_demoted_is_restored_to_its_parents_values() {
         act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
         let met: BTreeSet<i32> = sched_values(program).into_keys().collect();
-        // A process that is created during a refresh is found by the next one.
+        // The check is repeated, because a process that is created during a refresh is only found
+        // by the next refresh.
         wait_until("others, all lowered", || {
             act.refresh(ONE).unwrap();
             let is_other = |tid: &i32| !met.contains(tid) || *tid == program.pid();
@@ -172,7 +174,7 @@ fn values_set_meanwhile_are_not_changed() {
     in_every_way(tree, |way, act, program| {
         act.launch(ONE, program.id, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
-        // The program itself could set these.
+        // Sets values as the program itself could set them.
         let root = rustix::process::Pid::from_raw(program.pid());
         rustix::process::setpriority_process(root, 7).unwrap();
         act.refresh(ONE).unwrap();
@@ -205,9 +207,9 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
         let own = id_of(std::process::id() as i32);
         let prepared = act.prepare(ONE, own, WorkClass::Background).unwrap();
         act.act(&demote(Demotion::Idle)).unwrap();
-        // SAFETY: the child only calls pause and _exit.
+        // SAFETY: the child calls only `pause` and `_exit`, which are async-signal-safe.
         let (child, pidfd) = match unsafe { prepared.fork() }.unwrap() {
-            // SAFETY: both may be called after a fork.
+            // SAFETY: `pause` and `_exit` are async-signal-safe; a forked child may call them.
             ForkResult::Child => unsafe {
                 libc::pause();
                 libc::_exit(7)
@@ -232,12 +234,13 @@ fn background_work_starts_in_the_directory_with_cpu_idle() {
     }
 }
 
-/// Gives a thread 1 ms in every 100 ms. Returns whether the kernel accepted it.
+/// Gives a thread the deadline policy with 1 ms of CPU time in every 100 ms. Returns whether the
+/// kernel accepted the policy.
 fn schedule_by_deadlines(tid: i32) -> bool {
-    // The words of `struct sched_attr` in its first version.
+    // The 64-bit words of the first version of `struct sched_attr`.
     let policy = 48 | (libc::SCHED_DEADLINE as u64) << 32;
     let attr: [u64; 6] = [policy, 0, 0, 1_000_000, 100_000_000, 100_000_000];
-    // SAFETY: the kernel reads the structure, which contains its size.
+    // SAFETY: the kernel reads 48 bytes, the size in the first word, from the array of this length.
     unsafe { libc::syscall(libc::SYS_sched_setattr, tid, attr.as_ptr(), 0) == 0 }
 }
 
@@ -270,7 +273,7 @@ fn a_deadline_thread_keeps_its_policy() {
     assert_eq!(snapshot(&program), before);
 }
 
-/// Admits a storm, with all processes created since.
+/// Admits a program that forks all the time, and repeats the attempt until it succeeds.
 fn admit_storm(act: &mut Actuator, program: &Program) {
     wait_until("the storm to be admitted", || {
         match act.launch(ONE, program.id, WorkClass::Background) {
@@ -323,7 +326,7 @@ fn processes_forked_meanwhile_are_admitted_and_released() {
 #[test]
 fn a_program_stopped_by_its_user_is_demoted_and_stays_stopped() {
     in_every_way(tree, |way, act, program| {
-        // SAFETY: stops a process that this test started.
+        // SAFETY: `kill` accesses no memory; it stops a process that this test started.
         unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
         let stopped = |program: &Program| stat(program.pid()).unwrap().state == 'T';
         wait_until("it to stop", || stopped(program));

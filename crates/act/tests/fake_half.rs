@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A demotion that fails half-way, on a tree of plain files in which `cpu.idle` cannot be written
-//! at first. A single test, so that the instance's name is known beforehand.
+//! Test of a demotion that fails half-way. The cgroups are a tree of plain files, in which
+//! `cpu.idle` cannot be written at first. This file contains only one test, because the name of the
+//! instance must be known before its start.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -79,7 +80,8 @@ fn a_demotion_that_failed_half_way_is_followed_and_completed() {
         let nice = format!("\"nice\":{}", SchedValues::plain().nice);
         assert!(lines[0].contains(&nice), "{}", lines[0]);
     }
-    // Plain files are not removed with their directory, unlike the kernel's.
+    // The removal fails, because a directory with plain files cannot be removed, unlike a cgroup
+    // with the kernel's files.
     let left = fail_to_depart(&mut act, ONE);
     assert!(left.contains("removing cgroup"), "{left}");
     for program in [&program, &newcomers[0], &newcomers[1]] {

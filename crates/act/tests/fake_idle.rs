@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cpu controller of cgroup v2, on a tree of plain files: background work gets a directory
-//! beside the instance's own, with `cpu.idle`. A single test, so that the instance's name is known
-//! beforehand.
+//! Test of `cpu.idle` by the cpu controller of cgroup v2, on a tree of plain files. Background work
+//! must get a directory with `cpu.idle`. This file contains only one test, because the name of the
+//! instance must be known before its start.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -59,7 +59,8 @@ fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
     act.act(&demote(BACKGROUND)).unwrap();
     assert_eq!(text(&beside, "cpu.idle"), "1");
     let why = act.demotion_gaps(BACKGROUND).iter();
-    // No BPF program can be attached to a plain directory.
+    // Ignores the reason that concerns sockets: no BPF program can be attached to a plain
+    // directory.
     let why: Vec<&String> = why.filter(|why| !why.contains("sockets")).collect();
     if rustix::process::geteuid().is_root() {
         assert!(why.is_empty(), "{why:?}");
@@ -70,7 +71,7 @@ fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
         );
     }
 
-    // A directory without the controller's file cannot be made to yield.
+    // A program in a directory without the file `cpu.idle` cannot yield by this file.
     act.prepare_held(FOREGROUND, other.id, WorkClass::Foreground)
         .unwrap();
     let admitted = act
@@ -81,8 +82,8 @@ fn background_work_gets_cpu_idle_in_a_directory_of_its_own() {
     let why = act.demotion_gaps(FOREGROUND).join("\n");
     assert!(why.contains("cpu.idle is not used"), "{why}");
 
-    // Plain files are not removed with their directory, unlike the kernel's, so the rest is
-    // reported.
+    // The removal fails and is reported, because a directory with plain files cannot be removed,
+    // unlike a cgroup with the kernel's files.
     let left = fail_to_depart(&mut act, BACKGROUND);
     assert!(left.contains("removing cgroup"), "{left}");
     assert_eq!(text(&beside, "cpu.idle"), "0");

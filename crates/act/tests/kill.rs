@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `SIGKILL` at random moments, in all combinations of victims: an owner that applies random
-//! actions to two programs, its keeper, one of the programs. Afterwards nothing is stopped or
-//! narrowed, and no cgroup or journal is left.
+//! Kills processes by `SIGKILL` at random moments, in all combinations of victims: an owner that
+//! applies random actions to two programs, its keeper, one of the programs. Afterwards no process
+//! may be stopped or have a narrowed mask, and no cgroup or journal may be left.
 //!
-//! `USHER_KILL_ROUNDS` sets the rounds per combination (20), `USHER_KILL_SEED` the seed.
+//! The environment variable `USHER_KILL_ROUNDS` sets the number of rounds per combination (default
+//! 20), and `USHER_KILL_SEED` sets the seed.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -20,7 +21,7 @@ use common::*;
 use usher_act::{UndoOutcome, undo_orphaned};
 use usher_model::ProgramId;
 
-/// The killed processes, in this order.
+/// A process that a round kills. The victims are killed in the order of these variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Owner,
@@ -62,7 +63,7 @@ fn everything_is_undone_for_each_combination_of_killed_processes() {
     }
 }
 
-/// Returns the time from the last death until everything was undone.
+/// Executes one round. Returns the time from the last death until all changes are undone.
 fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
     let runtime = tempfile::tempdir().unwrap();
     let _witness = FailureReport(runtime.path());
@@ -86,7 +87,8 @@ fn one_round(way: ActMethod, combination: &[Victim], seed: u64) -> Duration {
     }
     let died = Instant::now();
     if !combination.contains(&Owner) {
-        // The owner replaces its keeper; then both are killed.
+        // First waits until the owner has replaced its keeper; then kills the owner and the new
+        // keeper.
         wait_until("another keeper", || keeper(&instance).is_some_and(lives));
         owner.kill().unwrap();
         owner.wait().unwrap();
@@ -131,16 +133,17 @@ fn start_owner(way: ActMethod, runtime: &Path, seed: u64, programs: &[Program]) 
         .arg((seed & 0xffff_ffff).to_string())
         .args(ids)
         .stdout(Stdio::piped())
-        // The owner reports errors when a program dies during an action.
+        // Standard error goes to a file, because the owner reports an error when a program dies
+        // during an action.
         .stderr(fs::File::create(runtime.join(OUTPUT)).unwrap())
         .spawn()
         .unwrap()
 }
 
-/// File in the runtime directory with the output of the owner and its keepers.
+/// The name of the file in the runtime directory with the output of the owner and its keepers.
 const OUTPUT: &str = "output";
 
-/// Prints, if the test fails, the output and the remaining files of the processes that should undo.
+/// If the test fails, prints the output of the owner and its keepers, and their remaining files.
 struct FailureReport<'a>(&'a Path);
 
 impl Drop for FailureReport<'_> {
@@ -177,22 +180,23 @@ fn keeper(instance: &Path) -> Option<i32> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// A zombie has died. A process that is being reaped is visible for a moment longer, and has died
-/// too.
+/// Returns whether a process lives. A zombie does not live, nor does a process that is being reaped
+/// (state X), which is visible for a moment longer.
 fn lives(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 fn kill_keeper(instance: &Path) {
-    // It is gone if its owner had died and it finished quickly.
+    // The keeper is gone already if its owner had died and the undo was quick.
     let Some(pid) = keeper(instance) else { return };
-    // SAFETY: kills the keeper that this test's owner has started.
+    // SAFETY: `kill` accesses no memory; it kills the keeper that this test's owner has started.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     wait_until("the keeper to die", || !lives(pid));
 }
 
-/// Launchers undo first, each its own program; then the next start. If the owner had replaced its
-/// keeper, that keeper does it.
+/// Undoes the changes of a dead owner with a dead keeper. First the launchers undo the changes of
+/// their own programs, then the next start of Usher undoes the rest. If the owner had replaced its
+/// keeper before its death, the new keeper undoes the changes.
 fn undo_without_keeper(way: ActMethod, runtime: &Path, instance: &Path, seed: u64) {
     let config = way.config(runtime);
     if seed & 1 << 50 != 0 {
@@ -209,9 +213,9 @@ fn undo_without_keeper(way: ActMethod, runtime: &Path, instance: &Path, seed: u6
     undo_all_stale(&config, &format!("seed {seed}"));
 }
 
-/// Stops a keeper for good, as a debugger or an administrator may.
+/// Stops a keeper and never continues it, as a debugger or an administrator may do.
 fn stop(pid: i32) {
-    // SAFETY: stops a process that this test has started.
+    // SAFETY: `kill` accesses no memory; it stops a process that this test has started.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     let state = || stat(pid).map(|stat| stat.state);
     wait_until("the process to stop", || state() == Some('T'));
@@ -235,7 +239,7 @@ fn a_stopped_keeper_does_not_block_the_undo() {
         stop(keeper);
         owner.kill().unwrap();
         owner.wait().unwrap();
-        // The keeper stopped in the middle of its work, while it held the lock.
+        // Stands for a keeper that was stopped during its undo while it held the lock.
         let holder = Command::new("flock")
             .arg("--no-fork")
             .arg(instance.join("undo.lock"))
@@ -260,14 +264,14 @@ fn a_stopped_keeper_does_not_block_the_undo() {
             snapshot(&program) == before
         });
         for pid in [keeper, holder.id() as i32] {
-            // SAFETY: ends processes that this test has started.
+            // SAFETY: `kill` accesses no memory; it ends processes that this test has started.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         holder.wait().unwrap();
     }
 }
 
-/// Waits actively for a random time that is too short for a sleep.
+/// Busy-waits for a time that is too short for a sleep.
 fn spin(time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -281,7 +285,8 @@ fn a_storm_is_undone_after_its_owner_dies() {
     let rounds = from_environment("USHER_KILL_ROUNDS", 20);
     let seed = from_environment("USHER_KILL_SEED", std::process::id().into());
     eprintln!("USHER_KILL_SEED={seed} USHER_KILL_ROUNDS={rounds}");
-    // Orphans are lost without cgroups, as documented.
+    // Only the mechanism with cgroups is tested, because orphans are not found without cgroups, as
+    // documented.
     for way in ways()
         .into_iter()
         .filter(|way| *way != ActMethod::NoCgroups)
@@ -296,14 +301,14 @@ fn a_storm_is_undone_after_its_owner_dies() {
 fn one_storm(way: ActMethod, seed: u64) {
     let what = format!("{way:?} seed {seed}");
     let runtime = tempfile::tempdir().unwrap();
-    // In a session of its own: its orphans could not be distinguished from those of the other
-    // tests' trees (see "Limits" in `tree.rs`).
+    // The program gets a session of its own. In a common session, its orphans could not be
+    // distinguished from the orphans of other tests' programs (see "Limits" in `tree.rs`).
     let program = Program::start_in_session(command(&["storm", "3"]));
     let own = cgroups(std::process::id() as i32);
     let mut owner = start_owner(way, runtime.path(), seed, std::slice::from_ref(&program));
     let instance = first_line(&mut owner);
     wait_until(&format!("the storm to be admitted: {what}"), || {
-        // The storm may also be refused, which ends the owner.
+        // The owner may also reject the program, which forks all the time, and then ends.
         cgroups(program.pid()) != own || owner.try_wait().unwrap().is_some()
     });
     spin(Duration::from_micros(seed >> 20 & 0xffff));
@@ -344,7 +349,8 @@ fn a_keeper_ignores_signals_and_ends_after_an_orderly_exit() {
         libc::SIGTERM,
         libc::SIGTSTP,
     ] {
-        // SAFETY: signals the keeper that this test's owner has started.
+        // SAFETY: `kill` accesses no memory; it signals the keeper that this test's owner has
+        // started.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
     assert_eq!(keeper(&instance), Some(pid), "it was not replaced");
@@ -401,7 +407,7 @@ fn programs_are_seated_and_undone_without_privileges() {
     const UNPRIVILEGED: u32 = 65_534;
     let runtime = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(runtime.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
-    // Other users may be unable to execute the binary where it lies.
+    // The binary is copied, because other users may be unable to execute it at its original path.
     let copy = runtime.path().join("rig");
     common::copy_program(rig(), &copy);
     let mut command = Command::new(&copy);

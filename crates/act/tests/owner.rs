@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Root acts for a user on a tree with a setuid program: only the user's own processes are changed.
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+//! Tests of an actuator that runs as root for another user: in a tree with a setuid program of
+//! root, it may change only the user's own processes.
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -18,7 +19,7 @@ const ONE: ProgramId = ProgramId(1);
 const UNPRIVILEGED: u32 = 65_534;
 const NAME: &str = "setuid-sleep";
 
-/// A shell of a user that runs a setuid program of root as its child.
+/// A shell of an ordinary user, which runs a setuid program of root as its child.
 struct Tree {
     shell: Child,
     setuid: i32,
@@ -26,7 +27,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// Starts the shell alone; `None` without root.
+    /// Starts the shell without the setuid program. Returns `None` if the test does not run as
+    /// root.
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             usher_skip::skip!("only root has a setuid program of another user");
@@ -44,8 +46,8 @@ impl Tree {
             .arg(&program)
             .stdin(Stdio::piped());
         command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/");
-        // A session of its own, so that its autogroup could be lowered as a whole.
-        // SAFETY: setsid may be called between fork and exec.
+        // The shell gets a session of its own, with an autogroup that Usher could lower. SAFETY:
+        // the closure calls only `setsid`, which is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
         let shell = command.spawn().unwrap();
         let tree = Self {
@@ -60,7 +62,8 @@ impl Tree {
         Some(tree)
     }
 
-    /// Makes the shell run the program; `false` if the file system ignores the setuid bit.
+    /// Makes the shell run the setuid program. Returns `false` if the file system ignores the
+    /// setuid bit.
     fn run_setuid(&mut self) -> bool {
         self.shell.stdin.take().unwrap().write_all(b"\n").unwrap();
         let pid = self.id().pid;
@@ -88,7 +91,7 @@ impl Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         if self.setuid > 0 {
-            // SAFETY: kills a process that this test has started.
+            // SAFETY: `kill` accesses no memory; it kills a process that this test has started.
             unsafe { libc::kill(self.setuid, libc::SIGKILL) };
         }
         let _ = self.shell.kill();
@@ -96,14 +99,16 @@ impl Drop for Tree {
     }
 }
 
-/// Returns the state of a process that Usher changes: its masks, its rank, whether it is stopped.
+/// Returns the parts of a process's state that Usher may change: its masks, its scheduling values
+/// and its state letter.
 fn visible_state(pid: i32) -> impl PartialEq + std::fmt::Debug {
     (masks(pid), rank(pid), stat(pid).map(|stat| stat.state))
 }
 
 /// Checks that the shell is stopped, and that it continues when it is thawed.
 fn is_stopped_then_continues(act: &mut Actuator, shell: ProcessId, launched: bool, what: &str) {
-    // A process that the freezer stops has no distinct state letter.
+    // Queries the cgroup, because the state letter does not show that the freezer has stopped a
+    // process.
     let frozen = || {
         let dir = act.home(ONE).and_then(|home| home.cgroup.clone());
         let events = dir.map(|dir| fs::read_to_string(dir.join("cgroup.events")));
@@ -131,7 +136,8 @@ fn acts_on_the_users_processes_alone(way: ActMethod, launched: bool) {
     let shell = tree.id();
     let plain = rank(shell.pid);
     act.restrict_to(ONE, UNPRIVILEGED);
-    // A launched program gets a cgroup, in which the setuid program is created.
+    // A launched program gets a cgroup of its own, and the setuid program is then created in this
+    // cgroup.
     let runs = match launched {
         true => {
             act.prepare_held(ONE, shell, WorkClass::Background).unwrap();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that give their threads affinity masks of their own, before and after they are seated.
+//! Tests with programs that set affinity masks of their own threads, before and after Usher seats
+//! the programs.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -14,7 +15,7 @@ use usher_model::{Action, CpuSet, ProcessId, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// A process of the rig with threads that pin themselves on request.
+/// The process `pinner` of the rig. Its threads pin themselves on request of the test.
 struct Pinner {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -37,7 +38,7 @@ impl Pinner {
         line.trim_end().to_owned()
     }
 
-    /// Makes a thread, 0 for the first, give itself this mask.
+    /// Makes a thread set its own mask to `cpus`. Thread 0 is the main thread.
     fn pin(&mut self, thread: usize, cpus: &str) {
         let order = format!("{thread} {cpus}");
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
@@ -84,8 +85,8 @@ fn pinned(cpus: &str, every_thread: bool) -> Option<PinnedCpus> {
     })
 }
 
-/// Returns the first CPUs that this process may use; `None`, with a report, if there are fewer than
-/// two.
+/// Returns the first CPUs that this process may use; If there are fewer than two, reports the test
+/// as skipped and returns `None`.
 fn two_cpus() -> Option<(String, String)> {
     let all: CpuSet = cpu_list().parse().unwrap();
     let mut cpus = all.iter().map(|cpu| cpu.to_string());
@@ -96,11 +97,12 @@ fn two_cpus() -> Option<(String, String)> {
     two
 }
 
-/// A test with an actuator, a process, the function that admits the process, and two CPUs.
+/// A test. Its arguments are an actuator, a process, the function that admits the process, and two
+/// CPUs.
 type PinTest = dyn Fn(&mut Actuator, &mut Pinner, &dyn Fn(&mut Actuator), &str, &str);
 
 /// Runs a test with cgroups and without, for a launched and for an attached program with `threads`
-/// threads besides its first.
+/// threads besides its main thread.
 fn in_every_way(threads: &str, test: &PinTest) {
     let Some((first, second)) = two_cpus() else {
         return;

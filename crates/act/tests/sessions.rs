@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Demotion without a usable cgroup: by the autogroups of sessions, and without privileges.
+//! Tests of demotion without a usable cgroup: by the autogroups of sessions, as root and as an
+//! unprivileged user.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -97,7 +98,7 @@ fn the_autogroup_of_a_session_begun_meanwhile_is_lowered_too() {
     close(act);
     let other = other.unwrap();
     assert_eq!(autogroup(other), Some(0));
-    // SAFETY: kills a process that this test's shell has started.
+    // SAFETY: `kill` accesses no memory; it kills a process that this test's shell has started.
     unsafe { libc::kill(other, libc::SIGKILL) };
 }
 
@@ -107,7 +108,7 @@ fn is_session_leader(pid: i32) -> bool {
     rustix::process::getsid(pid).ok() == pid
 }
 
-/// An unprivileged user; the test needs root to switch to it.
+/// An unprivileged user. The test needs root to start processes as this user.
 struct UnprivilegedUser {
     runtime: tempfile::TempDir,
 }
@@ -119,7 +120,8 @@ impl UnprivilegedUser {
         }
         let runtime = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(runtime.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
-        // Other users may be unable to execute the binary where it lies.
+        // The binary is copied, because other users may be unable to execute it at its original
+        // path.
         common::copy_program(rig(), runtime.path().join("rig"));
         Some(Self { runtime })
     }
@@ -135,7 +137,8 @@ impl UnprivilegedUser {
         self.command(self.runtime.path().join("rig").to_str().unwrap(), args)
     }
 
-    /// Demotes a program until its standard input ends. Returns what was not done.
+    /// Starts a process that demotes a program until the standard input of this process ends.
+    /// Returns the process and the gaps of the demotion.
     fn demoter(&self, program: &Program) -> (Child, String) {
         let id = format!("{}-{}", program.id.pid, program.id.start_ticks);
         let runtime = self.runtime.path().to_str().unwrap();
@@ -151,7 +154,7 @@ impl UnprivilegedUser {
     }
 }
 
-/// Values that this user could not restore are not changed; the others are.
+/// Usher changes only the values that this user can restore.
 #[test]
 fn demotion_without_privileges_does_what_can_be_undone() {
     let Some(user) = UnprivilegedUser::new() else {
@@ -174,8 +177,9 @@ fn demotion_without_privileges_does_what_can_be_undone() {
     assert_eq!(snapshot(&program), before);
 }
 
-/// From all unprivileged users together the kernel accepts one autogroup change per 100 ms, so some
-/// of many may stay unchanged; all that were lowered are restored.
+/// The kernel accepts one autogroup change per 100 ms from all unprivileged users together.
+/// Therefore some of many autogroups may stay unchanged, but all lowered autogroups must be
+/// restored.
 #[test]
 fn autogroups_of_many_sessions_are_restored_without_privileges() {
     let Some(user) = UnprivilegedUser::new().filter(|_| in_a_session().is_some()) else {
@@ -202,7 +206,7 @@ fn autogroups_of_many_sessions_are_restored_without_privileges() {
     assert!(demoter.wait().unwrap().success());
     for pid in sessions() {
         assert_eq!(autogroup(pid), Some(0));
-        // SAFETY: kills processes that this test's shell has started.
+        // SAFETY: `kill` accesses no memory; it kills processes that this test's shell has started.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Undoes journals of dead instances that are valid, of another boot, damaged, or forged by another
-//! user, and checks what is restored and that reused pids are not touched.
+//! Tests of the undo of dead instances' journals. A journal is valid, of another boot, damaged, or
+//! forged by another user. The tests check which changes are undone, and that processes with reused
+//! pids are not changed.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use common::*;
 use usher_act::{ActConfig, Actuator, undo_stale};
 
-/// Returns a process that has ended.
+/// Returns the pid and the start time of a process that has ended.
 fn dead() -> (i32, u64) {
     let mut program = Program::start(&["tree", "0", "0"]);
     program.kill();
@@ -34,7 +35,7 @@ fn head(owner: (i32, u64), boot: &str) -> String {
     )
 }
 
-/// Makes a dead instance with these lines in its journal.
+/// Makes the directory of a dead instance, with these lines in its journal.
 fn instance(config: &ActConfig, owner: (i32, u64), lines: &[String]) -> PathBuf {
     let dir = config
         .instances_dir()
@@ -47,7 +48,7 @@ fn instance(config: &ActConfig, owner: (i32, u64), lines: &[String]) -> PathBuf 
 }
 
 fn stop(program: &Program) {
-    // SAFETY: stops a process that this test started.
+    // SAFETY: `kill` accesses no memory; it stops a process that this test started.
     unsafe { libc::kill(program.pid(), libc::SIGSTOP) };
     wait_until("the program to stop", || is_stopped(program));
 }
@@ -56,8 +57,8 @@ fn is_stopped(program: &Program) -> bool {
     stat(program.pid()).unwrap().state == 'T'
 }
 
-/// Journal lines by which the instance stopped the program and bound it to CPU 0. They apply if the
-/// program's process started at `start_ticks`.
+/// Returns the journal lines of an instance that stopped the program and restricted it to CPU 0.
+/// The lines refer to a process with the program's pid and the start time `start_ticks`.
 fn lines_about(program: &Program, start_ticks: u64) -> [String; 4] {
     let pid = program.pid();
     [
@@ -201,7 +202,8 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
         write(&home.join("cgroup.procs"), &pid.to_string());
     }
     write(&home.join("cgroup.freeze"), "1");
-    // The directory with `cpu.idle` lies beside the instance's own directory.
+    // The directory with `cpu.idle` is in the same parent directory as the instance's own
+    // directory.
     let idle = Path::new("/sys/fs/cgroup/cpu").join(format!("usher-{}-{}.5", owner.0, owner.1));
     if idle.parent().unwrap().join("cpu.idle").exists() {
         std::fs::create_dir(&idle).unwrap();
@@ -225,8 +227,8 @@ fn a_damaged_journal_is_reported_and_its_cgroups_are_found_all_the_same() {
     assert!(!base.exists() && !dir.exists() && !idle.exists());
 }
 
-/// An Usher that runs in a cgroup and cannot make directories at the top has its directories in
-/// that cgroup, and so has the next Usher or keeper that undoes them.
+/// If Usher runs in a cgroup and cannot make directories at the top of the hierarchy, it makes them
+/// in its own cgroup. The next Usher process or the keeper must find these directories, too.
 #[test]
 fn undo_finds_directories_below_the_top_too() {
     let cpu = Path::new("/sys/fs/cgroup/cpu");
@@ -256,7 +258,7 @@ fn undo_finds_directories_below_the_top_too() {
         &top.join(&nested).join(format!("{name}.5/cgroup.freeze")),
         "1",
     );
-    // Only cgroup v2 has a line that names the cgroup of this instance.
+    // Only for cgroup v2 does the journal contain a line with the cgroup of this instance.
     let runtime = tempfile::tempdir().unwrap();
     let config = ActConfig::new(runtime.path());
     let base_line = format!(r#"{{"do":"base","dir":"{}"}}"#, base.display());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scopes, with a stand-in for systemd: a script in place of `busctl` that does what systemd does
-//! for these calls, in the real cgroup v2.
+//! Tests of systemd scopes with a stand-in for systemd: a script in place of `busctl`, which
+//! handles the same calls as systemd in the real cgroup v2.
 
-#![allow(clippy::unwrap_used)] // a test that finds otherwise is to fail
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 
@@ -16,8 +16,9 @@ use usher_model::{Action, Demotion, ProgramId};
 
 const ONE: ProgramId = ProgramId(1);
 
-/// Answers for logind; makes a scope in the given slice and moves the process into it; records each
-/// call. `$8` is the method, `${10}` the unit.
+/// The script of the stand-in. It records each call, answers queries of logind, makes a scope in
+/// the given slice, and moves the process into the scope. Argument `$8` is the method, `${10}` the
+/// unit.
 const STAND_IN: &str = r#"#!/bin/sh
 echo "$@" >> CALLS
 case "$4 $8" in
@@ -34,7 +35,7 @@ while [ "$1 $2 $3" != "PIDs au 1" ]; do shift; done
 mkdir TOP/$slice/$unit && echo $4 > TOP/$slice/$unit/cgroup.procs
 "#;
 
-/// A slice with a session in it, and a stand-in for systemd.
+/// A slice that contains a session, and the stand-in for systemd.
 struct FakeSystemdHost {
     runtime: tempfile::TempDir,
     slice: PathBuf,
@@ -43,7 +44,7 @@ struct FakeSystemdHost {
 }
 
 impl FakeSystemdHost {
-    /// `None` if it cannot be made here.
+    /// Makes the slice and the stand-in. Returns `None` if this machine does not permit it.
     fn new(name: &str) -> Option<Self> {
         let Some(mount) = v2_mount().filter(|_| rustix::process::geteuid().is_root()) else {
             usher_skip::skip!("needs root and cgroup v2");
@@ -96,7 +97,7 @@ impl FakeSystemdHost {
 
 impl Drop for FakeSystemdHost {
     fn drop(&mut self) {
-        // systemd removes empty units.
+        // Removes empty units, as systemd would.
         wait_until("the units to be empty", || {
             for dir in fs::read_dir(&self.slice).into_iter().flatten().flatten() {
                 let _ = fs::remove_dir(dir.path());
@@ -159,7 +160,7 @@ fn a_launched_program_gets_a_scope_in_its_launchers_slice() {
         [cpu_list()]
     );
 
-    // The remaining scope does not prevent the next attach.
+    // The scope of the earlier program remains, but must not prevent the next attach.
     let again = act
         .admit(ProgramId(2), program.id, WorkClass::Foreground)
         .unwrap();
@@ -173,7 +174,7 @@ fn background_work_is_given_the_idle_weight() {
     let Some(mut host) = FakeSystemdHost::new("idle") else {
         return;
     };
-    // As systemd before version 252.
+    // Makes the stand-in reject the weight, as systemd before version 252 does.
     host.refusal = r#"case "$*" in *CPUWeight*) echo "Value specified in CPUWeight is out of range" >&2; exit 1 ;; esac"#;
     let mut act = Actuator::open(host.config()).unwrap();
     let program = host.program_in("session-1.scope", &["tree", "0", "0"]);
@@ -188,7 +189,8 @@ fn background_work_is_given_the_idle_weight() {
     assert!(all_have(&program, SchedValues::plain()));
 }
 
-/// Leaving the unit would free the program of a limit or of the unit's stop.
+/// In each of these cases, a program that left the unit would escape a limit, or would not end when
+/// the unit is stopped.
 #[test]
 fn a_program_stays_in_a_unit_that_it_must_not_leave() {
     let cases = [
@@ -260,7 +262,8 @@ fn without_a_bus_programs_are_followed() {
     close(act);
 }
 
-/// The service manager finds the same processes in the unit before, during and after.
+/// The service manager must find the same processes in the unit before, during and after the
+/// management by Usher.
 #[test]
 fn an_attached_unit_keeps_its_processes_and_is_frozen_as_a_whole() {
     let Some(host) = FakeSystemdHost::new("unit") else {
@@ -319,7 +322,8 @@ fn a_program_beside_others_in_its_unit_is_followed() {
     close(act);
 }
 
-/// A process that an administrator moves stays a member, and stays in its new cgroup.
+/// A process that an administrator moves must stay a member of its program, and must stay in its
+/// new cgroup.
 #[test]
 fn a_process_that_leaves_the_unit_is_still_seated() {
     let Some(host) = FakeSystemdHost::new("leaver") else {
@@ -344,7 +348,8 @@ fn a_process_that_leaves_the_unit_is_still_seated() {
     assert_eq!(masks(child).into_iter().collect::<Vec<_>>(), [cpu_list()]);
 }
 
-/// The journal of a dead daemon: a scope in which its program stays.
+/// The journal of the dead daemon contains a scope. After the undo, the program stays in this
+/// scope.
 #[test]
 fn a_scope_whose_daemon_died_is_thawed_and_free_for_the_next() {
     let Some(host) = FakeSystemdHost::new("dead") else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared by the tests: programs to act on, and checks of their state without the crate's own
-//! readers.
+//! Functions that several test files share. They start programs of the rig (`rig/main.rs`), and
+//! read the state of processes without the code of the crate under test.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only a part of these functions
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ use usher_model::{ProcessId, ProcessTree, ProgramId};
 /// Upper limit of the wait for a state before a test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The binary with the test's programs.
+/// Returns the path of the rig, the binary with the programs of the tests.
 pub fn rig() -> PathBuf {
     env!("CARGO_BIN_EXE_usher-act-rig").into()
 }
@@ -30,7 +30,7 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A mechanism of the actuator with which a test runs.
+/// The mechanism of the actuator that a test uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActMethod {
     /// With a cgroup v2 of the program's own.
@@ -49,7 +49,7 @@ impl ActMethod {
     }
 }
 
-/// Returns the ways that work here; others are reported.
+/// Returns the mechanisms that work on this machine, and reports the others as skipped.
 pub fn ways() -> Vec<ActMethod> {
     let works = |way: &ActMethod| {
         let runtime = tempfile::tempdir().unwrap();
@@ -77,8 +77,8 @@ pub trait Launch {
         work: WorkClass,
     ) -> Result<ProcessTree, ActError>;
 
-    /// Ends the management of a program as a daemon does: the scan that `depart` leaves is
-    /// continued.
+    /// Ends the management of a program as a daemon does: calls `depart`, and continues the scan
+    /// that `depart` leaves unfinished.
     fn leave(&mut self, program: ProgramId);
 }
 
@@ -99,8 +99,8 @@ impl Launch for Actuator {
     }
 }
 
-/// Continues all scans to their end. They have a limited share of a CPU, and are slow in a build
-/// for a sanitizer.
+/// Continues all scans until they are complete. The time limit is long, because scans use only a
+/// limited share of a CPU and are slow in a build for a sanitizer.
 pub fn finish_scans(act: &mut Actuator) {
     wait_within(10 * DEADLINE, "the end of all scans", || {
         act.continue_scans().unwrap();
@@ -108,8 +108,8 @@ pub fn finish_scans(act: &mut Actuator) {
     });
 }
 
-/// Ends the management of a program for which something cannot be undone. Returns the report, at
-/// once or when no thread is left that may need the undo.
+/// Ends the management of a program of which a change cannot be undone. Continues the scans of the
+/// departure until an error occurs, and returns the text of the error.
 pub fn fail_to_depart(act: &mut Actuator, program: ProgramId) -> String {
     let mut departed = act.depart(program);
     wait_until("the end of the departure", || {
@@ -132,14 +132,14 @@ impl Program {
         Self::start_as(command(args))
     }
 
-    /// Starts it in a session of its own.
+    /// Starts the program in a session of its own.
     pub fn start_in_session(mut command: Command) -> Self {
         use std::os::unix::process::CommandExt;
         let lead = || {
             rustix::process::setsid()?;
             Ok(())
         };
-        // SAFETY: makes one system call.
+        // SAFETY: the closure calls only `setsid`, which is async-signal-safe.
         unsafe { command.pre_exec(lead) };
         Self::spawn(command)
     }
@@ -152,8 +152,9 @@ impl Program {
 
     fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A copied rig cannot be executed while a child that another test forked meanwhile
-        // holds the descriptor through which it was written.
+        // A copy of the rig cannot be executed (`ETXTBSY`) while a child that another test forked
+        // has inherited the descriptor through which the copy was written. The start is therefore
+        // repeated.
         let mut spawned = None;
         wait_until("the rig to be executable", || {
             spawned = match command.spawn() {
@@ -175,12 +176,13 @@ impl Program {
         self.id.pid
     }
 
-    /// Kills the whole group. Storms create processes faster than one kill finds them, so the kill
-    /// is repeated until none is left.
+    /// Kills the whole process group of the program. The kill is repeated until no process is left,
+    /// because some programs create processes faster than one kill finds them.
     pub fn kill(&mut self) {
         let group = self.pid();
         wait_until("the program's group to be dead", || {
-            // SAFETY: sends a signal to the group that this test started.
+            // SAFETY: `kill` accesses no memory; it signals the process group that this test
+            // started.
             unsafe { libc::kill(-group, libc::SIGKILL) };
             let _ = self.child.try_wait();
             !pids()
@@ -190,7 +192,7 @@ impl Program {
         let _ = self.child.wait();
     }
 
-    /// Returns its processes, found by their group.
+    /// Returns the pids of the program's processes, which are found by their process group.
     pub fn processes(&self) -> Vec<i32> {
         let of_group =
             |pid: &i32| stat(*pid).is_some_and(|s| s.group == self.pid() && s.state != 'Z');
@@ -267,7 +269,7 @@ pub struct SchedValues {
 }
 
 impl SchedValues {
-    /// Returns the values of an unchanged thread: those with which the tests were started.
+    /// Returns the values of an unchanged thread, which are the values of the calling thread.
     pub fn plain() -> Self {
         rank(0).unwrap()
     }
@@ -284,7 +286,8 @@ impl SchedValues {
 
 pub fn rank(tid: i32) -> Option<SchedValues> {
     let mut param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel writes into the structure given.
+    // SAFETY: the kernel writes only to `param`, which outlives the call; the other calls take
+    // numbers.
     let (policy, io) = unsafe {
         if libc::sched_getparam(tid, &mut param) != 0 {
             return None;
@@ -302,7 +305,7 @@ pub fn rank(tid: i32) -> Option<SchedValues> {
 }
 
 fn nice(tid: i32) -> Option<i32> {
-    // `None` is this process.
+    // `None` stands for the calling process.
     let tid = rustix::process::Pid::from_raw(tid);
     rustix::process::getpriority_process(tid).ok()
 }
@@ -327,7 +330,8 @@ pub fn autogroup(pid: i32) -> Option<i32> {
     text.trim().rsplit_once(' ')?.1.parse().ok()
 }
 
-/// State, masks, cgroups, scheduling values of the threads, nice value of the autogroup.
+/// The state of a process: whether it is stopped, its masks, its cgroups, the scheduling values of
+/// its threads, and the nice value of its autogroup.
 pub type Snapshot = (
     bool,
     BTreeSet<String>,
@@ -336,7 +340,7 @@ pub type Snapshot = (
     Option<i32>,
 );
 
-/// Returns the state of a program that is visible from outside, by process.
+/// Returns the visible state of each process of a program.
 pub fn snapshot(program: &Program) -> BTreeMap<i32, Snapshot> {
     let of = |pid: i32| {
         let stopped = stat(pid).is_some_and(|stat| stat.state == 'T');
@@ -358,12 +362,12 @@ pub fn snapshot(program: &Program) -> BTreeMap<i32, Snapshot> {
     program.processes().into_iter().map(of).collect()
 }
 
-/// Polls until it holds.
+/// Polls until `holds` returns true. Fails the test after [`DEADLINE`].
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_within(DEADLINE, what, holds);
 }
 
-/// Polls until it holds, for at most this time.
+/// Polls until `holds` returns true. Fails the test after the time `most`.
 fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + most;
     while !holds() {
@@ -372,8 +376,9 @@ fn wait_within(most: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns whether an undo has nothing left to do. It has if it ended before each runnable thread
-/// had run for long enough, as on a busy machine: the callers of Usher then undo again.
+/// Returns whether an undo is complete. On a busy machine, the only error of an undo may be that
+/// not all runnable threads have run for long enough. Returns `false` in this case, in which the
+/// callers of Usher repeat the undo. Fails the test for other errors.
 pub fn is_undone(errors: &[ActError]) -> bool {
     let others: Vec<_> = errors
         .iter()
@@ -383,8 +388,8 @@ pub fn is_undone(errors: &[ActError]) -> bool {
     errors.is_empty()
 }
 
-/// Undoes what dead instances left, in as many attempts as needed. Returns the numbers of released
-/// programs and of closed journals.
+/// Undoes the changes that dead instances left, in as many attempts as necessary. Returns the
+/// number of released programs and the number of closed journals.
 pub fn undo_all_stale(config: &ActConfig, what: &str) -> (usize, usize) {
     let mut undone = (0, 0);
     wait_until(&format!("the undo of dead instances: {what}"), || {
@@ -395,10 +400,11 @@ pub fn undo_all_stale(config: &ActConfig, what: &str) -> (usize, usize) {
     undone
 }
 
-/// Returns the directories of this name anywhere in the cgroup hierarchies.
+/// Returns the directories anywhere in the cgroup hierarchies with this instance's name in their
+/// names.
 pub fn leftovers(instance: &Path) -> Vec<PathBuf> {
     let name = format!("usher-{}", instance.file_name().unwrap().to_str().unwrap());
-    // Finds the instance's own directory, and those of single programs beside it.
+    // Finds the instance's own directory and the directories of its programs.
     fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -420,7 +426,7 @@ pub fn cpu_list() -> String {
     masks(std::process::id() as i32).into_iter().next().unwrap()
 }
 
-/// Makes the files of one cgroup as the kernel does.
+/// Makes plain files like the files that the kernel makes for a cgroup.
 pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
     fs::create_dir_all(dir).unwrap();
     for (file, text) in files {
@@ -428,7 +434,8 @@ pub fn cgroup(dir: &Path, files: &[(&str, &str)]) {
     }
 }
 
-/// Makes a procfs in which cgroup v2 is mounted at `mount`, and everything else is real.
+/// Makes a directory like `/proc` in which cgroup v2 is mounted at `mount`. All other files are
+/// links to the real `/proc`.
 pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
     fs::create_dir_all(dir.join("self")).unwrap();
     let line = format!("31 23 0:28 / {} rw - cgroup2 cgroup2 rw\n", mount.display());
@@ -447,7 +454,7 @@ pub fn fake_proc(dir: &Path, mount: &Path, programs: &[i32]) {
     }
 }
 
-/// Returns an actuator without cgroups, in a directory of its own.
+/// Returns an actuator that uses no cgroups, with a runtime directory of its own.
 pub fn without_cgroups() -> (tempfile::TempDir, Actuator) {
     let runtime = tempfile::tempdir().unwrap();
     let act = Actuator::open(ActMethod::NoCgroups.config(runtime.path())).unwrap();
@@ -459,7 +466,7 @@ pub fn close(mut act: Actuator) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Returns whether priorities can be lowered and raised here.
+/// Returns whether this process may lower and raise priorities.
 pub fn has_rights() -> bool {
     let has = rustix::process::geteuid().is_root();
     if !has {
@@ -480,7 +487,7 @@ pub fn all_have(program: &Program, rank: SchedValues) -> bool {
     !sched_values.is_empty() && sched_values.values().all(has)
 }
 
-/// Returns the mount point of cgroup v2, found without the crate.
+/// Returns the mount point of cgroup v2, found without the code of the crate under test.
 pub fn v2_mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let of_type = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
@@ -488,14 +495,14 @@ pub fn v2_mount() -> Option<PathBuf> {
     line.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// As [`v2_mount`], where cgroup v2 is known to be mounted.
+/// Returns the mount point of cgroup v2; panics if cgroup v2 is not mounted.
 pub fn v2_top() -> PathBuf {
     v2_mount().unwrap()
 }
 
-/// Copies a program to be executed, in a process of its own. A child that another thread forks
-/// meanwhile would inherit the file open for writing, and the kernel executes no such file
-/// (`ETXTBSY`).
+/// Copies a program by a separate process, `cp`. If this process wrote the copy, a child that
+/// another thread forks could inherit the descriptor that is open for writing, and the kernel
+/// executes no file that is open for writing (`ETXTBSY`).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let mut copy = Command::new("cp");
     copy.arg("--").arg(from.as_ref()).arg(to.as_ref());
