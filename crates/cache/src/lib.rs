@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A model of a set-associative cache: hits, misses and evictions.
+//! A model of a set-associative cache: computes the hits, misses and evictions of a sequence of
+//! accesses.
 //!
-//! Addresses are byte addresses in the memory that the caller models. The model has no notion of
-//! time: the caller defines the cost of a miss and the relation between several caches.
+//! An access looks up the line of a byte address in its set. A miss inserts the line and, if the
+//! set is full, evicts a line by the [`Replacement`] policy. An access costs O(ways) steps; the
+//! memory is eight bytes per line of the cache.
+//!
+//! The model has no clock. The caller defines the cost of a miss, and connects several caches if it
+//! models a hierarchy.
 
 /// Replacement policy: which line of a full set is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,7 +15,7 @@ pub enum Replacement {
     /// The least recently used line.
     #[default]
     Lru,
-    /// The line that was inserted first, whether used since or not.
+    /// The line that was inserted first, even if it has been used since.
     Fifo,
 }
 
@@ -22,7 +27,7 @@ pub struct Geometry {
     line_bytes: usize,
 }
 
-/// An impossible geometry.
+/// The error for sizes that no cache can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a cache cannot have {bytes} bytes, {ways} ways and lines of {line_bytes} bytes: the bytes \
@@ -52,7 +57,8 @@ impl Geometry {
         let set_bytes = ways.checked_mul(line_bytes).filter(|&set| set > 0);
         let sets = bytes / set_bytes.ok_or(error)?;
         let fills = sets * ways * line_bytes == bytes;
-        // One-byte lines would make line number `u64::MAX` valid, which marks an empty way.
+        // Lines of one byte are rejected, because their line numbers could be `u64::MAX`, which
+        // marks an empty entry.
         let is_line = line_bytes.is_power_of_two() && line_bytes > 1;
         match fills && sets.is_power_of_two() && is_line {
             true => Ok(Self {
@@ -119,8 +125,8 @@ impl AccessOutcome {
 pub struct Cache {
     geometry: Geometry,
     replacement: Replacement,
-    /// Set `s` occupies `ways` entries from `s * ways` on, in eviction order with the next victim
-    /// last. Empty entries are `EMPTY` and follow all lines.
+    /// The line numbers of all sets. Set `s` occupies the `ways` entries from index `s * ways` on,
+    /// with the next line to evict last. Empty entries are `EMPTY`, at the end of each set.
     lines: Vec<u64>,
 }
 
@@ -223,7 +229,8 @@ mod tests {
         }
     }
 
-    /// Reference model: one list of lines per set, oldest first.
+    /// The reference model, with which a test compares the cache: one list of lines per set, the
+    /// oldest line first.
     struct ReferenceCache {
         geometry: Geometry,
         replacement: Replacement,

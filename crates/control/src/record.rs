@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Records of a control loop, and their replay.
+//! Writes, reads and replays the record of a control loop.
 //!
-//! A record is a file of JSON lines: a head with the policy's name and the topology, then one
-//! [`RecordStep`] per iteration. A replay feeds the observations to a fresh policy and compares its
-//! decisions. It detects a policy that depends on a clock, a file or a hash order.
+//! A record is a file of JSON lines: a head with the policy's name and the topology, and then one
+//! [`RecordStep`] per iteration of the loop. [`replay`] reads a record line by line:
+//!
+//! 1. Check that the line is consistent with the previous lines (`record_check.rs`).
+//! 2. Pass the observation to a policy without history.
+//! 3. Compare the policy's decision with the recorded decision, and return an error at the first
+//!    difference.
+//!
+//! A replay detects policies with decisions that depend on a clock, a file or a hash order. It
+//! keeps one line in memory at a time.
 
 use std::io::{self, BufRead, Write};
 
@@ -18,7 +25,7 @@ use crate::record_check::RecordCheck;
 pub struct RecordHead {
     /// Name of the policy that decided.
     pub policy: String,
-    /// The machine that was planned.
+    /// The machine for which the policy planned.
     pub topology: Topology,
 }
 
@@ -31,7 +38,7 @@ pub struct RecordStep {
     pub decision: Decision,
 }
 
-/// Reason for which a record could not be read or does not replay.
+/// Reason for which a record could not be read, or a replay found a different decision.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Reading or writing failed.
@@ -50,16 +57,17 @@ pub enum RecordError {
     /// The record has no head.
     #[error("the record is empty: it has no line that describes the machine and the policy")]
     Empty,
-    /// The last line has no line end: the process that wrote it was killed meanwhile.
+    /// The last line has no line end, because the writing process was killed while it wrote the
+    /// line.
     #[error(
         "the last line of the record is incomplete; the {steps} steps before it were replayed \
          without a difference"
     )]
     CutShort {
-        /// Number of steps that replayed.
+        /// Number of steps that were replayed without a difference.
         steps: usize,
     },
-    /// A line that contradicts the topology in the head or an earlier line.
+    /// A line contradicts the topology in the head, or contradicts an earlier line.
     #[error(
         "line {line} of the record contradicts earlier lines: {what}; was the line recorded on \
          another machine?"
@@ -70,12 +78,12 @@ pub enum RecordError {
         /// The contradiction.
         what: String,
     },
-    /// The replayed policy decided otherwise.
+    /// The decision of the replayed policy differs from the recorded decision.
     #[error("step {step} of the record does not replay: the policy made another decision")]
     Differs {
         /// Step number, from 0.
         step: usize,
-        /// The recorded decision and the replayed one.
+        /// The recorded decision and the decision of the replayed policy.
         decisions: Box<(Decision, Decision)>,
     },
 }
@@ -87,7 +95,7 @@ pub struct Recorder<W> {
 }
 
 impl<W: Write> Recorder<W> {
-    /// Starts a record.
+    /// Starts a record: writes its head.
     ///
     /// # Errors
     /// The head cannot be written.
@@ -96,7 +104,7 @@ impl<W: Write> Recorder<W> {
         Ok(Self { out })
     }
 
-    /// Adds an iteration.
+    /// Adds an iteration to the record.
     ///
     /// # Errors
     /// The line cannot be written.
@@ -129,10 +137,10 @@ pub struct RecordReader<R> {
 }
 
 impl<R: BufRead> RecordReader<R> {
-    /// Reads the head.
+    /// Reads and checks the head of a record.
     ///
     /// # Errors
-    /// There is no head, or its topology is inconsistent.
+    /// The record has no head, or the topology in the head is inconsistent.
     pub fn new(mut input: R) -> Result<Self, RecordError> {
         let text = next_line(&mut input)?.ok_or(RecordError::Empty)?;
         let head = parse::<RecordHead>(0, &text, "record head")?;
@@ -151,10 +159,10 @@ impl<R: BufRead> RecordReader<R> {
         &self.head
     }
 
-    /// Reads the next step; `None` after the last.
+    /// Reads the next step; `None` after the last step.
     ///
     /// # Errors
-    /// The line is not a step, is cut short, or contradicts an earlier line.
+    /// The line is not a step, is incomplete, or contradicts an earlier line.
     pub fn step(&mut self) -> Result<Option<RecordStep>, RecordError> {
         let Some(text) = next_line(&mut self.input)? else {
             return Ok(None);
@@ -172,12 +180,12 @@ impl<R: BufRead> RecordReader<R> {
     }
 }
 
-/// Replays a record with a policy made for its head. Returns the number of steps that were decided
-/// the same way.
+/// Replays a record with a policy that the caller makes for the head of the record. Returns the
+/// number of steps with equal decisions.
 ///
 /// # Errors
-/// The record cannot be read, or the policy decides otherwise. Also if the last line is cut short,
-/// after all lines before it have replayed.
+/// The record cannot be read, or a decision of the policy differs. If the last line is incomplete,
+/// the error is returned only after all other lines have been replayed.
 pub fn replay<P: Policy>(
     input: impl BufRead,
     policy: impl FnOnce(&RecordHead) -> P,
@@ -199,7 +207,7 @@ pub fn replay<P: Policy>(
     Ok(steps)
 }
 
-/// Reads the next line, including its line end if it has one; `None` after the last.
+/// Reads the next line, including its line end if it has one; `None` after the last line.
 fn next_line(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     let length = input.read_until(b'\n', &mut line)?;

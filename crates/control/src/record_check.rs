@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checks that the lines of a record are consistent.
+//! Checks that the lines of a record are consistent with its topology and with one another.
 //!
-//! A policy that is fed an observation that no machine produced would decide something, without any
-//! sign that the record is at fault.
+//! Without this check, a replay of a damaged or edited record would report a difference in the
+//! policy, although the record contains an observation that no machine could produce. Each step
+//! must satisfy three rules:
+//!
+//! - Its time is not earlier than the time of the previous step.
+//! - It refers only to programs that have arrived and have not departed.
+//! - Its CPUs and seats are CPUs of the recorded machine.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +15,7 @@ use usher_model::{Action, CpuSet, Event, ProgramId, Topology};
 
 use crate::record::RecordStep;
 
-/// State after the lines that were read.
+/// The programs and the time after the lines that were checked.
 #[derive(Debug)]
 pub(crate) struct RecordCheck {
     all: CpuSet,
@@ -19,10 +24,10 @@ pub(crate) struct RecordCheck {
 }
 
 impl RecordCheck {
-    /// Starts with a machine on which no program runs.
+    /// Creates a check for a record that starts without programs.
     ///
     /// # Errors
-    /// The inconsistency in the topology.
+    /// A description of the inconsistency in the topology.
     pub fn new(topology: &Topology) -> Result<Self, String> {
         topology.check().map_err(|error| error.to_string())?;
         Ok(Self {
@@ -57,7 +62,7 @@ impl RecordCheck {
             self.event(event)?;
         }
         for sample in &seen.programs {
-            // A program that departed in this step may have been sampled before it did.
+            // A program that departs in this step may have been sampled before its departure.
             if !before.contains(&sample.id) {
                 self.check_present(sample.id, "the line contains a sample of")?;
             }

@@ -2,29 +2,31 @@
 //! The control loop, and the trait [`World`] of the machine that it controls.
 //!
 //! Each iteration observes the world, lets the policy decide, and carries out the actions one by
-//! one. A failed action does not prevent the others; the policy receives the failure with the next
-//! observation, after at most 10 ms. The same loop runs on real and on simulated machines.
+//! one. If an action fails, the loop still carries out the remaining actions. The policy receives
+//! the failure with the next observation, after at most 10 ms. Otherwise the loop waits for an
+//! event of the world, at most for the time that the policy has requested. The same loop runs on
+//! real and on simulated machines.
 
 use usher_model::{Action, Decision, FailedAction, Observation};
 use usher_policy::Policy;
 
-/// The machine as the loop sees it: it can be observed and changed, and has a clock.
+/// The machine that the loop controls: it can be observed and changed, and it has a clock.
 pub trait World {
-    /// Returns the present state. `failed` are the actions of the last decision that failed; they
-    /// become part of the observation.
+    /// Returns the present state of the machine. `failed` are the failed actions of the last
+    /// decision, which become a part of the observation.
     fn observe(&mut self, failed: Vec<FailedAction>) -> Observation;
 
     /// Carries out one action.
     ///
     /// # Errors
-    /// A sentence with the reason of the failure; the machine is then unchanged.
+    /// A sentence with the reason of the failure. After an error, the machine is unchanged.
     fn act(&mut self, action: &Action) -> Result<(), String>;
 
-    /// Receives every decision, after its actions were tried.
+    /// Receives every decision after the loop has tried its actions.
     fn decided(&mut self, observation: &Observation, decision: &Decision);
 
-    /// Waits for an event, for at most `at_most_ns` nanoseconds. Returns false when the loop must
-    /// end.
+    /// Waits for an event, for at most `at_most_ns` nanoseconds, or without a limit if it is
+    /// `None`. Returns false if the loop must end.
     fn wait(&mut self, at_most_ns: Option<u64>) -> bool;
 }
 
@@ -71,8 +73,8 @@ impl<P: Policy, W: World> ControlLoop<P, W> {
         self.failed.clear();
     }
 
-    /// Observes, decides and acts once. After a failed action the others are still tried; the
-    /// policy receives the failure with the next observation.
+    /// Observes, decides and acts once. If an action fails, the remaining actions are still tried,
+    /// and the policy receives the failure with the next observation.
     pub fn iterate(&mut self) -> Iteration {
         let observation = self.world.observe(std::mem::take(&mut self.failed));
         let decision = self.policy.decide(&observation);
@@ -112,5 +114,5 @@ impl<P: Policy, W: World> ControlLoop<P, W> {
     }
 }
 
-/// Time until the policy receives a failed action.
+/// Upper limit of the time until the policy receives a failed action.
 const RETRY_NS: u64 = 10_000_000;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The loop with a model world in which actions can fail, and its record.
+//! Tests of the control loop and of its record, with a model of the world in which actions can
+//! fail.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -66,7 +67,7 @@ fn program(id: u64) -> Program {
     }
 }
 
-/// A world without a machine: it returns prepared events and stores the actions.
+/// A world without a machine, which returns prepared events and stores the actions of the policy.
 #[derive(Default)]
 struct ScriptedWorld {
     at_ns: u64,
@@ -238,7 +239,7 @@ fn complete_lines_before_a_truncated_line_replay() {
             "{cut:?}"
         );
     }
-    // Without only its line end, a step is complete.
+    // A step that lacks only its line end is complete.
     let whole = replay(&bytes[..bytes.len() - 1], same_policy);
     assert_eq!(whole.unwrap(), 4);
 }

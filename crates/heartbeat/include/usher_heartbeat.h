@@ -33,8 +33,8 @@ extern "C" {
 #define USHER_HEARTBEAT_VERSION 1u
 #define USHER_HEARTBEAT_SLOTS 1024
 
-/* Useful and waiting time of a thread, for runtimes that measure it; see the
- * README. */
+/* The useful and the waiting time of a thread, for runtimes that measure these
+ * times; see the README. */
 struct usher_heartbeat_slot {
 	uint32_t sequence; /* odd while being written */
 	uint32_t state; /* 0 free, 1 useful, 2 waiting, 3 claimed */
@@ -64,7 +64,10 @@ struct usher_heartbeat_page {
 	struct usher_heartbeat_slot slot[USHER_HEARTBEAT_SLOTS];
 };
 
-/* Maps the page named by the environment; NULL if there is none. */
+/*
+ * Maps the page that the environment variable names; NULL if there is no usable
+ * page.
+ */
 static inline struct usher_heartbeat_page *usher_heartbeat_map(void)
 {
 	const char *path = getenv("USHER_HEARTBEAT");
@@ -90,7 +93,9 @@ static inline struct usher_heartbeat_page *usher_heartbeat_map(void)
 	return page;
 }
 
-/* Returns the page, which the first call maps; NULL if there is none. */
+/*
+ * Returns the page, which the first call maps; NULL if there is no usable page.
+ */
 static inline struct usher_heartbeat_page *usher_heartbeat(void)
 {
 	static struct usher_heartbeat_page *page; /* NULL: not mapped yet */
@@ -108,7 +113,7 @@ static inline struct usher_heartbeat_page *usher_heartbeat(void)
 						__ATOMIC_ACQ_REL,
 						__ATOMIC_ACQUIRE))
 			now = next;
-		else if (mapped) /* another thread was faster */
+		else if (mapped) /* another thread has mapped it */
 			munmap((void *)mapped, sizeof(*mapped));
 	}
 	return now == unavailable ? NULL : now;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program's side of the heartbeat page: maps the page, counts completed work with one atomic
-//! addition per beat, and claims thread slots. Without a page all calls have no effect.
+//! The functions of the heartbeat page that the reporting program calls: map the page, count
+//! completed work by one atomic addition per beat, and claim thread slots. If the program has no
+//! page, all calls have no effect.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::slot::ThreadSlot;
 
 /// Counts the work of a program. All threads of the program may share it.
 ///
-/// Without a page every call has no effect, so a program need not check whether it is observed.
+/// If the program has no page, every call has no effect. A program need not check whether it is
+/// observed.
 #[derive(Debug)]
 pub struct Heartbeat {
     page: Option<Mapping>,
@@ -51,8 +53,8 @@ impl Heartbeat {
         self.page.is_some()
     }
 
-    /// Adds `units` units of completed work. The cost is one atomic addition, so call this function
-    /// up to a few thousand times a second, not once per instruction.
+    /// Adds `units` units of completed work. A call costs one atomic addition. The function is
+    /// intended for up to a few thousand calls per second.
     #[inline]
     pub fn beat(&self, units: u64) {
         if let Some(page) = &self.page {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of heartbeat pages. Written without `thiserror`, because foreign programs link this
-//! crate, which depends on `libc` only.
+//! The errors of heartbeat pages. This file does not use `thiserror`: other programs link this
+//! crate, which therefore depends only on `libc`.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct PageError {
     /// Path of the page's file.
     pub path: PathBuf,
-    /// The error found.
+    /// The cause of the error.
     pub fault: PageFault,
 }
 

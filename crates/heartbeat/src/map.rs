@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The heartbeat page mapped into the program that reports its progress.
 //!
-//! Other processes write to the mapping at the same time, so only atomic operations access it.
-//! Offsets are the constants of [`crate::layout`], which are aligned and inside the page; `word`
-//! and `half` check both.
+//! Other processes write to the mapping at the same time. Therefore only atomic operations access
+//! it. Offsets are the constants of [`crate::layout`]; `word` and `half` check that an offset is
+//! aligned and inside the page.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,8 @@ pub(crate) struct Mapping {
 // SAFETY: the mapping is accessed only through atomics, and outlives the references that `word`,
 // `half` and `byte` return.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`; atomics may be shared between threads.
+// SAFETY: the mapping is accessed only through atomics, which several threads may use at the same
+// time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -70,8 +71,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, has this size, and no reference into it
-        // outlives `self`.
+        // SAFETY: this value owns the mapping of `PAGE_BYTES` bytes, and no reference into the
+        // mapping outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), PAGE_BYTES) };
     }
 }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reader's side of the heartbeat page.
+//! Creates, reads and removes heartbeat pages, for the process that observes a program.
 //!
-//! The reader never maps the page. The program owns the file and may truncate it at any time, and
-//! an access to a truncated mapping raises SIGBUS; `pread` only returns fewer bytes. The work
-//! counter and all slots are read twice. If the two reads differ, the data were being written, and
-//! are read again, at most four times. A slot that is written continuously keeps its last complete
-//! record.
+//! The reader never maps the page. The program may truncate the file at any time, and an access to
+//! a truncated mapping would raise SIGBUS. The reader uses `pread`, which only returns fewer bytes.
+//! A read may be torn, which means that it mixes bytes from before and after a write of the
+//! program:
+//!
+//! - The work counter is read until two consecutive reads agree in the upper half and do not
+//!   decrease, with at most 1 + 4 reads.
+//! - All used slots are read twice. A slot is accepted if its sequence number is even and equal in
+//!   both reads. For any other slot, the last complete record is used.
+//!
+//! A full read takes a few `pread` calls, of at most 64 KiB each.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,12 +23,12 @@ use crate::error::{PageError, PageFault};
 use crate::layout::*;
 use crate::slot::{SlotState, now_ns};
 
-/// A heartbeat page, as its reader holds it.
+/// A heartbeat page that is open for reading.
 #[derive(Debug)]
 pub struct Page {
     path: PathBuf,
     file: File,
-    /// The last complete record of each slot, used when a read is torn.
+    /// The last complete record of each slot, which replaces a torn read of the slot.
     slots: Vec<SlotReading>,
     buffers: [Vec<u8>; 2],
 }
@@ -42,14 +48,14 @@ pub struct PageReading {
     pub threads: Option<ThreadTotals>,
 }
 
-/// Sums over the threads of a runtime.
+/// The sums of the thread slots of a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadTotals {
     /// Threads that own a slot now.
     pub running: u32,
     /// Number of these threads that wait now.
     pub waiting: u32,
-    /// Threads that found no free slot. Their time is missing from the sums.
+    /// Threads that found no free slot. The sums do not contain the times of these threads.
     pub refused: u32,
     /// Wall nanoseconds of useful work, running intervals included.
     pub useful_ns: u64,
@@ -71,7 +77,7 @@ impl ThreadTotals {
     }
 }
 
-/// A thread slot as read.
+/// The content of a thread slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotReading {
     /// State of the slot's owner.
@@ -103,16 +109,17 @@ const UNUSED_SLOT: SlotReading = SlotReading {
     tid: 0,
 };
 
-/// Upper limit of repeated reads of a counter that changes during the read.
+/// Upper limit of repeated reads of the work counter, if reads are torn.
 const ATTEMPTS: usize = 4;
 
 impl Page {
     /// Creates a page at a path that must not exist, readable and writable by its owner only. All
-    /// of its memory is reserved, so a beat cannot fail on a full file system. The file stays when
-    /// this value is dropped; [`Page::remove`] deletes it.
+    /// memory of the file is reserved, because a beat would otherwise fail on a full file system.
+    /// The file stays when this value is dropped; [`Page::remove`] deletes it.
     ///
     /// # Errors
-    /// If the path exists, or the directory or file system does not allow it. No file is left then.
+    /// If the path exists, or the directory or file system does not permit the file. After an
+    /// error, no file is left.
     pub fn create(path: &Path) -> Result<Self, PageError> {
         let file = OpenOptions::new()
             .read(true)
@@ -122,7 +129,7 @@ impl Page {
             .open(path)
             .map_err(|e| PageError::io(path, "creating", e))?;
         if let Err(error) = initialise(&file) {
-            // Best effort: the result is ignored, because the first error is returned.
+            // The result of the removal is ignored, because the function returns the first error.
             let _ = std::fs::remove_file(path);
             return Err(PageError::io(path, "reserving memory for", error));
         }
@@ -139,8 +146,8 @@ impl Page {
         Ok(Self::with(path, file))
     }
 
-    /// Returns the open file. The page is never opened again, so a check of this file stays valid
-    /// while the page is read.
+    /// Returns the open file. The page is never opened again. Therefore a check of this file stays
+    /// valid while the page is read.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -154,7 +161,7 @@ impl Page {
         }
     }
 
-    /// Returns the path.
+    /// Returns the path of the page's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -302,9 +309,9 @@ impl ThreadTotals {
     }
 }
 
-/// Opens a file only if it is a regular file. The first open returns a mere handle (`O_PATH`),
-/// which has no effect on a device or FIFO. After the check, the file is opened through that
-/// handle.
+/// Opens a file only if it is a regular file. The first open uses `O_PATH`, which has no effect on
+/// a device or FIFO. After the check of the file type, the file is opened for reading through the
+/// first descriptor.
 fn open_regular(path: &Path) -> Result<File, PageError> {
     let failed = |error| PageError::io(path, "opening", error);
     let handle = OpenOptions::new()
@@ -329,7 +336,8 @@ fn add(a: u64, b: u64) -> u64 {
 
 /// Reserves the memory of the file and writes the header, the magic number last.
 fn initialise(file: &File) -> io::Result<()> {
-    // SAFETY: the descriptor is open for writing; no memory is involved.
+    // SAFETY: `posix_fallocate` takes numbers and accesses no memory; the descriptor is open for
+    // writing.
     let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, PAGE_BYTES as libc::off_t) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A slot with the useful and waiting time of one thread, written by that thread.
+//! Claims, writes and releases thread slots: a slot on the heartbeat page contains the useful and
+//! the waiting time of one thread, which the thread itself writes.
 //!
-//! A slot belongs to one thread at a time. Its owner changes the slot between two increments of a
-//! sequence number, which is odd in between. A reader in another process therefore detects a torn
-//! record, and the owner never waits. A released slot keeps its totals and the next owner adds to
-//! them, so the sums over all slots only grow. If a thread dies between the two increments, the
-//! number stays odd until the slot's next owner writes.
+//! 1. A thread claims a slot by a compare-and-exchange of the slot's state from free to claimed. It
+//!    tries the slots that were used before, and then the first slot that was never used.
+//! 2. At each change of its state (useful or waiting), the owner adds the time since the last
+//!    change to the totals of the previous state. It increments the slot's sequence number before
+//!    and after this update; during the update the number is odd. By this number, a reader in
+//!    another process detects a torn record (a mixture of old and new bytes). The owner never
+//!    waits.
+//! 3. A release marks the slot as free. The totals stay, and the next owner adds to them. Therefore
+//!    the sums of all slots never decrease.
 //!
-//! A page has [`SLOTS`] slots. A claim searches them one after another; a thread that finds none free
-//! is not counted.
+//! If a thread dies during an update, the sequence number stays odd until the next owner of the
+//! slot writes.
 //!
-//! CPU time is kept beside wall time because a waiting OpenMP thread usually spins. Useful CPU time
-//! is the work done on any number of cores. Wall time gives the parallel efficiency if each thread
-//! has a core of its own.
+//! A page has [`SLOTS`] slots (1024). A claim costs O([`SLOTS`]) steps in the worst case, a change
+//! of state some 20 to 500 ns. A thread that finds no free slot is not measured.
+//!
+//! A slot contains CPU times in addition to wall times, because a waiting OpenMP thread usually
+//! busy-waits. The useful CPU time measures the work on any number of cores. The wall times give
+//! the parallel efficiency, if each thread has a core of its own.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
@@ -20,7 +28,7 @@ use std::sync::atomic::fence;
 use crate::layout::*;
 use crate::map::Mapping;
 
-/// What a thread does, as reported by the runtime that schedules it.
+/// The activity of a slot's owner, which the runtime that schedules the thread reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotState {
     /// No thread owns the slot.
@@ -51,8 +59,8 @@ impl SlotState {
 /// such a slot.
 const CLAIMED: u32 = 3;
 
-/// A slot and the thread that owns it. [`ThreadSlot::release`] frees it; a slot that is only
-/// dropped stays claimed.
+/// A slot that the calling thread owns. [`ThreadSlot::release`] frees the slot; if the value is
+/// only dropped, the slot stays claimed.
 #[derive(Debug)]
 pub struct ThreadSlot<'page> {
     page: &'page Mapping,
@@ -64,14 +72,14 @@ pub struct ThreadSlot<'page> {
     anchor: (u64, u64),
 }
 
-/// Interval for which CPU time is extrapolated from the wall clock after a reading of the CPU
-/// clock. A reading of the CPU clock is a system call (some 500 ns on a virtual machine, against 20
-/// ns for the wall clock), which would slow down frequent barriers. A thread that is preempted
-/// within the interval is credited with at most this much CPU time too many.
+/// The time after a reading of the CPU clock for which the CPU time is extrapolated from the wall
+/// clock. A reading of the CPU clock is a system call, which takes some 500 ns on a virtual machine
+/// and would slow down frequent barriers; a reading of the wall clock takes 20 ns. If the thread is
+/// preempted within the interval, its CPU time is overestimated by at most this interval.
 const CPU_CLOCK_EXTRAPOLATION_NS: u64 = 20_000;
 
 impl<'page> ThreadSlot<'page> {
-    /// Claims a free slot: a released slot if there is one, else the first slot that was never
+    /// Claims a free slot: a released slot if there is any, or else the first slot that was never
     /// used.
     pub(crate) fn claim(page: &'page Mapping) -> Option<Self> {
         let requested = page.half(SLOTS_REQUESTED_AT);
@@ -130,10 +138,10 @@ impl<'page> ThreadSlot<'page> {
         });
     }
 
-    /// Records a wait that lasted from `since_ns` ([`now_ns`]) until now. Intended for waits that
-    /// are mostly too short to record, such as those for a lock, where two changes of state would
-    /// cost more than the lock. The CPU time used in the wait is unknown, so the whole wait is
-    /// assumed to be spinning.
+    /// Records a wait that lasted from `since_ns` ([`now_ns`]) until now. The function is intended
+    /// for waits that are mostly too short to record, such as the wait for a lock: two changes of
+    /// state would cost more than the lock. The CPU time of the wait is unknown; the thread is
+    /// assumed to have busy-waited for the whole time.
     pub fn record_wait(&mut self, since_ns: u64) {
         let (now_ns, now_cpu_ns) = self.clocks();
         let whole = now_ns.saturating_sub(self.since_ns);
@@ -166,8 +174,8 @@ impl<'page> ThreadSlot<'page> {
         self.anchor
     }
 
-    /// Adds to a counter. Only the owner writes, so load and store need not be one atomic
-    /// operation.
+    /// Adds to a counter of the slot. Load and store need not be one atomic operation, because only
+    /// the owner writes.
     fn add(&self, at: usize, amount: u64) {
         let word = self.page.word(self.base + at);
         word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
@@ -218,9 +226,9 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the kernel writes one timespec to a local variable. Both clocks exist on every Linux,
-    // so the result is not checked. On failure the time would be 0, and intervals would saturate to
-    // 0.
+    // SAFETY: the kernel writes one timespec to a local variable. The result is not checked,
+    // because both clocks exist on every Linux. After a failure the time would be 0, and intervals
+    // would saturate to 0.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports tests that cannot run on this machine.
 //!
-//! The test harness of Rust has no result between "passed" and "failed" that a running test can
-//! choose. So a test that lacks a right, a device or a kernel feature reports a skip and returns.
-//! `make test` sets [`LIST`], lists all skips at its end, and compares them with `.ci/skipped`.
+//! In Rust's test harness, a running test can only pass or fail. A test that lacks a privilege, a
+//! device or a kernel feature therefore reports a skip by [`skip!`] and returns:
+//!
+//! 1. The skip is printed as `skipped: FILE: TEST: REASON`.
+//! 2. If the environment variable [`LIST`] is set, the line is appended to the file that it names.
+//! 3. `make test` sets [`LIST`], prints all skips at its end, and compares them with `.ci/skipped`.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -22,11 +25,11 @@ macro_rules! skip {
 }
 
 /// Prints the skip and appends it to the file that [`LIST`] names. `file` is the source file of
-/// the test. Without a name of its own the test's thread is called `main`, as the harness calls it
-/// with `--test-threads 1`.
+/// the test. The name of the test is the name of its thread. If the thread has no name, `main` is
+/// used, which is also the name of the thread under `--test-threads 1`.
 ///
 /// # Panics
-/// If the list cannot be written: a skip must not get lost.
+/// If the list cannot be written, because a skip would otherwise be lost.
 pub fn report(file: &str, reason: fmt::Arguments<'_>) {
     let thread = std::thread::current();
     let line = line(file, thread.name().unwrap_or("main"), &reason.to_string());
@@ -34,7 +37,7 @@ pub fn report(file: &str, reason: fmt::Arguments<'_>) {
     let Some(list) = std::env::var_os(LIST) else {
         return;
     };
-    // In one write, as other tests append to the file at the same time.
+    // The line is appended by one write, because other tests append to the file at the same time.
     let appended = OpenOptions::new()
         .create(true)
         .append(true)
@@ -48,7 +51,7 @@ pub fn report(file: &str, reason: fmt::Arguments<'_>) {
     }
 }
 
-/// `FILE: TEST: REASON`, in one line.
+/// Returns `FILE: TEST: REASON` in one line, with a line feed.
 fn line(file: &str, test: &str, reason: &str) -> String {
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     format!("{file}: {test}: {reason}\n")

@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Merges a new measurement of a rate into the stored estimate.
 //!
-//! Two estimates of the same quantity are averaged with the inverse of their variances as weights.
-//! Three rules prevent the store from trusting a wrong estimate for ever:
+//! The result is the mean of the two estimates, weighted by the inverse of their variances. A merge
+//! is a few arithmetic operations. Three rules prevent a wrong old estimate from keeping its weight
+//! for ever:
 //!
 //! * *Ageing*: an estimate's variance doubles every [`HALF_LIFE_S`], since machines, libraries and
 //!   inputs change.
-//! * *Disagreement*: where two estimates are further apart than their errors allow, the error of
-//!   the mean is scaled up by that ratio (the Birge ratio, as the Particle Data Group does).
-//! * *Outliers*: a new value more than [`OUTLIER_SIGMAS`] away gets the weight of a value at
-//!   exactly that distance. The error of the mean grows with each outlier, so that a second and
-//!   third equal value prevail: the program has then changed.
+//! * *Disagreement*: if the distance of the two estimates exceeds their combined error, the error
+//!   of the mean is multiplied by the ratio of distance and combined error (the Birge ratio, as
+//!   used by the Particle Data Group).
+//! * *Outliers*: a new value at a distance of more than [`OUTLIER_SIGMAS`] combined errors gets the
+//!   weight of a value at exactly this distance. The error of the mean grows with each outlier. If
+//!   the program has changed, a few equal new values therefore determine the mean.
 //!
-//! Errors below [`ERROR_MIN`] are raised to it: from their placement in memory alone, runs of the
-//! same command differ by this amount.
+//! Relative errors below [`ERROR_MIN`] are raised to [`ERROR_MIN`], because runs of the same
+//! command differ by this amount only because of their placement in memory.
 
 /// Seconds in which the variance of an estimate doubles: thirty days.
 pub const HALF_LIFE_S: f64 = 30.0 * 86_400.0;
 /// Number of combined errors beyond which a new value is an outlier.
 pub const OUTLIER_SIGMAS: f64 = 4.0;
-/// The least relative error that is used; smaller errors are raised to it.
+/// The least relative error that is used; smaller errors are raised to this value.
 pub const ERROR_MIN: f64 = 0.01;
 
 /// A rate with its error.

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves a damaged store out of the way: renames the file and creates a new store. A lock file
-//! serialises processes that find the damage at the same time.
+//! Replaces a damaged profile store: renames the file and creates a new store at its path.
+//!
+//! 1. Lock a lock file, which serialises processes that find the damage at the same time.
+//! 2. Open the store again. If it is intact, another process has replaced it already.
+//! 3. Rename the file and its companion files to the first unused name `STORE.damaged-N`, of at
+//!    most 10,000 names.
+//! 4. Create a new store.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

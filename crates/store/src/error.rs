@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors of the profile store, and the warning that a substitute is in use because the file could
-//! not be opened.
+//! The errors of the profile store, and the warning that a substitute store is in use because the
+//! file could not be opened.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub enum StoreError {
         /// The damage found.
         reason: String,
     },
-    /// The path is not a regular file, or the file is no SQLite database.
+    /// The path names no regular file, or a file that is no SQLite database.
     #[error(
         "{} is not a profile store: name another file by --store or USHER_STORE",
         path.display()
@@ -53,7 +53,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Format version of the file.
         found: u32,
-        /// Newest format version that this Usher reads.
+        /// Newest format version that this version of Usher reads.
         known: u32,
     },
     /// The file system is full.
@@ -83,7 +83,7 @@ pub enum StoreError {
         /// The store.
         path: PathBuf,
     },
-    /// The values to be stored are invalid.
+    /// The values to store are invalid.
     #[error("the profile cannot be stored: it needs {0}")]
     Invalid(String),
     /// Any other error.
@@ -118,9 +118,10 @@ impl StoreError {
 pub struct Warning {
     /// Reason for which the file could not be used.
     pub error: StoreError,
-    /// New name of a damaged file.
+    /// The path to which a damaged file was renamed.
     pub kept_at: Option<PathBuf>,
-    /// Whether the profiles of this run are lost at its end.
+    /// Whether the substitute is in memory; the profiles of this run are then lost at the end of
+    /// the process.
     pub in_memory: bool,
 }
 

@@ -2,16 +2,16 @@
 //! The profile store: measurements of programs from earlier runs.
 //!
 //! A profile belongs to a program ([`usher_model::ProgramKey`]) on a kind of machine
-//! ([`MachineKey`]). It holds the measured points of the scalability curve, separately by source of
-//! progress, since each source counts in its own unit. New measurements are merged into old ones,
-//! weighted by their errors ([`combine()`]).
+//! ([`MachineKey`]). It contains the measured points of the scalability curve, separately for each
+//! source of progress, because each source counts in a unit of its own. New measurements are merged
+//! into old ones, weighted by their errors ([`combine()`]).
 //!
 //! Arguments are stored without possible secrets (`redact.rs`), and only the owner may read the
 //! file.
 //!
-//! The store is one SQLite file, shared by any number of processes. [`Store::open_or_memory`]
-//! succeeds without a usable file: the profiles are then kept in memory, and a [`Warning`] gives
-//! the reason.
+//! The store is one SQLite file, which any number of processes may share. If the file cannot be
+//! used, [`Store::open_or_memory`] keeps the profiles in memory, and returns a [`Warning`] with the
+//! reason.
 
 mod combine;
 mod damaged;

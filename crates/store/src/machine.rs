@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kind of machine that a profile was measured on, as a readable text of the machine's
-//! structure. Machines of equal structure have the same key; CPU numbers and the machine's name are
-//! not part of it.
+//! Makes the key of a kind of machine, under which profiles are stored. The key is a readable text
+//! that describes the structure of the machine. Machines of equal structure have the same key,
+//! because the key contains neither CPU numbers nor the machine's name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,8 +9,8 @@ use std::fmt::Write;
 use usher_model::{DomainId, Topology};
 
 /// The structure of a machine, as a text such as `2 x [Intel Xeon; 8 x 6 cores/2 cpus, L3 32768
-/// KiB]`. Profiles are valid on machines of equal structure. CPU numbers and the machine's name are
-/// not part of the text.
+/// KiB]`. Profiles are valid on machines of equal structure. The text contains neither CPU numbers
+/// nor the machine's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct MachineKey(String);
 
@@ -25,7 +25,7 @@ impl MachineKey {
         Self(counted(packages))
     }
 
-    /// The text that is stored.
+    /// Returns the text that is stored.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -82,7 +82,8 @@ mod tests {
 
     use super::*;
 
-    /// One package of domains; `domains` has the capacities of the cores of each.
+    /// Returns a machine of one package. Each element of `domains` has the capacities of the cores
+    /// of one LLC domain.
     fn machine(domains: &[&[f64]], name: &str) -> Topology {
         let mut cores = Vec::new();
         let mut built = Vec::new();

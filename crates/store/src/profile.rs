@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The contents of a profile: the measured points of a program's scalability curve by source of
-//! progress, how its threads wait, and its use of caches and memory. Selects the curve for
-//! planning, and detects misleading sources.
+//! progress, how its threads wait, and its use of caches and memory.
+//!
+//! [`Profile::curve`] selects the curve for planning. [`Profile::misleading_sources`] detects
+//! sources of progress that contradict whole repetitions of the program. The cost is proportional
+//! to the number of points.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,20 +25,21 @@ pub struct MeasuredPoint {
 /// Measurements of one program in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measurement {
-    /// Name of the program for people.
+    /// Name of the program for display.
     pub name: String,
     /// Time in seconds since 1970; the store reads no clock.
     pub at_s: i64,
     /// The measured rates.
     pub points: Vec<MeasuredPoint>,
-    /// Threads that busy-wait; `None`: not measured in this run.
+    /// Number of threads that busy-wait; `None` if this was not measured in this run.
     pub spinners: Option<u32>,
-    /// Whether the program waits actively in a runtime that chooses how to wait at its start;
-    /// `None`: not measured in this run.
+    /// Whether the program busy-waits in a runtime that decides at its start whether to busy-wait
+    /// or to sleep; `None` if this was not measured in this run.
     pub active_wait: Option<bool>,
-    /// LLC bytes that the program uses when alone; `None`: not measured in this run.
+    /// LLC bytes that the program uses when alone; `None` if this was not measured in this run.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth in GB/s when alone; `None`: not measured in this run.
+    /// Memory bandwidth in GB/s when the program is alone; `None` if this was not measured in this
+    /// run.
     pub bandwidth_gbps: Option<f64>,
 }
 
@@ -57,16 +61,16 @@ pub struct StoredPoint {
 pub struct Profile {
     /// Name of the program at the last measurement.
     pub name: String,
-    /// Points by source, then by rising cores.
+    /// The points, ordered by source and then by rising number of cores.
     pub points: Vec<StoredPoint>,
-    /// Threads that busy-wait; 0: none known.
+    /// Number of threads that busy-wait; 0 if none are known.
     pub spinners: u32,
-    /// Whether the program waits actively in a runtime that chooses how to wait at its start, where
-    /// known.
+    /// Whether the program busy-waits in a runtime that decides at its start whether to busy-wait
+    /// or to sleep; `None` if unknown.
     pub active_wait: Option<bool>,
-    /// LLC bytes that the program uses when alone, where known.
+    /// LLC bytes that the program uses when alone; `None` if unknown.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth in GB/s when alone, where known.
+    /// Memory bandwidth in GB/s when the program is alone; `None` if unknown.
     pub bandwidth_gbps: Option<f64>,
     /// Time of the last measurement, in seconds since 1970.
     pub at_s: i64,
@@ -75,8 +79,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Returns the curve for planning. Of the sources that allow planning, the source with the most
-    /// core counts is used; of sources with equally many, the best. `None` if no such source has a
+    /// Returns the curve for planning. Among the sources that are permitted for planning, this
+    /// function selects the source with points for the most core counts; among several such
+    /// sources, it selects the most accurate source. Returns `None` if no permitted source has a
     /// point.
     pub fn curve(&self) -> Option<(Curve, ProgressSource)> {
         let mut by_source: BTreeMap<ProgressSource, Vec<CurvePoint>> = BTreeMap::new();
@@ -91,9 +96,9 @@ impl Profile {
         Some((Curve::new(points).ok()?, source))
     }
 
-    /// Returns the sources that misjudge this program. The speed-up between two core counts by such
-    /// a source differs from the speed-up of whole repetitions by more than [`SOURCE_ERROR_MAX`]. A
-    /// misleading source must not be used for planning.
+    /// Returns the sources that must not be used for planning this program, because their speed-ups
+    /// are wrong. For such a source, the speed-up between two core counts differs from the speed-up
+    /// of whole repetitions by more than [`SOURCE_ERROR_MAX`].
     pub fn misleading_sources(&self) -> Vec<ProgressSource> {
         let rates = |source| {
             let points = self.points.iter().filter(move |p| p.source == source);
@@ -161,10 +166,12 @@ mod tests {
         let known = profile(&[
             (Repetition, 1.0, 0.1),
             (Repetition, 2.0, 0.15),
-            // Heartbeats count in another unit; the speed-up is the same except for 4 %.
+            // Heartbeats have another unit than repetitions, but their speed-up differs only by 4
+            // %.
             (Heartbeat, 1.0, 700.0),
             (Heartbeat, 2.0, 1_090.0),
-            // Instructions count spinning as progress: a speed-up of 1.9 instead of 1.5.
+            // The instruction count also rises while threads busy-wait. The apparent speed-up is
+            // 1.9 instead of 1.5.
             (Instructions, 1.0, 1e9),
             (Instructions, 2.0, 1.9e9),
         ]);

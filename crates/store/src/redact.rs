@@ -2,8 +2,8 @@
 //! Removes possible secrets from arguments before they are stored.
 //!
 //! A command line may contain a password: `--password=x`, `-px`, or a word that follows an option.
-//! The store needs arguments only to distinguish commands. It keeps the parts of a word that cannot
-//! be a valuable secret and replaces the rest by a short hash:
+//! The store needs arguments only to distinguish commands. Each word is handled on its own. The
+//! parts that cannot be a valuable secret are kept, and the rest is replaced by a short hash:
 //!
 //! | word | stored as |
 //! |---|---|
@@ -13,9 +13,10 @@
 //! | `-xyz` | `-x` and the hash of the rest |
 //! | anything else | `word:` and its hash |
 //!
-//! The hash has 32 bits, which distinguishes the arguments of one program. It does not protect a
-//! password that is on a short list of guesses, so only the owner may read the store. Redacting a
-//! redacted word returns the same word, so the store finds a key that was listed.
+//! The hash has 32 bits, which is enough to distinguish the arguments of one program. It does not
+//! protect a password that is in a short list of guesses. Therefore only the owner may read the
+//! store. A redacted word is not changed by another redaction, so that the store also finds keys
+//! from its own listing.
 
 /// Hashes a word to eight hexadecimal digits.
 fn hashed(word: &str) -> String {
@@ -52,7 +53,7 @@ fn word(word: &str) -> String {
     }
 }
 
-/// Common values without information.
+/// Common words that are kept, because they are no secrets.
 const PLAIN: [&str; 16] = [
     "", "-", "--", "dir", "device", "out", "true", "false", "on", "off", "yes", "no", "active",
     "passive", "close", "spread",

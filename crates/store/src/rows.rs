@@ -91,7 +91,7 @@ pub(crate) fn merge_profile(
     transaction.query_row(sql, values, |row| row.get(0))
 }
 
-/// Converts a number to SQLite's signed integers, clamped to their maximum.
+/// Converts a number to SQLite's signed 64-bit integer, clamped to its maximum.
 pub(crate) fn saturating(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

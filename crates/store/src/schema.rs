@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tables of the profile store, and the migration of older files.
 //!
-//! The format version is SQLite's `user_version`: the number of [`STEPS`] that were executed. A
-//! released step never changes; a new format adds a step at the end. A migration is one
-//! transaction, executed completely or not at all.
+//! The format version of a file is stored as SQLite's `user_version`. It is the number of [`STEPS`]
+//! that were executed on the file. A released step never changes; a new format adds a step at the
+//! end. A migration executes all missing steps in one transaction, either completely or not at all.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-/// Each step migrates a store from one format to the next.
+/// The SQL statements of each migration step. A step migrates a store from one format to the next
+/// format.
 pub(crate) const STEPS: [&str; 2] = [
     "
     CREATE TABLE profile (
@@ -38,7 +39,8 @@ pub(crate) const STEPS: [&str; 2] = [
     "ALTER TABLE profile ADD COLUMN active_wait INTEGER;",
 ];
 
-/// Application id that marks the file as Usher's (shown by `file`): the letters "Ushr".
+/// SQLite's application ID, which marks the file as a store of Usher: the letters "Ushr". The
+/// command `file` prints it.
 const APPLICATION_ID: i32 = 0x5573_6872;
 
 /// Reason for which a file cannot be used.

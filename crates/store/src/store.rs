@@ -2,10 +2,13 @@
 //! The profile store in one SQLite file, shared by any number of processes: opening, reading,
 //! merging and deleting profiles.
 //!
-//! Writers exclude one another (WAL, a busy timeout of 5 s, one immediate transaction per merge);
-//! readers never wait. The whole file is checked for damage when it is opened. A damaged file is
-//! renamed, never deleted. A lock file serialises the renaming, since two processes that find the
-//! damage at the same time would otherwise each rename the other's new store.
+//! **Concurrency.** The file uses SQLite's write-ahead log (WAL). Each merge is one immediate
+//! transaction, and a writer waits at most 5 s for another writer. Readers never wait.
+//!
+//! **Damage.** The whole file is checked when it is opened, which takes well under a millisecond. A
+//! damaged file is renamed, never deleted. A lock file serialises the renaming (`damaged.rs`).
+//! Without it, two processes that find the damage at the same time could each rename the new store
+//! of the other process.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
@@ -26,7 +29,7 @@ use crate::rows::{
 };
 use crate::schema::{OpenError, STEPS, migrate};
 
-/// Longest wait for a write of another process.
+/// Upper limit of the wait for a write of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts to open a store that other processes are opening.
@@ -46,7 +49,7 @@ impl Store {
     /// Opens the store; creates the file and its directory if needed.
     ///
     /// # Errors
-    /// The reason for which the file cannot be used; it is then unchanged.
+    /// The reason for which the file cannot be used. After an error, the file is unchanged.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         check_kind(path)?;
         if let Some(dir) = path.parent() {
@@ -70,8 +73,8 @@ impl Store {
     }
 
     /// Tries to open the store once. If two processes convert a new file to WAL at the same time,
-    /// SQLite ignores the busy timeout, since waiting might deadlock, and fails in one process at
-    /// once. That process must close the file and try again.
+    /// SQLite fails in one of them at once and ignores the busy timeout, because waiting could
+    /// deadlock. The failed process must close the file and try again.
     fn open_now(path: &Path) -> Result<Self, StoreError> {
         let failed = |error| StoreError::from(path, error);
         let connection = Connection::open(path).map_err(failed)?;
@@ -96,9 +99,9 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store or a substitute. A damaged file is renamed and a new file created. If the
-    /// renaming fails too, or the file is read-only or no store, profiles are kept in memory, starting with the
-    /// profiles that could be read from the file.
+    /// Opens the store or a substitute. If the file is damaged, renames the file and creates a new
+    /// store. If the renaming fails, or the file is read-only or not a store, returns a store in
+    /// memory with the profiles that could be read from the file.
     ///
     /// # Errors
     /// There is not enough memory for a store.
@@ -124,7 +127,8 @@ impl Store {
         };
         let mut store = Self::in_memory()?;
         if let Ok(readable) = Self::open_to_read(path) {
-            // The warning already reports the file; profiles that cannot be read are lost.
+            // The result is ignored, because the returned warning reports the file. Profiles that
+            // cannot be read are lost.
             let _ = store.copy_from(&readable);
         }
         let in_memory = true;
@@ -163,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Returns all profiles, by name.
+    /// Returns all profiles, ordered by name.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -182,8 +186,8 @@ impl Store {
     /// Merges the measurements of a run, all of them or none.
     ///
     /// # Errors
-    /// A point that is not a positive finite number, or a store that cannot be written (see
-    /// [`StoreError`]). The store can still be read afterwards.
+    /// A point is invalid, or the store cannot be written (see [`StoreError`]). After an error, the
+    /// store can still be read.
     pub fn merge(
         &mut self,
         key: &ProgramKey,
@@ -228,7 +232,8 @@ impl Store {
         let set = |c: &Connection| {
             c.busy_timeout(BUSY_TIMEOUT)?;
             c.pragma_update(None, "foreign_keys", true)?;
-            // Deleted and replaced data must not remain in free pages.
+            // SQLite overwrites deleted and replaced data, which would otherwise remain in free
+            // pages of the file.
             c.pragma_update(None, "secure_delete", true)?;
             c.pragma_update(None, "journal_mode", "WAL")?;
             c.pragma_update(None, "synchronous", "NORMAL")
@@ -239,7 +244,7 @@ impl Store {
         self.redact_old().map_err(|e| self.failed(e))
     }
 
-    /// Redacts arguments that an earlier version of Usher has stored.
+    /// Redacts arguments that an earlier version of Usher stored unredacted.
     fn redact_old(&mut self) -> rusqlite::Result<()> {
         let old: Vec<(i64, String)> = {
             let mut all = self
@@ -361,7 +366,7 @@ impl Store {
             let rows = all.query_map([id], point_of)?;
             rows.collect::<rusqlite::Result<Vec<_>>>()
         });
-        // Points of a source that only a later Usher knows are ignored.
+        // Points of an unknown source, which a later version of Usher has stored, are ignored.
         let points = points.map_err(|e| self.failed(e))?.into_iter().flatten();
         listed.profile.points = points.collect();
         Ok(listed)
@@ -377,8 +382,8 @@ fn stored(key: &ProgramKey) -> ProgramKey {
 }
 
 /// Rejects paths that name no regular file, and files of other programs, by their first bytes. An
-/// empty file is a new store; a header of zeros is a damaged one. Errors are ignored here; opening
-/// the file reports them.
+/// empty file counts as a new store, and a header of zeros as a damaged store. System errors are
+/// ignored here, because opening the file reports them.
 fn check_kind(path: &Path) -> Result<(), StoreError> {
     let rejected = || StoreError::NotAStore {
         path: path.to_owned(),
@@ -397,9 +402,9 @@ fn check_kind(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Restricts the file and SQLite's companion files to the owner, because even a reader's lock would
-/// block every write. SQLite gives its own files the mode of the main file. Errors are ignored
-/// here; opening the file reports them.
+/// Restricts the file and SQLite's companion files to the owner, because another user with read
+/// access could lock the file and thereby block every write. SQLite gives its companion files the
+/// mode of the main file. Errors are ignored here, because opening the file reports them.
 fn keep_private(path: &Path) {
     let private = Permissions::from_mode(0o600);
     let made = OpenOptions::new()

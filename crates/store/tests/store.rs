@@ -220,7 +220,7 @@ fn a_damaged_store_is_renamed_and_replaced() {
     }
 }
 
-/// Returns the bytes of a store with an empty header and this content.
+/// Returns the bytes of a damaged store: a header of zeros, followed by `text` 1,000 times.
 fn damaged(text: &str) -> Vec<u8> {
     [vec![0; 16], text.repeat(1000).into_bytes()].concat()
 }
@@ -289,8 +289,8 @@ fn concurrent_openers_rename_one_damaged_file() {
             });
         }
     });
-    // Fewer profiles than written may remain: writes to the damaged file just before it was renamed
-    // are lost.
+    // The store may contain fewer profiles than the processes wrote, because writes to the damaged
+    // file just before its renaming are lost.
     let listed = Store::open(&path).unwrap().list().unwrap().len();
     assert!((1..=8).contains(&listed), "{listed}");
     let kept = names(dir.path())
@@ -353,7 +353,7 @@ fn rejects_foreign_and_newer_databases_unchanged() {
     }
 }
 
-/// A mounted tmpfs, unmounted when dropped.
+/// A mounted tmpfs, which is unmounted when the value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
