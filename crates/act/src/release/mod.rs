@@ -205,10 +205,7 @@ fn restore_state(
 ) -> (bool, Vec<ActError>) {
     let mut errors = resume_all(procs, state);
     errors.extend(leave_cpu(procs, state));
-    let scanned = match scan.is_complete() {
-        true => Ok(true),
-        false => scan_step(procs, state, scan, RestoreScope::All, pace),
-    };
+    let scanned = scan_step(procs, state, scan, RestoreScope::All, pace);
     let is_free = *scanned.as_ref().unwrap_or(&false);
     errors.extend(scanned.err().unwrap_or_default());
     errors.extend(autogroup::restore(procs, &state.demoted.autogroups));
@@ -298,6 +295,10 @@ mod tests {
         }
     }
 
+    fn own_uid() -> u32 {
+        rustix::process::getuid().as_raw()
+    }
+
     fn set_io(pid: i32, io: i32) {
         // SAFETY: `ioprio_set` takes three numbers and accesses no memory of this process.
         let set = unsafe { libc::syscall(libc::SYS_ioprio_set, 1, pid, io) };
@@ -349,6 +350,26 @@ mod tests {
         };
         // A separate thread drops the capabilities, because capabilities belong to a single thread.
         std::thread::scope(|scope| scope.spawn(free).join().unwrap())
+    }
+
+    /// [`scan_all`] waits for the last of several scans: with a scan that a further step made
+    /// incomplete, it waited until its time limit.
+    #[test]
+    fn a_complete_scan_stays_complete() {
+        let procs = Procs::new(&ActConfig::new("/nonexistent"));
+        let (first, second) = (Sleeper::start(own_uid()), Sleeper::start(own_uid()));
+        let state = state(&procs, first.pid(), second.pid());
+        let mut scan = Scan::new();
+        let mut step = || {
+            let all = RestoreScope::All;
+            scan_step(&procs, &state, &mut scan, all, ScanUrgency::Now).unwrap()
+        };
+        let begun = Instant::now();
+        while !step() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(scan::PAUSE);
+        }
+        assert!((0..20).all(|_| step()));
     }
 
     #[test]

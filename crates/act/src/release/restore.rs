@@ -33,7 +33,9 @@ pub(crate) enum RestoreScope {
 }
 
 /// Executes one step of the scan that restores masks and priorities. Returns whether the scan is
-/// complete.
+/// complete. Callers scan several programs in turn until the last scan is complete: a scan that is
+/// complete takes no further step, because a light step proves nothing and would make it
+/// incomplete.
 ///
 /// # Errors
 /// The errors of [`Scan::step`].
@@ -47,6 +49,8 @@ pub(crate) fn scan_step(
     let is_demoted = what == RestoreScope::All && !state.demoted.to.is_empty();
     if state.masks.is_empty() && !is_demoted {
         scan.complete();
+    }
+    if scan.is_complete() {
         return Ok(true);
     }
     let known = std::mem::take(&mut scan.known);
