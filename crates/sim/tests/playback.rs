@@ -132,7 +132,10 @@ fn reports_line_of_different_decision() {
 #[test]
 fn rejects_invalid_records() {
     let said = |bytes: &[u8]| play_back(bytes).unwrap_err().to_string();
-    assert_eq!(said(b""), "the record is empty");
+    assert_eq!(
+        said(b""),
+        "the record is empty: it has no line that describes the machine and the policy"
+    );
     let head = REAL.split_inclusive(|&byte| byte == b'\n').next().unwrap();
     assert_eq!(
         said(head),

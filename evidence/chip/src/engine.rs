@@ -48,10 +48,10 @@ pub enum ChipError {
     #[error(transparent)]
     Graph(#[from] TaskGraphError),
     /// The chip has no cores.
-    #[error("the chip has no cores")]
+    #[error("the simulated chip must have at least one core")]
     NoCores,
     /// The number of groups differs from the number of tasks.
-    #[error("{groups} pairs of groups were given for {tasks} tasks")]
+    #[error("the order has groups for {groups} tasks, but the graph has {tasks} tasks")]
     Groups {
         /// Number of tasks.
         tasks: usize,
@@ -59,7 +59,7 @@ pub enum ChipError {
         groups: usize,
     },
     /// The graph needs more memory than the machine has.
-    #[error("the graph touches {needs} bytes, but the machine has {has}")]
+    #[error("the tasks of the graph touch {needs} bytes, but the machine has only {has} bytes")]
     Memory {
         /// Bytes that the graph needs.
         needs: u64,

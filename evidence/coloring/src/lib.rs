@@ -34,7 +34,7 @@ pub enum SimulationError {
     #[error(transparent)]
     Colors(#[from] ColorError),
     /// The memory is too small.
-    #[error("the structures need {blocks} blocks, but the memory has only {all}")]
+    #[error("the structures need {blocks} blocks, but the memory has only {all} blocks")]
     CoherentCaches {
         /// Needed blocks.
         blocks: usize,
@@ -42,7 +42,7 @@ pub enum SimulationError {
         all: usize,
     },
     /// The machine has no CPUs.
-    #[error("the simulated machine has no CPUs")]
+    #[error("the simulated machine must have at least one CPU")]
     NoCpu,
 }
 

@@ -220,10 +220,18 @@ impl SmpMachine {
                 cycles(self.operation_cycles),
                 Fitted,
             ),
-            of("lines of the task that an operation writes", own, Assumed),
-            of("common lines that an operation reads", common, Assumed),
             of(
-                "chat load: messages that a member may be ahead",
+                "cache lines of the task that an operation writes",
+                own,
+                Assumed,
+            ),
+            of(
+                "cache lines of shared data that an operation reads",
+                common,
+                Assumed,
+            ),
+            of(
+                "chat load: messages that a member may send before it must receive",
                 CHAT_AHEAD.to_string(),
                 Fitted,
             ),

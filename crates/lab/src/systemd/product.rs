@@ -49,7 +49,7 @@ impl Disk {
         let mut make = Command::new("mke2fs");
         let make = make.args(["-q", "-t", "ext4", "-d"]).arg(&root);
         run(
-            "building the disk with the product",
+            "building the disk with the installed files of Usher",
             make.arg(disk.path()).arg("512M"),
         )?;
         fs::remove_dir_all(&root).map_err(LabError::file("removing", &root))?;

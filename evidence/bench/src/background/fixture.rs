@@ -144,9 +144,9 @@ impl BackgroundFixture {
                 self.zlib = Some(inputs::zlib(&dir)?);
                 Ok(())
             }
-            Task::Fsck => {
-                self.image(place.context("the file system check was started without a disk")?)
-            }
+            Task::Fsck => self.image(
+                place.context("the file system check was started without the name of a disk")?,
+            ),
             Task::Gromacs if self.size.tpr.is_none() => {
                 inputs::water(&self.path("gromacs")).map(|_| ())
             }

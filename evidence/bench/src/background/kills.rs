@@ -349,8 +349,8 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
         }
         if round % 20 == 19 {
             eprintln!(
-                "background: kills: {} of {rounds} rounds; {} left processes frozen, {} left \
-                 priorities changed, {} left cgroups",
+                "background: kills: finished {} of {rounds} rounds; {} rounds left processes \
+                 frozen, {} left priorities changed, {} left cgroups",
                 round + 1,
                 tally.held,
                 tally.changed,
@@ -360,23 +360,23 @@ pub fn kills(binary: &Path, rounds: usize) -> Result<Part> {
     }
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} kills: a process was still frozen one second later"),
+            format!("kills after which a process was still frozen one second later, of {rounds}"),
             tally.held,
         ),
         Bar::none(
-            format!("of {rounds} kills: priorities or cgroups were not restored"),
+            format!("kills after which priorities or cgroups were not restored, of {rounds}"),
             tally.changed,
         ),
         Bar::none(
-            format!("of {rounds} kills: the whole process tree ended together with Usher"),
+            format!("kills of Usher that also ended the whole process tree, of {rounds}"),
             tally.ended,
         ),
         Bar::none(
-            format!("of {rounds} kills: cgroups of Usher remained"),
+            format!("kills after which cgroups of Usher remained, of {rounds}"),
             tally.directories,
         ),
         Bar::none(
-            format!("of {rounds} kills: rounds that failed with an error"),
+            format!("rounds with a kill that failed with an error, of {rounds}"),
             failed,
         ),
     ];
@@ -401,25 +401,28 @@ pub fn storms(binary: &Path, rounds: usize) -> Result<Part> {
             Err(error) => failed.push(format!("round {round}: {error:#}")),
         }
         if round % 20 == 19 {
-            eprintln!("background: fork storms: {} of {rounds} rounds", round + 1);
+            eprintln!(
+                "background: fork storms: finished {} of {rounds} rounds",
+                round + 1
+            );
         }
     }
     let [escaped, left, directories] = found;
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} fork storms: observations of a process outside its cgroup"),
+            format!("observations of a process outside its cgroup, in {rounds} fork storms"),
             escaped,
         ),
         Bar::none(
-            format!("of {rounds} fork storms: processes still frozen one second after the end"),
+            format!("processes still frozen one second after the end, in {rounds} fork storms"),
             left,
         ),
         Bar::none(
-            format!("of {rounds} fork storms: cgroups of Usher remained"),
+            format!("fork storms after which cgroups of Usher remained, of {rounds}"),
             directories,
         ),
         Bar::none(
-            format!("of {rounds} fork storms: rounds that failed"),
+            format!("rounds with a fork storm that failed with an error, of {rounds}"),
             failed.len(),
         ),
     ];

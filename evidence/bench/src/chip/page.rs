@@ -82,7 +82,7 @@ pub fn bars(rows: &[CellComparison]) -> Vec<Bar> {
         .filter(|peak| peak.simulated.abs_diff(peak.published) > 1);
     bars.push(Bar::none(
         format!(
-            "of {} curves: FPS peak more than one core away from the peak in the paper",
+            "curves with an FPS peak more than one core away from the peak in the paper, of {}",
             peaks.len()
         ),
         off.count(),

@@ -141,7 +141,7 @@ const HEAD: [&str; 11] = [
     "links/s",
     "links in the seat (%)",
     "releases",
-    "releases with a narrow mask 1 s later",
+    "narrow masks 1 s after a release",
     "all masks restored after (ms), median",
     "worst",
     "CPU time after a release (% of a CPU in 1 s)",
@@ -171,7 +171,9 @@ fn part(rows: &[ChurnResult], releases: usize, at_once: usize) -> Part {
     let worst = rows.iter().map(|row| row.release_cpu_percent);
     part.bars = vec![
         Bar::none(
-            format!("of {releases} releases of each kind: a thread with a narrow mask 1 s later"),
+            format!(
+                "narrow masks 1 s after a release, in {releases} releases of each kind of program"
+            ),
             narrowed,
         ),
         Bar::at_most(

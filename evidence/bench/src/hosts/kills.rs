@@ -227,22 +227,22 @@ fn part(rounds: &[KillRound]) -> Part {
             "ms",
         ),
         Bar::none(
-            format!("of {count} rounds: not undone by the keeper, the daemon or a launcher"),
+            format!("rounds not undone by the keeper, the daemon or a launcher, of {count}"),
             rounds.iter().filter(|round| round.left.is_some()).count(),
         ),
         Bar::at_most("slowest undo by `usher undo`", worst(&undo), 2e3, "ms"),
         Bar::none(
             format!(
-                "of {count} rounds: processes still changed after the next start of the daemon"
+                "processes still changed after the next start of the daemon, in {count} rounds"
             ),
             made.clone().map(|round| round.changed).sum(),
         ),
         Bar::none(
-            format!("of {count} rounds: journals that remained after the next start of the daemon"),
+            format!("journals that remained after the next start of the daemon, in {count} rounds"),
             made.map(|round| round.journals).sum(),
         ),
         Bar::none(
-            format!("of {count} rounds: rounds that failed"),
+            format!("rounds that failed with an error, of {count}"),
             rounds.iter().filter(|round| round.error.is_some()).count(),
         ),
     ];

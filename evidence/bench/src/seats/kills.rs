@@ -45,7 +45,7 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
         found.with_context(|| format!("round {round} (seed {seed}, victims {victims:04b})"))?;
         if round % 50 == 49 {
             eprintln!(
-                "kills: {} rounds; {} left processes with a seat, {} left cgroups",
+                "kills: finished {} rounds; {} rounds left processes with a seat, {} left cgroups",
                 round + 1,
                 tally.left,
                 tally.orphans
@@ -54,11 +54,14 @@ pub fn run(binary: &Path, rounds: usize, seed: u64) -> Result<Part> {
     }
     part.bars = vec![
         Bar::none(
-            format!("of {rounds} rounds: a process still stopped or with a seat one second later"),
+            format!(
+                "rounds with a process that was still stopped or had a seat one second later, of \
+                 {rounds}"
+            ),
             tally.left,
         ),
         Bar::none(
-            format!("of {rounds} rounds: a cgroup of Usher remained at the end"),
+            format!("rounds after which a cgroup of Usher remained, of {rounds}"),
             tally.orphans,
         ),
     ];

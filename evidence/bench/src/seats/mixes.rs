@@ -126,7 +126,8 @@ fn judge(name: &str, gains: bool, result: &MixResult) -> Result<(Bar, String)> {
     };
     let interval = |p: &PolicyResult| p.comparison.as_ref().and_then(|c| c.antt);
     let usher = policy("usher")?;
-    let ratio = interval(usher).context("the result has no ratio to linux")?;
+    let ratio =
+        interval(usher).context("the result of the policy has no ratio to the policy linux")?;
     let again = interval(policy("linux#2")?);
     let band = summary::aa_band(result);
     let limit = if gains { 0.95 } else { 1.03 };

@@ -42,8 +42,8 @@ pub fn run(seed: u64) -> Result<Part> {
         ),
         Bar::none(
             format!(
-                "of {RANDOM_CASES} random cases: plans worse than the best of all possible \
-                 allocations"
+                "plans worse than the best of all possible allocations, of {RANDOM_CASES} random \
+                 cases"
             ),
             wrong,
         ),

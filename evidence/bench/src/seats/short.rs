@@ -43,7 +43,7 @@ pub fn run(binary: &Path) -> Result<Part> {
     let grown = memory.last().copied().unwrap_or(f64::NAN) - settled;
     part.bars = vec![
         Bar::none(
-            format!("of {PROGRAMS} programs: lost, or with a wrong exit status"),
+            format!("programs that were lost or had a wrong exit status, of {PROGRAMS}"),
             wrong,
         ),
         Bar::at_most(

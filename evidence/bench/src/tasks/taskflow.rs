@@ -62,7 +62,7 @@ fn cache_folder() -> Result<PathBuf> {
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = base.filter(|path| path.is_absolute()).or_else(home);
     Ok(base
-        .context("neither XDG_CACHE_HOME nor HOME is set")?
+        .context("no cache directory is known, because neither XDG_CACHE_HOME nor HOME is set")?
         .join("usher"))
 }
 

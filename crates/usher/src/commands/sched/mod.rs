@@ -25,7 +25,7 @@ pub use doctor_report::{SchedDoctorReport, doctor_report};
 /// Controls Usher's CPU scheduler, which replaces the kernel's scheduler while it runs
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Requires root and a kernel with sched_ext (6.12 or newer). Root's daemon holds the
+Requires root and a kernel with sched_ext (6.12 or newer). Root's daemon loads the
 scheduler; 'usher sched start' starts the daemon if none listens. When the daemon ends, in
 any way, the kernel's own scheduler takes over.
 

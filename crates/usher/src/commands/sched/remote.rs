@@ -148,8 +148,8 @@ pub fn unknown(kernel: &Kernel, dir: &Path) -> Option<String> {
         _ => return None,
     }
     Some(format!(
-        "Usher's scheduler runs, but no process that listens in {} holds it: it was started with \
-         another --runtime-dir, or is just ending",
+        "Usher's scheduler runs, but no process that listens in {} has loaded it: the scheduler \
+         was started with another --runtime-dir, or is just ending",
         dir.display()
     ))
 }
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(unknown(&kernel, dir), None);
         fs::write(ext.join("root/ops"), "usher\n").unwrap();
         let line = unknown(&kernel, dir).unwrap();
-        let listens = format!("no process that listens in {} holds it", dir.display());
+        let listens = format!("no process that listens in {} has loaded it", dir.display());
         assert!(line.contains(&listens), "{line}");
         assert_eq!(none_runs(&kernel, dir).to_string(), line);
     }

@@ -122,7 +122,7 @@ fn text(answer: &Answer) -> String {
 fn of_ours(last: &SchedulerState) -> Vec<String> {
     let mut lines = vec![
         format!("Usher's scheduler runs with: {}", last.does),
-        format!("process {} holds the scheduler", last.pid),
+        format!("process {} keeps the scheduler loaded", last.pid),
     ];
     if last.idle_by_node {
         lines.push(
@@ -155,7 +155,7 @@ fn of_others(
             format!("Usher's scheduler {RESTARTS}, in process {pid}")
         }
         (Phase::Running, _) => {
-            format!("the kernel has just ended Usher's scheduler, which process {pid} held")
+            format!("the kernel has just ended Usher's scheduler, which process {pid} had loaded")
         }
         (Phase::Ended, Some(why)) => format!("Usher's scheduler ended: {why}"),
         (Phase::Ended, None) => return vec![runs],
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn status_names_a_running_scheduler() {
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("usher"));
-        let lines = "Usher's scheduler runs with: its work\nprocess 12 holds the scheduler\n\
-                     restarted once because CPUs went online or offline\n";
+        let lines = "Usher's scheduler runs with: its work\nprocess 12 keeps the scheduler \
+                     loaded\nrestarted once because CPUs went online or offline\n";
         assert_eq!((runs, text.as_str()), (true, lines));
         let (runs, text) = actual(Some(last(Phase::Running, None)), Some("other"));
         assert!(

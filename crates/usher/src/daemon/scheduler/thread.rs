@@ -106,7 +106,7 @@ struct Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         // The thread may have panicked.
-        self.end("the thread that holds the scheduler ended");
+        self.end("the thread that keeps the scheduler loaded has ended");
     }
 }
 

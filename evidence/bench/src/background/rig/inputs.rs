@@ -113,7 +113,7 @@ pub fn zlib(dir: &Path) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let sources = home
-        .context("neither CARGO_HOME nor HOME is set")?
+        .context("cargo's directory is not known, because neither CARGO_HOME nor HOME is set")?
         .join("registry/src");
     let found = crates_in(&sources)
         .into_iter()

@@ -173,7 +173,7 @@ const HEAD: [&str; 10] = [
     "samples with a narrowed affinity mask",
     "within the seat",
     "runs without a seat, with the reason",
-    "pin detected after (ms), worst",
+    "longest time until a pin was detected (ms)",
     "runs in which a pin equal to the seat moved with the seat",
     "first failure",
 ];
@@ -191,16 +191,19 @@ fn part(
     let seated = (inside.seated_ns > 0).then(|| share(inside.inside_ns, inside.seated_ns));
     part.bars = vec![
         Bar::none(
-            format!("of {runs} runs: programs that failed"),
+            format!("programs that failed, in {runs} runs"),
             sum(&|row| row.failures.len()),
         ),
         Bar::none(
-            format!("of {runs} runs: a seat that excludes a pinned CPU, or no reported reason"),
+            format!(
+                "runs with a seat that excludes a pinned CPU, or without a reported reason, of \
+                 {runs}"
+            ),
             sum(&|row| row.wrong.len()),
         ),
         Bar::none(
             format!(
-                "of {} programs that pin no threads: programs that failed",
+                "programs that failed, of {} programs that pin no threads",
                 visits.count
             ),
             visits.failures.len(),

@@ -156,5 +156,5 @@ fn on_worker(
     })?;
     receiver
         .recv()
-        .context("the runtime dropped a task before it ran")?
+        .context("the runtime dropped a task that had not run")?
 }
