@@ -138,8 +138,8 @@ impl<'a> Tree<'a> {
         }
         Err(ActError::Refused {
             pid: self.root.pid,
-            reason: "the program forks faster than Usher can admit its processes; stop it first \
-                     (kill -STOP)",
+            reason: "the program forks faster than Usher can admit its processes: stop the \
+                     program first (kill -STOP)",
         })
     }
 

@@ -81,7 +81,7 @@ fn errors_name_the_program_and_the_field() {
         (r#"{"programs":[{"name":"","curve":{}}]}"#.into(),
          "program '#1', \"name\": must be a text of at least one character, not \"\"".into()),
         (format!(r#"{{"programs":[{{"name":"x",{good}}},{{"name":"x",{good}}}]}}"#),
-         "program 'x', \"name\": another program has the same name".into()),
+         "program 'x', \"name\": another program has the same name: give each program a name of its own".into()),
         (r#"{"programs":[]}"#.into(), "invalid description of the programs: the field \"programs\" is empty; give at least one program".into()),
         (r#"{"programs":[1]}"#.into(), "invalid description of the programs: program #1 must be an object".into()),
         (r#"{"programs":1}"#.into(), "invalid description of the programs: the field \"programs\" must be an array".into()),

@@ -247,8 +247,8 @@ fn cpu_idle(roots: &Roots) -> Capability {
     };
     let uses = [
         "background work in its own cgroup yields a CPU immediately to any other work",
-        "Usher lowers the priority of each thread of background work, and of its autogroup if \
-         the program has its own session",
+        "Usher lowers the priority of each thread of background work, and the priority of the \
+         program's autogroup if the program has a session of its own",
     ];
     capability("cpu.idle", there, found, uses)
 }

@@ -204,7 +204,7 @@ fn without_baseline(mix: &MixResult) -> String {
         .filter_map(|p| Some((p, antt(mix, p)?.value)));
     match known.min_by(|a, b| a.1.total_cmp(&b.1)) {
         Some((best, antt)) => format!(
-            "{} has the lowest ANTT, {}; the mix has no baseline to compare it with.",
+            "{} has the lowest ANTT, {}; the mix has no baseline to compare this policy with.",
             best.label,
             text::number(antt, 2)
         ),
@@ -243,8 +243,8 @@ pub fn too_short_note(curve: &Curve) -> Option<String> {
     let best = curve.points().iter().map(|p| p.rate).fold(0.0, f64::max);
     (best * COMPARABLE_SECONDS_MIN > 1.0).then(|| {
         format!(
-            "the program takes less than {}\u{a0}s, which is too short to determine how it \
-             scales: give it more work",
+            "the program takes less than {}\u{a0}s, which is too short to determine its \
+             scalability: give the program more work",
             text::short(COMPARABLE_SECONDS_MIN, 2)
         )
     })

@@ -40,8 +40,8 @@ pub enum ScxError {
     },
     /// Another scheduler is loaded.
     #[error(
-        "the scheduler '{name}' is already loaded, and the kernel runs only one at a time: stop \
-         it first"
+        "the scheduler '{name}' is already loaded, and the kernel runs only one sched_ext \
+         scheduler at a time: stop that scheduler first"
     )]
     AlreadyLoaded {
         /// Name of the loaded scheduler.

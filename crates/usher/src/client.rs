@@ -401,7 +401,8 @@ impl From<api::Error> for DaemonError {
                 )
             }
             E::NoSuchProgram(Some(e)) => format!(
-                "no managed program has the name or number '{}'; 'usher status' lists them",
+                "no managed program has the name or number '{}': 'usher status' lists the managed \
+                 programs",
                 e.program
             ),
             E::AlreadyManaged(Some(e)) => {

@@ -724,7 +724,7 @@ fn profile_measures_draws_and_stores_a_curve() {
         stdout(&output)
     );
     assert!(
-        stdout(&output).contains("too short to determine how it scales"),
+        stdout(&output).contains("too short to determine its scalability"),
         "{}",
         stdout(&output)
     );

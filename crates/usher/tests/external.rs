@@ -45,8 +45,8 @@ fn benchmarks_that_are_not_installed_name_the_remedy() {
         (output.status.code(), stderr(&output).as_str()),
         (
             Some(125),
-            "usher: the program usher-bench is not installed: build it with 'make install' in \
-             Usher's sources, which contain it in evidence/\n"
+            "usher: the program usher-bench is not installed: build the program with 'make \
+             install' in Usher's sources, which contain usher-bench in evidence/\n"
         )
     );
 }

@@ -279,7 +279,7 @@ pub enum EngineError {
     /// The user has reached the limit of managed programs.
     #[error(
         "user {uid} has {limit} managed programs, which is the quota 'programs per user'; detach \
-         one of them ('usher detach') or wait until one has ended"
+         one of the programs ('usher detach') or wait until one has ended"
     )]
     TooMany {
         /// The user.

@@ -19,7 +19,7 @@ pub enum MixError {
         name: String,
     },
     /// A policy is given twice by one name.
-    #[error("the policy '{name}' is given twice: write '{name}#2' to run it a second time")]
+    #[error("the policy '{name}' is given twice: write '{name}#2' to run the policy a second time")]
     DuplicatePolicy {
         /// The name.
         name: String,

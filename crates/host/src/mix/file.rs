@@ -376,7 +376,11 @@ impl MixSource<'_> {
         match twice.map(|program| &program.name) {
             Some(name) => {
                 let position = MixPosition::of(name.get_ref(), "name");
-                Err(self.invalid(name.span(), position, "another program has the same name"))
+                Err(self.invalid(
+                    name.span(),
+                    position,
+                    "another program has the same name: give each program a name of its own",
+                ))
             }
             None => Ok(()),
         }
@@ -575,7 +579,8 @@ run = "cat in | wc"
             (
                 "name = \"b\"",
                 "name = \"a\"",
-                "dir/two.toml:19: program 'a': name: another program has the same name",
+                "dir/two.toml:19: program 'a': name: another program has the same name: give each \
+                 program a name of its own",
             ),
             (
                 "run = \"cat in | wc\"",

@@ -48,7 +48,8 @@ pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
             return Err(PlanFileError::Field {
                 program: request.name,
                 field: "name".to_owned(),
-                reason: "another program has the same name".to_owned(),
+                reason: "another program has the same name: give each program a name of its own"
+                    .to_owned(),
             });
         }
         requests.push(request);

@@ -337,7 +337,7 @@ impl Usher {
         self.log(
             None,
             format!(
-                "the programs take turns on all cores, because some of them busy-wait: predicted \
+                "the programs take turns on all cores, because some programs busy-wait: predicted \
                  ANTT {antt:.2}, against {rival:.2} without turns"
             ),
         );

@@ -112,12 +112,13 @@ impl SeatDecision {
                     .to_owned()
             }
             (.., true) if *by_comparison => {
-                "the programs have seats, which were better than sharing all CPUs when Usher \
-                 tried both"
+                "the programs have seats, because Usher tried seats and sharing all CPUs, and \
+                 seats were better"
                     .to_owned()
             }
             (.., false) if *by_comparison => {
-                "all programs share all CPUs, because seats were no better when Usher tried both"
+                "all programs share all CPUs, because Usher tried seats and sharing all CPUs, and \
+                 seats were no better"
                     .to_owned()
             }
             (.., true) => format!(

@@ -69,7 +69,7 @@ fn noise(x: &Scale, band: &NoiseBand, base: f64) -> Markup {
     let (left, right) = (x.at(band.low), x.at(band.high));
     html! {
         rect.band x=(c(left)) y=(c(TOP)) width=(c(right - left)) height=(c(base - TOP)) {
-            title { "A/A band: 95 % of the pairs of rounds of one policy differ by less than this" }
+            title { "A/A band: 95 % of the pairs of rounds of one policy have a ratio within the band" }
         }
     }
 }

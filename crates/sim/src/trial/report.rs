@@ -20,8 +20,8 @@ use crate::mixfile::SimMix;
 
 /// Maximum number of spans in a timeline; drawing takes quadratic time.
 const SPANS_MAX: usize = 1_500;
-const CUT: &str = "the timeline is incomplete after this time, because it would have too many \
-                   seats to draw";
+const CUT: &str = "the timeline is incomplete after this time, because the timeline would have \
+                   too many seats to draw";
 
 /// The results of a mix with their context.
 #[derive(Debug)]

@@ -42,7 +42,10 @@ pub fn run(args: &Args, global: &Global, out: Output) -> Outcome {
         }
         let known = (!found.is_empty()).then_some(found);
         ids.extend(known.with_context(|| {
-            format!("no managed program has the pid or name '{wanted}'; 'usher status' lists them")
+            format!(
+                "no managed program has the pid or name '{wanted}': 'usher status' lists the \
+                 managed programs"
+            )
         })?);
     }
     // A program may be given twice.

@@ -18,8 +18,8 @@ use crate::failure::Outcome;
 
 /// The name of the benchmarks, which are documented but not always installed.
 const BENCH: &str = "bench";
-const NO_BENCH: &str = "the program usher-bench is not installed: build it with 'make install' in \
-                        Usher's sources, which contain it in evidence/";
+const NO_BENCH: &str = "the program usher-bench is not installed: build the program with 'make \
+                        install' in Usher's sources, which contain usher-bench in evidence/";
 
 /// Executes `usher-NAME`; returns only on failure.
 pub fn run(words: &[OsString]) -> Outcome {

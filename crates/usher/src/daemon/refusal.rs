@@ -59,7 +59,7 @@ fn reply_engine(
         EngineError::TooMany { limit, .. } => call.reply_quota_exceeded(
             "programs per user".to_owned(),
             to_int(limit),
-            "detach one of them ('usher detach') or wait until one has ended".to_owned(),
+            "detach one of the programs ('usher detach') or wait until one has ended".to_owned(),
         ),
         EngineError::Heartbeat { .. } => {
             call.reply_bad_argument("heartbeat".to_owned(), error.to_string())

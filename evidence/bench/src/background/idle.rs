@@ -122,8 +122,9 @@ pub fn run(
     part.tables = vec![table(&all)];
     part.notes.push(
         "100 % means that background work runs at its speed alone during all pauses of the \
-         foreground work. Figures are medians over the rounds. Each round measures the \
-         background alone, the foreground alone, and both together under each treatment."
+         foreground work. Figures are medians over the rounds. Each round measures the background \
+         alone, the foreground alone, and foreground and background together under each \
+         treatment."
             .to_owned(),
     );
     part.raw = serde_json::json!(all);
@@ -183,8 +184,8 @@ fn figure(resource: Resource, all: &[IdleShares]) -> Figure {
         .filter_map(line)
         .collect();
     let caption = format!(
-        "{}: share of the idle resource that the background uses, by the period of the \
-         foreground (which works half of it)",
+        "{}: share of the idle resource that the background uses, by the period of the foreground \
+         (the foreground works for half of each period)",
         resource.name()
     );
     Figure {

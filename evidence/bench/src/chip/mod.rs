@@ -95,8 +95,8 @@ fn board(fitted: &FittedParameters, extent: FrameCounts) -> Result<Part> {
     part.figures = page::figures(&rows);
     part.notes = page::notes(&rows, fitted);
     part.notes.push(format!(
-        "Each cell simulates {} frames after one frame that fills the caches; a cell and pattern \
-         takes {seconds:.2} s of one CPU.",
+        "Each cell simulates {} frames after one frame that fills the caches; each pattern of a \
+         cell takes {seconds:.2} s of CPU time.",
         extent.measured
     ));
     part.raw = json!({ "fitted": fitted, "extent": extent, "rows": rows });

@@ -154,8 +154,8 @@ pub fn part(measured: &GuestResults, notes: Vec<String>) -> Result<Part> {
     part.bars.push(sleepers_bar(&beside));
     part.notes = notes;
     part.notes.push(
-        "A run is the mean time for which a thread runs before another thread runs; it is an \
-         upper bound if CPUs are idle at times. The end times of the virtual machines are in \
+        "A run is the mean time for which a thread runs before another thread runs; the figure is \
+         an upper bound if CPUs are idle at times. The end times of the virtual machines are in \
          virtual time and have no bar here; the part 'elapsed' compares end times in pairs of \
          runs."
             .to_owned(),

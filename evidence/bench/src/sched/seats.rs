@@ -147,7 +147,7 @@ fn bars(rows: &[SeatsResult]) -> Vec<Bar> {
             "%",
         ),
         Bar::at_most(
-            "time until the owner has a CPU back, 99th percentile (bar: one tick)",
+            "time until the owner runs on a reclaimed CPU, 99th percentile (bar: one tick)",
             of(|row| row.back_ms),
             TICK_MS,
             "ms",

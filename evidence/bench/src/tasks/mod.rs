@@ -255,7 +255,8 @@ fn notes(programs: &Programs) -> Vec<String> {
     let mut notes = vec![
         format!("against {}", versions.join("; ")),
         "The C++ peers are compiled with -O3 -march=native, and Rust for the generic processor. \
-         The work of a task is the same C file in both, compiled with the same options."
+         The work of a task is the same C file in C++ and Rust programs, compiled with the same \
+         options."
             .to_owned(),
     ];
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

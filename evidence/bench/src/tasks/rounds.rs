@@ -134,7 +134,7 @@ fn measure(
         })
     };
     let samples: Vec<Sample> = text.lines().map(sample).collect::<Result<_>>()?;
-    ensure!(!samples.is_empty(), "it printed nothing");
+    ensure!(!samples.is_empty(), "the program printed nothing");
     Ok(samples)
 }
 

@@ -51,7 +51,7 @@ pub fn table(
         head.extend([
             of.clone(),
             format!("{of}, least"),
-            "usher-tasks / it".to_owned(),
+            "usher-tasks / this runtime".to_owned(),
         ]);
     }
     let cells = |one: Contestant, n: u32| {

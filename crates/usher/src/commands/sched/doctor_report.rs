@@ -122,7 +122,7 @@ mod tests {
                 &taken,
                 true,
                 "the scheduler 'bpfland' runs",
-                "stop it first",
+                "stop that scheduler first",
             ),
         ] {
             let line = report(files, Ok(None), is_root).line();

@@ -323,7 +323,9 @@ fn reason(sched: &ThreadState, state: char, answer: &Answer) -> String {
         (Why::Unknown, _) => "the thread has not run since the scheduler started",
         (Why::OnlyHere, _) => "the thread may run only on this CPU",
         (Why::IdleCore, _) => "all hardware threads of the core were idle",
-        (Why::IdleThread, _) => "the CPU was idle, but another hardware thread of its core was not",
+        (Why::IdleThread, _) => {
+            "the CPU was idle, but another hardware thread of its core was busy"
+        }
         (Why::Returned, _) => {
             "the CPU is in the seat of the thread and was reclaimed from a borrower"
         }

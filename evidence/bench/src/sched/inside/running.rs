@@ -218,7 +218,7 @@ impl SwitchCounter {
             let _ = counts.kill();
             let _ = counts.wait();
             let reason = match line.trim() {
-                "" => "it did not start to count",
+                "" => "the command did not start to count",
                 reason => reason,
             };
             bail!("usher sched stats: {reason}");
@@ -273,7 +273,7 @@ mod tests {
         let why = SwitchCounter::start(Path::new("false")).unwrap_err();
         assert_eq!(
             why.to_string(),
-            "usher sched stats: it did not start to count"
+            "usher sched stats: the command did not start to count"
         );
     }
 

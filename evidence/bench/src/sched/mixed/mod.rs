@@ -95,8 +95,8 @@ pub fn part(measured: &GuestResults, note: String) -> Result<Part> {
         note,
         "The load runs on two CPUs: a PostgreSQL server with four reading clients, a make of six \
          files with three compilers at a time, and three Java virtual machines with two threads \
-         each; their start-up is not counted. Beside them runs the sleeper of the part 'spaces', \
-         a thread that mostly sleeps."
+         each; their start-up is not counted. Beside the load runs the sleeper of the part \
+         'spaces', a thread that mostly sleeps."
             .to_owned(),
         "Java compiles while it runs, so the same programs are faster for a scheduler that is \
          measured later, and end times and counts are comparable only roughly. CPUs are idle at \

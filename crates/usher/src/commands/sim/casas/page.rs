@@ -143,8 +143,8 @@ fn crowded(evaluation: &Evaluation) -> Section {
         items: vec![
             text(
                 "The paper reports that 48 threads on 6 cores are at most 10 % slower than 6 \
-                 threads, except for streamcluster. No model parameter was fitted to these \
-                 figures.",
+                 threads, except for streamcluster. No model parameter was fitted to the \
+                 slow-downs in this figure.",
             ),
             Item::Figure(dots(&figure).into_string()),
         ],
@@ -395,11 +395,11 @@ fn ranges(answer: &EvaluationOutput) -> Section {
         title: "Free parameters".to_owned(),
         items: vec![
             text(
-                "The values of these model parameters are not published. Every seventh mix was \
-                 simulated with each parameter at both ends of its range, while the other \
-                 parameters kept their fitted values. A setting in which the sample mix deviates \
-                 by more than 20 % from the paper's figures does not represent the paper's \
-                 machine; the name of such a setting is in parentheses.",
+                "The values of the model parameters in this figure are not published. Every \
+                 seventh mix was simulated with each parameter at both ends of its range, while \
+                 the other parameters kept their fitted values. A setting in which the sample mix \
+                 deviates by more than 20 % from the paper's figures does not represent the \
+                 paper's machine; the name of such a setting is in parentheses.",
             ),
             Item::Figure(dots(&figure).into_string()),
             Item::Table {
