@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Generates inputs for the fuzz targets: samples with up to 8 random edits, which set, remove,
-//! repeat or insert bytes, cut the input off or continue with another sample. An input has at most
-//! 1 MiB.
+//! Generates random inputs for the fuzz targets, from valid samples.
+//!
+//! 1. Select a sample.
+//! 2. Apply 0 to 7 random edits to the sample. An edit sets a byte, removes or repeats a range of
+//!    bytes, inserts one of [`WORDS`] once or up to 4095 times, cuts off the end, or replaces the
+//!    end by the end of another sample.
+//! 3. After each edit, cut the input to 1 MiB ([`BYTES_MAX`]).
+//!
+//! proptest draws the sample, the edits and their positions, so it can also reduce a failing input.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// Words that parsers find hard: limits of number types, signs of structure, deep
-/// nesting, characters that change the direction of text, bytes that are not UTF-8.
+/// Words that parsers often handle wrongly: limits of number types, brackets, quotes and separators
+/// (deeply nested if repeated), a character that changes the direction of text, bytes that are not
+/// UTF-8.
 const WORDS: [&[u8]; 40] = [
     b"0",
     b"-1",
@@ -52,28 +59,29 @@ const WORDS: [&[u8]; 40] = [
     "\u{1d7d8}".as_bytes(),
 ];
 const EDITS_MAX: usize = 8;
-/// How often a long repetition repeats its part.
+/// Exclusive upper limit of the number of repetitions by one edit.
 const REPEATS_MAX: usize = 4096;
-/// Bytes that no edit exceeds.
+/// Maximum length of an input in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
 enum Edit {
     /// Sets a byte.
     Set(Index, u8),
-    /// Removes the bytes between two places.
+    /// Removes the bytes between two positions.
     Remove(Index, Index),
-    /// Repeats the bytes between two places.
+    /// Repeats the bytes between two positions.
     Repeat(Index, Index, usize),
-    /// Inserts a word, once or many times.
+    /// Inserts one of [`WORDS`] at a position, once or repeatedly.
     Insert(Index, &'static [u8], usize),
-    /// Cuts the rest off.
+    /// Removes all bytes from a position on.
     Cut(Index),
-    /// Continues with another sample, from a place in it.
+    /// Replaces all bytes from a position on by the end of another sample. The fields are the
+    /// position, the sample, and the position in that sample.
     Splice(Index, Index, Index),
 }
 
-/// Random changes of these samples.
+/// Generates inputs from these samples; without samples, from an empty input.
 pub fn inputs(samples: &[&[u8]]) -> impl Strategy<Value = Vec<u8>> + use<> {
     let samples: Vec<Vec<u8>> = samples.iter().map(|sample| sample.to_vec()).collect();
     let changed = (any::<Index>(), vec(edit(), 0..EDITS_MAX));

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fuzzing of parsers.
 //!
-//! Every parser of text or bytes that others may have written gets random changes of
-//! valid samples. It must return a value or an error: no panic, no abort, and an
-//! answer within [`HANG`]. A *target* is a test that calls [`fuzz`].
+//! Each parser of text or bytes that another program or user may have written is tested with random
+//! variants of valid samples. For each variant the parser must return a value or an error within
+//! [`HANG`], without a panic or an abort. A *target* is a test that calls [`fuzz`] for one parser.
 //!
-//! 1. [`inputs()`] makes inputs: a sample with up to eight edits (bytes changed, removed,
-//!    repeated; words inserted that parsers find hard; parts of other samples).
-//! 2. [`fuzz`] runs a target with such inputs until its time is over. proptest reduces
-//!    an input on which the target panics.
-//! 3. A watchdog thread ends the process where one input takes longer than [`HANG`], and
-//!    writes that input to a file.
+//! 1. [`inputs()`] generates inputs: a sample with up to seven edits (bytes changed, removed or
+//!    repeated; words inserted that parsers often handle wrongly; parts of other samples).
+//! 2. [`fuzz`] runs a target with such inputs, [`CASES`] at a time, until the target's time is
+//!    over. If the target panics, proptest searches for a smaller input with a panic, and the test
+//!    fails with that input and the seed.
+//! 3. A watchdog thread checks once a second whether one input takes longer than [`HANG`]. If it
+//!    does, the watchdog writes the input to a file and aborts the process.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `USHER_FUZZ_MS` | time of each target in milliseconds | [`CASES`] inputs |
 //! | `USHER_FUZZ_SEED` | seed of all targets | random, printed |
 //!
-//! `scripts/fuzz SECONDS` divides a time among all targets; `make fuzz` runs it. There is
-//! no coverage feedback: cargo-fuzz needs a nightly compiler, and these parsers are small
-//! enough to be reached from samples.
+//! `make fuzz` runs `scripts/fuzz SECONDS`, which divides the given time among all targets. Inputs
+//! are generated without coverage feedback: cargo-fuzz would need a nightly compiler, and variants
+//! of the samples reach most code of these small parsers.
 
 mod inputs;
 mod watchdog;
@@ -34,23 +35,27 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 pub use inputs::inputs;
 use watchdog::Watchdog;
 
-/// The time after which an input is taken to hang its target. A loaded machine
-/// needs milliseconds for the slowest input.
+/// The time after which an input counts as hanging its target. The slowest input takes
+/// milliseconds, even on a loaded machine.
 pub const HANG: Duration = Duration::from_secs(60);
-/// Number of inputs of a target without a given time, and between two readings of the clock.
+/// Number of inputs that a target gets between two readings of the clock. If `USHER_FUZZ_MS` is not
+/// set, the target stops after this number of inputs.
 pub const CASES: u32 = 64;
 
 const TIME: &str = "USHER_FUZZ_MS";
 const SEED: &str = "USHER_FUZZ_SEED";
 
-/// Bytes of stack for a target: those of a program's main thread. Parsers bound their
-/// recursion, but the frames of unoptimised code do not fit a test's thread.
+/// Size of a target's stack in bytes, equal to the default stack size of a main thread. Parsers
+/// bound their recursion, but in a debug build the frames of that recursion exceed the stack of a
+/// test thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs `target` with changes of the samples.
+/// Runs `target` with random variants of the samples. Prints the seed, and at the end the number of
+/// inputs.
 ///
 /// # Panics
-/// The target panicked: with the reduced input and the seed. Or no thread starts.
+/// If the target panicked; the message contains the reduced input and the seed. Also if the thread
+/// of the target cannot be started.
 pub fn fuzz(name: &str, samples: &[&[u8]], target: impl FnMut(&[u8]) + Send) {
     let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -81,7 +86,7 @@ fn fuzz_here(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
     let target = std::cell::RefCell::new(&mut target);
     let begun = Instant::now();
     for round in 0.. {
-        // A runner that has passed runs nothing more.
+        // Each round needs a new runner, because a runner that has finished its cases runs no more.
         let seed_of_round = seed_of(seed.wrapping_add(round), name);
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_of_round);
         let mut runner = TestRunner::new_with_rng(config.clone(), rng);
@@ -105,7 +110,8 @@ fn fuzz_here(name: &str, samples: &[&[u8]], mut target: impl FnMut(&[u8])) {
     }
 }
 
-/// One seed for all targets of a process.
+/// Returns the seed, which is the same for all targets of a process: `USHER_FUZZ_SEED`, or a random
+/// number.
 fn seed() -> u64 {
     static RANDOM: OnceLock<u64> = OnceLock::new();
     let random = || *RANDOM.get_or_init(|| RandomState::new().build_hasher().finish());
@@ -121,7 +127,8 @@ fn number(variable: &str) -> Option<u64> {
     }))
 }
 
-/// The generator's 32 bytes: the seed, and the first bytes of the target's name.
+/// Returns the 32 bytes that seed the generator: 8 bytes of `seed`, and the bytes of the target's
+/// name folded into 24 bytes.
 fn seed_of(seed: u64, name: &str) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -144,7 +151,8 @@ mod tests {
                 assert!(input.len() < 10, "long")
             });
         };
-        // One of 64 inputs is longer with near certainty: words are repeated.
+        // Of 64 inputs at least one is almost certainly longer than 10 bytes, because edits repeat
+        // and insert bytes.
         let found = catch_unwind(AssertUnwindSafe(failing)).unwrap_err();
         let message = found.downcast::<String>().unwrap();
         assert!(message.contains(SEED), "{message}");

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ends the process if a fuzz target does not return in time, and prints the input. A thread checks
-//! once a second.
+//! Aborts the process if a fuzz target does not return within [`HANG`] (60 s).
+//!
+//! 1. The target's thread stores each input and its start time before it runs the target
+//!    ([`Watchdog::watch`]), and removes them afterwards ([`InputGuard`]).
+//! 2. A second thread checks the stored start time once a second.
+//! 3. If the input has run for [`HANG`], the second thread writes the input to a file in the
+//!    temporary directory, prints the file's path and aborts the process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,19 +15,19 @@ use crate::HANG;
 /// Interval of the checks for a hung target.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The input at work, and since when.
+/// The input that the target is processing, with its start time; `None` between two inputs.
 type RunningInput = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
 
-/// A thread that checks one target for hangs; it ends with this value.
+/// A thread that checks one target for hangs. The thread ends after this value is dropped.
 pub struct Watchdog {
     running: RunningInput,
 }
 
-/// While this value lives, its input is at work.
+/// Marks an input as being processed, until this value is dropped.
 pub struct InputGuard<'a>(&'a RunningInput);
 
 impl Watchdog {
-    /// Starts to watch a target, with no input at work.
+    /// Starts the checks of a target that is not processing an input yet.
     pub fn start(name: &str) -> Self {
         let running = RunningInput::default();
         let (seen, name) = (Arc::downgrade(&running), name.to_owned());
@@ -36,7 +41,7 @@ impl Watchdog {
         Self { running }
     }
 
-    /// Notes that this input is at work.
+    /// Records that the target starts to process this input.
     pub fn watch(&self, input: &[u8]) -> InputGuard<'_> {
         set(&self.running, Some((Instant::now(), input.to_vec())));
         InputGuard(&self.running)

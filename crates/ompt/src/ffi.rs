@@ -5,9 +5,10 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Any function of the runtime, cast to its own type before use.
+/// A function of the OpenMP runtime. The pointer is cast to the function's real type before a call.
 pub(crate) type Interface = unsafe extern "C" fn();
-/// Any callback of this tool, cast to its own type before use.
+/// A callback of this tool. The runtime casts the pointer to the callback's real type before a
+/// call.
 pub(crate) type Callback = unsafe extern "C" fn();
 /// `ompt_function_lookup_t`.
 pub(crate) type Lookup = unsafe extern "C" fn(name: *const c_char) -> Option<Interface>;

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An OpenMP tool (OMPT) that reports parallel efficiency to Usher.
 //!
-//! LLVM's OpenMP runtime, and others descended from Intel's, load `libusher_ompt.so` if
-//! `OMP_TOOL_LIBRARIES` names it. The runtime reports when a thread waits: at a barrier, for tasks,
-//! for a lock, or for the next parallel region. The tool records each thread's useful and waiting
-//! time, wall and CPU, in a slot of the heartbeat page (`USHER_HEARTBEAT`). The page has 1024 slots;
-//! threads beyond these are not recorded.
+//! 1. LLVM's OpenMP runtime loads `libusher_ompt.so` if `OMP_TOOL_LIBRARIES` names the library.
+//! Other runtimes that descend from Intel's do the same.
+//! 2. The runtime calls the tool when a thread begins and ends to wait: at a barrier, for tasks,
+//!    for a lock, or for the next parallel region.
+//! 3. The tool adds up each thread's useful and waiting time, both as wall time and as CPU time, in
+//!    a slot of the heartbeat page. `USHER_HEARTBEAT` names the page. The page has 1024 slots;
+//!    further threads are not recorded.
 //!
-//! Useful CPU time measures progress without spinning. The useful share of wall time is the
+//! Useful CPU time measures the progress of a program, because it does not contain the CPU time of
+//! waiting threads that spin. The share of useful time in the wall time of all threads is the
 //! parallel efficiency of TALP (Lopez, Ramirez Miranda, Garcia-Gasulla, "TALP: A Lightweight Tool
-//! to Unveil Parallel Efficiency of Large-scale Executions", PERMAVOST 2021), which needs no trials
-//! on other core counts.
+//! to Unveil Parallel Efficiency of Large-scale Executions", PERMAVOST 2021), which can be measured
+//! without running the program on other numbers of cores.
 //!
-//! Without `USHER_HEARTBEAT` the tool declines and costs nothing. GCC's libgomp has no OMPT and
-//! does not load the tool, so programs built with `gcc -fopenmp` report nothing. Such programs can
-//! run on LLVM's runtime, which has libgomp's entry points, but that is the user's decision.
+//! If `USHER_HEARTBEAT` is not set, the tool does not register with the runtime and costs nothing.
+//! GCC's libgomp has no OMPT and does not load the tool, so programs built with `gcc -fopenmp`
+//! report nothing. A user can run such programs on LLVM's runtime, which also has the entry points
+//! of libgomp; Usher does not do so by itself.
 //!
-//! No panic leaves this library: each callback catches panics, and the tool then stops recording.
+//! Each callback catches panics, so no panic reaches the runtime. After a panic the tool records
+//! nothing more.
 
 mod ffi;
 mod thread;
@@ -33,12 +38,13 @@ use crate::ffi::{SetCallback, StartToolResult};
 static HEARTBEAT: OnceLock<Heartbeat> = OnceLock::new();
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// Returns the heartbeat page; `None` before the tool has started, and without a page.
+/// Returns the heartbeat page; `None` before the tool has started, or if there is no page.
 pub(crate) fn heartbeat() -> Option<&'static Heartbeat> {
     HEARTBEAT.get()
 }
 
-/// Runs the body of a callback. A panic ends the recording, not the program.
+/// Runs the body of a callback. After a panic the tool records nothing more, and the program
+/// continues.
 pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     if FAILED.load(Relaxed) {
         return fallback;
@@ -55,7 +61,7 @@ pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
 /// The entry point by which the runtime finds a tool (OpenMP 5.2, section 19.2.1).
 ///
 /// # Safety
-/// Called once by an OpenMP runtime, before any of its threads start.
+/// The OpenMP runtime calls this function once, before any of the runtime's threads start.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ompt_start_tool(
     _omp_version: c_uint,
@@ -76,10 +82,11 @@ static RESULT: StartToolResult = StartToolResult {
     tool_data: 0,
 };
 
-/// Registers the callbacks. A non-zero result keeps the tool active.
+/// Registers the callbacks. Returns 1 to keep the tool active, or 0 to end it.
 extern "C" fn initialize(lookup: ffi::Lookup, _device: c_int, _tool: *mut c_void) -> c_int {
     guarded(0, || {
-        // SAFETY: the lookup function of the runtime, with a zero-terminated string.
+        // SAFETY: `lookup` is the lookup function of the runtime, and its argument is a
+        // zero-terminated string.
         let found = unsafe { lookup(c"ompt_set_callback".as_ptr()) };
         let Some(found) = found else {
             return 0;
@@ -91,7 +98,8 @@ extern "C" fn initialize(lookup: ffi::Lookup, _device: c_int, _tool: *mut c_void
             // events that it does not know.
             unsafe { set(event as c_int, callback) };
         }
-        // SAFETY: the handler only forgets the slot of the calling thread.
+        // SAFETY: the handler of the forked child only discards the thread-local record of the
+        // calling thread.
         unsafe { libc::pthread_atfork(None, None, Some(thread::forget)) };
         1
     })

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of each thread, from the events of the runtime.
+//! Tracks whether each OpenMP thread waits or does useful work, from the events that the runtime
+//! reports. Each event takes constant time; a slot of the heartbeat page stores the times of the
+//! thread.
 //!
-//! A thread waits between the begin and the end of a `sync_region_wait`, except while the runtime
-//! lets it execute an explicit task. `task_schedule` names the task with which the thread
-//! continues. The thread waits again when this is the task that had begun to wait. Waits nest,
-//! because a task inside a barrier may wait for its own children; the waiting tasks are therefore a
-//! stack.
+//! *Barriers and tasks*: a thread waits between the begin and the end of a `sync_region_wait`,
+//! except while it executes an explicit task. The event `task_schedule` names the task with which
+//! the thread continues. If that task is the task that began the wait, the thread waits again.
+//! Waits nest, because a task that is executed inside a barrier may wait for its own children. The
+//! waiting tasks are therefore kept as a stack, of up to 32 tasks ([`WAIT_DEPTH_MAX`]).
 //!
-//! A worker also waits from its creation to its first implicit task, and between two implicit
-//! tasks. LLVM's runtime reports the end of a region's last barrier to workers only when the next
-//! region begins, which gives the same result.
+//! *Regions*: a worker also waits from its creation to its first implicit task, and between two
+//! implicit tasks. LLVM's runtime reports the end of the last barrier of a region to a worker only
+//! when the next region begins. The worker counts as waiting until then in either case.
 //!
-//! Locks: the runtime reports every acquisition, contended or not. At the begin of an acquisition
-//! only the clock is read. A wait is recorded if it took longer than [`SHORT_WAIT_NS`].
+//! *Locks*: the runtime reports every acquisition, contended or not. At the begin of an acquisition
+//! the tool only reads the clock. At the end, the tool records the acquisition as a wait if it took
+//! longer than 2 µs ([`SHORT_WAIT_NS`]).
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -24,10 +27,11 @@ use crate::{guarded, heartbeat};
 
 /// Duration in nanoseconds below which a wait for a lock counts as the cost of the lock itself.
 const SHORT_WAIT_NS: u64 = 2_000;
-/// Maximum depth of nested waits that distinguish their tasks. Deeper waits are only counted.
+/// Maximum depth of nested waits for which the waiting tasks are stored. Deeper waits are only
+/// counted.
 const WAIT_DEPTH_MAX: usize = 32;
 
-/// `ompt_data_t *` of a task. Only compared, never dereferenced.
+/// The `ompt_data_t *` of a task. The pointer identifies the task and is never dereferenced.
 type Task = *const c_void;
 
 struct Thread {
@@ -41,12 +45,13 @@ thread_local! {
     static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
 }
 
-/// Runs `change` on the record of this thread, which is created on first use: runtimes may report
-/// events of a thread before its begin, and threads that the program itself creates take part too.
-/// Has no effect if all slots are taken.
+/// Runs `change` on the record of this thread. The first call creates the record, because a runtime
+/// may report other events of a thread before `thread_begin`, and because threads that the program
+/// itself creates also execute OpenMP code. Has no effect if all slots are taken.
 fn with(change: impl FnOnce(&mut Thread)) {
     guarded((), || {
-        // A thread that ends has no thread-local storage left; its events are ignored.
+        // While a thread ends, its thread-local storage may already be gone. Events of such a
+        // thread are ignored.
         let _ = THREAD.try_with(|cell| {
             let Ok(mut thread) = cell.try_borrow_mut() else {
                 return;
@@ -103,8 +108,8 @@ pub(crate) fn end() {
     });
 }
 
-/// Runs in a forked child, where the slot still belongs to the parent. The threads of the parent do
-/// not exist in the child, and the child claims a slot of its own when it uses OpenMP.
+/// Discards the record of the calling thread in a forked child, without releasing the slot, which
+/// still belongs to the parent. The child claims a slot of its own when it uses OpenMP.
 pub(crate) extern "C" fn forget() {
     guarded((), || {
         let _ = THREAD.try_with(|cell| {
@@ -163,7 +168,7 @@ extern "C" fn sync_region_wait(
 }
 
 extern "C" fn task_schedule(_prior: *mut c_void, _status: c_int, next: *mut c_void) {
-    // Without a next task, only the status of the prior one has changed.
+    // If `next` is null, only the status of the prior task has changed.
     if !next.is_null() {
         with(|thread| thread.continue_with(next));
     }
@@ -194,8 +199,9 @@ pub(crate) fn callbacks() -> [(Event, Callback); 7] {
     macro_rules! callback {
         ($function:ident as $type:ty) => {{
             let typed: $type = $function;
-            // SAFETY: the runtime casts the pointer back to the type of the event, which is `$type`
-            // with pointers and enumerations instead of the numbers.
+            // SAFETY: the runtime casts the pointer to the callback type of the event before a
+            // call. That type has the ABI of `$type`; it only names pointer and enumeration types
+            // where `$type` has `*mut c_void` and numbers.
             unsafe { std::mem::transmute::<$type, Callback>(typed) }
         }};
     }

@@ -78,8 +78,8 @@ fn assert_useful(threads: &ThreadTotals, ms: u64) {
 fn balanced_work_is_nearly_all_useful() {
     if let Some(threads) = run_on_new_page(&["balanced", "10", "20"]) {
         assert_useful(&threads, 2 * 10 * 20);
-        // The bound is below 3/4, the efficiency of two threads that share one core in the worst
-        // case.
+        // If two threads share one core, the efficiency is 3/4 in the worst case; the limit is
+        // below that.
         assert!(threads.efficiency().unwrap() > 0.7);
     }
 }
@@ -105,8 +105,8 @@ fn tasks_executed_while_waiting_at_a_barrier_are_useful() {
 fn waiting_for_a_lock_is_not_useful() {
     if let Some(threads) = run_on_new_page(&["critical", "5", "20"]) {
         assert_useful(&threads, 5 * 2 * 20);
-        // One thread works while the other waits for the lock, then the other way round: half of
-        // the time is useful.
+        // At each moment one of the two threads works while the other thread waits for the lock, so
+        // half of the time is useful.
         let efficiency = threads.efficiency().unwrap();
         assert!((0.4..0.65).contains(&efficiency), "{efficiency}");
     }

@@ -6,9 +6,9 @@
  *     imbalanced: one thread burns MS, the others wait at the barrier.
  *     tasks:      one thread creates eight tasks of MS, all threads execute them.
  *     critical:   every thread burns MS inside a critical section.
- *     forked:     as balanced, in a child process.
+ *     forked:     the work of `balanced`, in a forked child process.
  *     barriers:   ROUNDS empty barriers; prints nanoseconds per barrier.
- *     locks:      ROUNDS empty critical sections; prints nanoseconds each.
+ *     locks:      ROUNDS empty critical sections; prints ns per section.
  */
 #include <omp.h>
 #include <stdint.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Draws pictures of which worker ran which task, like the paper's figure 13: a small frame of
-//! macroblocks under each policy, as SVG and as a trace for ui.perfetto.dev. `cargo run --release
-//! -p usher-tasks --example picture [WORKERS] [DIR]`
+//! Draws which worker ran which task when, as figure 13 of paper 5 does. The tasks are those of a
+//! small video frame. For each policy, the program writes two SVG pictures (coloured by temporal
+//! and by spatial group) and a trace for ui.perfetto.dev, and prints the counters of the workers.
+//! `cargo run --release -p usher-tasks --example picture [WORKERS] [DIR]`
 
 use std::error::Error;
 use std::fs::{File, create_dir_all};

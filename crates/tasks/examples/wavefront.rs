@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures the cost of a task, and of tracing it, for a frame of macroblocks in eight stages that
-//! depend on one another as a wavefront. `cargo run --release -p usher-tasks --example wavefront
-//! [WORKERS] [COLUMNS ROWS BYTES FRAMES]`
-#![allow(clippy::unwrap_used)] // an example that cannot go on fails
+//! Measures the cost of a task, with and without tracing, for a frame of macroblocks in eight
+//! stages. The tasks form a wavefront: each depends on the previous stage of its macroblock and on
+//! neighbouring macroblocks.
+//! `cargo run --release -p usher-tasks --example wavefront [WORKERS] [COLUMNS ROWS BYTES FRAMES]`
+#![allow(clippy::unwrap_used)] // an example fails by panicking
 
 mod frame;
 
@@ -25,7 +26,8 @@ struct Frame {
 /// The state of all macroblocks.
 struct State(Vec<UnsafeCell<u8>>);
 
-// SAFETY: the graph orders the accesses to each block.
+// SAFETY: threads access only bytes of different blocks at the same time, because the graph orders
+// all tasks of a block.
 unsafe impl Sync for State {}
 
 fn main() -> ExitCode {
@@ -100,13 +102,15 @@ fn run(runtime: &Runtime, frame: Frame, frames: usize, builder: GraphBuilder) ->
             let block = task / STAGES;
             for line in (0..bytes).step_by(64) {
                 let at = state.0[block * bytes + line].get();
-                // SAFETY: the graph orders the accesses to each block.
+                // SAFETY: threads access only bytes of different blocks at the same time, because
+                // the graph orders all tasks of a block.
                 unsafe { *at = (*at).wrapping_add(1) };
             }
         })
         .unwrap();
     runtime.run(&mut graph).unwrap();
-    // Repeats the run until an order has been found, if the runtime searches for an order.
+    // If the runtime searches for a fast order of the tasks, repeats the run until the search has
+    // ended.
     let finds = runtime.current_grouping().is_some() && !graph.explain().hinted;
     while finds && graph.explain().chosen.is_none() {
         runtime.run(&mut graph).unwrap();

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Termination of a closing runtime: no worker ends while another may still make a task ready.
+//! Termination of a runtime that closes: a worker ends only after no worker can make a task ready
+//! any more.
 //!
-//! A worker counts as active before it takes a task, and becomes inactive after it has found none.
-//! In each worker, a sequentially consistent fence separates these two steps. If a worker finds
-//! nothing because another worker took the task, it therefore sees the other worker as active. When
-//! the last worker becomes inactive, no task is left.
+//! 1. A worker increments the number of active workers before it searches for tasks.
+//! 2. A worker decrements the number after it has found no task. If the number becomes 0, the
+//!    worker ends and wakes all others, which end too.
+//! 3. In each worker, a sequentially consistent fence separates the increment from the search, and
+//!    the search from the decrement. If worker A finds no task because worker B has taken the last
+//!    task, A therefore reads a number that includes B, and does not end.
+//!
+//! When the last worker becomes inactive, no task is left. Each step is one atomic operation; an
+//! inactive worker sleeps.
 
 use crate::sync::{AtomicUsize, Ordering, fence};
 
@@ -19,9 +25,11 @@ impl ActiveWorkers {
         fence(Ordering::SeqCst);
     }
 
-    /// Counts a worker as inactive, after it has found no task. The worker then sleeps by `sleep`
-    /// until it is woken for a task or no worker is active. Returns whether no worker is active.
-    /// The last worker wakes the others by `wake`.
+    /// Counts a worker as inactive, after it has found no task. Returns true if no worker is
+    /// active, which means that the worker ends.
+    ///
+    /// The last active worker calls `wake`, which wakes the other workers. Each other worker calls
+    /// `sleep`, which returns when the worker is woken for a task or no worker is active.
     pub fn deactivate(&self, sleep: impl FnOnce(&dyn Fn() -> bool), wake: impl FnOnce()) -> bool {
         let all_inactive = || self.0.load(Ordering::Relaxed) == 0;
         fence(Ordering::SeqCst);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Closures of any type in storage of a fixed size. A small closure is stored inline, a larger
-//! closure in a box. Most closures capture one or two pointers, and an allocation would cost more
-//! than everything else that the runtime does for them.
+//! Closures of any type in storage of a fixed size. A closure of at most 24 bytes is stored inline,
+//! a larger closure in a box. Most closures capture one or two pointers. For these closures, an
+//! allocation would take more time than all other work of the runtime.
 
 use std::alloc::{Layout, alloc};
 use std::mem::{self, ManuallyDrop, MaybeUninit};
@@ -14,7 +14,8 @@ use crate::worker::{JobVtable, Worker};
 /// Storage for a closure of at most 24 bytes (three pointers), aligned to 8.
 pub(crate) type ClosureStorage = MaybeUninit<[u64; 3]>;
 
-/// The functions for closures of one type, and the vtable of their jobs.
+/// The functions that call and drop closures of one type, and the vtable of the jobs that run such
+/// closures.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct ClosureVtable {
@@ -37,14 +38,14 @@ pub(crate) static NO_CLOSURE: ClosureVtable = ClosureVtable {
 unsafe fn no_op(_: *mut ClosureStorage) {}
 
 /// # Safety
-/// The storage holds a closure of this type, which is not used after that.
+/// The storage holds a closure of type `F`, which is not used after this call.
 unsafe fn call<F: FnOnce()>(storage: *mut ClosureStorage) {
     // SAFETY: guaranteed by the caller.
     unsafe { storage.cast::<F>().read()() };
 }
 
 /// # Safety
-/// As for [`call`].
+/// The storage holds a value of type `F`, which is not used after this call.
 unsafe fn discard<F>(storage: *mut ClosureStorage) {
     // SAFETY: guaranteed by the caller.
     unsafe { storage.cast::<F>().drop_in_place() };
@@ -94,7 +95,8 @@ impl Closure {
     fn small<F: FnOnce() + Send + 'static>(closure: F, is_guessed: bool) -> Self {
         assert!(fits::<F>());
         let mut storage = ClosureStorage::uninit();
-        // SAFETY: the storage has the size and alignment, and belongs to this function.
+        // SAFETY: the storage has the size and alignment of the closure, as `fits` has checked, and
+        // belongs to this function.
         unsafe { storage.as_mut_ptr().cast::<F>().write(closure) };
         let vtable = match is_guessed {
             true => &VtableFor::<F>::GUESSED,
@@ -105,12 +107,13 @@ impl Closure {
 
     pub fn call(self) {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: the storage holds the closure, which is not dropped again.
+        // SAFETY: the storage holds the closure. `this` is not dropped, so the closure is consumed
+        // only by this call.
         unsafe { (this.vtable.call)(&raw mut this.storage) };
     }
 
-    /// Splits the closure into its parts. The parts must become a closure again by
-    /// [`Self::from_parts`], or the closure is neither called nor dropped.
+    /// Splits the closure into its vtable and its storage. If the two parts are not passed to
+    /// [`Self::from_parts`], the closure is neither called nor dropped.
     pub fn into_parts(self) -> (&'static ClosureVtable, ClosureStorage) {
         let parts = (self.vtable, self.storage);
         mem::forget(self);
@@ -118,7 +121,8 @@ impl Closure {
     }
 
     /// # Safety
-    /// The parts came from [`Self::into_parts`] and are used once; or the vtable is [`NO_CLOSURE`].
+    /// Both parts came from one call of [`Self::into_parts`] and are passed to this function once;
+    /// or the vtable is [`NO_CLOSURE`].
     pub unsafe fn from_parts(vtable: &'static ClosureVtable, storage: ClosureStorage) -> Self {
         Self { vtable, storage }
     }
@@ -126,7 +130,7 @@ impl Closure {
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: the storage holds the closure, which was not called.
+        // SAFETY: the storage holds the closure, because a call would have prevented this drop.
         unsafe { (self.vtable.discard)(&raw mut self.storage) };
     }
 }
@@ -135,7 +139,7 @@ impl Drop for Closure {
 fn try_box<T>(value: T) -> Option<Box<T>> {
     let layout = Layout::new::<T>();
     if layout.size() == 0 {
-        // A value without size needs no allocation.
+        // A box of a type of size 0 does not allocate memory.
         return Some(Box::new(value));
     }
     // SAFETY: the size is not 0.
@@ -192,7 +196,8 @@ mod tests {
         let own = Arc::clone(&alive);
         let body = move || {
             assert_eq!(large, [7; 4]);
-            // Captures the whole value, and not only the field that is read.
+            // With this line, the closure captures the whole value; otherwise it would capture only
+            // the field that it reads.
             let aligned = &aligned;
             assert!(aligned.0 == 7 && std::ptr::from_ref(aligned).addr() % 64 == 0);
             drop(own);

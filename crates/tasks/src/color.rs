@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Coloured blocks: blocks with headers that are spread over the cache sets.
 //!
-//! Problem: blocks whose size is a power of two, aligned to their size, have a useful property.
-//! Masking any pointer into a block gives the base of the block, and thus its header. Linux 2.4
-//! finds the task structure below a kernel stack in this way. But the same field of all headers
-//! then has the same low address bits, so all these fields compete for the few cache sets that the
-//! bits select. A walk of a run queue of 8 KiB blocks misses at nearly every step (paper 3a: 90 %,
-//! where 1 % is usual), whatever the size of the cache.
+//! Problem: if the size of a block is a power of two, and the block is aligned to its size, masking
+//! any pointer into the block gives the base of the block, and thus its header. Linux 2.4 finds the
+//! task structure below a kernel stack in this way. But a given field then has the same low address
+//! bits in all headers. These bits select the cache set, so the copies of the field in all blocks
+//! compete for few cache sets. A walk of a run queue of 8 KiB blocks misses the cache in 90 % of
+//! its steps (paper 3a), where 1 % is usual. A larger cache does not help.
 //!
-//! Idea: *colouring* shifts each header by a number of whole cache lines, which is a hash of the
-//! upper bits of the block's address. Masking keeps these bits, so base, hash and header can still
-//! be computed from any pointer into the block.
+//! Idea: *colouring* shifts each header by a number of whole cache lines, the *colour* of the
+//! block. The colour is a hash of the upper bits of the block's address. All pointers into the
+//! block have the same upper bits, so base, colour and header can be computed from any of them, in
+//! constant time and without access to memory.
 //!
 //! Half of the headers stand at the start of their blocks and half at the end:
 //!
@@ -21,9 +22,9 @@
 //! ```
 //!
 //! The header of a block of several pages is in the first or in the last page of the block, so
-//! headers are also spread over the sets of the translation look-aside buffers. With all headers at
-//! the start, blocks of two pages would have every frequently used field in an even page, and half
-//! of the sets would be unused. Two positions also halve the bytes that colours take.
+//! headers are also spread over the sets of the translation look-aside buffers. If all headers were
+//! at the start, all headers of blocks of two pages would be in even pages, and half of the sets of
+//! these buffers would be unused. With two positions, the colours also need only half of the bytes.
 
 use std::alloc::{self, Layout};
 use std::ops::Range;
@@ -36,10 +37,11 @@ pub const LINE_BYTES: usize = 64;
 /// Bytes allocated from the system at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Blocks cannot be laid out or allocated.
+/// The reason for which blocks cannot be laid out or allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ColorError {
-    /// Masking would not give the base of a block.
+    /// The block size is no power of two or is below [`LINE_BYTES`], so masking a pointer would not
+    /// give the base of a block.
     #[error(
         "a block cannot have {bytes} bytes: the size must be a power of two and at least \
          {LINE_BYTES} bytes"
@@ -48,10 +50,11 @@ pub enum ColorError {
         /// Bytes of a block.
         bytes: usize,
     },
-    /// There are no positions for headers.
+    /// The number of colours is 0, so there is no position for a header.
     #[error("the number of colours cannot be 0: it must be at least 1, which means no colouring")]
     Colors,
-    /// An empty header at the end of a block would be in the next block.
+    /// The header size is 0. A header of 0 bytes at the end of a block would have an address in the
+    /// next block.
     #[error("a header cannot have 0 bytes: the size must be at least 1 byte")]
     NoHeader,
     /// Headers would extend beyond their blocks.
@@ -321,7 +324,7 @@ mod tests {
             assert_eq!(coloring.header(header.addr().get()), header.addr().get());
         }
         let first = taken[0];
-        // SAFETY: taken above, and not used after that.
+        // SAFETY: the block was taken above, and is not used after this call.
         unsafe { blocks.give_back(first) };
         assert_eq!(blocks.take().unwrap(), first);
     }
@@ -334,7 +337,7 @@ mod tests {
         let room = blocks.pool().free.capacity();
         assert!(room >= 44, "{room}");
         for block in taken {
-            // SAFETY: taken above, and not used after that.
+            // SAFETY: the block was taken above, and is not used after this call.
             unsafe { blocks.give_back(block) };
         }
         assert_eq!((blocks.free(), blocks.pool().free.capacity()), (44, room));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counters of what each worker has done: tasks, steals, sleeps and time asleep. A counter has one
-//! writer, its worker, and any thread may read it at any time without stopping the worker.
+//! Counters of the work of each worker: tasks, steals, sleeps and time asleep. Only the worker
+//! itself writes its counters. Any thread may read the counters at any time, without stopping the
+//! worker. An update is a relaxed load and store, so it costs about as much as an update of an
+//! ordinary variable.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -9,8 +11,8 @@ use std::time::Instant;
 
 use crate::places::WorkerDistance;
 
-/// The counters of a worker. Only this worker writes them; any thread may read them. They are on
-/// cache lines of their own.
+/// The counters of a worker. Only this worker writes them; any thread may read them. The counters
+/// of a worker share no cache line with other data.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct AtomicWorkerCounters {
@@ -44,12 +46,12 @@ impl RelaxedCounter {
 
 /// The total time for which a thread has slept, including a sleep in progress.
 ///
-/// The time is kept in one word, so that a reader gets a consistent value. The lowest bit is set
-/// during sleep.
+/// The time is stored in one word, so that a reader gets a consistent value with one load. The
+/// lowest bit of the word is set while the thread sleeps.
 ///
-/// - Awake: twice the time slept.
-/// - Asleep: one more than twice (the time slept before, minus the time at which this sleep
-///   began). Adding twice the current time gives twice the total, and the lowest bit.
+/// - Awake, the word is twice the total time slept.
+/// - Asleep, the word is 2 * (time slept before - time at which the current sleep began) + 1.
+///   Adding twice the current time therefore gives 2 * total time slept + 1.
 #[derive(Debug, Default)]
 pub(crate) struct SleepTime(AtomicU64);
 
@@ -86,7 +88,7 @@ impl SleepTime {
         let word = self.0.load(Ordering::Relaxed);
         match word & 1 {
             0 => word >> 1,
-            // The word is read before the clock, so the sleep began no later than this time.
+            // The word was read before the clock, so the current sleep began no later than `now()`.
             _ => word.wrapping_add(now() << 1) >> 1,
         }
     }
@@ -111,13 +113,15 @@ impl AtomicWorkerCounters {
 pub struct Counters {
     /// Tasks run.
     pub tasks: u64,
-    /// Chains of tasks taken from other workers, by [`WorkerDistance`], the nearest first.
+    /// Chains of tasks stolen from other workers: one number for each [`WorkerDistance`] between
+    /// thief and victim, the nearest first.
     pub steals: [u64; WorkerDistance::ALL.len()],
-    /// How often the worker took injected tasks, which other threads made ready.
+    /// How often the worker took injected tasks, which are tasks made ready by threads outside the
+    /// runtime.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
-    /// Spatial groups taken over from another worker.
+    /// How often the worker became the owner of a spatial group that another worker owned.
     pub group_moves: u64,
     /// How often the worker went to sleep for lack of tasks.
     pub sleeps: u64,
@@ -125,7 +129,7 @@ pub struct Counters {
     pub asleep_ns: u64,
 }
 
-/// The counters of all workers of a runtime. Displayed as a table.
+/// The counters of all workers of a runtime. `Display` formats them as a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllCounters(pub Vec<Counters>);
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::dispatch::Groups;
 
-/// A runtime cannot be created.
+/// The reason for which a runtime cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The number of workers is 0 or too large.
@@ -41,31 +41,32 @@ pub enum RuntimeError {
     /// The system could not start a thread.
     #[error("starting the thread of worker {worker}: {source}")]
     Thread {
-        /// The worker, from 0.
+        /// Number of the worker that was to run on the thread, from 0.
         worker: usize,
         /// The operating system's error.
         source: std::io::Error,
     },
 }
 
-/// A graph cannot be run.
+/// The reason for which a graph cannot be built.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// Some tasks would wait for themselves.
+    /// The dependencies form a cycle, so the tasks of the cycle would wait for themselves.
     #[error("dependency cycle: the tasks {} wait for one another", list(.tasks))]
     Cycle {
-        /// The tasks of one cycle: each task waits for its predecessor, and the first for the last.
+        /// The tasks of one cycle. Each task waits for the task before it in the list, and the
+        /// first task waits for the last task.
         tasks: Vec<usize>,
     },
-    /// The graph has no task of the given number.
+    /// A declaration names a task that does not exist.
     #[error("the graph has no task {task}: it has {count} tasks")]
     NoSuchTask {
-        /// The number that was given.
+        /// The number that the caller passed.
         task: usize,
         /// Number of tasks of the graph.
         count: usize,
     },
-    /// The graph has more tasks or dependencies than can be numbered.
+    /// The graph has more tasks or dependencies than 32-bit numbers can count.
     #[error("the graph has {count} {what}: the maximum is {}", u32::MAX)]
     TooLarge {
         /// Number of tasks or dependencies.
@@ -75,10 +76,10 @@ pub enum GraphError {
     },
 }
 
-/// A task cannot be registered or resolved.
+/// The reason for which a task cannot be registered or resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// A task with this token is registered and has not run yet.
+    /// Another task with this token is registered and has not run yet.
     #[error(
         "the token {token} is in use: a task with this token is registered and has not run yet"
     )]
@@ -96,7 +97,7 @@ pub enum TaskError {
         /// The count given at registration.
         count: u32,
     },
-    /// The groups are outside the tables of the policy.
+    /// A group number of the task is not below the limits of the policy.
     #[error("task {token} has invalid groups: {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// The token.
@@ -125,16 +126,16 @@ pub enum TaskError {
 /// A wait ended with unfinished tasks, or was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// A task waits for all tasks of its own runtime, which include itself.
+    /// A task waited for all tasks of its own runtime, and thus for itself.
     #[error("a task cannot wait for all tasks of its own runtime")]
     Inside,
-    /// A task waits for a runtime with tasks that wait for its own.
+    /// A task waited for another runtime, whose tasks wait for the runtime of the waiting task.
     #[error(
         "deadlock: the calling task would wait for another runtime, whose tasks wait for the \
          runtime of the calling task"
     )]
     Deadlock,
-    /// The workers are threads of another process.
+    /// The caller is in a forked child, but the workers are threads of the parent process.
     #[error("{}", forked(*.creator_pid))]
     Forked {
         /// The process that created the runtime.
@@ -143,8 +144,8 @@ pub enum WaitError {
     /// No task is ready any more, and some tasks are unfinished or have panicked.
     #[error("{}", unfinished(.0))]
     Unfinished(UnfinishedTasks),
-    /// As [`Self::Unfinished`], but there is no memory to list the tasks. The next wait reports the
-    /// tasks that panicked.
+    /// No task is ready any more, some tasks are unfinished or have panicked, and there is no
+    /// memory to list these tasks. The next wait lists the tasks that panicked.
     #[error(
         "tasks are unfinished, and no memory is left to list them: {panicked} panicked, \
          {unresolved} were never resolved, {unregistered} were resolved but never registered"
@@ -159,12 +160,13 @@ pub enum WaitError {
     },
 }
 
-/// The tasks that are not done although no task is ready any more.
+/// The tasks that have panicked or cannot run, reported when no task is ready any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnfinishedTasks {
     /// Tasks that panicked.
     pub panicked: Vec<Panicked>,
-    /// Tasks that wait to be resolved, each with the number of missing resolutions.
+    /// Registered tasks that wait for resolutions: pairs of the token and the number of missing
+    /// resolutions.
     pub unresolved: Vec<(u64, u32)>,
     /// Tokens that were resolved and never registered.
     pub unregistered: Vec<u64>,
@@ -185,10 +187,10 @@ pub struct Panicked {
     pub message: String,
 }
 
-/// A run of a graph failed.
+/// The reason for which the run of a graph failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// The groups of a task are outside the tables of the policy. Nothing was run.
+    /// A group number of a task is not below the limits of the policy. No task was run.
     #[error("task {task} has invalid groups: {}", outside(.groups, *.t_groups, *.s_groups))]
     Groups {
         /// Number of the task.
@@ -200,21 +202,22 @@ pub enum RunError {
         /// Number of spatial groups, counting group 0.
         s_groups: u32,
     },
-    /// A task runs the graph on a runtime that has tasks waiting for the calling task's runtime.
-    /// Nothing was run.
+    /// The calling task tried to run the graph on a runtime whose tasks wait for the calling task's
+    /// own runtime. No task was run.
     #[error(
         "deadlock: the calling task would wait for another runtime, whose tasks wait for the \
          runtime of the calling task"
     )]
     Deadlock,
-    /// The workers are threads of another process. Nothing was run.
+    /// The caller is in a forked child, but the workers are threads of the parent process. No task
+    /// was run.
     #[error("{}", forked(*.creator_pid))]
     Forked {
         /// The process that created the runtime.
         creator_pid: u32,
     },
-    /// A task runs the graph, and there is no memory for queues of the graph's tasks. Nothing was
-    /// run.
+    /// The calling task tried to run the graph, and there is no memory for queues of the graph's
+    /// tasks. No task was run.
     #[error("out of memory: the queues of a graph that a task runs cannot be allocated")]
     Memory,
     /// Tasks panicked.
@@ -222,7 +225,7 @@ pub enum RunError {
     Panicked {
         /// The tasks that panicked, in order of time.
         panicked: Vec<Panicked>,
-        /// Tasks that were not run because others had panicked before.
+        /// Number of tasks that were not run because another task had panicked before.
         skipped: u64,
     },
 }
@@ -303,8 +306,8 @@ pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "without a message".to_owned())
 }
 
-/// Drops the payload of a panic. If the drop panics, the payload of the new panic is dropped in
-/// turn; after eight attempts a payload is leaked.
+/// Drops the payload of a panic. If the drop panics, the new panic also has a payload, which is
+/// dropped in the same way. After eight such panics, the last payload is leaked.
 pub(crate) fn discard(mut payload: Box<dyn Any + Send>) {
     for _ in 0..8 {
         match catch_unwind(AssertUnwindSafe(|| drop(payload))) {

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guessed temporal groups for tasks that are registered without any.
+//! Guesses temporal groups for tasks that are registered without groups.
 //!
-//! Of a task without groups only the time of registration is known, and sometimes the address of
-//! its data. Three groupings are tried in turn: by time of registration, by region of the data, and
-//! no groups. Their measure is the run time of tasks: one task in [`SAMPLE`] is timed, and the mean
-//! of [`SAMPLES`] timed tasks is one trial. A task that became ready under one grouping and runs
-//! under the next counts for the next. Trials are long enough for this error to be negligible.
+//! The runtime knows the time at which a task was registered, and sometimes the address of the
+//! task's data. Three groupings are possible:
+//!
+//! - by time: 512 tasks that a thread registers in succession form a group;
+//! - by data: tasks with data in the same region of 64 KiB form a group;
+//! - none: tasks have no group.
+//!
+//! `trials` compares the groupings by the run times of tasks, and selects the fastest. One task in
+//! 64 ([`SAMPLE`]) is timed. The mean of 256 timed tasks ([`SAMPLES`]) is the result of one trial,
+//! and then `trials` selects the grouping of the next trial. A task that became ready under one
+//! grouping may run during the trial of the next grouping, and is then counted there. Compared with
+//! the length of a trial, such tasks are few. A guess takes constant time and writes no data that
+//! all threads share, except once per group by time.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,13 +23,13 @@ use crate::pool::T_QUEUES;
 use crate::sync::Mutex;
 use crate::trials::AlternativeTrials;
 
-/// One task in this number is timed.
+/// Of this number of tasks, one task is timed.
 pub(crate) const SAMPLE: u64 = 64;
 /// Number of timed tasks per trial.
 const SAMPLES: u32 = 256;
-/// Number of tasks per group by time. The tasks of a group were registered in a row by one thread.
+/// Number of tasks in a group by time. One thread registered these tasks in succession.
 const TASKS: u32 = 512;
-/// Bytes per region of data, for groups by data.
+/// Size in bytes of the regions for groups by data.
 const REGION_BYTES: usize = 1 << 16;
 
 /// What the tasks of a guessed group have in common.
@@ -37,11 +45,12 @@ pub enum Grouping {
 
 const GROUPINGS: [Grouping; 3] = [Grouping::Time, Grouping::Data, Grouping::None];
 
-/// Guesses groups and learns from the run times of tasks.
+/// Guesses groups, and selects the grouping with the shortest run times of tasks.
 #[derive(Debug)]
 pub(crate) struct GroupGuesser {
     grouping: AtomicUsize,
-    /// A number that identifies this value in the process.
+    /// A number that identifies this guesser in the process, and thus the thread-local groups that
+    /// belong to it.
     number: u64,
     /// The number of groups by time that threads have begun.
     begun: AtomicU64,
@@ -49,9 +58,9 @@ pub(crate) struct GroupGuesser {
 }
 
 thread_local! {
-    /// The group by time that this thread fills: the number of the [`GroupGuesser`], the group, and
-    /// how many more tasks the group takes. Threads share only the counter of groups, so that tasks
-    /// that one thread registers in a row stay together.
+    /// The group by time to which this thread adds tasks: the number of the [`GroupGuesser`], the
+    /// group, and the number of tasks that still fit into the group. The cell is thread-local, so
+    /// that tasks that one thread registers in succession are in one group.
     static OPEN_GROUP: Cell<(u64, u64, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
@@ -93,8 +102,8 @@ impl GroupGuesser {
     }
 
     fn by_time(&self) -> u64 {
-        // A thread may still register tasks from destructors of its thread-local values. This cell
-        // has no destructor, so it is usable during them.
+        // A destructor of a thread-local value may register tasks while its thread ends. This cell
+        // has no destructor, so it can still be used at that time.
         let (guesser, group, more) = OPEN_GROUP.get();
         let (group, more) = match guesser == self.number && more > 0 {
             true => (group, more),
@@ -128,8 +137,8 @@ impl GroupGuesser {
 mod tests {
     use super::*;
 
-    /// Simulates tasks with the given cost per grouping, and returns the grouping chosen in the
-    /// end.
+    /// Simulates tasks whose run time depends on the grouping, and returns the grouping that is
+    /// chosen after all trials.
     fn learn(ns: impl Fn(Grouping) -> u64) -> Grouping {
         let guess = GroupGuesser::default();
         for _ in 0..20 * SAMPLES {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Loom tests of the lock-free parts, which explore all interleavings of two or three threads:
-//! steal slots, inboxes, sleeping, termination and trace buffers. Run by `cargo test -p usher-tasks
-//! --features loom --lib --release`.
+//! Loom tests of the lock-free parts: steal slots, inboxes, sleeping, termination and trace
+//! buffers. Each test explores all interleavings of two or three threads; tests with many
+//! interleavings are limited to three preemptions ([`bounded`]). Run the tests by
+//! `cargo test -p usher-tasks --features loom --lib --release`.
 
 use std::ptr::NonNull;
 
@@ -25,13 +26,14 @@ fn job(number: u32) -> JobRef {
     static NEVER: JobVtable = JobVtable { run: never };
     let vtable = NonNull::from(&NEVER).cast();
     let job = Box::new(Job::new(vtable, Groups::new(0, number)));
-    // SAFETY: the job is leaked here and freed once, by `number`.
+    // SAFETY: the job is leaked, so it exists until `number` frees it, and this is its only holder.
     unsafe { JobRef::new(NonNull::from(Box::leak(job))) }
 }
 
 /// Frees a job and returns its number.
 fn number(job: JobRef) -> u32 {
-    // SAFETY: `job` created it, and its only holder passed it on.
+    // SAFETY: the function `job` created this job by leaking a box, and the caller is the job's
+    // only holder.
     let job = unsafe { Box::from_raw(job.as_ptr().as_ptr()) };
     job.groups().s
 }
@@ -51,7 +53,8 @@ fn sorted(mut all: Vec<u32>) -> Vec<u32> {
     all
 }
 
-/// The owner publishes three chains in two slots while a thief takes some.
+/// The owner publishes three chains in two slots while a thief takes chains from the slots. Each
+/// task is taken exactly once.
 #[test]
 fn published_tasks_are_taken_once() {
     loom::model(|| {
@@ -77,7 +80,8 @@ fn published_tasks_are_taken_once() {
     });
 }
 
-/// The owner removes a published job and fills the overflow slot while a thief takes some.
+/// The owner removes a published job and fills the overflow slot while a thief takes chains. All
+/// other jobs are taken exactly once.
 #[test]
 fn removing_a_task_keeps_the_others_published() {
     loom::model(|| {
@@ -96,7 +100,7 @@ fn removing_a_task_keeps_the_others_published() {
         };
         let mut all = Vec::new();
         if slots.remove(pointer).found {
-            // SAFETY: the job is in no chain any more, and this thread holds it.
+            // SAFETY: the job was removed from its chain, so this thread is its only holder.
             all.push(number(unsafe { JobRef::new(pointer) }));
         }
         slots.push_overflow(job(4));
@@ -121,8 +125,8 @@ fn one_of_two_thieves_gets_a_chain() {
     });
 }
 
-/// Two threads add jobs to an inbox. A third thread takes jobs while they are added and once more
-/// afterwards.
+/// Two threads add jobs to an inbox. A third thread takes all jobs while the two threads add jobs,
+/// and once more after both threads have ended.
 #[test]
 fn inbox_tasks_are_taken_once_and_in_order() {
     loom::model(|| {
@@ -143,7 +147,8 @@ fn inbox_tasks_are_taken_once_and_in_order() {
     });
 }
 
-/// A worker goes to sleep while another thread makes work for it visible.
+/// A worker goes to sleep while another thread enqueues a task. The worker must find the task or be
+/// woken.
 #[test]
 fn no_worker_sleeps_beside_work() {
     loom::model(|| {
@@ -166,7 +171,7 @@ fn no_worker_sleeps_beside_work() {
     });
 }
 
-/// An event occurs that two sleeping workers wait for: both are woken.
+/// Two sleeping workers wait for one event. When the event occurs, both workers are woken.
 #[test]
 fn wake_all_wakes_every_sleeper() {
     loom::model(|| {
@@ -189,17 +194,18 @@ fn wake_all_wakes_every_sleeper() {
     });
 }
 
-/// Explores only interleavings with at most three preemptions, besides the preemptions at blocking
-/// operations: without the limit, these models have too many interleavings.
+/// Returns a model that explores only interleavings with at most three preemptions. Switches at
+/// blocking operations do not count as preemptions. Without this limit, the models have too many
+/// interleavings.
 fn bounded() -> loom::model::Builder {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model
 }
 
-/// Two tasks become ready one after the other, and one worker is woken for each; each of two
-/// workers takes one task. No worker stays asleep beside the second task, which would happen if the
-/// first wake-up were spent on an awake worker, or both wake-ups on the same worker.
+/// Two tasks become ready one after the other, and one worker is woken for each task. Each of two
+/// workers takes one task. A worker would sleep although the second task is ready if the first
+/// wake-up had no effect on an awake worker, or if both wake-ups were sent to the same worker.
 #[test]
 fn two_tasks_do_not_wake_the_same_sleeper() {
     bounded().check(|| {
@@ -232,8 +238,8 @@ fn two_tasks_do_not_wake_the_same_sleeper() {
     });
 }
 
-/// A worker waits for an event other than a task, and sleeps. The thread that causes the event
-/// wakes it, while another thread wakes it for a task.
+/// A worker sleeps and waits for an event other than a task. One thread causes the event and wakes
+/// the worker, while another thread wakes the same worker for a task.
 #[test]
 fn a_waiting_worker_is_woken_for_its_event() {
     bounded().check(|| {
@@ -268,8 +274,8 @@ fn a_waiting_worker_is_woken_for_its_event() {
     });
 }
 
-/// A worker waits for an event, and is woken for a task when the event has just happened. The
-/// worker wakes another worker in its place, and the task runs.
+/// A worker waits for an event and is woken for a task, just after the event has happened. The
+/// worker does not run the task, and wakes another worker, which runs the task.
 #[test]
 fn an_unused_wakeup_is_passed_on() {
     bounded().check(|| {
@@ -349,14 +355,14 @@ fn no_worker_ends_while_another_may_make_tasks_ready() {
         let other = thread::spawn(worker(1));
         let mut all = worker(0)();
         let (_, _, inbox) = &*shared;
-        // Both workers have ended, or the other worker still runs the task.
+        // At this point both workers have ended, or the other worker is still running the task.
         assert!(inbox.is_empty());
         all.extend(other.join().unwrap());
         assert_eq!(all, [1]);
     });
 }
 
-/// A reader never gets words of two spans mixed.
+/// A reader of the trace buffer never gets a span that consists of words of two spans.
 #[test]
 fn spans_read_are_never_torn() {
     loom::model(|| {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ready task, as containers and workers see it.
+//! Ready tasks ([`Job`], [`JobRef`]) and linked lists of ready tasks ([`Chain`]).
 //!
-//! A ready task is in one container, or with the worker that is about to run it. Only the holder of
-//! the task may write the task's link. A holder passes a task on by an atomic release operation,
-//! and the next holder acquires it.
+//! Each ready task has exactly one *holder*: a container (queue, chain, inbox or steal slot), or
+//! the worker that is about to run the task. Each job contains a link to the next job, so a chain
+//! needs no memory of its own. Only the holder of a job may read or write the job's link. A holder
+//! passes a job to another thread by an atomic release operation, which the other thread acquires.
+//! Adding a job to a chain or removing its first job takes constant time; removing any other job
+//! takes time linear in the length of the chain.
 
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
@@ -11,28 +14,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dispatch::Groups;
 
-/// The part that all jobs of one type share. It begins with a `worker::JobVtable`, which containers
-/// of jobs do not access.
+/// The data that all jobs of one type share. The data begin with a `worker::JobVtable`. Containers
+/// of jobs do not read it, so this type is opaque.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Vtable {
     _opaque: [u8; 0],
 }
 
-/// The first field of every task.
+/// The part of a task that containers and workers use. It is the first field of each task.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Job {
     vtable: NonNull<Vtable>,
     /// The next job of a chain.
     link: UnsafeCell<*mut Job>,
-    /// Both groups, packed. Only a holder of the task writes the groups, and publishes them by the
-    /// release operation that passes the task on.
+    /// The temporal and the spatial group, packed. Only the holder of the task writes the groups.
+    /// The release operation that passes the task on also publishes the groups.
     groups: AtomicU64,
 }
 
 impl Job {
-    /// Creates a job. The vtable begins with a `worker::JobVtable` and must outlive the job.
+    /// Creates a job. `vtable` points to data that begin with a `worker::JobVtable` and must
+    /// outlive the job.
     pub fn new(vtable: NonNull<Vtable>, groups: Groups) -> Self {
         Self {
             vtable,
@@ -56,7 +60,7 @@ impl Job {
     }
 }
 
-/// A ready task, owned by one holder.
+/// A pointer to a ready task. The owner of this value is the holder of the task.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct JobRef(NonNull<Job>);
 
@@ -66,7 +70,7 @@ unsafe impl Send for JobRef {}
 
 impl JobRef {
     /// # Safety
-    /// The job lives until it has run, and has no other holder.
+    /// The job exists until it has run, and has no other holder.
     #[inline]
     pub unsafe fn new(job: NonNull<Job>) -> Self {
         Self(job)
@@ -74,7 +78,7 @@ impl JobRef {
 
     #[inline]
     pub fn groups(&self) -> Groups {
-        // SAFETY: the job lives, because it has not run.
+        // SAFETY: the job exists, because it has not run.
         unsafe { self.0.as_ref() }.groups()
     }
 
@@ -85,19 +89,21 @@ impl JobRef {
 
     #[inline]
     pub fn vtable(&self) -> NonNull<Vtable> {
-        // SAFETY: the job lives, because it has not run.
+        // SAFETY: the job exists, because it has not run.
         unsafe { self.0.as_ref() }.vtable()
     }
 }
 
-/// A linked list of ready tasks. Dropping a chain that is not empty would lose its tasks.
+/// A linked list of ready tasks. A chain must be empty when it is dropped, because its tasks would
+/// never run.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Chain {
     head: *mut Job,
 }
 
-// SAFETY: as for `JobRef`: any worker may run the jobs, and the chain has one holder.
+// SAFETY: any worker may run the jobs, as the creators of the jobs guarantee, and the chain has one
+// holder.
 unsafe impl Send for Chain {}
 
 impl Chain {
@@ -116,7 +122,8 @@ impl Chain {
     /// Removes the job at the front.
     pub fn pop(&mut self) -> Option<JobRef> {
         let job = NonNull::new(self.head)?;
-        // SAFETY: jobs of a chain live and belong to the holder of the chain.
+        // SAFETY: the jobs of a chain exist, because they have not run, and the holder of the chain
+        // holds them.
         self.head = unsafe { *job.as_ref().link.get() };
         Some(JobRef(job))
     }
@@ -125,16 +132,16 @@ impl Chain {
         self.head.is_null()
     }
 
-    /// Removes a job, wherever it is in the chain. Returns whether the chain contained it.
+    /// Removes a job from any position in the chain. Returns whether the chain contained the job.
     pub fn remove(&mut self, job: NonNull<Job>) -> bool {
         let mut at = &raw mut self.head;
         loop {
-            // SAFETY: `at` is the head, or the link of a job of the chain. Jobs of the chain live
-            // and belong to the holder of the chain.
+            // SAFETY: `at` points to the head, or to the link of a job of the chain. The jobs of a
+            // chain exist, because they have not run, and the holder of the chain holds them.
             let Some(one) = NonNull::new(unsafe { *at }) else {
                 return false;
             };
-            // SAFETY: a job of the chain lives.
+            // SAFETY: the jobs of a chain exist, because they have not run.
             let link = unsafe { one.as_ref() }.link.get();
             if one == job {
                 // SAFETY: the holder of the chain may write its head and the links of its jobs.
@@ -151,9 +158,11 @@ impl Chain {
         let mut next = self.head;
         std::iter::from_fn(move || {
             let job = NonNull::new(next)?;
-            // SAFETY: jobs of a chain live and belong to the holder of the chain.
+            // SAFETY: the jobs of a chain exist, because they have not run, and the holder of the
+            // chain holds them.
             let job = unsafe { job.as_ref() };
-            // SAFETY: only the holder writes links, and it lends the chain to this iterator.
+            // SAFETY: only the holder of the chain writes links, and the holder cannot do so while
+            // this iterator borrows the chain.
             next = unsafe { *job.link.get() };
             Some(job.groups())
         })
@@ -174,16 +183,17 @@ impl Chain {
     }
 
     /// # Safety
-    /// The pointer came from [`Self::into_raw`] and is used once.
+    /// `head` came from [`Self::into_raw`], and is passed to this function once.
     pub unsafe fn from_raw(head: *mut Job) -> Self {
         Self { head }
     }
 
-    /// Links the only job of this chain to a chain that starts at `tail`.
+    /// Links the first job of this chain, which must be its only job, to a chain that starts at
+    /// `tail`.
     ///
     /// # Safety
-    /// No thread follows the link before this chain is published. Until then the holder of this
-    /// chain need not own `tail`.
+    /// Before this chain is published, no thread follows the link, and the holder of this chain
+    /// need not hold the jobs from `tail` on.
     pub unsafe fn link_first_to(&mut self, tail: *mut Job) {
         if let Some(first) = NonNull::new(self.head) {
             // SAFETY: the holder of a job may write its link.
@@ -192,7 +202,7 @@ impl Chain {
     }
 }
 
-/// Removes the jobs from the front.
+/// Removes and returns the jobs from the front to the back.
 impl Iterator for Chain {
     type Item = JobRef;
 

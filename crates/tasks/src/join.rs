@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fork and join of two functions.
 //!
-//! 1. The second function becomes a task on the stack of the calling worker, in that worker's own
-//!    queues.
+//! 1. The calling worker enqueues the second function as a task in its own queues. The data of the
+//!    task are in the stack frame of the caller.
 //! 2. The worker runs the first function.
-//! 3. If no other worker has taken the second function, the worker removes it from its queues
-//!    and calls it: a fork that is not stolen costs a few nanoseconds.
-//! 4. Otherwise the worker runs other tasks until the thief is done.
+//! 3. If no other worker has taken the task, the worker removes it from its queues and calls the
+//!    second function. A fork that is not stolen costs a few nanoseconds.
+//! 4. If another worker (the thief) has taken the task, the worker runs other tasks until the thief
+//!    has finished it.
 //!
-//! The stack frame stays until the task has run or will never run.
+//! The caller returns only after the task has run or was removed from all queues, so the stack
+//! frame exists as long as the task.
 //!
-//! The tasks of step 4 run on top of the stack of the waiting task, as in other fork-join pools:
-//! each task adds the depth of its own recursion. To bound the depth, a worker that has
-//! `NESTED_WAITS_MAX` waits on its stack sleeps instead of beginning another wait. The holder of
-//! the stolen task either runs or waits for a task that was forked later, so the workers never all
-//! sleep. With a global queue that gives all workers the oldest task first, all workers would often
-//! sleep; such policies fork nothing.
+//! As in other fork-join pools, the tasks of step 4 use the stack of the waiting task, and each of
+//! them may recurse and wait again. To bound the stack, a worker with `NESTED_WAITS_MAX` nested
+//! waits on its stack sleeps in step 4 instead of running other tasks. The workers never all sleep:
+//! the worker that holds a stolen task either runs it or waits for a task that was forked later,
+//! and the task forked last is not waiting. A policy with a global queue would give each waiting
+//! worker the oldest task, so all workers would often reach the limit and sleep. Under such a
+//! policy, and with a single worker, the caller therefore calls the functions one after the other.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -34,14 +37,14 @@ use crate::worker::{JobVtable, Worker};
 /// The result of a function, or the payload of its panic.
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 
-/// A function as a task, on the stack of its caller.
+/// A function as a task, in the stack frame of the function's caller.
 #[repr(C)]
 struct Forked<F, R> {
     job: Job,
-    /// The function. It belongs to the worker that holds the job.
+    /// The function, until it is called. Only the worker that holds the job accesses this field.
     function: UnsafeCell<Option<F>>,
-    /// The result. The worker that holds the job writes it before setting `done`; the caller reads
-    /// it after that.
+    /// The result of the function. The worker that holds the job writes this field and then sets
+    /// `done`. The caller reads the field after it has seen `done`.
     outcome: UnsafeCell<Option<Outcome<R>>>,
     done: AtomicBool,
     caller: WaitingThread,
@@ -73,11 +76,11 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
     }
 
     /// # Safety
-    /// Called once. The value is not moved or dropped before the job has run or was removed from
-    /// the queues.
+    /// This function is called once per value. The value is not moved or dropped before the job has
+    /// run or was removed from the queues.
     unsafe fn job(&self) -> JobRef {
-        // SAFETY: the caller guarantees that the value stays; fields that other threads write are
-        // in cells.
+        // SAFETY: the caller guarantees that the value is neither moved nor dropped. Fields that
+        // other threads write are in cells.
         unsafe { JobRef::new(self.job_ptr()) }
     }
 
@@ -85,7 +88,7 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Returns the result of a function that is done.
+    /// Returns the result of a function that has run.
     fn into_outcome(self) -> Outcome<R> {
         match self.outcome.into_inner() {
             Some(outcome) => outcome,
@@ -101,8 +104,8 @@ impl<F: FnOnce() -> R + Send, R: Send> Forked<F, R> {
 unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let forked = job.as_ptr().cast::<Forked<F, R>>().as_ptr();
-    // SAFETY: the forked function stays until it is done, as the caller guarantees, and this worker
-    // holds its job.
+    // SAFETY: the caller guarantees that the forked function exists until `done` is set, and this
+    // worker holds its job.
     let caller = unsafe { complete(forked) };
     match caller {
         WaitingThread::Worker(caller) => worker.wake(caller),
@@ -112,7 +115,7 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>
 
 /// Calls a forked function, sets `done` and returns the thread to wake.
 /// # Safety
-/// The forked function lives until it is done, and its job belongs to the caller.
+/// The forked function exists until `done` is set, and the caller holds its job.
 unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingThread {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -121,7 +124,8 @@ unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingT
             *(*forked).outcome.get() = Some(outcome);
         }
         let caller = (*forked).caller.clone();
-        // After this store the waiting thread may free the forked function.
+        // After this store, the waiting thread may free the forked function, so this function does
+        // not access it any more.
         (*forked).done.store(true, Ordering::Release);
         caller
     }
@@ -134,18 +138,20 @@ where
     B: FnOnce() -> RB + Send,
     RB: Send,
 {
-    // Case: a global queue, in which the waiting worker would run the oldest task and wait inside
-    // it; or a single worker, which has no thieves.
+    // Stealing is not possible with a single worker. With a global queue, a waiting worker would
+    // run the oldest task and might begin a wait inside that task.
     if !worker.allows_stealing() {
         return (a(), b());
     }
     let forked = Forked::new(b, FORKED, WaitingThread::Worker(worker.index()));
-    // SAFETY: this function neither returns nor moves `forked` before it is done or removed.
+    // SAFETY: this function neither returns nor moves `forked` before the job has run or was
+    // removed from the queues.
     worker.fork(unsafe { forked.job() });
     let first = catch_unwind(AssertUnwindSafe(a));
-    // The task may still be in the worker's own steal slots. It is preferred to any other task.
+    // The second function has priority over other tasks. It may be in the worker's own queues or
+    // steal slots.
     if worker.pop_fork(forked.job_ptr()) || worker.unpublish(forked.job_ptr()) {
-        // The function is in no container any more, so it is a plain function again.
+        // The job was removed from all containers, so no other thread accesses the function.
         let b = forked.function.into_inner();
         return match (first, b) {
             (Ok(first), Some(b)) => (first, b()),
@@ -161,8 +167,8 @@ where
     }
 }
 
-/// Resumes a panic. Before that, drops a result that is no longer needed and may itself panic when
-/// dropped.
+/// Drops `rest`, a result that is no longer needed, and resumes a panic. A panic of that drop is
+/// discarded.
 fn resume_after_drop<T>(panic: Box<dyn Any + Send>, rest: T) -> ! {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(rest))) {
         discard(another);
@@ -183,7 +189,8 @@ where
         Groups::NONE,
         WaitingThread::Outside(Arc::clone(&latch)),
     );
-    // SAFETY: this function neither returns nor moves `forked` before it is done.
+    // SAFETY: this function neither returns nor moves `forked` before the latch opens, which
+    // happens after the job has run.
     inject(unsafe { forked.job() });
     latch.wait();
     match forked.into_outcome() {
@@ -202,17 +209,19 @@ mod interleavings {
     /// Data written by a function, in a cell that loom checks.
     struct Data(UnsafeCell<u32>);
 
-    // SAFETY: loom checks that accesses do not overlap with a write.
+    // SAFETY: loom fails the test if an access overlaps with a write.
     unsafe impl Sync for Data {}
 
     impl Data {
         fn set(&self) {
-            // SAFETY: no other thread accesses the data at that time, which loom checks.
+            // SAFETY: no other thread accesses the data during this write. Loom fails the test
+            // otherwise.
             self.0.with_mut(|data| unsafe { *data = 7 });
         }
 
         fn get(&self) -> u32 {
-            // SAFETY: no other thread writes the data at that time, which loom checks.
+            // SAFETY: no other thread writes the data during this read. Loom fails the test
+            // otherwise.
             self.0.with(|data| unsafe { *data })
         }
     }
@@ -220,7 +229,8 @@ mod interleavings {
     /// Sends the address of a forked function to another thread.
     struct SendPtr<F, R>(*const Forked<F, R>);
 
-    // SAFETY: exactly one other thread gets the pointer, and completes the function.
+    // SAFETY: exactly one other thread gets the pointer, and only that thread completes the
+    // function.
     unsafe impl<F: Send, R: Send> Send for SendPtr<F, R> {}
 
     impl<F: FnOnce() -> R, R> SendPtr<F, R> {
@@ -230,9 +240,9 @@ mod interleavings {
         }
     }
 
-    /// Completes a function on another thread, waits by `waits` until it is done, and frees it.
-    /// Checks that the written data are visible, and that the function is not accessed after it was
-    /// freed.
+    /// Completes a forked function on another thread, waits by `waits` until `done` is set, and
+    /// frees the forked function. Checks that the data that the function wrote are visible, and
+    /// that no thread accesses the forked function after it was freed.
     fn explore(caller: WaitingThread, waits: impl Fn(&dyn Fn() -> bool)) {
         let data = loom::sync::Arc::new(Data(UnsafeCell::new(0)));
         let own = loom::sync::Arc::clone(&data);

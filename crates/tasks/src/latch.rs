@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A latch: threads wait until an event has happened. [`Latch`] uses a mutex and a condition
-//! variable for waiting threads, and one atomic load for checks. It can be closed again for the
-//! next run.
+//! A latch, which lets threads sleep until an event has happened. A check whether the event has
+//! happened is one atomic load. A thread that waits sleeps on a condition variable with a mutex.
+//! After the event, the latch can be closed and used for another event.
 
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
-/// Open once the event has happened, until [`Self::close`] resets it.
+/// A latch is open from the event until a call of [`Self::close`].
 #[derive(Debug, Default)]
 pub(crate) struct Latch {
     is_open: AtomicBool,
-    /// Held while the latch is opened, so that a thread cannot begin to wait between the check and
-    /// the notification.
+    /// The thread that opens the latch and a thread that begins to wait lock this mutex. A thread
+    /// therefore cannot check the latch before it opens and begin to sleep after the notification.
     mutex: Mutex<()>,
     opened: Condvar,
 }

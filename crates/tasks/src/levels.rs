@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ready tasks of a policy with one queue for all workers, by nesting level.
+//! The ready tasks of a policy with a global queue, in one queue for each nesting level.
 //!
-//! Registered tasks, and graphs run by threads outside the runtime, have level 0. A graph run by a
-//! task has the level of that task plus one. A worker that waits for such a graph takes only tasks
-//! of the graph's level or above, so levels rise from the bottom of the worker's stack to the top.
-//! The stack then holds only the waits that the program nests, whatever else is ready. Everything
-//! that a worker waits for is at a level at which it may help, so at least one worker always
-//! proceeds.
+//! Registered tasks, and graphs run by threads outside the runtime, have level 0. The tasks of a
+//! graph that a task runs have the level of that task plus 1. A worker that waits for such a graph
+//! takes only tasks of the graph's level or above. The levels of the tasks on a worker's stack
+//! therefore increase from the bottom to the top. Without this rule, a waiting worker could run any
+//! ready task, and the depth of its stack would have no bound. With the rule, the depth is bounded
+//! by the nesting of graphs in the program. A worker may run all tasks for which it waits, so at
+//! least one worker always proceeds.
+//!
+//! Choosing a task takes time linear in the number of levels, plus the time of the policy's queue.
 
 use crate::dispatch::{Dispatch, Dispatcher};
 use crate::job::JobRef;
@@ -14,7 +17,7 @@ use crate::job::JobRef;
 /// A queue of ready tasks in the order of a policy.
 pub(crate) type BoxedDispatcher = Box<dyn Dispatcher<JobRef> + Send>;
 
-/// There is no memory for a queue.
+/// The error that there is no memory for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoMemory;
 
@@ -40,7 +43,8 @@ impl LevelQueues {
         Ok(levels)
     }
 
-    /// Creates the queues up to this level, before any task is ready at the level.
+    /// Creates the missing queues of all levels up to this level. Must be called before a task of
+    /// the level becomes ready.
     ///
     /// # Errors
     /// If a queue cannot be allocated.
@@ -58,8 +62,8 @@ impl LevelQueues {
         self.levels[level].ready(job, groups);
     }
 
-    /// Removes the next job for a worker, of level `min_level` or above, and returns it with its
-    /// level. The highest level comes first, because a task waits for the jobs of that level.
+    /// Removes the next job for a worker, of level `min_level` or above, and returns its level and
+    /// the job. Higher levels come first, because tasks of lower levels wait for their jobs.
     pub fn next(&mut self, worker: usize, min_level: usize) -> Option<(usize, Dispatch<JobRef>)> {
         let mut levels = self.levels.iter_mut().enumerate().skip(min_level).rev();
         levels.find_map(|(level, order)| Some((level, order.next(worker)?)))

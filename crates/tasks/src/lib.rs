@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fine-grained tasks in a cache-friendly order.
 //!
-//! Tasks run to completion: they are not preempted, do not block and take no locks. The runtime
-//! adds 10 to 20 ns to each task, so a task may be as small as a macroblock of a video frame.
+//! A task is a function. Tasks run to completion on the worker threads of a [`Runtime`]: the
+//! runtime does not preempt them, and they should neither block nor hold locks. The runtime adds 10
+//! to 20 ns to each task, so a task may be as small as a macroblock of a video frame.
 //!
 //! | | |
 //! |---|---|
@@ -18,9 +19,9 @@
 //! | [`color`] | blocks with headers spread over the cache sets |
 //! | [`dispatch`] | the scheduling orders as single-threaded data structures |
 //!
-//! The model and the policy `paper` are those of Mori, Takeda and Matsuzaki, "A
-//! fine-grain thread scheduling method considering efficiency of hierarchical cache
-//! on a symmetric multi-core processor for media processing" (paper 5).
+//! The task model and the policy `paper` follow Mori, Takeda and Matsuzaki, "A fine-grain thread
+//! scheduling method considering efficiency of hierarchical cache on a symmetric multi-core
+//! processor for media processing" (paper 5).
 
 mod active_workers;
 mod closure;

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which CPUs share a last-level cache (LLC), as the kernel reports it.
 //!
-//! Placing workers requires only two files of `/sys` per CPU. hwloc provides far more, and a
-//! program that has a [`Topology`] from hwloc can use it
-//! ([`WorkerPlaces::on`](crate::WorkerPlaces::on)). But if this library linked hwloc, every program
-//! that uses it would link hwloc and scan the whole machine at start-up.
+//! 1. For each CPU, read the caches in `/sys/devices/system/cpu/cpuN/cache`; the cache with the
+//!    highest level is the LLC.
+//! 2. Group the CPUs by the CPUs that share their LLC.
+//! 3. Count the cores of each group, by `thread_siblings_list` of each CPU, and read the group's
+//!    package.
+//!
+//! Time is linear in the number of CPUs. Without these files the result is `None`. The files are
+//! sufficient for the placement of workers. If this library linked hwloc instead, every program
+//! that uses the library would link hwloc and scan the whole machine at start-up. A program that
+//! has a [`Topology`] from hwloc can pass it to [`WorkerPlaces::on`](crate::WorkerPlaces::on).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +22,7 @@ use usher_model::{CpuId, CpuSet, Topology};
 /// CPUs that share a last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Llc {
-    /// The CPUs that may be used.
+    /// The CPUs of the LLC that the caller may use.
     pub cpus: CpuSet,
     /// The number of cores of these CPUs.
     pub cores: usize,
@@ -24,8 +30,8 @@ pub(crate) struct Llc {
     pub package: usize,
 }
 
-/// Reads the LLCs of these CPUs from `/sys` below `root`; `None` if the kernel does not report
-/// caches.
+/// Reads the LLCs of `cpus` from the directory `sys` in `root`; `None` if the kernel does not
+/// report caches.
 pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
     let all = root.join("sys/devices/system/cpu");
     let mut found: Vec<Llc> = Vec::new();
@@ -45,7 +51,7 @@ pub(crate) fn read(root: &Path, cpus: &CpuSet) -> Option<Vec<Llc>> {
     Some(found)
 }
 
-/// Returns the LLCs of a known topology.
+/// Returns the LLCs of a topology.
 pub(crate) fn of(topology: &Topology) -> Vec<Llc> {
     let domains = topology.domains.iter();
     domains
@@ -65,7 +71,8 @@ fn last_level(cpu: &Path) -> Option<CpuSet> {
     value(&last.join("shared_cpu_list"))
 }
 
-/// Returns the core of a CPU: the first of its hardware threads.
+/// Returns the number that identifies the core of a CPU, which is the first hardware thread of that
+/// core.
 fn core(all: &Path, cpu: CpuId) -> Option<CpuId> {
     let siblings = all.join(format!("cpu{cpu}/topology/thread_siblings_list"));
     value::<CpuSet>(&siblings)?.first()

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Placement of workers, by the caches that they share.
 //!
-//! Tasks that run close in time profit from a cache that their cores share, so workers are kept
-//! together. Workers fill the cores of one last-level cache (LLC), then those of the next LLC in
-//! the same package, and then SMT siblings. A worker is bound to all CPUs of its LLC. Within these
-//! CPUs the kernel chooses, because it knows the other load.
+//! Tasks that run close in time are faster if their cores share a cache. Workers are therefore
+//! assigned to CPUs as follows:
 //!
-//! Workers are not bound if there is only one LLC, or if there are more workers than CPUs.
+//! 1. One worker per core, beginning with the cores of one last-level cache (LLC), then of the next
+//!    LLC in the same package, then of other packages.
+//! 2. If there are more workers than cores, one more worker per SMT sibling, in the same order.
+//! 3. Each worker is bound to all CPUs of its LLC. The kernel chooses among these CPUs, because the
+//!    kernel knows the load of other programs.
 //!
-//! A program may have several runtimes. Cores intended for the workers of one runtime count as
-//! taken when the next runtime is placed. The next runtime begins with an LLC without taken cores
-//! if there is one. A runtime may use the CPUs allowed for the thread that creates it. If that
-//! thread is itself a bound worker, the CPUs allowed before it was bound count.
+//! Workers are not bound if the machine has only one LLC, if there are more workers than CPUs, or
+//! if the kernel does not report caches.
+//!
+//! A program may have several runtimes. The cores that were assigned to the workers of one runtime
+//! count as taken during the placement of the next runtime. That placement begins with an LLC
+//! without taken cores if there is such an LLC. A runtime uses the CPUs that are allowed for the
+//! thread that creates it. If that thread is itself a bound worker, the runtime uses the CPUs that
+//! were allowed for the thread before it was bound.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -22,12 +28,13 @@ use usher_model::{CpuId, CpuSet, Topology};
 use crate::llc::{self, Llc};
 use crate::sync::StaticMutex;
 
-/// Where the workers of a runtime run, and the order in which they search one another for tasks.
+/// The CPUs on which each worker of a runtime may run, and the order in which each worker searches
+/// the other workers for tasks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPlaces {
-    /// By worker: the CPUs of the worker; `None` if the worker is not bound.
+    /// The CPUs to which each worker is bound, by worker; `None` if the worker is not bound.
     cpus: Vec<Option<CpuSet>>,
-    /// By worker: the other workers with their distances, the nearest first.
+    /// For each worker, the other workers with their distances from it, the nearest first.
     near: Vec<Vec<(usize, WorkerDistance)>>,
 }
 
@@ -36,7 +43,7 @@ pub struct WorkerPlaces {
 pub enum WorkerDistance {
     /// The workers share an LLC, or their caches are unknown.
     Llc,
-    /// The workers share a package.
+    /// The workers share a package, but no LLC.
     Package,
     /// The workers share only the machine's memory.
     Machine,
@@ -48,12 +55,13 @@ impl WorkerDistance {
 }
 
 impl WorkerPlaces {
-    /// Places this number of workers without binding them. All workers have the same distance.
+    /// Returns places of unbound workers that all have the same distance from one another.
     pub fn anywhere(workers: usize) -> Self {
         Self::new(vec![None; workers], |_, _| WorkerDistance::Llc)
     }
 
-    /// Places workers on that machine, beginning with the LLC of CPU `home`.
+    /// Places `workers` workers on the machine that `topology` describes, beginning with the LLC of
+    /// CPU `home`.
     ///
     /// ```
     /// # // A machine as data, of one package with two LLCs of two cores.
@@ -107,12 +115,13 @@ impl WorkerPlaces {
         self.cpus.len()
     }
 
-    /// Returns the CPUs that a worker is bound to; `None`: all CPUs of the process.
+    /// Returns the CPUs to which a worker is bound; `None` if the worker may run on all CPUs of the
+    /// process.
     pub fn cpus(&self, worker: usize) -> Option<&CpuSet> {
         self.cpus[worker].as_ref()
     }
 
-    /// Returns the other workers with their distances, the nearest first.
+    /// Returns the other workers with their distances from `worker`, the nearest first.
     pub fn near(&self, worker: usize) -> &[(usize, WorkerDistance)] {
         &self.near[worker]
     }
@@ -121,7 +130,7 @@ impl WorkerPlaces {
 /// The CPU sets of the bound workers of all runtimes of this process.
 static CLAIMED_CPUS: StaticMutex<Vec<CpuSet>> = StaticMutex::new(Vec::new());
 
-/// The entries of one runtime in [`CLAIMED_CPUS`], removed when dropped.
+/// The CPU sets of one runtime in [`CLAIMED_CPUS`]. Dropping this value removes them.
 #[derive(Debug)]
 pub(crate) struct CpuClaim(Vec<CpuSet>);
 
@@ -149,8 +158,8 @@ impl Drop for CpuClaim {
     }
 }
 
-/// Places workers on the CPUs that this thread may use. Workers are not bound if the kernel does
-/// not report the caches.
+/// Places workers on the CPUs that are allowed for the calling thread. Workers are not bound if the
+/// kernel does not report the caches.
 pub(crate) fn on_this_machine(workers: usize) -> (WorkerPlaces, CpuClaim) {
     let allowed = (workers > 1).then(allowed_cpus).flatten();
     let llcs = allowed.and_then(|cpus| llc::read(Path::new("/"), &cpus));
@@ -185,8 +194,8 @@ fn own_cpus() -> Option<CpuSet> {
     )
 }
 
-/// Binds this thread, a new worker, to its CPUs. `unbound` holds the CPUs that were allowed for the
-/// creator of the runtime before the creator was itself bound as a worker, if it was.
+/// Binds the calling thread, a new worker, to `cpus`. If the creator of the runtime is itself a
+/// bound worker, `unbound` contains the CPUs that were allowed for the creator before it was bound.
 pub(crate) fn bind_worker(cpus: Option<&CpuSet>, unbound: Option<CpuSet>) {
     match (cpus, unbound) {
         (Some(cpus), unbound) => {
@@ -199,20 +208,20 @@ pub(crate) fn bind_worker(cpus: Option<&CpuSet>, unbound: Option<CpuSet>) {
 }
 
 fn current_cpu() -> Option<CpuId> {
-    // SAFETY: the call takes and returns numbers. rustix would use the vDSO, which is missing in
-    // programs under valgrind.
+    // SAFETY: `sched_getcpu` takes no arguments and returns a number. The call is not made by
+    // rustix, which would use the vDSO: programs under valgrind have none.
     CpuId::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Binds this thread to those of the CPUs that are allowed.
+/// Binds the calling thread to the intersection of `cpus` and the allowed CPUs.
 fn bind(cpus: &CpuSet) {
     let mut mask = rustix::thread::CpuSet::new();
     let known = |&cpu: &CpuId| (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
     cpus.iter()
         .filter(known)
         .for_each(|cpu| mask.set(cpu as usize));
-    // The kernel may have removed the CPUs from this process meanwhile. The worker then runs on the
-    // CPUs that are allowed.
+    // The call fails if the kernel has removed all CPUs in `mask` from this process meanwhile. The
+    // worker then runs on the CPUs that are allowed.
     let _ = rustix::thread::sched_setaffinity(None, &mask);
 }
 
@@ -224,7 +233,8 @@ fn assign_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSe
         let of = |&llc: &usize| std::iter::repeat_n(llc, count(llc));
         order.iter().flat_map(of).collect()
     };
-    // Fills first the free cores, then cores taken by other runtimes, then second hardware threads.
+    // Workers get the free cores first, then the cores taken by other runtimes, then the further
+    // hardware threads of all cores.
     let by_core = times(&|llc| free[llc]);
     let taken = times(&|llc| llcs[llc].cores - free[llc]);
     let siblings = times(&|llc| llcs[llc].cpus.len().saturating_sub(llcs[llc].cores));
@@ -234,15 +244,16 @@ fn assign_llcs(llcs: &[Llc], workers: usize, home: Option<CpuId>, taken: &[CpuSe
     of_worker
 }
 
-/// Returns the number of cores not intended for workers of other runtimes.
+/// Returns the number of cores of an LLC that are not assigned to workers of other runtimes.
 fn free_cores(llc: &Llc, taken: &[CpuSet]) -> usize {
     let there = taken.iter().filter(|cpus| cpus.intersects(&llc.cpus));
     llc.cores.saturating_sub(there.count())
 }
 
-/// Returns the LLCs in the order in which they are filled. The first is the LLC of `home`. If
-/// another runtime has taken cores of that LLC, the first is the LLC with most free cores instead,
-/// and LLCs without taken cores have priority. The LLCs of the same package follow, then the rest.
+/// Returns the LLCs in the order in which workers are assigned to them. The first LLC is the LLC of
+/// `home`. If another runtime has taken cores of that LLC, the first LLC is instead an LLC without
+/// taken cores, or else the LLC with most free cores. The other LLCs of the same package follow,
+/// then the LLCs of other packages.
 fn order(llcs: &[Llc], free: &[usize], home: Option<CpuId>) -> Vec<usize> {
     let count = llcs.len();
     let at_home = |llc: &Llc| home.is_some_and(|cpu| llc.cpus.contains(cpu));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Policies: the order in which ready tasks run. Checks the limits of a policy (at most 2^22 queues
-//! for `paper`), and creates the queues of policies with one order for all workers.
+//! Scheduling policies: the orders in which ready tasks run. This file checks the limits of a
+//! policy (at most 2^22 queues for `paper`), and creates the global queues of the policies `paper`,
+//! `fcfs` and `lcfs`. The policy `usher` has no global queue.
 
 use crate::dispatch::{Fcfs, Lcfs, Paper};
 use crate::error::RuntimeError;
@@ -12,14 +13,14 @@ const QUEUES_MAX: u64 = 1 << 22;
 /// The order in which ready tasks run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The default. Each worker serves temporal groups cyclically, and within a group runs first
-    /// the task that became ready last, because its data are in the cache. Spatial groups stay with
-    /// a worker.
+    /// The default policy. Each worker serves temporal groups cyclically. Within a group, a worker
+    /// runs the task first that became ready last, because the task's data are probably in the
+    /// cache. The tasks of a spatial group run on one worker, until another worker steals them.
     #[default]
     Usher,
-    /// The dispatcher of paper 5, section 4.2, for groups below these numbers; 0 counts as 1. The
-    /// dispatcher keeps one queue for each pair of groups, at most 2^22, and the same number again
-    /// for each level at which tasks run graphs.
+    /// The dispatcher of paper 5, section 4.2, for group numbers below `t_groups` and `s_groups`,
+    /// where 0 counts as 1. The dispatcher has one queue for each pair of groups, at most 2^22
+    /// queues. For each level at which tasks run graphs, the dispatcher has as many queues again.
     Paper {
         /// Number of temporal groups, including 0.
         t_groups: u32,
@@ -57,7 +58,7 @@ impl Policy {
         }
     }
 
-    /// Creates the queue of a policy with one order for all workers; `None` for other policies.
+    /// Creates the queues of a policy with a global queue; `None` for the policy `usher`.
     pub(crate) fn levels(self, workers: usize) -> Result<Option<LevelQueues>, RuntimeError> {
         let levels = match self {
             Self::Usher => return Ok(None),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Texts of the kernel. Programs choose their names, command lines, environments and
-//! executables, so parts of these texts are any bytes.
+//! Fuzz targets for texts that the kernel provides, such as `/proc/PID/stat`. Parts of these texts
+//! may be arbitrary bytes, because programs choose their own names, command lines, environments and
+//! executables.
 
 use std::fs;
 use std::path::Path;
@@ -13,16 +14,17 @@ use usher_probe::{
     identify,
 };
 
-/// Beyond every number that the kernel gives to a process, so that no action of a
-/// parser's caller can reach a process of this machine.
+/// A PID above the kernel's limit. No process has this PID, so code under test cannot change a
+/// process of this machine.
 const PID: i32 = 0x7fff_fff0;
 
 const STAT: &str = "2147483632 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 7 3 0 0 20 0 1 0 4711 1000 10 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
 const STATUS: &str = "Name:\ta) b\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNSpid:\t42\t7\nUid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nGroups:\t4 24 1000 \nThreads:\t1\nCpus_allowed:\t3\nCpus_allowed_list:\t0-1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
 const MOUNTS: &str = "24 30 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n25 30 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n26 30 0:24 /a\\040b /x rw shared:2 master:1 - cgroup cgroup rw,cpuset\n";
 
-/// A directory of fuzzed files: `files[n]` has the rest of an input with first byte
-/// `n`, the others their valid text.
+/// A directory of files, of which one is fuzzed per input. The first byte of an input, modulo the
+/// number of files, selects the file. That file gets the rest of the input, and each other file
+/// gets its valid text.
 struct FuzzedFiles<'a> {
     root: &'a Path,
     files: &'a [(&'a str, &'a [u8])],
@@ -164,7 +166,7 @@ fn mounts_and_cgroups() {
         files: &files,
     };
     files.fuzz("mounts_and_cgroups", || {
-        // Opened and dropped: it has changed nothing, so there is nothing to undo.
+        // The actuator is dropped at once. It has changed nothing, so it has nothing to undo.
         let _ = Actuator::open(config.clone());
         let _ = fs::remove_dir_all(&config.runtime_dir);
     });

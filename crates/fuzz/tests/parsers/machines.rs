@@ -49,7 +49,8 @@ fn xml_files() {
 
 #[test]
 fn copies_of_sys() {
-    // The first byte of an input selects the file that has the rest of it.
+    // The first byte of an input selects a file, and the rest of the input becomes the content of
+    // that file.
     const FILES: [&str; 9] = [
         "sys/devices/system/cpu/online",
         "sys/devices/system/cpu/possible",
@@ -102,7 +103,8 @@ fn write_copy(dir: &Path) {
     }
 }
 
-/// Loads a machine. A machine that loads can be drawn, and is the same after a round trip.
+/// Loads a machine. If it loads, checks that the machine can be drawn, and that it is the same
+/// after it was serialised and read again.
 fn loads(source: Source) {
     let Ok(machine) = load(source) else { return };
     if machine.cpus.len() <= 4096 {

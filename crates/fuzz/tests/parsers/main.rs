@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every parser of what others may have written, as a target of its own.
+//! The fuzz targets: one for each parser of text or bytes that another program or user may have
+//! written.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod kernel;

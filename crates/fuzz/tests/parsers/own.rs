@@ -16,7 +16,8 @@ fn journals() {
     let samples: [&[u8]; 2] = [JOURNAL.as_bytes(), &JOURNAL.as_bytes()[..JOURNAL.len() / 2]];
     fuzz("journals", &samples, |input| {
         let (state, _) = journal::fold(input);
-        // What was understood is written and read again as the same.
+        // Records that were read from a damaged journal are the same after they are written and
+        // read again.
         let records = state.records();
         let lines = records.iter().map(journal::line_of);
         let lines: Vec<u8> = lines.flat_map(Result::unwrap).collect();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets of small numbers as bitmaps in one allocation, which may fail.
+//! Several sets of small numbers as bitmaps in one allocation. Insertion and removal take constant
+//! time. A search takes time proportional to the limit of the numbers divided by 64. Lack of memory
+//! is reported as an error.
 
 use std::collections::TryReserveError;
 
@@ -21,13 +23,13 @@ pub(super) struct BitSets {
 }
 
 impl BitSets {
-    /// Creates empty sets of numbers below `below`.
+    /// Creates `sets` empty sets of numbers less than `below`.
     ///
     /// # Errors
     /// If there is no memory.
     pub fn try_new(sets: usize, below: usize) -> Result<Self, TryReserveError> {
         let words_per_set = below.div_ceil(BITS);
-        // On overflow, the allocation of the saturated size fails.
+        // If the product overflows, it saturates, and the allocation of that size fails.
         let words = sets.saturating_mul(words_per_set);
         Ok(Self {
             words: try_filled(words, 0)?,
@@ -64,7 +66,7 @@ impl BitSets {
         least(self.set(set).iter().copied())
     }
 
-    /// Returns the smallest number that is also in a set of `others`.
+    /// Returns the smallest number that is in set `set` and in set `other` of `others`.
     pub fn least_common(&self, set: usize, others: &Self, other: usize) -> Option<usize> {
         let both = self.set(set).iter().zip(others.set(other));
         least(both.map(|(one, other)| one & other))

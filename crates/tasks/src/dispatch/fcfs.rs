@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! First come, first served: the baseline of paper 5 (section 3.2). One queue for all workers;
-//! groups are ignored. Enqueuing and choosing a task take constant time.
+//! First come, first served: the baseline of paper 5 (section 3.2). All workers share one queue,
+//! and the groups of tasks have no effect. Enqueuing and choosing a task take constant time.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dispatchers: which ready task a worker runs next.
+//! Dispatchers: data structures that decide which ready task a worker runs next.
 //!
 //! A dispatcher holds the tasks without unresolved dependencies, and gives them to workers one at a
 //! time. A dispatcher uses no threads, clocks or locks. The runtime calls the dispatchers of
-//! policies with a global queue ([`Fcfs`], [`Lcfs`], [`Paper`]) under a lock; a simulated chip calls
-//! the same code. The runtime's default policy has no global queue, so the runtime does not call
-//! [`Usher`], but shares the queues of a worker with it. The caller chooses the type `I` that
-//! represents a task, such as an index or a pointer.
+//! policies with a global queue ([`Fcfs`], [`Lcfs`], [`Paper`]) under a lock; a simulated chip
+//! calls the same code. The runtime's default policy has no global queue, so the runtime does not
+//! call [`Usher`]. Instead, the runtime and [`Usher`] use the same queue type for the tasks of one
+//! worker. The caller chooses the type `I` that represents a task, such as an index or a pointer.
 
 mod bits;
 mod fcfs;
@@ -22,11 +22,11 @@ pub use usher::Usher;
 /// Hints on which tasks belong together (paper 5, section 4.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Groups {
-    /// Temporal group: tasks of the same group run close in time, on any cores, and find one
-    /// another's data in the cache that the cores share. 0: none.
+    /// Temporal group. Tasks of the same temporal group run close in time, on any cores, and find
+    /// one another's data in the cache that the cores share. 0 means no temporal group.
     pub t: u32,
-    /// Spatial group: tasks of the same group run on the same core, and find code and data in the
-    /// cache of that core. 0: none.
+    /// Spatial group. Tasks of the same spatial group run on the same core, and find their code and
+    /// data in the cache of that core. 0 means no spatial group.
     pub s: u32,
 }
 
@@ -50,23 +50,24 @@ impl Groups {
     }
 }
 
-/// A task given to a worker.
+/// A task that a dispatcher has given to a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dispatch<I> {
     /// The task.
     pub item: I,
     /// Groups of the task.
     pub groups: Groups,
-    /// The worker has become the owner of the task's spatial group.
+    /// Whether the worker has become the owner of the task's spatial group by taking this task.
     pub group_moved: bool,
 }
 
-/// An order of ready tasks.
+/// A data structure of ready tasks that decides which task each worker runs next.
 pub trait Dispatcher<I> {
     /// Enqueues a task that has become ready.
     fn ready(&mut self, item: I, groups: Groups);
 
-    /// Removes the task that worker `worker` (from 0) runs next; `None` if there is none.
+    /// Removes and returns the task that worker `worker` (from 0) runs next; `None` if there is no
+    /// task for this worker.
     fn next(&mut self, worker: usize) -> Option<Dispatch<I>>;
 
     /// Returns the number of ready tasks that no worker has taken.

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dispatcher of paper 5, section 4.2.
 //!
-//! Ready tasks are kept in a matrix of queues, T x S. Each spatial group has at most one owner, and
-//! at most one temporal group is active, called T'. A worker gets a task
+//! The dispatcher decides which ready task a worker runs next. Ready tasks are in a matrix of
+//! queues, with a row for each temporal group and a column for each spatial group. T0 and S0 stand
+//! for tasks without such a group. Each spatial group has at most one worker as its owner. At most
+//! one temporal group is active, called T'. A worker gets a task
 //!
 //! 1. of T' and a spatial group that the worker owns; else
-//! 2. of T' and S0, the tasks without a spatial group; else
+//! 2. of T' and S0; else
 //! 3. of T' and any other spatial group, which the worker owns from then on;
 //! 4. else another temporal group with ready tasks becomes active, and the worker starts again;
 //!    else
-//! 5. by the same three steps in T0, the tasks without a temporal group; else
-//! 6. none.
+//! 5. by steps 1 to 3 in T0 instead of T'; else
+//! 6. no task.
 //!
-//! If the paper leaves a choice between groups, the lowest number is taken, and within a queue the
-//! task that became ready first. A temporal group without ready tasks stays active until another
-//! group replaces it. The cost of a choice grows with the number of groups divided by 64, the bits
-//! of a word; the matrix takes 32 bytes per queue.
+//! If the paper leaves a choice between groups, the dispatcher takes the group with the lowest
+//! number. Within a queue, it takes the task that became ready first. A temporal group without
+//! ready tasks stays active until another temporal group replaces it. The time of a choice is
+//! proportional to the number of groups divided by 64. The matrix takes 32 bytes per queue.
 
 use std::collections::{TryReserveError, VecDeque};
 
@@ -32,7 +34,7 @@ pub struct Paper<I> {
     ready: BitSets,
     /// The temporal groups with ready tasks.
     ready_t: BitSets,
-    /// The active temporal group, T'. 0 before the first.
+    /// The active temporal group, T'. 0 before a temporal group has become active.
     active: usize,
     /// By worker: the spatial groups that the worker owns.
     owned: BitSets,
@@ -54,17 +56,17 @@ impl<I> Paper<I> {
         }
     }
 
-    /// As [`Self::new`].
+    /// Creates the matrix as [`Self::new`] does, but reports lack of memory as an error.
     ///
     /// # Errors
-    /// If there is no memory for the queues: 32 bytes per queue, and little more.
+    /// If there is no memory for the queues, which take little more than 32 bytes each.
     pub fn try_new(
         workers: usize,
         t_count: usize,
         s_count: usize,
     ) -> Result<Self, TryReserveError> {
         let (t_count, s_count) = (t_count.max(1), s_count.max(1));
-        // On overflow, the allocation of the saturated size fails.
+        // If the product overflows, it saturates, and the allocation of that size fails.
         let count = t_count.saturating_mul(s_count);
         let mut queues = Vec::new();
         queues.try_reserve_exact(count)?;
@@ -86,7 +88,7 @@ impl<I> Paper<I> {
         self.owners.get(s as usize).copied().flatten()
     }
 
-    /// Returns the active temporal group; 0 before the first.
+    /// Returns the active temporal group; 0 before a temporal group has become active.
     pub fn active(&self) -> u32 {
         self.active as u32
     }

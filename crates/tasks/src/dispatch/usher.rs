@@ -1,43 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The runtime's default policy as a single-threaded, deterministic dispatcher.
 //!
-//! The runtime runs the policy with concurrent workers (`worker.rs`, and for graphs
-//! `graph/chain.rs`). A simulated chip needs only the order. Both keep a worker's tasks in
-//! [`LocalQueues`], which select the next task and the tasks to give away. This file replaces the
-//! parts that threads share: steal slots, inboxes and owners. The rules are:
+//! The runtime implements the policy with concurrent workers (`worker.rs`, and for graphs
+//! `graph/chain.rs`). A simulated chip only needs to know which task runs next, and uses this
+//! dispatcher. The runtime and this dispatcher keep a worker's tasks in [`LocalQueues`], which
+//! select the next task and the tasks to give away. This file replaces the data that the threads of
+//! the runtime share: steal slots, inboxes and the owners of spatial groups. The rules are:
 //!
 //! 1. A task made ready by a worker's task stays with that worker, unless the task's spatial
 //!    group has another owner. In that case the task is sent to the owner. If the group has no
 //!    owner, the worker becomes its owner.
-//! 2. Of the tasks that stay, one runs next, before all queued tasks: the first, or the first of
-//!    the spatial group of the task that has just run. The others are queued so that they run in
-//!    the same order.
+//! 2. Of the tasks that stay, one runs next, before all queued tasks. It is the first task that is
+//!    in the spatial group of the task that has just run, or the first of all if no task is in that
+//!    group. The rest of the tasks that stay is queued. Within a temporal group, tasks of that
+//!    spatial group run before other tasks of the rest, and otherwise in the order in which they
+//!    became ready.
 //! 3. Before each task a worker publishes queued tasks, if its first steal slot is empty or a
-//!    worker is idle. The worker publishes half of its queued tasks, half of the rest and so on, at
-//!    most 32 at a time, beginning with the oldest tasks of the group that is served
-//!    last. If no worker is idle, the worker keeps its last task once there is a chain for each
-//!    other worker. If a worker is idle, a small rest goes to the last slot as a whole.
+//!    worker is idle. Each free steal slot gets a chain of half of the tasks that are then queued,
+//!    at most 32, beginning with the oldest tasks of the group that is served last. If no worker is
+//!    idle and there are as many published chains as other workers, the worker keeps its last task.
+//!    If a worker is idle, the last free slot gets all queued tasks if these are at most 8.
 //! 4. A worker continues with its active temporal group, last in, first out. When that group is
 //!    empty, the next group by number becomes active, cyclically. Tasks without a temporal group
 //!    come last. When all its queues are empty, the worker takes back its published tasks, the
 //!    latest first.
-//! 5. A worker without any task takes tasks that another worker has published, else all injected
-//!    tasks, else all tasks that were sent to another worker. The worker becomes the owner of their
-//!    spatial groups.
+//! 5. A worker without any task takes a chain that another worker has published, else all injected
+//!    tasks, else all tasks that were sent to another worker. The worker becomes the owner of the
+//!    spatial groups of the tasks that it takes.
 //!
-//! `tests/model.rs` compares this dispatcher with the runtime. The differences:
+//! A choice takes time linear in the number of workers and of newly ready tasks. `tests/model.rs`
+//! compares this dispatcher with the runtime, which differs as follows:
 //!
-//! - A [`Dispatcher`] does not get the worker that made tasks ready. Tasks that became ready
-//!   since the last [`Dispatcher::next`] are attributed to the worker that calls next, or, if that
-//!   worker got nothing in its last call, to a thread outside the runtime. Of the successors of a
-//!   task the preferred successor must come first; for the runtime it is the successor with the
-//!   next higher number than the task, or with the lowest number if there is none.
+//! - A [`Dispatcher`] does not know which worker made a task ready. Tasks that became ready since
+//!   the last [`Dispatcher::next`] are attributed to the worker that makes the following call. If
+//!   that worker got no task in its last call, the tasks are attributed to a thread outside the
+//!   runtime.
+//!   - The caller must pass the preferred successor of a task first. In the runtime, the preferred
+//!     successor is the successor with the next higher number than the task, or with the lowest
+//!     number if all successors have lower numbers than the task.
 //! - A worker is idle if it got nothing in its last call. A worker of the runtime searches for a
-//!   while before it is idle, and stays idle until it was woken and searches again.
-//! - The dispatcher reads no clock; the runtime pauses between two steals. In the dispatcher, all
-//!   workers have the same distance.
-//! - The runtime keeps the owners of spatial groups in a table of fixed size, so distant group
-//!   numbers may share an entry.
+//!   while before it becomes idle, and stays idle until it is woken and searches again.
+//! - A worker of the runtime pauses between two steals, whereas the dispatcher reads no clock. In
+//!   the dispatcher, all workers have the same distance from one another.
+//! - The runtime keeps the owners of spatial groups in a table of fixed size, in which two distant
+//!   group numbers may share an entry.
 
 use std::array;
 use std::collections::VecDeque;
@@ -59,7 +65,7 @@ impl<I> GroupedTask for QueuedTask<I> {
     }
 }
 
-/// Tasks given away together; the last element is taken first.
+/// Tasks that a worker gives away together. A thief runs the last element first.
 type Chain<I> = Vec<QueuedTask<I>>;
 
 /// The state of one worker.
@@ -91,8 +97,8 @@ impl<I> WorkerQueues<I> {
         }
     }
 
-    /// Rule 3 of the module documentation, given the number of other workers and whether one of
-    /// them is idle.
+    /// Publishes queued tasks by rule 3 of the module documentation. `others` is the number of
+    /// other workers, and `is_any_idle` states whether one of the other workers is idle.
     fn publish(&mut self, others: usize, is_any_idle: bool) {
         if !is_any_idle && !self.steal_slots[0].is_empty() {
             return;
@@ -111,13 +117,13 @@ impl<I> WorkerQueues<I> {
         }
     }
 
-    /// Takes the chain that was published first.
+    /// Takes the chain from the first steal slot that is not empty.
     fn steal(&mut self) -> Option<Chain<I>> {
         let slot = self.steal_slots.iter_mut().find(|slot| !slot.is_empty());
         slot.map(mem::take)
     }
 
-    /// Takes the chain that was published last.
+    /// Takes the chain from the last steal slot that is not empty.
     fn reclaim(&mut self) -> Option<Chain<I>> {
         let mut free_slots = self.steal_slots.iter_mut().rev();
         free_slots.find(|slot| !slot.is_empty()).map(mem::take)
@@ -179,7 +185,7 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Rules 1 and 2 of the module documentation: distributes the newly ready tasks. Returns the
+    /// Distributes the newly ready tasks by rules 1 and 2 of the module documentation. Returns the
     /// task that runs next.
     fn spread(&mut self, worker: usize) -> Option<QueuedTask<I>> {
         if !self.workers[worker].is_busy {
@@ -190,7 +196,8 @@ impl<I> Usher<I> {
         let mut fresh: Vec<QueuedTask<I>> = self.fresh.drain(..).collect();
         fresh.sort_by_key(|(_, groups)| groups.s != last_s);
         let mut at_once: Option<QueuedTask<I>> = None;
-        // The least preferred task is queued first, because the task queued last runs first.
+        // The most preferred task is handled last: of the tasks in a queue, the task queued last
+        // runs first.
         for waiting in fresh.into_iter().rev() {
             if let Some(owner) = self.other_owner(waiting.1.s, worker) {
                 self.workers[owner].inbox.push_back(waiting);
@@ -201,7 +208,7 @@ impl<I> Usher<I> {
         at_once
     }
 
-    /// Rule 3 of the module documentation, if there are other workers.
+    /// Publishes queued tasks by rule 3 of the module documentation, if there are other workers.
     fn share(&mut self, worker: usize) {
         if self.workers.len() > 1 {
             let is_any_idle = self.workers.iter().any(|queues| queues.is_idle);
@@ -210,8 +217,8 @@ impl<I> Usher<I> {
         }
     }
 
-    /// Rule 5 of the module documentation. Also returns whether the tasks belonged to another
-    /// worker.
+    /// Takes tasks for a worker without tasks, by rule 5 of the module documentation. Also returns
+    /// whether the tasks came from another worker instead of the injected tasks.
     fn steal(&mut self, worker: usize) -> Option<(Chain<I>, bool)> {
         let count = self.workers.len();
         let mut others = (1..count).map(|step| (worker + step) % count);
@@ -231,7 +238,8 @@ impl<I> Usher<I> {
         Some((chain, stolen))
     }
 
-    /// Rule 4, then rule 5 of the module documentation. Also returns whether the task was stolen.
+    /// Returns the next task by rule 4 of the module documentation, or by rule 5 if the worker has
+    /// no task. Also returns whether the task came from another worker.
     fn find(&mut self, worker: usize) -> Option<(QueuedTask<I>, bool)> {
         let queues = &mut self.workers[worker];
         queues.local.push_all(queues.inbox.drain(..));
@@ -239,7 +247,8 @@ impl<I> Usher<I> {
             return Some((waiting, false));
         }
         if let Some(chain) = queues.reclaim() {
-            // In their former order.
+            // `push_all` restores the order that the tasks had in the queues before they were
+            // published.
             queues.local.push_all(chain);
             return queues.local.pop().map(|waiting| (waiting, false));
         }
@@ -289,7 +298,7 @@ mod tests {
         std::iter::from_fn(|| order.next(worker).map(|dispatch| dispatch.item)).collect()
     }
 
-    /// Makes tasks ready, as if by a task of the worker.
+    /// Makes tasks ready, as if a task that `worker` runs had made them ready.
     fn ready(order: &mut Usher<char>, worker: usize, tasks: &[(char, u32, u32)]) {
         if !order.workers[worker].is_busy {
             order.ready('.', Groups::NONE);
@@ -368,7 +377,7 @@ mod tests {
         let tasks = [('a', 1), ('b', 1), ('c', 1), ('d', 2), ('e', 2)];
         ready(&mut order, 0, &tasks.map(|(name, t)| (name, t, 0)));
         assert_eq!(order.next(0).unwrap().item, 'a');
-        // Worker 0 has published e and d, which are served last, then c.
+        // Worker 0 has published two chains: e and d, which are served last, and then c.
         assert_eq!(names(&mut order, 1), "edc");
         assert_eq!(names(&mut order, 0), "b");
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Declaration of a graph: tasks with groups, data and code addresses, and their dependencies.
-//! Building checks that the dependencies have no cycle (Kahn's algorithm, time linear in tasks and
-//! dependencies) and packs them for running.
+//! [`GraphBuilder::build`] sorts the dependencies (O(d log d) for d dependencies), checks by Kahn's
+//! algorithm that they form no cycle (time linear in tasks and dependencies), and packs them for
+//! running (`plan`). A graph has at most 2^32 - 1 tasks and as many dependencies.
 
 use super::Graph;
 use super::finder::OrderFinder;
@@ -13,11 +14,11 @@ use crate::error::GraphError;
 ///
 /// Tasks are numbered from 0 in the order of their declaration.
 ///
-/// The order in which ready tasks run decides what the caches hold. Specify the order by
-/// [`Groups`], or leave it open: a graph without groups that is run repeatedly is run in several
-/// likely orders at first, and then in the fastest order (see [`Graph::explain`]). For a good
-/// order, declare tasks in the order in which a sequential program would run them, and name the
-/// data that each task works on ([`Self::on`]).
+/// The order in which ready tasks run decides which data the caches contain. Specify the order by
+/// [`Groups`], or let the runtime find an order: the first runs of a graph without groups try
+/// several likely orders, and later runs use the fastest of them (see [`Graph::explain`]). To help
+/// the runtime find a good order, declare tasks in the order in which a sequential program would
+/// run them, and name the data that each task works on ([`Self::on`]).
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +43,7 @@ use crate::error::GraphError;
 #[derive(Debug, Clone, Default)]
 pub struct GraphBuilder {
     groups: Vec<Groups>,
-    /// Pairs (before, after).
+    /// Dependencies: pairs of a task and of a task that runs after it.
     edges: Vec<(usize, usize)>,
     /// Pairs of a task and the address of its data; in the next field, pairs of a task and the
     /// address of its code.
@@ -67,15 +68,15 @@ impl GraphBuilder {
         self.groups.len() - 1
     }
 
-    /// Declares that `task` works on the data with this address or number. Tasks on the same or
-    /// neighbouring data may run faster close together.
+    /// Declares that `task` works on the data at this address, or on the data that this number
+    /// identifies. Tasks on the same or neighbouring data may be faster if they run close in time.
     pub fn on(&mut self, task: usize, data: usize) -> &mut Self {
         self.data.push((task, data));
         self
     }
 
-    /// Declares that `task` runs the code with this address or number. Tasks of the same code may
-    /// run faster close together.
+    /// Declares that `task` runs the code at this address, or the code that this number identifies.
+    /// Tasks of the same code may be faster if they run close in time.
     pub fn runs(&mut self, task: usize, code: usize) -> &mut Self {
         self.code.push((task, code));
         self
@@ -123,7 +124,8 @@ fn check_size(count: usize, what: &'static str) -> Result<(), GraphError> {
     }
 }
 
-/// Removes tasks without dependencies until none is left (Kahn's algorithm).
+/// Checks that the dependencies form no cycle, by Kahn's algorithm: removes tasks without
+/// dependencies until no such task is left. Tasks that remain depend on a cycle.
 fn check_acyclic(after: &Successors) -> Result<(), GraphError> {
     let mut waits = after.waits.clone();
     let mut free: Vec<usize> = (0..after.count())

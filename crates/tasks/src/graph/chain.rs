@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs a task of a graph, and then the chain of successors that it makes ready.
 //!
-//! A worker enters this module once per chain. Panics are caught around the chain, not around each
-//! task. A cell holds the number of the running task: after a panic it identifies the task, and the
-//! chain continues behind it.
+//! 1. The worker calls the body of a task, and then decrements the dependency counter of each
+//! successor.
+//! 2. Of the successors that become ready, the last becomes the next task of the chain. The worker
+//!    queues the others, or sends them to the owners of their spatial groups.
+//! 3. The chain ends if no successor became ready, or if other tasks of the worker are overdue.
 //!
-//! The graph may be freed as soon as the last of its tasks has been resolved. A worker that holds
-//! no task of the graph must not access the graph. The last access of a worker is therefore one of
-//! these:
+//! A task costs time linear in the number of its successors. A worker enters this module once per
+//! chain, and panics are caught around the whole chain, which is cheaper than around each task. A
+//! cell contains the number of the running task. After a panic, the cell identifies the task that
+//! panicked, and the chain continues with that task's successors.
 //!
-//! - the worker resolves the last successor of its task, and no successor is left for it to run
-//!   next;
+//! Another thread may free the graph as soon as all tasks without successors have ended. A worker
+//! may therefore access the graph only while it holds a task of the graph that has not ended. The
+//! last access of a worker is one of these:
+//!
+//! - the worker decrements the counter of the last successor of its task, and no successor becomes
+//!   its next task;
 //! - the worker counts a task without successors as ended.
 //!
-//! No function here takes a reference to the graph as an argument, because such a reference would
-//! have to stay valid until the function returns.
+//! The functions of this module take the graph as a pointer. A reference would have to stay valid
+//! until the function returns, but the graph may be freed before that.
 
 use std::cell::Cell;
 use std::mem;
@@ -29,7 +36,8 @@ use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use crate::worker::{AbortOnUnwind, Worker};
 
 impl<B: Fn(usize) + Sync> GraphInner<B> {
-    /// Calls the body of the task, unless another task has panicked.
+    /// Calls the body of the task. If another task of the run has panicked, counts the task as
+    /// skipped instead.
     #[inline(always)]
     fn call_body(&self, task: u32, worker: &Worker<'_>) {
         worker.count_task();
@@ -49,8 +57,8 @@ impl<B: Fn(usize) + Sync> GraphInner<B> {
         worker.trace(u64::from(task), groups, || (self.body)(task as usize));
     }
 
-    /// Records a panic. If the panic leaves the body's state inconsistent, the owner of the body
-    /// must repair the state; the owner gets a report of the panic.
+    /// Records a panic. The panic may leave the body's data inconsistent. The caller that ran the
+    /// graph gets a report of the panic, and is responsible for repairing the data.
     #[cold]
     fn record_panic(&self, task: u32, panic: Box<dyn std::any::Any + Send>) {
         self.failed.store(true, Ordering::Relaxed);
@@ -61,15 +69,15 @@ impl<B: Fn(usize) + Sync> GraphInner<B> {
     }
 }
 
-/// Marks the end of a chain, in place of the next task.
+/// The task number that stands for the end of a chain.
 const NONE: u32 = u32::MAX;
 
 /// Resolves the dependencies on a task that has run. Returns the newly ready task to run next on
 /// this worker, or [`NONE`].
 ///
 /// # Safety
-/// The graph lives. The task belongs to the graph and was not resolved in this run. `left` points
-/// to the counters of the graph.
+/// The graph exists. The task belongs to the graph, and its dependents were not resolved in this
+/// run. `left` points to the counters of the graph.
 #[inline(always)]
 unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const GraphInner<B>,
@@ -86,13 +94,14 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     }
     let mut next = NONE;
     for &successor in successors {
-        // SAFETY: successors are tasks, and each has a counter. The graph lives until all
-        // successors are resolved.
+        // SAFETY: successors are task numbers, and each task has a counter. The graph exists until
+        // all successors have run, and this successor has not run, because this worker has not
+        // resolved it.
         if unsafe { !(*left.add(successor as usize)).decrement::<SINGLE_WORKER>() } {
             continue;
         }
-        // The successor is ready and held by this worker, so the graph lives until the worker
-        // passes the successor on.
+        // The successor is ready, and only this worker holds it. The graph therefore exists until
+        // the worker passes the successor on.
         if worker.may_redirect(inner.may_redirect) {
             let job = inner.job(successor);
             if !worker.may_run_next(&job) {
@@ -113,8 +122,8 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
 /// # Safety
 /// The graph lives. The task belongs to the graph and has not ended in this run.
 unsafe fn end<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) {
-    // SAFETY: the caller guarantees that the graph lives. If this task was the last, the graph
-    // lives until the latch opens.
+    // SAFETY: the caller guarantees that the graph exists. If this task was the last task of the
+    // run, the graph exists until the latch opens.
     let (done, waiter) = unsafe {
         if !Plan::ended(&raw const (*graph).plan, task) {
             return;
@@ -127,11 +136,11 @@ unsafe fn end<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) {
     }
 }
 
-/// As [`resolve`], for callers outside the code that catches panics: a panic aborts the process,
-/// because it would be attributed to the task.
+/// Calls [`resolve`], and aborts the process if `resolve` panics. The code that catches panics
+/// would otherwise attribute the panic to the task.
 ///
 /// # Safety
-/// As [`resolve`].
+/// The conditions of [`resolve`].
 #[inline(always)]
 unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
     graph: *const GraphInner<B>,
@@ -146,8 +155,8 @@ unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
     next
 }
 
-/// Runs a task and the chain of tasks that follow it, until no task follows or other tasks are
-/// overdue.
+/// Runs a task and the chain of tasks that follow it, until no task follows or other tasks of the
+/// worker are overdue.
 ///
 /// # Safety
 /// The graph lives. The task is ready and belongs to this worker. `left` points to the counters of
@@ -162,13 +171,13 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     let mut task = at.get();
     while task != NONE {
         at.set(task);
-        // SAFETY: the task has not run, so the graph lives. After the task has run, it is not yet
-        // resolved.
+        // SAFETY: the graph exists before the call of the body, because the task has not run. The
+        // graph exists after the call, because the task's successors are not resolved yet.
         unsafe {
             (*graph).call_body(task, worker);
             task = resolve_or_abort::<B, C, SINGLE_WORKER>(graph, left, task, worker);
             if task != NONE && worker.chain_must_yield() {
-                // The task still belongs to this worker, so the graph lives.
+                // This worker still holds the task, so the graph exists.
                 return worker.push((*graph).job(task));
             }
         }
@@ -178,14 +187,14 @@ unsafe fn chain<B: Fn(usize) + Sync, C: Counter, const SINGLE_WORKER: bool>(
     }
 }
 
-/// Resolves a task that has panicked, and returns the task that follows it.
+/// Resolves the successors of a task that has panicked, and returns the next task of the chain.
 ///
 /// # Safety
 /// The graph lives, and the task was not resolved.
 #[cold]
 unsafe fn resume<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>) -> u32 {
-    // SAFETY: guaranteed by the caller. Counters do not move. Atomic access is also correct if no
-    // other thread uses them.
+    // SAFETY: the caller guarantees the conditions, and counters do not move. An atomic decrement
+    // is also correct if no other thread uses the counters.
     unsafe {
         match &(*graph).plan.pending {
             DependencyCounters::Narrow(counters) => {
@@ -203,7 +212,7 @@ unsafe fn resume<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>)
 /// Runs the task of a job and the chain of tasks that follows it.
 ///
 /// # Safety
-/// The job belongs to a graph with this type of body.
+/// The job belongs to a graph whose body has type `B`.
 pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) {
     // SAFETY: guaranteed by the caller. The job lives until it has run, and points to its graph.
     let (graph, at) = unsafe {

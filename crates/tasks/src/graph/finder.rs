@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds a fast order for a graph without groups, by trials during the runs of the graph.
 //!
-//! `order` proposes candidate orders, `trials` measures them and chooses. The first run uses the
-//! declared order, so that a graph that runs once pays nothing. Each number of workers has trials
-//! of its own. The chosen order is expressed as groups of the tasks. Graphs with fewer than
-//! [`TASKS_MIN`] tasks are not tried, because their run times vary too much.
+//! 1. The first run uses the order of the data addresses if they are known, else the declared
+//! order. A graph that runs once therefore does not pay for a search.
+//! 2. Before the second run, `order` proposes up to 8 candidate orders.
+//! 3. Each following run uses a candidate that `trials` selects, and `trials` gets the run's time.
+//! 4. After enough runs `trials` chooses the fastest order, which later runs use.
+//!
+//! An order gives each task a rank. Ranks become temporal and spatial groups of the tasks
+//! ([`groups_of`]), which the workers obey. Each number of workers has a search of its own, because
+//! the fastest order may depend on it. Graphs with fewer than 256 tasks ([`TASKS_MIN`]) keep the
+//! order of step 1, because their run times vary too much for comparisons.
 
 use std::fmt;
 
@@ -14,8 +20,8 @@ use crate::dispatch::Groups;
 use crate::pool::T_QUEUES;
 use crate::trials::AlternativeTrials;
 
-/// Minimum number of tasks for trials. The run times of smaller graphs vary too much, so smaller
-/// graphs run in the declared order only.
+/// Minimum number of tasks of a graph for a search. The run times of smaller graphs vary too much,
+/// so smaller graphs always run in their default order.
 const TASKS_MIN: usize = 256;
 
 /// The candidate orders of a graph, and the state of their trials.
@@ -24,12 +30,12 @@ pub(super) struct OrderFinder {
     after: Successors,
     data: Vec<usize>,
     code: Vec<usize>,
-    /// The searches, by number of workers. The best order may differ between numbers of workers,
-    /// and a graph that alternates between runtimes must not restart its trials each time.
+    /// The searches, each with its number of workers. The best order may depend on the number of
+    /// workers. A graph that runs alternately on two runtimes continues both searches.
     searches: Vec<(usize, OrderSearch)>,
     /// Index of the search used by the last run.
     current: usize,
-    /// The order that the groups of the tasks express now.
+    /// The order that the tasks' current groups express; `None` if no order is applied.
     applied: Option<TaskOrder>,
 }
 
@@ -65,8 +71,8 @@ impl OrderFinder {
     }
 
     /// Prepares a run by this number of workers. Returns new ranks of the tasks if the order
-    /// changes. Without memory for the ranks the order stays as it is, and the next run tries
-    /// again.
+    /// changes. If there is no memory for the ranks, returns `None`: the order is unchanged, and
+    /// the next run tries again.
     pub fn prepare(&mut self, workers: usize) -> Option<Vec<u32>> {
         let known = self
             .searches
@@ -112,7 +118,8 @@ impl OrderFinder {
         }
     }
 
-    /// Prepares a run without groups. Returns whether groups were in use before.
+    /// Prepares a run without an order of this module. Returns whether such an order was applied
+    /// before.
     pub fn forget(&mut self) -> bool {
         self.applied.take().is_some()
     }
@@ -122,7 +129,8 @@ impl OrderFinder {
         let Some((_, search)) = self.searches.get_mut(self.current) else {
             return;
         };
-        // If there was no memory for the ranks, the run used another order.
+        // If there was no memory for the ranks of the order, the run used another order, and its
+        // time is ignored.
         if self.applied == Some(search.orders[search.trials.current()]) {
             search.trials.record(ns);
         }
@@ -157,9 +165,9 @@ impl OrderFinder {
     }
 }
 
-/// Returns the groups that express a rank.
+/// Returns the groups that express a rank among this number of tasks.
 pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
-    // Group 0 means no group, which leaves 255 of the 256 queues: one band of ranks for each.
+    // Group 0 means no group, so 255 of the 256 queues remain. Each of them gets one band of ranks.
     let bands = T_QUEUES as u64 - 1;
     Groups::new(
         1 + (u64::from(rank) * bands / tasks.max(1) as u64) as u32,
@@ -167,15 +175,16 @@ pub(super) fn groups_of(rank: u32, tasks: usize) -> Groups {
     )
 }
 
-/// The order that a graph's tasks prefer, and the reason for it. Valid for the number of workers of
-/// the last run.
+/// The order in which a graph's tasks run by preference, with the measured times that led to it. It
+/// is valid for the number of workers of the last run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     /// Whether the tasks have groups, which determine the order.
     pub hinted: bool,
     /// The orders tried, by expected speed.
     pub orders: Vec<TriedOrder>,
-    /// The best order; `None` during the trials, and if groups determine the order.
+    /// The chosen order; `None` while the search is in progress, and if declared groups determine
+    /// the order.
     pub chosen: Option<TaskOrder>,
 }
 
@@ -184,8 +193,8 @@ pub struct Explanation {
 pub struct TriedOrder {
     /// The order.
     pub order: TaskOrder,
-    /// Wall time of the fastest run in ns, divided by the number of tasks; `None` if the order was
-    /// not tried.
+    /// Wall time of the fastest run in this order in ns, divided by the number of tasks; `None` if
+    /// the order was not tried.
     pub ns_per_task: Option<f64>,
 }
 
@@ -227,8 +236,8 @@ mod tests {
         let after = Successors::new(TASKS_MIN + 1, &edges);
         let data = (0..=TASKS_MIN).rev().collect();
         let mut finder = OrderFinder::new(after, data, Vec::new());
-        // Costs under which one worker is faster in the order of the data, and two workers in the
-        // declared order.
+        // With these simulated times, one worker is fastest in the order of the data addresses, and
+        // two workers are fastest in the declared order.
         let fastest = [TaskOrder::Data, TaskOrder::Declared];
         for _ in 0..50 {
             for workers in [1, 2] {

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Graphs of tasks, declared once and run repeatedly.
 //!
-//! Each task has a counter of unresolved dependencies and becomes ready when the counter is 0. All
-//! counters are reset before each run (`plan`). The run ends when all tasks without successors have
-//! run, because every other task has run before one of them. `chain` runs the ready tasks.
+//! 1. [`GraphBuilder`] declares the tasks and dependencies (`builder`), and packs them for running
+//! (`plan`).
+//! 2. Before each run, the counter of each task is set to the number of its dependencies. For
+//!    graphs without groups, `finder` also chooses an order.
+//! 3. The tasks without dependencies are passed to the workers. A worker that has run a task
+//!    decrements the counters of the task's successors. A task becomes ready when its counter is 0
+//!    (`chain`).
+//! 4. The run ends when all tasks without successors have run. By then all other tasks have run,
+//!    because each of them precedes a task without successors.
+//!
+//! Without a search for an order, a run takes time linear in tasks and dependencies.
 
 mod builder;
 mod chain;
@@ -33,14 +41,15 @@ use crate::worker::JobVtable;
 
 #[repr(C)]
 struct GraphInner<B> {
-    /// The jobs of the graph point to this field, and thus to the whole structure.
+    /// The vtable of the graph's jobs. It is the first field, so the vtable pointer of a job also
+    /// points to the whole structure.
     vtable: JobVtable,
-    /// Jobs by task number.
+    /// The job of each task, by task number.
     jobs: Box<[Job]>,
     plan: Plan,
-    /// The largest group numbers, temporal and spatial.
+    /// The largest temporal and the largest spatial group number of the tasks.
     max_groups: (u32, u32),
-    /// Whether tasks may have to be sent to the owners of their spatial groups.
+    /// Whether a task of this run may have to be sent to the owner of its spatial group.
     may_redirect: bool,
     body: B,
     done: Arc<Latch>,
@@ -53,15 +62,18 @@ struct GraphInner<B> {
 }
 
 // SAFETY: the link of a job belongs to the holder of the job, and points to other jobs only while
-// they are ready. All other fields may be sent if the body may.
+// they are ready. The vtable of a job is only read. The body is `Send`, and so are all other
+// fields.
 unsafe impl<B: Send> Send for GraphInner<B> {}
-// SAFETY: as for `Send`. Several threads call the body only if it is `Sync`.
+// SAFETY: only the holder of a job accesses the job's link. Several threads may call the body,
+// because it is `Sync`.
 unsafe impl<B: Sync> Sync for GraphInner<B> {}
 
 impl<B> GraphInner<B> {
     /// Returns the job of a task that is ready and has no other holder.
     fn job(&self, task: u32) -> JobRef {
-        // SAFETY: a job outlives the run, and becomes ready once per run.
+        // SAFETY: a job exists until the run has ended. It becomes ready once per run, so it has
+        // one holder.
         unsafe { JobRef::new(NonNull::from(&self.jobs[task as usize])) }
     }
 
@@ -74,10 +86,10 @@ impl<B> GraphInner<B> {
 
 /// Tasks that can be run any number of times.
 pub struct Graph<B> {
-    /// The graph's data. An `Arc` and not a `Box`, whose pointer must be unique: the jobs of the
-    /// graph also point to the data.
+    /// The graph's data. It is in an `Arc`, because the jobs of the graph also point to the data,
+    /// and the pointer of a `Box` must be unique.
     inner: Arc<GraphInner<B>>,
-    /// Finds an order, for tasks without groups.
+    /// Searches for an order; `None` if the tasks have declared groups.
     finder: Option<OrderFinder>,
 }
 
@@ -87,7 +99,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
             .iter()
             .fold((0, 0), |(t, s), groups| (t.max(groups.t), s.max(groups.s)));
         let inner = Arc::new_cyclic(|inner: &Weak<GraphInner<B>>| {
-            // SAFETY: the memory is allocated and does not move. It is initialised before jobs run.
+            // SAFETY: the pointer to the allocated memory is not null. The memory does not move,
+            // and is initialised before jobs run.
             let vtable = unsafe { NonNull::new_unchecked(inner.as_ptr().cast_mut()) }.cast();
             GraphInner {
                 vtable: JobVtable {
@@ -114,7 +127,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Returns exclusive access, between two runs.
+    /// Returns exclusive access to the graph's data. This is possible between two runs, when no
+    /// worker holds the data.
     fn inner_mut(&mut self) -> &mut GraphInner<B> {
         match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner,
@@ -149,8 +163,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         })
     }
 
-    /// Returns which order is preferred if the dependencies leave a choice, and the measured times
-    /// of the tried orders.
+    /// Returns in which order ready tasks run by preference, and the measured times of the orders
+    /// that were tried.
     pub fn explain(&self) -> Explanation {
         match &self.finder {
             Some(finder) => finder.explain(),
@@ -162,8 +176,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         }
     }
 
-    /// Prepares a run by this number of workers, under a policy for which this module may choose
-    /// the groups and the order of successors.
+    /// Prepares a run by this number of workers, under a policy that lets this module choose the
+    /// groups of the tasks and the order of successors.
     pub(crate) fn find_order(&mut self, workers: usize) {
         let Some(finder) = &mut self.finder else {
             let GraphInner { plan, jobs, .. } = self.inner_mut();
@@ -202,8 +216,10 @@ impl<B: Fn(usize) + Sync> Graph<B> {
 
     /// Begins a run and passes each task without dependencies to `give`. `waiter` is the worker
     /// that waits for the run, if a worker waits. If `is_deep`, tasks stay with the worker that
-    /// made them ready, because the waiting worker would not find them elsewhere. The graph must
-    /// not move or be freed before the latch opens.
+    /// made them ready, because a waiting worker with many nested waits searches only its own
+    /// queues.
+    ///
+    /// The graph must not move or be freed before the latch opens.
     pub(crate) fn begin(
         &mut self,
         waiter: Option<usize>,
@@ -222,8 +238,8 @@ impl<B: Fn(usize) + Sync> Graph<B> {
         inner.failed.store(false, Ordering::Relaxed);
         inner.skipped.store_mut(0);
         inner.plan.reset();
-        // The run may end with the last of these tasks; then the graph may be accessed again only
-        // after the latch is open.
+        // The run may end while this loop passes on the last task. After that, the graph may be
+        // accessed again only when the latch is open.
         let inner = &self.inner;
         for &source in &inner.plan.sources {
             give(inner.job(source));

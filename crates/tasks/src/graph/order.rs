@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Candidate orders for the tasks of a graph without groups.
 //!
-//! An order gives each task a rank. Among ready tasks, tasks of lower rank are preferred, with a
-//! resolution of 255 bands of ranks. A band has the effect of a temporal group; preferring the
-//! successor of the next rank has the effect of a spatial group. (Paper 5 leaves finding the groups
-//! open.)
+//! An order gives each task a rank; of two ready tasks, the task of lower rank runs first by
+//! preference. The ranks are divided into 255 bands, and the tasks of a band form a temporal group.
+//! After a task, a worker prefers the successor of the next rank, which has the effect of a spatial
+//! group. Paper 5 does not describe how to find groups.
 //!
 //! The candidates:
 //!
-//! - *as declared*: a program that creates its tasks in loops creates them in the order in which
-//!   it would run them;
+//! - *as declared*: a program that creates its tasks in loops usually creates them in the order in
+//!   which a sequential version would run them;
 //! - *by data*, if the addresses are known: tasks on the same data in succession, then tasks on
 //!   neighbouring data;
-//! - *by code*, if the entries are known: all tasks with the same entry together;
-//! - *along chains*: the loops may be nested in an unfavourable order. In a graph that comes from
-//!   loops, most dependencies join task *i* and task *i + step* for a few steps, one per loop. This
-//!   order follows one step until no dependency is left and then continues with the next declared
-//!   task, which makes the loop of that step the innermost;
-//! - *depth first*, for graphs without such steps: each successor as soon as it can run.
+//! - *by code*, if the entries (code addresses) are known: tasks with the same entry in succession;
+//! - *along chains*, for up to 4 steps: in a graph that was created by nested loops, most
+//!   dependencies connect task *i* and task *i + step*, with a different *step* for each loop.
+//!   Starting from the first declared task, this order follows one step from task to task, until
+//!   there is no dependency by that step. Then it continues with the next declared task that is not
+//!   in the order yet. The effect is that the loop of that step becomes the innermost loop;
+//! - *depth first*, for graphs without such steps: each successor as soon as it is ready.
 //!
-//! The runs of the graph decide which is best: see `trials`.
+//! There are at most 8 candidates. Computing an order takes O(n log n + d log d) for n tasks and d
+//! dependencies. Runs of the graph show which order is fastest (`trials`). If there is no memory,
+//! the functions return `None`.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -27,28 +30,29 @@ use std::iter::repeat_n;
 
 use super::successors::Successors;
 
-/// Upper limit of steps that are tried.
+/// Maximum number of steps along which an order is tried.
 const STEPS_MAX: usize = 4;
-/// Upper limit of orders.
+/// Maximum number of candidate orders.
 const ORDERS_MAX: usize = STEPS_MAX + 4;
-/// A step is considered if at least one in this many tasks has a successor at that distance.
+/// Divisor of the minimum frequency of a step: a step is considered if at least one sixteenth of
+/// the tasks have a successor at that distance.
 const STEP_SHARE: usize = 16;
 
 /// An order of a graph's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskOrder {
-    /// As declared.
+    /// The order of declaration.
     Declared,
     /// By the addresses of the tasks' data.
     Data,
     /// By the entries (code addresses) of the tasks.
     Code,
-    /// Along dependencies between tasks that were declared `step` apart.
+    /// Along dependencies between tasks with numbers that differ by `step`.
     Chains {
-        /// Difference of the two task numbers.
+        /// Difference of the numbers of successor and task.
         step: usize,
     },
-    /// Successors first.
+    /// Depth first: each successor as soon as it is ready.
     Depth,
 }
 
@@ -64,13 +68,13 @@ impl fmt::Display for TaskOrder {
     }
 }
 
-/// The declarations of a graph's tasks on which orders are based.
+/// The declared dependencies, data and code of a graph's tasks, from which orders are computed.
 #[derive(Debug)]
 pub(super) struct GraphInfo<'a> {
     pub after: &'a Successors,
-    /// By task: the address of its data. May be empty.
+    /// The address of each task's data, by task number. Empty if no task declares data.
     pub data: &'a [usize],
-    /// By task: the address of its entry. May be empty.
+    /// The address of each task's entry, by task number. Empty if no task declares code.
     pub code: &'a [usize],
 }
 
@@ -124,7 +128,7 @@ impl GraphInfo<'_> {
 
     fn sorted_by(&self, keys: &[usize]) -> Option<Vec<u32>> {
         let mut sequence = self.declared()?;
-        // An unstable sort, because a stable sort would allocate memory.
+        // The sort is unstable, because a stable sort would allocate memory and abort without it.
         sequence.sort_unstable_by_key(|&task| (keys.get(task as usize), task));
         Some(sequence)
     }
@@ -148,8 +152,8 @@ impl GraphInfo<'_> {
         try_collect(STEPS_MAX, steps.into_iter().map(|(step, _)| step))
     }
 
-    /// Returns the order along a step: from each task not yet in the sequence, follows the step
-    /// until there is no dependency.
+    /// Returns the order along a step. From each task that is not yet in the sequence, the function
+    /// follows dependencies by that step until there is none.
     fn chains(&self, step: usize) -> Option<Vec<u32>> {
         let count = self.after.count();
         let mut is_placed = try_collect(count, repeat_n(false, count))?;
@@ -169,8 +173,8 @@ impl GraphInfo<'_> {
         Some(sequence)
     }
 
-    /// Returns the order of a single worker that continues with the first task it has made ready,
-    /// else with the task that was made ready last.
+    /// Returns the order of a single worker. After each task, that worker runs the first task that
+    /// it has made ready by this task; if there is none, the waiting task that was made ready last.
     fn depth_first(&self) -> Option<Vec<u32>> {
         let count = self.after.count();
         let mut waits = try_collect(count, self.after.waits.iter().copied())?;
@@ -190,7 +194,7 @@ impl GraphInfo<'_> {
     }
 }
 
-/// Collects at most `most` items into a list of that capacity; `None` if there is no memory.
+/// Collects at most `most` items into a list of capacity `most`; `None` if there is no memory.
 fn try_collect<T>(most: usize, items: impl IntoIterator<Item = T>) -> Option<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(most).ok()?;
@@ -208,8 +212,9 @@ mod tests {
 
     use super::*;
 
-    /// Returns a graph of blocks in rows, each in stages. A block depends on the block to the left
-    /// and on the block above. The tasks are numbered by `number(row, column, stage)`.
+    /// Returns a graph of blocks in rows, each in stages. A task depends on the previous stage of
+    /// its block, and on the same stage of the block to the left and of the block above. The tasks
+    /// are numbered by `number(row, column, stage)`.
     fn wavefront(number: impl Fn(usize, usize, usize) -> usize) -> Successors {
         let mut edges = Vec::new();
         for (row, column, stage) in all() {

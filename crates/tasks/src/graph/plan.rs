@@ -1,23 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The dependencies of a graph, packed for running it.
 //!
-//! An empty task takes about 20 ns, so the data read per task determine the cost, also by the cache
-//! lines that the data take from the tasks. A dependency takes four bytes, and a counter one byte
-//! if no task has more than 255 dependencies. Counters have an array of their own, because workers
-//! write them: 64 tasks declared in succession share a cache line. All counters are reset together
-//! between runs.
+//! An empty task takes about 20 ns. The runtime's data per task must therefore be small: reading
+//! them takes time, and they displace data of the tasks from the cache. A dependency takes four
+//! bytes. A counter of unresolved dependencies takes one byte, or four if a task of the graph has
+//! more than 255 dependencies. Workers write the counters and only read the dependencies, so
+//! counters are in an array of their own. The counters of 64 tasks declared in succession share a
+//! cache line. All counters are reset together between runs.
 //!
 //! The successors of a task are sorted by increasing preference. Of the successors that become
-//! ready, the last runs next on the same worker. The others are queued before it, and the one
-//! queued last runs first.
+//! ready, the last runs next on the same worker. The worker queues the other successors, and runs
+//! the successor that it queued last first.
+//!
+//! The unfinished tasks without successors are counted by parts of 256 tasks, so that workers in
+//! different parts do not write to the same cache line. The run ends when the last part is
+//! finished.
 
 use std::cmp::Reverse;
 
 use super::successors::Successors;
 use crate::sync::{AtomicU8, AtomicU32, Ordering, StoreMut};
 
-/// Number of consecutive tasks per part of a graph. The sinks (tasks without successors) of a part
-/// share a counter.
+/// Number of consecutive tasks in a part of a graph. All sinks of a part, which are its tasks
+/// without successors, share one counter.
 #[cfg(not(feature = "loom"))]
 const PART: usize = 256;
 #[cfg(feature = "loom")]
@@ -25,15 +30,17 @@ const PART: usize = 2;
 
 /// The number of unresolved dependencies of a task.
 pub(super) trait Counter: Sized {
-    /// Type of the number of dependencies before a run.
+    /// The type that stores a task's number of dependencies, with which the counter begins each
+    /// run.
     type Full: Copy + TryFrom<u32>;
 
     fn new(full: Self::Full) -> Self;
 
     fn reset(&mut self, full: Self::Full);
 
-    /// Resolves one dependency and returns whether it was the last. With `SINGLE_WORKER`, no other
-    /// thread uses the counter.
+    /// Resolves one dependency and returns whether it was the last unresolved dependency of the
+    /// task. With `SINGLE_WORKER`, no other thread uses the counter, so a load and a store replace
+    /// the atomic decrement.
     fn decrement<const SINGLE_WORKER: bool>(&self) -> bool;
 }
 
@@ -58,8 +65,8 @@ macro_rules! counter {
                     self.store(left, Ordering::Relaxed);
                     return left == 0;
                 }
-                // The thread that reads 1 resolves the last dependency: all other threads have
-                // decremented before.
+                // A thread that reads 1 resolves the last dependency, because all other threads
+                // have already decremented the counter. Such a thread needs no atomic write.
                 self.load(Ordering::Acquire) == 1 || self.fetch_sub(1, Ordering::AcqRel) == 1
             }
         }
@@ -118,7 +125,8 @@ pub(super) struct Plan {
     pub pending: DependencyCounters,
     pub sources: Box<[u32]>,
     parts: Box<[SinkCounter]>,
-    /// Whether successors are sorted by preference; otherwise they are in declared order.
+    /// Whether the successors of each task are sorted by preference. If not, they are in declared
+    /// order.
     is_sorted: bool,
     /// Number of parts with unfinished sinks.
     open: AtomicU32,
@@ -189,10 +197,10 @@ impl Plan {
         }
     }
 
-    /// Sorts the successors of each task by increasing preference. The last are the successors in
-    /// the task's own spatial group, which find their data or code in the cache. Among these, the
-    /// very last is the successor whose rank follows the rank of the task, where the lowest rank
-    /// follows the highest.
+    /// Sorts the successors of each task by increasing preference. Successors in the task's own
+    /// spatial group come last, because they find their data or code in the cache. Among these, the
+    /// last is the successor with the next higher rank than the task, or with the lowest rank if
+    /// all have lower ranks.
     pub fn sort(&mut self, rank: &dyn Fn(usize) -> u32, s: &dyn Fn(usize) -> u32) {
         self.is_sorted = true;
         for (task, ends) in self.first.windows(2).enumerate() {
@@ -218,17 +226,19 @@ impl Plan {
         self.open.store_mut(self.open_full);
     }
 
-    /// Ends a task without successors, and returns whether it was the last task of the run. After
-    /// the last task, the effects of all other tasks are visible. After another task, the plan may
-    /// be freed as soon as the task is counted, so the plan is passed as a pointer and not
-    /// borrowed.
+    /// Ends a task without successors, and returns whether it was the last task of the run. If it
+    /// was the last task, the effects of all other tasks are visible to the caller. If it was not
+    /// the last task, another thread may free the plan as soon as this task is counted. The plan is
+    /// therefore passed as a pointer instead of a reference.
     ///
     /// # Safety
-    /// The plan lives. The task belongs to the plan and has not ended in this run.
+    /// The plan exists. The task belongs to the plan, has no successors and has not ended in this
+    /// run.
     pub unsafe fn ended(plan: *const Self, task: u32) -> bool {
         // SAFETY: guaranteed by the caller.
         let (part, open) = unsafe { (&(&(*plan).parts)[task as usize / PART], &(*plan).open) };
-        // The plan lives as long as a part has unfinished sinks.
+        // The plan exists while a part of the graph has unfinished sinks, and this thread has not
+        // counted its sink yet.
         part.left.fetch_sub(1, Ordering::AcqRel) == 1 && open.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
@@ -313,8 +323,8 @@ mod interleavings {
     use super::*;
     use crate::latch::Latch;
 
-    /// Two workers run the sinks, in two parts of the graph. The run ends, and then the waiting
-    /// thread has exclusive access to the graph.
+    /// Two workers run the sinks of a graph that has two parts. After the run has ended, the
+    /// waiting thread has exclusive access to the graph.
     #[test]
     fn a_finished_run_leaves_the_graph_to_the_waiting_thread() {
         struct Run {
@@ -351,8 +361,8 @@ mod interleavings {
         });
     }
 
-    /// Two workers resolve the dependencies of a task. Exactly one worker gets the task, and the
-    /// effects of both workers are visible to it.
+    /// Two workers resolve the dependencies of a task. Exactly one worker runs that task, and it
+    /// sees the effects of both workers.
     #[test]
     fn exactly_one_thread_resolves_the_last_dependency() {
         fn explore<C: Counter + Send + Sync + 'static>(full: C::Full) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dependencies of a graph, by task: which tasks follow a task, and how many tasks it waits
-//! for.
+//! The dependencies of a graph: for each task, the tasks that follow the task, and the number of
+//! tasks that must run before the task.
 //!
-//! The successors of all tasks are in one array, sorted by task, with the start of each task's part
-//! in another. Building them takes O(n + d log d) for n tasks and d dependencies; repeated
-//! dependencies count once. A look-up takes constant time.
+//! The successors of all tasks are in one array, sorted by task. A second array contains the index
+//! at which the successors of each task begin. Building the arrays takes O(n + d log d) for n tasks
+//! and d dependencies. A dependency that is declared repeatedly counts once. Finding the successors
+//! of a task takes constant time.
 
 /// The successors of each task, and the number of its dependencies.
 #[derive(Debug)]

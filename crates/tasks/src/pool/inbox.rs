@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An inbox: any thread adds tasks, any thread takes all of them.
+//! An inbox: a lock-free queue to which any thread adds single tasks, and from which any thread
+//! takes all tasks at once, oldest first.
 //!
-//! The inbox is Treiber's linked stack without a pop of single elements. Such a pop may read the
-//! link of a task that another thread has removed and pushed again meanwhile (ABA problem). A push
-//! is safe: if its compare-exchange succeeds after the stack was taken and rebuilt, the new task is
-//! linked to the current head all the same.
+//! The inbox is Treiber's linked stack without a pop of single tasks.
+//!
+//! - *Push*: link the task to the current head, and replace the head by a compare-exchange, until
+//!   it succeeds.
+//! - *Take*: swap the head with null, and reverse the chain, in time linear in its length.
+//!
+//! A pop of a single task would suffer from the ABA problem: it could use the link of a task that
+//! another thread has removed and pushed again meanwhile. A push has no such problem. If other
+//! threads take and refill the stack during a push, and the compare-exchange still succeeds, the
+//! new task is linked to the current head.
 
 use std::ptr;
 
@@ -33,7 +40,7 @@ impl Inbox {
         chain.push(job);
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain is published only by the exchange below.
+            // SAFETY: the chain has one job, and is published only by the compare-exchange below.
             unsafe { chain.link_first_to(head) };
             let raw = chain.into_raw();
             let exchanged =
@@ -42,12 +49,13 @@ impl Inbox {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
-            // SAFETY: the exchange failed, so the chain still belongs to this thread.
+            // SAFETY: the compare-exchange failed, so this thread still holds the chain.
             chain = unsafe { Chain::from_raw(raw) };
         }
     }
 
-    /// Returns whether the inbox seems to be empty.
+    /// Returns whether the inbox seems to be empty. The answer may be outdated when the function
+    /// returns.
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
     }
@@ -58,7 +66,7 @@ impl Inbox {
             return Chain::EMPTY;
         }
         let head = self.head.swap(ptr::null_mut(), Ordering::Acquire);
-        // SAFETY: pushes have linked this chain, and only this swap returned it.
+        // SAFETY: `head` is a chain that pushes have linked, and only this swap returned it.
         unsafe { Chain::from_raw(head) }.reversed()
     }
 }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker's own ready tasks, one queue per temporal group.
+//! The ready tasks of one worker, in one queue per temporal group. Only this worker accesses the
+//! queues, so they need no atomic operations.
 //!
-//! 1. The active group is served until it has no ready task. Then the next group by number becomes
-//!    active, cyclically. Group numbers may be of any size: groups that are [`T_QUEUES`] apart
-//!    share a queue, which affects only the order.
-//! 2. Within a group the task that became ready last runs first, because its data are the
-//!    warmest in the cache.
+//! 1. The worker runs tasks of the active group until that group has no ready task. Then the next
+//!    higher group number with ready tasks becomes active, cyclically. Group numbers may be of any
+//!    size: groups with numbers that differ by a multiple of 256 ([`T_QUEUES`]) share a queue,
+//!    which affects only the order.
+//! 2. Within a group, the task that became ready last runs first, because its data were used most
+//!    recently and are probably in the cache.
 //! 3. Tasks without a temporal group run after all others (paper 5, lines 12 to 18).
 //! 4. Forked tasks run before all others, because another task waits for them.
-//! 5. Other workers get the task that has waited longest, of the group that is served last. The
-//!    oldest fork, which is the largest, is given away first.
+//! 5. Other workers get the tasks of the group that would be served last, beginning with the task
+//!    that has waited longest. Before all others, they get the oldest fork, which usually contains
+//!    the most work.
 //!
-//! Nothing here is shared between threads.
+//! Adding and removing a task takes constant time. Bitmaps of 4 words find the next queue that has
+//! tasks.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -22,21 +26,20 @@ use crate::job::{Chain, Job, JobRef};
 /// Number of temporal groups with a queue of their own.
 pub(crate) const T_QUEUES: usize = 256;
 const WORDS: usize = T_QUEUES / 64;
-/// The groups of forked tasks. Tasks of the program cannot have them.
+/// The groups of forked tasks. A program cannot give its tasks these groups.
 pub(crate) const FORKED: Groups = Groups::new(u32::MAX, 0);
-/// Upper limit of tasks given away together.
+/// Maximum number of tasks that are given away together.
 pub(crate) const CHAIN_MAX: usize = 32;
-/// Maximum number of tasks of a batch that may all be given away: taking so few tasks back costs
-/// little.
+/// Up to this number of queued tasks, a worker may give away all of them. If no other worker takes
+/// them, taking back so few tasks costs little.
 pub(crate) const SMALL_BATCH: usize = 8;
 
-/// A task that can be queued here: a job of the runtime, or the stand-in for a task in a
-/// simulation.
+/// A task that these queues can contain: a job of the runtime, or a task of a simulation.
 pub(crate) trait GroupedTask {
-    /// Its groups.
+    /// Returns the groups of the task.
     fn groups(&self) -> Groups;
 
-    /// Whether another task waits for it.
+    /// Returns whether the task was forked, which means that another task waits for it.
     fn is_forked(&self) -> bool;
 }
 
@@ -54,9 +57,9 @@ impl GroupedTask for JobRef {
 #[derive(Debug, Clone)]
 pub(crate) struct LocalQueues<T> {
     queues: Box<[VecDeque<T>]>,
-    /// Bit *q* is set if queue *q* may have tasks.
+    /// Bit *q* is set if queue *q* may have tasks. The bit of a queue with tasks is always set.
     filled: [u64; WORDS],
-    /// The queue of the active group.
+    /// The index of the active group's queue.
     active: usize,
     /// Tasks without a temporal group.
     others: VecDeque<T>,
@@ -75,7 +78,7 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Returns `None` if there is no memory.
+    /// Creates empty queues; `None` if there is no memory.
     pub fn try_new() -> Option<Self> {
         let mut queues = Vec::new();
         queues.try_reserve_exact(T_QUEUES).ok()?;
@@ -137,7 +140,7 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Moves all tasks of `others` to these queues.
+    /// Moves all tasks from the queues `others` to these queues.
     pub fn append(&mut self, others: &mut Self) {
         while let Some(job) = others.pop_for_thief() {
             others.len -= 1;
@@ -145,8 +148,8 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Removes the oldest task of the next queue in cyclic order. With this order each task runs
-    /// eventually, however many become ready after it.
+    /// Removes the oldest task of the next queue in cyclic order. A worker that regularly uses this
+    /// order runs each task eventually, even if many tasks become ready after it.
     pub fn pop_in_turn(&mut self) -> Option<T> {
         let job = self.pop_first_in_turn()?;
         self.len -= 1;
@@ -171,7 +174,8 @@ impl<T: GroupedTask> LocalQueues<T> {
     }
 
     /// Removes half of the tasks, at least one and at most [`CHAIN_MAX`], in the order in which
-    /// thieves get them. With `all`, removes everything if there are at most [`SMALL_BATCH`] tasks.
+    /// thieves get them. If `all` is set and there are at most [`SMALL_BATCH`] tasks, removes all
+    /// tasks.
     pub fn give_away(&mut self, all: bool, mut take: impl FnMut(T)) {
         let count = match all && self.len <= SMALL_BATCH {
             true => self.len,
@@ -186,7 +190,8 @@ impl<T: GroupedTask> LocalQueues<T> {
         }
     }
 
-    /// Removes the oldest task of the group that is served last.
+    /// Removes the task that another worker gets next: the oldest fork, else the oldest task
+    /// without a temporal group, else the oldest task of the group that is served last.
     fn pop_for_thief(&mut self) -> Option<T> {
         if let Some(job) = self.forked.pop_front().or_else(|| self.others.pop_front()) {
             return Some(job);
@@ -204,7 +209,8 @@ impl<T: GroupedTask> LocalQueues<T> {
         self.filled[queue / 64] &= !(1 << (queue % 64));
     }
 
-    /// Returns the first queue marked as filled, cyclically from `queue` on.
+    /// Returns the first queue with a set bit in `filled`, searching cyclically upwards from
+    /// `queue`, inclusive.
     fn filled_from(&self, queue: usize) -> Option<usize> {
         let (word, bit) = (queue / 64, queue % 64);
         let first = self.filled[word] & (u64::MAX << bit);
@@ -217,7 +223,8 @@ impl<T: GroupedTask> LocalQueues<T> {
             .next()
     }
 
-    /// Returns the last queue marked as filled, cyclically before `queue`.
+    /// Returns the first queue with a set bit in `filled`, searching cyclically downwards from
+    /// `queue`, exclusive.
     fn filled_before(&self, queue: usize) -> Option<usize> {
         let (word, bit) = (queue / 64, queue % 64);
         let last = |word: usize, bits: u64| word * 64 + 63 - bits.leading_zeros() as usize;
@@ -233,15 +240,16 @@ impl<T: GroupedTask> LocalQueues<T> {
 }
 
 impl LocalQueues<JobRef> {
-    /// Removes tasks as [`Self::give_away`] does. The last one removed is the first of the chain.
+    /// Removes tasks as [`Self::give_away`] does, and returns them as a chain. The task removed
+    /// last is the first task of the chain.
     pub fn split(&mut self, all: bool) -> Chain {
         let mut chain = Chain::EMPTY;
         self.give_away(all, |job| chain.push(job));
         chain
     }
 
-    /// Enqueues tasks that were given away and not taken. They leave the queues in the order that
-    /// they had before.
+    /// Enqueues the tasks of a chain from [`Self::split`] that no other worker took. The tasks have
+    /// the same order in the queues as before the split.
     pub fn requeue(&mut self, chain: Chain) {
         self.push_all(chain.reversed());
     }
@@ -256,7 +264,7 @@ impl LocalQueues<JobRef> {
         is_last
     }
 
-    /// Removes a forked task, wherever it is among the forks. Returns whether it was found.
+    /// Removes a forked task from any position among the forks. Returns whether the task was found.
     pub fn remove_fork(&mut self, job: NonNull<Job>) -> bool {
         let at = (self.forked.iter()).position(|fork| fork.as_ptr() == job);
         let was = at.and_then(|at| self.forked.remove(at)).is_some();
@@ -265,8 +273,8 @@ impl LocalQueues<JobRef> {
     }
 }
 
-/// Returns the number of queued tasks that a worker keeps when it publishes tasks: none with `all`,
-/// or while there are fewer published chains than other workers; else one.
+/// Returns the number of queued tasks that a worker keeps when it publishes tasks. The number is 0
+/// if `all` is set or there are fewer published chains than other workers, and 1 otherwise.
 pub(crate) fn kept(all: bool, published: usize, others: usize) -> usize {
     usize::from(!all && published >= others)
 }

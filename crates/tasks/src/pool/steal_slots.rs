@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steal slots: the tasks of a worker that other workers may take.
+//! Steal slots: a worker publishes chains of its ready tasks in these slots, and other workers take
+//! them.
 //!
 //! A worker's own queues need no atomic operations. When other workers need tasks, the worker
 //! publishes chains of its tasks in slots. A slot is null or holds the head of a chain. Only the
@@ -8,15 +9,17 @@
 //! slot with null; the swap that returns the chain owns all of it. No two threads ever hold the
 //! same task, and no thread waits for another.
 //!
-//! The overflow slot holds the tasks, any number of them, that the owner's running task has made
-//! ready by token. It is emptied after that task has ended.
+//! The *overflow slot* is a fifth slot, for the tasks that the owner's running task has made ready
+//! by token. It contains any number of tasks. The owner empties it after the running task has
+//! ended.
 
 use std::ptr::{self, NonNull};
 
 use crate::job::{Chain, Job, JobRef};
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Number of slots. With several slots, one may be emptied while another is still full.
+/// Number of slots of a worker, without the overflow slot. With several slots, thieves find a chain
+/// in one slot while another slot is empty.
 #[cfg(not(feature = "loom"))]
 pub(crate) const SLOTS: usize = 4;
 #[cfg(feature = "loom")]
@@ -40,10 +43,12 @@ impl Default for StealSlots {
 }
 
 impl StealSlots {
-    /// Returns whether the first slot is empty: its chain was taken, or none was published yet.
+    /// Returns whether the first slot is empty, because its chain was taken or no chain was
+    /// published yet.
     #[inline]
     pub fn needs_refill(&self) -> bool {
-        // The first slot is filled first and usually emptied first, so it stands for all slots.
+        // The owner fills the first slot first, and thieves usually empty it first. Checking only
+        // this slot is therefore sufficient.
         self.slots[0].load(Ordering::Relaxed).is_null()
     }
 
@@ -65,15 +70,16 @@ impl StealSlots {
             .count()
     }
 
-    /// Publishes a chain and returns whether a slot was free. `chain` is only called if a slot was
-    /// free; its argument is whether that slot is the last free slot.
+    /// Publishes a chain in a free slot, and returns whether a slot was free. `chain`, which
+    /// creates the chain, is only called if a slot is free. Its argument states whether that slot
+    /// is the only free slot.
     ///
-    /// Only the owner may call this function: two threads that see the same free slot would
-    /// overwrite each other's chain.
+    /// Only the owner may call this function. Otherwise two threads could find the same free slot,
+    /// and one thread would overwrite the chain of the other thread.
     pub fn publish(&self, chain: impl FnOnce(bool) -> Chain) -> bool {
         let slots = self.slots.iter();
-        // A relaxed load is enough, because a slot emptied by a thief stays empty until the owner
-        // fills it.
+        // A relaxed load is sufficient, because a slot that a thief has emptied stays empty until
+        // the owner fills it.
         let mut free = slots.filter(|slot| slot.load(Ordering::Relaxed).is_null());
         let Some(slot) = free.next() else {
             return false;
@@ -106,13 +112,13 @@ impl StealSlots {
         self.slots.iter().find_map(take)
     }
 
-    /// Removes a job published by [`Self::publish`] and publishes the rest of its chain again.
-    /// Other workers miss the rest in between, so they must be woken if the rest is not empty. Only
-    /// the owner may call this function.
+    /// Removes a job that was published by [`Self::publish`], and publishes the rest of its chain
+    /// again. In between, other workers may find the slot empty and go to sleep. If the rest is not
+    /// empty, the caller must therefore wake a worker. Only the owner may call this function.
     pub fn remove(&self, job: NonNull<Job>) -> TakenOut {
         let mut outcome = TakenOut::default();
-        // The search starts at the last slot: the job was published last, usually in the last
-        // filled slot.
+        // The search starts at the last slot, because the job is usually in the slot that was
+        // filled last.
         for slot in self.slots.iter().rev() {
             let Some(mut chain) = take(slot) else {
                 continue;
@@ -129,8 +135,9 @@ impl StealSlots {
         outcome
     }
 
-    /// As [`Self::steal`], but starts with the slot filled last. The owner uses it, because it
-    /// publishes last what it needs first.
+    /// Takes a chain from the last slot that is not empty, except the overflow slot. The owner uses
+    /// this function instead of [`Self::steal`], because it publishes the tasks last that it would
+    /// run first.
     pub fn reclaim(&self) -> Option<Chain> {
         self.slots.iter().rev().find_map(take)
     }
@@ -140,18 +147,19 @@ impl StealSlots {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TakenOut {
     pub found: bool,
-    /// Whether other jobs were removed briefly and published again.
+    /// Whether other jobs were removed from a slot for a moment and published again.
     pub republished: bool,
 }
 
-/// Publishes a chain in a slot that the owner has emptied itself. A thief that is about to swap
-/// finds either null or this chain.
+/// Publishes a chain in a slot that the owner has just emptied. A swap by a thief returns either
+/// null or this chain.
 fn republish(slot: &AtomicPtr<Job>, chain: Chain) {
     slot.swap(chain.into_raw(), Ordering::Release);
 }
 
 fn take(slot: &AtomicPtr<Job>) -> Option<Chain> {
-    // The slot is loaded first, because a swap would take the cache line from the owner.
+    // The slot is loaded before the swap, because a swap of an empty slot would needlessly remove
+    // the cache line from the owner's cache.
     if slot.load(Ordering::Relaxed).is_null() {
         return None;
     }
