@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The runtime: a set of worker threads, and the public calls that give them tasks.
+//! The runtime: a set of worker threads, and the public functions that pass tasks to them.
 //!
 //! [`Runtime`] runs graphs, forks and tasks by token, waits for them, and starts traces.
-//! [`RuntimeBuilder`] configures policy, places and stacks; [`Handle`] is a reference for use
-//! inside tasks. The scheduling itself is in `worker` (policy `usher`) and `dispatch` (policies
-//! with a global queue). A runtime works only in the process that created it: after a fork, calls
-//! return errors.
+//! [`RuntimeBuilder`] configures the policy, and the places and stacks of the workers. [`Handle`]
+//! is a reference to a runtime for use inside tasks. The modules `worker` (policy `usher`) and
+//! `dispatch` (policies with a global queue) implement the scheduling.
+//!
+//! A runtime has 1 to 1024 workers ([`WORKERS_MAX`]). It works only in the process that created it.
+//! In a forked child, waiting and running graphs return errors, and `join` runs its functions in
+//! the calling thread.
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
@@ -33,18 +36,22 @@ use crate::worker::{Registry, Worker};
 
 /// Upper limit of workers per runtime.
 pub const WORKERS_MAX: usize = 1024;
-/// Default number of bytes of a worker's stack, equal to that of the standard library. The next two
-/// constants are the minimum, and a limit above any size that can be allocated.
+/// Default size of a worker's stack in bytes, equal to the default of the standard library. The
+/// next two constants are the minimum size, and a limit that is larger than any size that can be
+/// allocated.
 const STACK_BYTES: usize = 2 << 20;
 const STACK_BYTES_MIN: usize = 64 << 10;
 const STACK_BYTES_MAX: usize = 1 << 46;
 
 /// The worker threads that run tasks, and the tasks given to them.
 ///
-/// Dropping a runtime runs all ready tasks to completion and ends the workers. If a task of another
-/// runtime drops this runtime while tasks of this runtime wait for that other runtime, the workers
-/// end later and the drop does not wait. In a process forked from the creator, the drop does
-/// nothing.
+/// Dropping a runtime runs all ready tasks to completion and ends the workers. The drop waits for
+/// the end of the workers, except in three cases:
+///
+/// - A task of this runtime drops it. The workers end later.
+/// - A task of another runtime drops it, while tasks of this runtime wait for that other runtime.
+///   The workers end later.
+/// - A forked child of the creator drops it. The drop has no effect.
 pub struct Runtime {
     registry: Arc<Registry>,
     threads: Vec<JoinHandle<()>>,
@@ -66,7 +73,8 @@ pub struct Runtime {
 #[derive(Debug, Clone)]
 pub struct RuntimeBuilder {
     workers: usize,
-    /// The places of the workers; `None`: chosen from the topology of this machine.
+    /// The places of the workers. If it is `None`, the places are chosen from the topology of this
+    /// machine.
     places: Option<WorkerPlaces>,
     policy: Policy,
     stack_bytes: usize,
@@ -100,10 +108,11 @@ impl RuntimeBuilder {
     /// Sets the number of bytes of each worker's stack, at least 64 KiB. 0 means the default, 2
     /// MiB.
     ///
-    /// A task uses the part of the stack that the tasks below it have left. While a worker waits
-    /// (for a `join`, or for a graph that a task runs), it runs other tasks, which may wait in
-    /// turn. Up to 16 such waits are nested, fewer if the stack has less than 128 KiB for each.
-    /// Deeper waits run only the tasks that they wait for, and nest as deeply as the program does.
+    /// While a worker waits (for a `join`, or for a graph that a task runs), it runs other tasks on
+    /// the same stack, and these tasks may wait, too. Such waits are nested up to a limit, which is
+    /// 16 or the number of 128 KiB parts of the stack, whichever is lower. In a wait beyond the
+    /// limit, the worker runs only tasks for which it waits. The depth of the stack then depends
+    /// only on the nesting in the program.
     pub fn stack_bytes(self, stack_bytes: usize) -> Self {
         Self {
             stack_bytes,
@@ -114,7 +123,7 @@ impl RuntimeBuilder {
     /// Starts the workers.
     ///
     /// # Errors
-    /// As [`Runtime::new`].
+    /// In the cases in which [`Runtime::new`] returns an error.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         self.policy.check()?;
         let workers = self
@@ -154,7 +163,8 @@ fn check(workers: usize) -> Result<(), RuntimeError> {
 }
 
 thread_local! {
-    /// The registry and the worker of this thread; null if the thread is no worker.
+    /// Pointers to the registry and the worker of this thread; both are null if the thread is no
+    /// worker.
     static CURRENT_WORKER: Cell<(*const Registry, *const Worker<'static>)> =
         const { Cell::new((ptr::null(), ptr::null())) };
 }
@@ -170,8 +180,8 @@ impl CurrentWorkerGuard {
 }
 
 impl Drop for CurrentWorkerGuard {
-    /// Clears [`CURRENT_WORKER`], because destructors of thread-local values may call the runtime
-    /// after the worker has ended.
+    /// Clears [`CURRENT_WORKER`]. Destructors of thread-local values may call the runtime after the
+    /// worker has ended, and must not use its pointer.
     fn drop(&mut self) {
         CURRENT_WORKER.set((ptr::null(), ptr::null()));
     }
@@ -191,7 +201,7 @@ impl Runtime {
     /// see [`WorkerPlaces`].
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// In the cases in which [`Self::new`] returns an error.
     pub fn with_policy(workers: usize, policy: Policy) -> Result<Self, RuntimeError> {
         RuntimeBuilder::new(workers).policy(policy).build()
     }
@@ -199,7 +209,7 @@ impl Runtime {
     /// Starts one worker per entry of `places` with the given policy.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// In the cases in which [`Self::new`] returns an error.
     pub fn with_places(places: WorkerPlaces, policy: Policy) -> Result<Self, RuntimeError> {
         RuntimeBuilder::on(places).policy(policy).build()
     }
@@ -242,8 +252,8 @@ impl Runtime {
         let stack_bytes = stack_bytes.unwrap_or(STACK_BYTES);
         let unbound = places::unbound_cpus();
         let started = thread.spawn(move || {
-            // Placement is best effort: a worker that may not use its CPUs runs on the CPUs that it
-            // may use.
+            // Placement is best effort. If a worker is not allowed to run on its CPUs, it runs on
+            // the CPUs that are allowed.
             places::bind_worker(cpus.as_ref(), unbound);
             let worker = Worker::new(&registry, index, stack_bytes);
             let _guard = CurrentWorkerGuard::enter(&registry, &worker);
@@ -255,13 +265,13 @@ impl Runtime {
         })
     }
 
-    /// Starts to record which worker runs which task, and discards earlier records. The last
-    /// `spans_per_worker` tasks of each worker are kept, at 32 bytes each, until the runtime ends.
-    /// A later call with a larger number allocates at least twice the earlier number, in addition
-    /// to the earlier memory.
+    /// Starts to record which worker runs which task when, and discards earlier records. The
+    /// records of the last `spans_per_worker` tasks of each worker are kept. A record takes 32
+    /// bytes, and the memory is freed when the runtime ends. A later call with a larger number
+    /// allocates memory for at least twice the earlier number, in addition to the earlier memory.
     ///
     /// # Errors
-    /// If there is no memory. A trace in progress continues.
+    /// If there is no memory for the records. A trace in progress then continues.
     pub fn start_trace(&self, spans_per_worker: usize) -> Result<(), TraceError> {
         self.registry.tracer.start(self.workers(), spans_per_worker)
     }
@@ -274,7 +284,7 @@ impl Runtime {
     /// Returns the tasks recorded since [`Self::start_trace`].
     ///
     /// # Panics
-    /// If there is no memory for the tasks: see [`Self::try_trace`].
+    /// If there is no memory for the records; [`Self::try_trace`] returns an error in this case.
     pub fn trace(&self) -> Trace {
         match self.try_trace() {
             Ok(trace) => trace,
@@ -304,28 +314,30 @@ impl Runtime {
         self.registry.workers()
     }
 
-    /// Returns the process that created the runtime. A process forked from the creator has no
-    /// workers and cannot wait for any.
+    /// Returns the number of the process that created the runtime. A forked child of that process
+    /// has no worker threads, and waiting for tasks returns an error in it.
     pub fn creator_pid(&self) -> u32 {
         self.creator_pid
     }
 
-    /// Returns the process that created the runtime, if it is not this process.
+    /// Returns the number of the process that created the runtime, if the current process is
+    /// another process.
     fn foreign_creator(&self) -> Option<u32> {
         (self.creator_pid != process::id()).then_some(self.creator_pid)
     }
 
     /// Runs a graph and returns when all tasks of the graph have run. A task may call this function
-    /// on its own runtime or on another. On its own runtime, the task's worker runs other tasks
-    /// during the wait, tasks of this graph first. On another runtime, the worker only waits.
+    /// for its own runtime or for another runtime. If it is the task's own runtime, the task's
+    /// worker runs other tasks during the wait, beginning with tasks of this graph. If it is
+    /// another runtime, the worker of the calling task only waits.
     ///
     /// # Errors
     /// - A task panicked. Tasks that had not begun by then are not run.
     /// - Groups are outside the limits of the policy.
-    /// - Tasks of this runtime wait for the runtime of the calling task, so that both might wait
-    ///   forever. This is an error even if enough workers are left.
-    /// - A task calls, and there is no memory for queues of one more nesting level.
-    /// - The process was forked from the creator of the runtime.
+    /// - Tasks of this runtime wait for the runtime of the calling task, so that both runtimes
+    ///   might wait forever. This error is returned even if further workers could run the tasks.
+    /// - The caller is a task, and there is no memory for queues of one more nesting level.
+    /// - The caller is in a forked child of the process that created the runtime.
     pub fn run<B: Fn(usize) + Sync>(&self, graph: &mut Graph<B>) -> Result<(), RunError> {
         if let Some(error) = graph.check_groups(self.registry.groups_below) {
             return Err(error);
@@ -365,7 +377,8 @@ impl Runtime {
         }
         let time = begun.elapsed();
         let outcome = graph.outcome();
-        // The time of an aborted run says nothing about its order.
+        // After a panic tasks are skipped, so the time of a failed run does not show how fast its
+        // order is.
         if finds_groups && outcome.is_ok() {
             graph.record_time(time);
         }
@@ -373,16 +386,18 @@ impl Runtime {
     }
 
     /// Runs both functions and returns their results. If a worker is idle, the second function runs
-    /// at the same time as the first. The functions may borrow from the caller, and may call `join`
-    /// in turn.
+    /// at the same time as the first. The functions may borrow from the caller, and may themselves
+    /// call `join`.
     ///
-    /// A call from a task of this runtime runs on the task's worker. A call from another thread
-    /// runs as a task, and the thread waits. The functions run one after the other in these cases:
+    /// If a task of this runtime calls, the first function runs on the task's worker. If another
+    /// thread calls, the whole call runs as a task of the runtime, and the thread waits. The
+    /// functions run one after the other in these cases:
     ///
     /// - under policies other than [`Policy::Usher`];
-    /// - in the calling thread, in a process forked from the creator of the runtime;
-    /// - in the calling thread, if a task of another runtime calls while tasks of this runtime wait
-    ///   for that runtime.
+    /// - in a forked child of the process that created the runtime; the functions run in the
+    ///   calling thread;
+    /// - if a task of another runtime calls while tasks of this runtime wait for that other
+    ///   runtime; the functions run in the calling thread.
     ///
     /// ```
     /// fn sum(runtime: &usher_tasks::Runtime, numbers: &[u64]) -> u64 {
@@ -400,8 +415,8 @@ impl Runtime {
     /// ```
     ///
     /// # Panics
-    /// If one of the functions panics, after both have ended. If the first function panics, the
-    /// second may not have begun.
+    /// If one of the functions panics. The panic continues in the caller after both functions have
+    /// ended. If the first function panics, the second function possibly does not run.
     pub fn join<A, B, RA, RB>(&self, a: A, b: B) -> (RA, RB)
     where
         A: FnOnce() -> RA + Send,
@@ -419,7 +434,8 @@ impl Runtime {
         }
     }
 
-    /// Enters a wait of this thread for this runtime, if the thread is a worker of another runtime.
+    /// If the calling thread is a worker of another runtime, records that the other runtime waits
+    /// for this runtime.
     fn wait_begins(&self) -> Result<Option<RuntimeWait>, DeadlockCycle> {
         let (from, to) = (CURRENT_WORKER.get().0, Arc::as_ptr(&self.registry));
         let is_other = !from.is_null() && from != to;
@@ -468,12 +484,12 @@ impl Runtime {
         register(&self.registry, token, count, hint, entry)
     }
 
-    /// As [`Self::register`], without groups, for a task that works on the data at an address.
-    /// Tasks on neighbouring data run close in time if measurements show that this makes tasks
-    /// faster.
+    /// Registers a task without groups that works on the data at the address `data`. If
+    /// measurements show that it makes tasks faster, the runtime runs tasks on neighbouring data
+    /// close in time.
     ///
     /// # Errors
-    /// As [`Self::register`].
+    /// In the cases in which [`Self::register`] returns an error.
     pub fn register_on(
         &self,
         token: u64,
@@ -500,24 +516,28 @@ impl Runtime {
 
     /// Waits until no registered task is ready or running.
     ///
-    /// **Each panic is reported once**: if several threads wait, one thread gets the report and the
-    /// others may get `Ok`. All threads get the unresolved and the unregistered tokens.
+    /// **Each panic is reported once**: if several threads wait, one of the threads gets the report
+    /// of the panic, and the other threads may get `Ok`. Unresolved and unregistered tokens are
+    /// reported to all threads.
     ///
     /// # Errors
     /// - Tasks wait to be resolved, tokens were resolved and never registered, or tasks panicked.
     ///   Unresolved tasks stay registered and may still be resolved.
-    /// - A task waits for its own runtime, or for a runtime with tasks that wait for its own.
-    /// - The process was forked from the creator of the runtime.
-    /// - There is no memory to list the tasks: [`WaitError::Memory`] has their numbers.
+    /// - The caller is a task of this runtime, or a task of another runtime for which tasks of this
+    ///   runtime wait.
+    /// - The caller is in a forked child of the process that created the runtime.
+    /// - There is no memory to list the tasks. [`WaitError::Memory`] contains how many tasks there
+    ///   are of each kind.
     pub fn wait(&self) -> Result<(), WaitError> {
         self.wait_with(|tokens| tokens.wait())
     }
 
-    /// As [`Self::wait`], but does not report unfinished tasks or panics, which the next wait
-    /// reports. Allocates no memory.
+    /// Waits until no registered task is ready or running. Does not report unfinished tasks and
+    /// panics; the next [`Self::wait`] reports them. Allocates no memory.
     ///
     /// # Errors
-    /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], as [`Self::wait`].
+    /// [`WaitError::Inside`], [`WaitError::Deadlock`] and [`WaitError::Forked`], in the same cases
+    /// as [`Self::wait`].
     pub fn wait_until_idle(&self) -> Result<(), WaitError> {
         self.wait_with(|tokens| {
             tokens.wait_until_idle();
@@ -541,15 +561,18 @@ impl Runtime {
         wait(&self.registry.tokens)
     }
 
-    /// Records panics again that [`Self::wait`] has reported but the caller could not deliver. The
-    /// next wait reports them again.
+    /// Restores panics that [`Self::wait`] has returned, for a caller that could not pass them on.
+    /// The next wait returns them again.
     pub fn restore_panics(&self, panicked: Vec<Panicked>) {
         self.registry.tokens.restore_panics(panicked);
     }
 
-    /// Drops the registered tasks that have not begun, and drops tasks registered from now on when
-    /// they become ready. Graphs are not affected. Returns how many tokens were waiting, registered
-    /// or not. If a task panics when it is dropped, the next wait reports it.
+    /// Drops the registered tasks that are not ready yet. Tasks that are ready or become ready
+    /// later are dropped instead of run, and so are tasks that are registered later. Graphs are not
+    /// affected.
+    ///
+    /// Returns how many tokens were waiting, including tokens that were resolved but not
+    /// registered. If a task panics when it is dropped, the next wait reports the panic.
     pub fn cancel(&self) -> usize {
         self.registry.tokens.cancel()
     }
@@ -564,18 +587,19 @@ impl Runtime {
 
 /// A reference to a runtime that does not keep the runtime alive.
 ///
-/// If a thread other than a worker registers or resolves a task while the runtime is being dropped,
-/// the call may be too late: the task is then dropped and does not run.
+/// If a thread that is no worker registers or resolves a task while the runtime is being dropped,
+/// the runtime may drop the task instead of running it.
 #[derive(Clone)]
 pub struct Handle {
     registry: Weak<Registry>,
 }
 
 impl Handle {
-    /// As [`Runtime::register`].
+    /// Registers a task as [`Runtime::register`] does.
     ///
     /// # Errors
-    /// As [`Runtime::register`], and if the runtime has ended.
+    /// In the cases in which [`Runtime::register`] returns an error, and if the runtime was
+    /// dropped.
     pub fn register(
         &self,
         token: u64,
@@ -587,10 +611,11 @@ impl Handle {
         register(&registry, token, count, TaskHint::Groups(groups), entry)
     }
 
-    /// As [`Runtime::register_on`].
+    /// Registers a task as [`Runtime::register_on`] does.
     ///
     /// # Errors
-    /// As [`Runtime::register_on`], and if the runtime has ended.
+    /// In the cases in which [`Runtime::register_on`] returns an error, and if the runtime was
+    /// dropped.
     pub fn register_on(
         &self,
         token: u64,
@@ -602,10 +627,10 @@ impl Handle {
         register(&registry, token, count, TaskHint::Data(data), entry)
     }
 
-    /// As [`Runtime::resolve`].
+    /// Resolves one dependency as [`Runtime::resolve`] does.
     ///
     /// # Errors
-    /// As [`Runtime::resolve`], and if the runtime has ended.
+    /// If the task has no unresolved dependency, or if the runtime was dropped.
     pub fn resolve(&self, token: u64) -> Result<(), TaskError> {
         let registry = self.registry.upgrade().ok_or(TaskError::Ended { token })?;
         resolve(&registry, token)
@@ -618,15 +643,16 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Returns the worker of this runtime whose thread calls; `None` if the calling thread is no worker
-/// of it.
+/// Returns the worker that runs on the calling thread; `None` if that thread is no worker of this
+/// runtime.
 fn current_worker(registry: &Arc<Registry>) -> Option<&Worker<'_>> {
     let (of, worker) = CURRENT_WORKER.get();
-    // SAFETY: a worker lives as long as its thread runs, and the calling thread is that thread.
+    // SAFETY: the pointer is cleared before the worker of the calling thread ends, so the worker
+    // exists.
     (of == Arc::as_ptr(registry)).then(|| unsafe { &*worker })
 }
 
-/// What the caller has specified about a registered task.
+/// The information about a registered task that its caller has passed.
 #[derive(Debug, Clone, Copy)]
 enum TaskHint {
     Groups(Groups),
@@ -635,7 +661,7 @@ enum TaskHint {
 }
 
 impl TaskHint {
-    /// Returns the groups of the task, and whether they are guessed.
+    /// Returns the groups of the task, and whether the runtime has guessed the groups.
     fn groups(self, registry: &Registry) -> (Groups, bool) {
         let data = match self {
             Self::Groups(groups) if groups != Groups::NONE => return (groups, false),
@@ -693,18 +719,19 @@ fn make_ready(registry: &Arc<Registry>, job: Option<JobRef>) {
 impl Drop for Runtime {
     fn drop(&mut self) {
         if self.foreign_creator().is_some() {
-            // The worker threads do not exist in this process, and a lock held at the fork is never
-            // released.
+            // The worker threads do not exist in this process, so they cannot be joined. A lock
+            // that a thread of the parent held at the fork is never released, so no lock is taken.
             self.threads.drain(..).for_each(mem::forget);
             mem::forget(self.claim.take());
-            // The registry is leaked, because its locks may be held by threads that do not exist in
-            // this process.
+            // The registry is leaked, because dropping it would take locks that are perhaps never
+            // released.
             mem::forget(Arc::clone(&self.registry));
             return;
         }
         self.registry.close();
-        // Case: the runtime is dropped by one of its own tasks, or by a task that its tasks may
-        // wait for. The workers end later, because each worker co-owns the registry.
+        // The drop does not wait if the caller is a task of this runtime, or a task of a runtime
+        // for which tasks of this runtime wait. The workers end later; each worker owns a reference
+        // to the registry.
         if self.current_worker().is_some() {
             return;
         }
@@ -712,7 +739,8 @@ impl Drop for Runtime {
             return;
         };
         for thread in self.threads.drain(..) {
-            // Panics of tasks are caught, so the result carries no information.
+            // The result states whether the thread panicked, which is impossible because panics of
+            // tasks are caught.
             let _ = thread.join();
         }
     }

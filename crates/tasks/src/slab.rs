@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A slab: slots for values of one type, in coloured blocks.
+//! A slab: an allocator for values of one type. A block of 8 KiB contains a header and slots for
+//! values, and colouring determines the position of the header (see [`color`](crate::color)).
 //!
-//! The header of a block records the free slots of the block. The header is found from any slot by
-//! masking and colouring (see [`color`](crate::color)), so a slot needs no word for its block.
-//! Colouring spreads the headers, which every insertion and removal accesses, over the cache sets.
+//! The header of a block contains the list of the block's free slots. The address of the header is
+//! computed from the address of any slot, so a slot contains no pointer to its block. Each
+//! insertion and removal accesses a header, so colouring spreads the headers over the cache sets.
 //!
-//! Blocks with free slots are in a list. A full block is in no list until one of its slots is
-//! freed. An empty block is returned to the source, unless it is the only block in the list,
-//! because the next value would need it again. Insertion and removal take constant time, unless
-//! a block has to be taken from or returned to the source, which needs a lock.
+//! 1. Blocks with free slots are in a doubly linked list. An insertion uses a free slot of the
+//! first block of the list, or a new block if the list is empty.
+//! 2. A block without free slots is removed from the list. It is added again when one of its slots
+//!    is freed.
+//! 3. A block without values is returned to the source of blocks, unless it is the only block in
+//!    the list: the next insertion would need a block again.
+//!
+//! Insertion and removal take constant time. Taking a block from the source and returning a block
+//! also need a lock. Values have 8 to 1023 bytes.
 
 use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
@@ -16,13 +22,13 @@ use std::ptr::{self, NonNull};
 
 use crate::color::{Blocks, ColorError, Coloring};
 
-/// Number of bytes of a block; the next constants are the bytes of its header and the number of
-/// header positions.
+/// Size of a block in bytes. The next two constants are the size of a header in bytes and the
+/// number of positions of headers.
 const BLOCK_BYTES: usize = 8192;
 const HEADER_BYTES: usize = 64;
 const COLORS: usize = 16;
 
-/// Returns the source of blocks for slabs.
+/// Creates a source of blocks for slabs.
 pub(crate) fn blocks() -> Result<Blocks, ColorError> {
     Coloring::new(BLOCK_BYTES, HEADER_BYTES, COLORS).map(Blocks::new)
 }
@@ -30,25 +36,26 @@ pub(crate) fn blocks() -> Result<Blocks, ColorError> {
 /// The header of a block.
 #[repr(C)]
 struct Header {
-    /// Linked list of free slots that held a value before.
+    /// Linked list of the free slots that have contained a value before.
     free: *mut Slot,
-    /// The first slot that was never used; the next field is the end of the slots.
+    /// The first slot that has never contained a value. The next field is the end of the slots.
     fresh: *mut u8,
     end: *mut u8,
     /// Number of values in this block.
     live: usize,
-    /// The neighbours in the list of blocks with free slots.
+    /// The previous and the next block in the list of blocks with free slots.
     previous: *mut Header,
     next: *mut Header,
 }
 
-/// A free slot, which holds the link to the next free slot.
+/// A free slot, which contains a pointer to the next free slot.
 struct Slot {
     next: *mut Slot,
 }
 
-/// Values of one type, of 8 to 1023 bytes and an alignment of 8 to 64 bytes. Dropping the slab drops
-/// no value: all values must be removed before. The source of the blocks frees their memory.
+/// Values of one type, of 8 to 1023 bytes and an alignment of 8 to 64 bytes. All values must be
+/// removed before the slab is dropped; the drop of a slab drops no values. The source of the blocks
+/// frees their memory.
 pub(crate) struct Slab<T> {
     /// List of blocks with free slots.
     partial: *mut Header,
@@ -86,8 +93,8 @@ impl<T> Slab<T> {
             unsafe { self.link(header) };
         }
         let header = self.partial;
-        // SAFETY: blocks in the list have a free slot and belong to this slab alone. A slot has the
-        // size of a value and is inside its block.
+        // SAFETY: each block in the list has a free slot, and only this slab accesses it. A slot
+        // has at least the size of a value and is inside its block.
         unsafe {
             let slot = match (*header).free {
                 free if free.is_null() => {
@@ -113,13 +120,14 @@ impl<T> Slab<T> {
     /// Removes a value.
     ///
     /// # Safety
-    /// The value was inserted into this slab with the same blocks, and is not used after this call.
+    /// The value was inserted into this slab with the same `blocks`, and is not used after this
+    /// call.
     pub unsafe fn remove(&mut self, blocks: &Blocks, at: NonNull<T>) -> T {
         let coloring = blocks.coloring();
         let inside = at.as_ptr().cast::<u8>();
         let header_at = coloring.header(inside.addr());
-        // SAFETY: the caller guarantees that `at` is a slot; its block belongs to this slab, and
-        // the header is at the position given by the colouring.
+        // SAFETY: the caller guarantees that `at` is a slot of this slab. The block of the slot
+        // belongs to this slab, and `coloring` computes the address of the block's header.
         unsafe {
             let header = inside.with_addr(header_at).cast::<Header>();
             let value = at.as_ptr().read();
@@ -147,8 +155,8 @@ impl<T> Slab<T> {
         let room = blocks.coloring().room(base.addr());
         let slots = room.len() / Self::SLOT_BYTES;
         let header = base.cast::<MaybeUninit<Header>>();
-        // SAFETY: the block belongs to this slab alone now, its header has room for a `Header`, and
-        // the slots do not overlap the header.
+        // SAFETY: only this slab accesses the new block. A `Header` fits into the block's header,
+        // and the slots do not overlap the header.
         unsafe {
             let fresh = base.with_addr(room.start);
             (*header).write(Header {
@@ -173,7 +181,8 @@ impl<T> Slab<T> {
     /// # Safety
     /// `header` is a header of a block of this slab that is not in the list.
     unsafe fn link(&mut self, header: *mut Header) {
-        // SAFETY: guaranteed by the caller; the headers in the list also belong to this slab.
+        // SAFETY: the caller guarantees that `header` belongs to this slab, and so do all headers
+        // in the list.
         unsafe {
             (*header).previous = ptr::null_mut();
             (*header).next = mem::replace(&mut self.partial, header);
@@ -186,7 +195,8 @@ impl<T> Slab<T> {
     /// # Safety
     /// `header` is a header of a block of this slab that is in the list.
     unsafe fn unlink(&mut self, header: *mut Header) {
-        // SAFETY: the caller guarantees that the header is in the list, and so are its neighbours.
+        // SAFETY: the caller guarantees that the header is in the list. Its neighbours are also in
+        // the list and thus belong to this slab.
         unsafe {
             let (previous, next) = ((*header).previous, (*header).next);
             match previous.is_null() {
@@ -211,14 +221,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Values stay unchanged while others are inserted and removed.
+        /// A value is unchanged while other values are inserted and removed.
         #[test]
         fn values_do_not_overlap(steps in prop::collection::vec((any::<bool>(), any::<usize>()), 0..3000)) {
             let blocks = blocks().unwrap();
             let mut slab = Slab::<Value>::default();
             let mut held: Vec<(NonNull<Value>, u64)> = Vec::new();
             for (number, (is_in, which)) in steps.into_iter().enumerate() {
-                // Most steps are insertions at first, and removals later.
+                // Most of the first steps are insertions, and most of the last steps are removals.
                 if is_in || held.is_empty() {
                     let at = slab.insert(&blocks, [number as u64; 9]).unwrap();
                     prop_assert_eq!(at.addr().get() % align_of::<Value>(), 0);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Synchronisation primitives: from the standard library, or from loom for tests that explore all
-//! interleavings. Lock-free parts use only these primitives. Exceptions are counters that order
-//! nothing (`counters`, `guess`, groups of a job), and statics, which loom does not support.
+//! Synchronisation primitives. They are those of the standard library, or those of loom in tests
+//! that explore all interleavings (feature `loom`). The lock-free modules use only these
+//! primitives, with two exceptions: atomics that order no other accesses (`counters`, `guess`, the
+//! groups of a job), and statics, which loom does not support.
 //!
-//! Locks are included, because the standard library is built without ThreadSanitizer's
-//! instrumentation, which therefore cannot see what the library's locks order. With the feature
-//! `tsan` the locks are those of parking_lot, which is compiled with the tests. No kind of lock is
-//! poisoned: no critical section leaves inconsistent state if it panics.
+//! With the feature `tsan` the locks are those of parking_lot. The standard library is built
+//! without the instrumentation of ThreadSanitizer, so ThreadSanitizer would not see that the
+//! library's locks order accesses. parking_lot is compiled with the instrumentation. No lock is
+//! poisoned by a panic, because no critical section leaves inconsistent data if it panics.
 
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{
@@ -18,7 +19,7 @@ pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// Writes to an atomic without an atomic operation, through an exclusive reference.
+/// Writes to an atomic variable through an exclusive reference, without an atomic operation.
 pub(crate) trait StoreMut<T> {
     fn store_mut(&mut self, value: T);
 }

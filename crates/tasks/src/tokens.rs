@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tasks that are registered one by one and identified by tokens (paper 5, section 3.2).
-//! `register(token, count, entry)` adds a task that waits for `count` resolutions; `resolve(token)`
-//! is one resolution, before or after the registration.
+//! `register(token, count, entry)` adds a task that waits for `count` resolutions. `resolve(token)`
+//! is one resolution, which may precede the registration.
 //!
-//! A token belongs to a task from its first use until the task has run; after that it is free
-//! again. Tokens are divided into shards with a lock each. The lock of the token's shard protects
-//! the state of the task until the task is ready. From then on the worker that holds the task owns
-//! it. Registration and resolution take constant time on average.
+//! 1. The first call with a token creates a task. A hash of the token selects one of 64 shards.
+//! Each shard has a lock, a hash table from tokens to tasks, and memory for tasks.
+//! 2. Each call locks the shard and updates the state of the task ([`TaskState`]).
+//! 3. When the task is registered and no resolution is missing, the task becomes ready. From then
+//!    on it belongs to the worker that holds it.
+//! 4. After the task has run, it is removed from the table. The token may then be used for another
+//!    task.
+//!
+//! Registration and resolution take constant time on average. Lack of memory for a task is reported
+//! as an error.
 
 use std::hash::BuildHasher;
 use std::mem;
@@ -24,23 +30,23 @@ use crate::slab::{self, Slab};
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use crate::worker::Worker;
 
-/// Number of shards, each with a lock. There are many, so that threads rarely compete for one.
+/// Number of shards, each with a lock. With many shards, two threads rarely need the same lock.
 const SHARDS: usize = 64;
 
 /// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TaskState {
-    /// Resolved, but not registered yet. The field is the number of resolutions.
+    /// Resolved, but not registered yet. The field is the number of resolutions up to now.
     Early(u32),
-    /// Registered. The fields are the missing resolutions, at least one, and the resolutions
-    /// required in total.
+    /// Registered and not ready. The fields are the number of missing resolutions, at least 1, and
+    /// the total number of required resolutions.
     Waiting(u32, u32),
-    /// Ready or running. The field is the number of resolutions required in total.
+    /// Ready or running. The field is the total number of required resolutions.
     Ready(u32),
 }
 
-/// A [`TaskState`] in eight bytes, as two numbers. `left > count` is impossible for a waiting task,
-/// so such pairs encode early tasks.
+/// A [`TaskState`] in eight bytes, as two numbers. For a waiting task `left` is at most `count`, so
+/// pairs with `left > count` encode early tasks.
 #[derive(Debug, Clone, Copy)]
 struct PackedState {
     left: u32,
@@ -72,21 +78,23 @@ impl PackedState {
 struct Task {
     job: Job,
     token: u64,
-    /// The state of the task, protected by the lock of the shard.
+    /// The state of the task. The lock of the shard protects it.
     state: PackedState,
-    /// The closure, whose type the vtable knows. It belongs to the thread that may write the state,
-    /// and after the task has become ready to the thread that runs the task.
+    /// The closure, of the type to which the vtable belongs. Only the thread that holds the lock of
+    /// the shard may access it until the task is ready, and then only the thread that runs the
+    /// task.
     storage: ClosureStorage,
 }
 
-// SAFETY: the link of the job belongs to the holder of the job, and the closure may be sent.
+// SAFETY: only the holder of the job accesses the job's link, and the closure is `Send`.
 unsafe impl Send for Task {}
 
 impl Task {
     /// Moves the closure out of the task.
     ///
     /// # Safety
-    /// The task belongs to the caller, and this function is called at most once for it.
+    /// Only the caller accesses the task's closure, and this function is called at most once per
+    /// task.
     unsafe fn closure(task: *const Self) -> Closure {
         // SAFETY: guaranteed by the caller. The vtables of tasks are static values of this type.
         unsafe {
@@ -96,31 +104,31 @@ impl Task {
     }
 }
 
-/// The address of a task. Different threads own different fields of a task, so a reference to the
-/// whole task is never made.
+/// The address of a task. Different threads may access different fields of a task at the same time,
+/// so the code never creates a reference to the whole task.
 #[derive(Clone, Copy)]
 struct TaskPtr(NonNull<Task>);
 
-// SAFETY: a task may go to other threads. The comments on its fields state which thread may access
-// them.
+// SAFETY: a task is `Send`. The comments on its fields state which thread may access each field.
 unsafe impl Send for TaskPtr {}
 
 impl TaskPtr {
     fn token(self) -> u64 {
-        // SAFETY: a task in a table lives, and its token is never written.
+        // SAFETY: a task exists while its address is in a table or with the worker that runs it,
+        // and its token is never written.
         unsafe { (*self.0.as_ptr()).token }
     }
 
     /// Returns the state. The argument proves that the caller holds the lock of the shard.
     fn state(self, _: &Shard) -> TaskState {
-        // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
-        // proves.
+        // SAFETY: a task in a table exists. The argument of type `Shard` proves that this thread
+        // holds the lock that protects the state.
         unsafe { (*self.0.as_ptr()).state }.state()
     }
 
     fn set_state(self, _: &mut Shard, state: TaskState) {
-        // SAFETY: a task in a table lives. States are accessed only under the lock, which the shard
-        // proves.
+        // SAFETY: a task in a table exists. The argument of type `Shard` proves that this thread
+        // holds the lock that protects the state.
         unsafe { (*self.0.as_ptr()).state = PackedState::of(state) };
     }
 
@@ -139,7 +147,7 @@ impl TaskPtr {
     }
 }
 
-/// A part of the tasks, protected by one lock.
+/// The tasks of one shard. The lock of the shard protects this structure.
 #[derive(Default)]
 struct Shard {
     table: HashTable<TaskPtr>,
@@ -151,17 +159,17 @@ struct Shard {
 /// All tokens in use.
 pub(crate) struct Tokens {
     shards: Box<[Mutex<Shard>]>,
-    /// Memory of the tasks; `None` if it could not be allocated.
+    /// The source of memory for tasks; `None` if it could not be allocated.
     blocks: Option<Blocks>,
     hasher: DefaultHashBuilder,
-    /// Number of shards with ready or running tasks. The number changes only when a shard gets its
-    /// first such task or loses its last, which is rare with many tasks.
+    /// Number of shards with ready or running tasks. It changes only when a shard gets its first
+    /// ready task or ends its last running task, which is rare if there are many tasks.
     busy: AtomicUsize,
-    /// Held by the thread that ends the last task, and by threads that wait for the end of the last
-    /// task.
+    /// The thread that ends the last task locks this mutex to notify waiting threads. A thread that
+    /// waits for the end of all tasks holds the mutex from its check of `busy` until it sleeps.
     idle: Mutex<()>,
     became_idle: Condvar,
-    /// Whether tasks that become ready are dropped.
+    /// Whether ready tasks are dropped instead of run.
     cancelled: AtomicBool,
     panicked: Mutex<Vec<Panicked>>,
 }
@@ -186,12 +194,12 @@ impl Default for Tokens {
 impl Tokens {
     fn shard(&self, token: u64) -> (u64, MutexGuard<'_, Shard>) {
         let hash = self.hasher.hash_one(token);
-        // The shard is selected by the bits from 40 on, because the table uses the lower and the
-        // uppermost bits of the hash.
+        // Bits 40 to 45 of the hash select the shard, because the table uses the lowest and the
+        // highest bits.
         (hash, self.shards[(hash >> 40) as usize % SHARDS].lock())
     }
 
-    /// Registers a task, and returns its job if it is ready at once.
+    /// Registers a task, and returns its job if no resolution is missing.
     pub fn register(
         &self,
         token: u64,
@@ -217,12 +225,14 @@ impl Tokens {
                 count,
             });
         };
-        // SAFETY: the task was early when it was found, or was created early above.
+        // SAFETY: the task is early: it was early when it was found, or it was created above as an
+        // early task.
         unsafe { task_ptr.set_entry(&mut shard, groups, entry) };
         Ok(self.advance(task_ptr, &mut shard, left, count))
     }
 
-    /// Resolves one dependency of a task, and returns its job if it is ready now.
+    /// Resolves one dependency of a task, and returns the task's job if this was the last missing
+    /// resolution.
     pub fn resolve(&self, token: u64) -> Result<Option<JobRef>, TaskError> {
         let (hash, mut shard) = self.shard(token);
         let found = shard
@@ -251,7 +261,8 @@ impl Tokens {
         }
     }
 
-    /// Updates a registered task to `left` missing resolutions.
+    /// Sets the number of missing resolutions of a registered task to `left`. Returns the task's
+    /// job if the number is 0.
     fn advance(
         &self,
         task_ptr: TaskPtr,
@@ -268,11 +279,12 @@ impl Tokens {
         if shard.active == 1 {
             self.busy.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: the task lives until it has run, and becomes ready once.
+        // SAFETY: the task exists until it has run. It becomes ready once, so the returned
+        // reference is the only holder.
         Some(unsafe { JobRef::new(task_ptr.0.cast()) })
     }
 
-    /// Inserts an early task without resolutions.
+    /// Inserts an early task with 0 resolutions.
     fn insert(&self, hash: u64, shard: &mut Shard, token: u64) -> Result<TaskPtr, TaskError> {
         let none = || TaskError::Memory { token };
         let hasher = |task_ptr: &TaskPtr| self.hasher.hash_one(task_ptr.token());
@@ -306,12 +318,12 @@ impl Tokens {
         if let Ok(entry) = shard.table.find_entry(hash, |other| other.0 == task_ptr.0) {
             entry.remove();
         }
-        // SAFETY: the task was removed from the table and was run by this thread, so no other
-        // thread has its address.
+        // SAFETY: the task was removed from the table, and only this thread, which ran the task,
+        // has its address.
         unsafe { self.remove_task(&mut shard, task_ptr) };
         shard.active -= 1;
-        // Other tasks of this shard have ended under the lock of the shard, and thus before this
-        // task.
+        // Each task of this shard ends under the lock of the shard. If no task is active now, all
+        // other tasks of the shard have therefore ended before this task.
         let was_last = shard.active == 0 && self.busy.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(shard);
         if was_last {
@@ -329,7 +341,7 @@ impl Tokens {
         });
     }
 
-    /// Calls `call`, which runs or drops the closure of a task, and records a panic.
+    /// Calls `call`, which runs or drops the closure of a task. Records a panic of the call.
     fn call(&self, token: u64, call: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
             self.panicked.lock().push(Panicked {
@@ -351,8 +363,8 @@ impl Tokens {
     ///
     /// # Errors
     /// If tasks wait to be resolved, if tokens were resolved and never registered, or if tasks
-    /// panicked. Without memory to list them all, the error has only their numbers, and panics stay
-    /// recorded for the next wait.
+    /// panicked. If there is no memory to list them, the error contains only their numbers, and the
+    /// next wait reports the panics.
     pub fn wait(&self) -> Result<(), WaitError> {
         self.wait_until_idle();
         let (mut unresolved, mut unregistered) = (FallibleList::default(), FallibleList::default());
@@ -362,7 +374,7 @@ impl Tokens {
                 match task_ptr.state(&shard) {
                     TaskState::Early(_) => unregistered.push(task_ptr.token()),
                     TaskState::Waiting(more, _) => unresolved.push((task_ptr.token(), more)),
-                    // Another thread has resolved the task meanwhile.
+                    // Another thread has made the task ready since the wait ended.
                     TaskState::Ready(_) => {}
                 }
             }
@@ -386,22 +398,23 @@ impl Tokens {
         }
     }
 
-    /// Records panics again that a wait has reported to its caller.
+    /// Adds panics that [`Self::wait`] has returned to the recorded panics again.
     pub fn restore_panics(&self, mut before: Vec<Panicked>) {
         let mut panicked = self.panicked.lock();
-        // Panics that were recorded since then are rare, so copying them is cheap.
+        // Panics that were recorded since that wait are few, so copying them is cheap.
         before.append(&mut panicked);
         *panicked = before;
     }
 
-    /// Drops all waiting tasks; from now on, drops tasks when they become ready.
+    /// Drops all tasks that are not ready. From now on, ready tasks are dropped instead of run.
+    /// Returns the number of tokens that were waiting.
     pub fn cancel(&self) -> usize {
         self.cancelled.store(true, Ordering::Relaxed);
         self.drop_waiting()
     }
 
-    /// Drops all waiting tasks and returns their number. The tasks are linked in a chain, because
-    /// there may be no memory for a list.
+    /// Drops all tasks that are not ready, and returns their number. A chain links the tasks,
+    /// because there may be no memory for a list.
     fn drop_waiting(&self) -> usize {
         let mut waiting = Chain::EMPTY;
         let mut count = 0;
@@ -411,19 +424,19 @@ impl Tokens {
             let is_waiting =
                 |task_ptr: &mut TaskPtr| !matches!(task_ptr.state(&shard), TaskState::Ready(_));
             for task_ptr in table.extract_if(is_waiting) {
-                // SAFETY: the task was removed from the table and never ready, so no other thread
-                // has its address.
+                // SAFETY: the task was removed from the table and was never ready, so no other
+                // thread has its address.
                 waiting.push(unsafe { JobRef::new(task_ptr.0.cast()) });
                 count += 1;
             }
             shard.table = table;
         }
-        // Dropping a closure may resolve or register tasks, so no lock is held here. Tasks
-        // registered in this way are not dropped by this call.
+        // The destructor of a closure may resolve or register tasks, so this thread holds no lock
+        // here. This call does not drop tasks that are registered in this way.
         while let Some(job) = waiting.pop() {
             let task_ptr = TaskPtr(job.as_ptr().cast());
             let token = task_ptr.token();
-            // SAFETY: the task is in no table, and was removed from the chain.
+            // SAFETY: the task is in no table and no chain, so no other thread has its address.
             if let Some(closure) = unsafe { self.remove_closure(task_ptr) } {
                 self.call(token, || drop(closure));
             }
@@ -439,13 +452,13 @@ impl Tokens {
         let (_, mut shard) = self.shard(task_ptr.token());
         // SAFETY: guaranteed by the caller.
         let task = unsafe { self.remove_task(&mut shard, task_ptr) }?;
-        // SAFETY: the task is in no table, and this function has its only copy, which is not used
-        // again.
+        // SAFETY: `task` is the only copy of a task that is in no table, and it is not used after
+        // this call.
         Some(unsafe { Task::closure(&raw const task) })
     }
 }
 
-/// A list, or only its length if there is no memory for the elements.
+/// A list of items. If there is no memory for an item, only the number of items is kept.
 struct FallibleList<T> {
     list: Vec<T>,
     count: usize,
@@ -471,7 +484,7 @@ impl<T: Ord> FallibleList<T> {
         }
         match self.list.try_reserve(1) {
             Ok(()) => self.list.push(element),
-            // Frees the memory of this list for other lists.
+            // Frees the memory of this list, because another list may need memory.
             Err(_) => self.list = Vec::new(),
         }
     }
@@ -483,16 +496,16 @@ impl<T: Ord> FallibleList<T> {
 }
 
 impl Drop for Tokens {
-    /// Drops the remaining tasks. No workers are left, so ready tasks do not run either.
+    /// Drops the remaining tasks. No workers exist any more, so even ready tasks cannot run.
     fn drop(&mut self) {
         for shard in &self.shards {
             let table = mem::take(&mut shard.lock().table);
             for task_ptr in table {
-                // SAFETY: the task was removed from the table, and no thread is left that could run
-                // it.
+                // SAFETY: the task was removed from the table, and no worker that could run it
+                // exists any more.
                 let closure = unsafe { self.remove_closure(task_ptr) };
-                // A panic must not prevent the other tasks from being dropped, and cannot be
-                // reported any more.
+                // A panic of a destructor is discarded: the other tasks must be dropped, too, and
+                // no wait can report the panic any more.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
                     discard(panic);
                 }
@@ -501,14 +514,15 @@ impl Drop for Tokens {
     }
 }
 
-/// Runs a registered task. With `GUESSED`, the groups of the task are a guess.
+/// Runs a registered task. `GUESSED` states whether the runtime has guessed the groups of the task.
 ///
 /// # Safety
-/// The job is the first field of a task of this worker's runtime.
+/// The job is the first field of a [`Task`] of this worker's runtime.
 pub(crate) unsafe fn run<const GUESSED: bool>(job: JobRef, worker: &Worker<'_>) {
     worker.count_task();
     let task_ptr = TaskPtr(job.as_ptr().cast());
-    // SAFETY: the task is ready, and its closure belongs to this worker.
+    // SAFETY: the task is ready, and this worker holds it, so only this worker may access the
+    // closure.
     let entry = unsafe { Task::closure(task_ptr.0.as_ptr()) };
     let tokens = worker.tokens();
     let (token, groups) = (task_ptr.token(), job.groups());

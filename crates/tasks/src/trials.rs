@@ -1,43 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Chooses the fastest of several alternatives by trials.
 //!
-//! 1. The alternatives are tried in a few rounds, in alternating direction. A disturbance, even
-//!    a periodic one, then affects all alternatives.
-//! 2. The measure of an alternative is its fastest run, because disturbances only make runs slower.
-//! 3. The fastest alternative is chosen, unless it is hardly faster than an alternative that was
-//!    expected to be better.
-//! 4. All alternatives except the hopeless ones are tried again from time to time, and when runs
-//!    have become slower permanently.
+//! 1. Three rounds of trials run each alternative once per round, in the order 0, 1, 2 ..., then in
+//!    reverse order, then in the first order again. A disturbance of the machine, even a periodic
+//!    disturbance, then affects all alternatives.
+//! 2. Alternatives are compared by their fastest runs, because disturbances only make runs slower.
+//! 3. The fastest alternative is chosen. If it is less than 3 % faster than an alternative with a
+//!    lower number, which was expected to be better, the latter is chosen instead.
+//! 4. After 1000 runs of the chosen alternative, the trials are repeated. Alternatives that took
+//!    more than twice the time of the fastest alternative are then left out.
+//!    5. If 16 consecutive runs take more than 1.5 times the fastest time, the work has changed,
+//!       and the trials of all alternatives are repeated.
 //!
-//! This module reads no clock: the caller passes the time of each run.
+//! Recording a run takes constant time, except at the end of trials. This module reads no clock;
+//! the caller passes the time of each run.
 
-/// Number of rounds of trials. An odd number, so that the alternative expected to be best is tried
-/// first.
+/// Number of rounds of trials. It is odd, so that the alternative that is expected to be best,
+/// number 0, is tried first.
 const ROUNDS: u32 = 3;
-/// Number of runs between two sets of trials.
+/// Number of runs of the chosen alternative between two sets of trials.
 const SETTLED_RUNS: u32 = 1000;
 /// Number of consecutive slower runs after which all alternatives are tried again.
 const SLOWER_RUNS: u32 = 16;
-/// A run counts as slower if it takes this multiple of the usual time.
+/// A run counts as slower if it takes more than this multiple of the fastest time of the chosen
+/// alternative.
 const SLOWER: f64 = 1.5;
-/// An alternative is hopeless if it takes this multiple of the best time.
-const HOPELESS: f64 = 2.0;
-/// An alternative replaces an earlier one if it takes less than this fraction of the earlier one's
+/// An alternative is left out of repeated trials if it takes more than this multiple of the best
 /// time.
+const HOPELESS: f64 = 2.0;
+/// An alternative is chosen instead of an alternative with a lower number if it takes less than
+/// this fraction of the latter's time.
 const MARGIN: f64 = 0.97;
 
 /// Trials of alternatives numbered from 0, sorted by expected speed.
 #[derive(Debug, Clone)]
 pub(crate) struct AlternativeTrials {
-    /// By alternative: the fastest run of the current trials, else of earlier trials.
+    /// The time of the fastest run of each alternative, in the latest trials in which it took part.
     fastest_ns: Vec<Option<f64>>,
-    /// By alternative: the fastest run of the current trials.
+    /// The time of the fastest run of each alternative in the current trials.
     current_ns: Vec<Option<f64>>,
-    /// Alternatives still to be tried, the next one last.
+    /// The alternatives of the remaining trial runs, in reverse order.
     pending: Vec<usize>,
     chosen: usize,
-    /// Number of runs since the last trial; the next field is how many of the latest runs were
-    /// slower.
+    /// Number of runs since the last trial. The next field is the number of slower runs since the
+    /// last run that was not slower.
     runs: u32,
     slower: u32,
 }
@@ -69,7 +75,7 @@ impl AlternativeTrials {
             .collect();
         self.current_ns.fill(None);
         self.pending = match alternatives.len() {
-            // With one alternative there is nothing to choose.
+            // A single alternative needs no trials.
             0 | 1 => Vec::new(),
             _ => (0..ROUNDS)
                 .flat_map(|round| match round % 2 {
@@ -138,7 +144,7 @@ impl AlternativeTrials {
             0
         };
         if self.slower >= SLOWER_RUNS {
-            // The work has changed, so hopeless alternatives may not be hopeless any more.
+            // The work has changed, so alternatives that were left out as too slow are tried again.
             self.fastest_ns.fill(None);
             self.begin();
         } else if self.runs >= SETTLED_RUNS {
@@ -151,13 +157,14 @@ impl AlternativeTrials {
 mod tests {
     use super::*;
 
-    /// Simulates runs with the given costs, and returns how often each alternative was used.
+    /// Simulates `runs` runs in which each alternative takes the given time, and returns how often
+    /// each alternative was used.
     fn run_trials(trials: &mut AlternativeTrials, costs_ns: &[f64], runs: u32) -> Vec<u32> {
         let mut used = vec![0; costs_ns.len()];
         for run in 0..runs {
             let current = trials.current();
             used[current] += 1;
-            // Some runs are disturbed; no run is sped up.
+            // A disturbance makes every fifth run slower. No disturbance makes a run faster.
             let disturbed = if run % 5 == 2 { 1.4 } else { 1.0 };
             trials.record(costs_ns[current] * disturbed);
         }
@@ -216,7 +223,8 @@ mod tests {
         while trials.pending.is_empty() {
             trials.record(50.0);
         }
-        // The first run of each alternative is slow, as if the whole machine was slow.
+        // The first run of each alternative is slow, as if the whole machine were slow at that
+        // time.
         for _ in 0..6 {
             let is_first = trials.current_ns[trials.current()].is_none();
             let disturbed = if is_first { 3.0 } else { 1.0 };

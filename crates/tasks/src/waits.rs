@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Deadlock detection for runtimes that wait for one another.
 //!
-//! A task may wait for another runtime: run a graph on it, wait for its tokens or drop it. The
-//! task's worker does nothing else meanwhile. If tasks of the other runtime wait for the first
-//! runtime, all workers of both may wait forever. Each wait is therefore entered in a global table
-//! and rejected if it would close a cycle. The wait is rejected even if enough workers are left for
-//! both runtimes to proceed; a program that needs such waits must wait in one direction only. A
-//! check takes time in the order of the number of current waits.
+//! A task of runtime A may wait for runtime B: it runs a graph on B, waits for the tasks of B or
+//! drops B. The worker of the task runs no other task during the wait. If tasks of B wait for A at
+//! the same time, all workers of A and B may wait forever. Therefore:
+//!
+//! 1. Each wait is recorded in a global table, as a pair (A, B), until it ends.
+//! 2. A new wait of A for B is rejected if the table contains a path from B to A.
+//!
+//! A wait is also rejected if further workers of A and B could run the tasks. Waits of a program
+//! for several runtimes must therefore not form a cycle. A check takes time at most quadratic in
+//! the number of current waits, and a lock.
 
 use crate::sync::StaticMutex;
 
-/// The current waits, as pairs (waiting, awaited), with one entry per waiting task.
+/// The current waits, one pair for each waiting task: the runtime of the task, and the runtime for
+/// which the task waits.
 static WAITS: StaticMutex<Vec<(usize, usize)>> = StaticMutex::new(Vec::new());
 
-/// An entry of the table of waits, removed when dropped.
+/// A wait in the table of waits. The drop of this value removes the wait from the table.
 #[derive(Debug)]
 #[must_use]
 pub struct RuntimeWait(usize, usize);
 
-/// The wait would close a cycle of runtimes, directly or through others.
+/// The error that a wait would close a cycle of two or more runtimes that wait for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlockCycle;
 
 impl RuntimeWait {
-    /// Enters a wait of runtime `from` for runtime `to`. A runtime is identified by the address of
-    /// its registry.
+    /// Records that a task of runtime `from` waits for runtime `to`. The address of its registry
+    /// identifies a runtime.
     ///
     /// # Errors
     /// If the wait would close a cycle.
@@ -38,7 +43,7 @@ impl RuntimeWait {
     }
 }
 
-/// Returns whether `from` waits for `to`, directly or through others.
+/// Returns whether `from` waits for `to`, directly or through other runtimes that wait.
 fn leads(waits: &[(usize, usize)], from: usize, to: usize) -> bool {
     let mut seen = vec![from];
     let mut at = 0;

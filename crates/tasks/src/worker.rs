@@ -1,9 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Worker threads and the registry that they share. A worker finds ready tasks and runs each to
-//! completion.
+//! Worker threads, and the registry that they share. A worker repeats three steps until the runtime
+//! closes:
 //!
-//! Model: rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). `share` publishes
-//! tasks for other workers and steals theirs; `wait` runs other tasks while a task waits.
+//! 1. Find a ready task: in the worker's own queues, then in its own steal slots and inbox, then in
+//!    the steal slots of other workers, the injected tasks and the inboxes of other workers. With a
+//!    global queue, the policy's queue selects the task.
+//! 2. Run the task and the chain of tasks that it makes ready. Before each task, publish queued
+//!    tasks if other workers need tasks.
+//! 3. If no task is found in 200 attempts ([`SPINS`]), sleep until another thread makes a task
+//!    visible.
+//!
+//! Newly ready tasks run first, so other tasks could starve. After every 64 tasks
+//! ([`CHECK_INTERVAL`]) a worker therefore checks for injected tasks, and at every 16th check it
+//! runs the task that has waited longest.
+//!
+//! The structure follows rayon-core's `registry.rs` (`Registry`, `WorkerThread::find_work`). The
+//! submodule `share` publishes tasks for other workers and steals their tasks; the submodule `wait`
+//! runs other tasks while a task waits.
 
 mod share;
 mod wait;
@@ -25,30 +38,33 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Orderin
 use crate::tokens::Tokens;
 use crate::trace::{SpanGuard, Tracer};
 
-/// Number of attempts to find work before a worker goes to sleep.
+/// Number of attempts to find a task before a worker goes to sleep.
 const SPINS: u32 = 200;
-/// Number of attempts before a spinning worker counts as idle. The attempts last longer than
-/// [`share::STEAL_BACKOFF`].
+/// Number of attempts to find a task before a worker counts as idle. These attempts take longer
+/// than [`share::STEAL_BACKOFF`].
 const SPINS_BUSY: u32 = 50;
-/// Limit of nested waits on a worker's stack during which the worker runs any task it finds. In a
-/// deeper wait the worker runs only the tasks of that wait, so that the program's own nesting
-/// bounds the stack.
+/// Maximum number of nested waits on a worker's stack in which the worker runs any task that it
+/// finds. In a deeper wait the worker runs only the tasks for which it waits, so that the nesting
+/// in the program bounds the depth of the stack.
 const NESTED_WAITS_MAX: usize = 16;
-/// Stack bytes per nested wait. A smaller stack lowers the limit of nested waits.
+/// Bytes of the stack for each nested wait. A stack of fewer than 16 times this size has a lower
+/// limit of nested waits.
 const STACK_BYTES_PER_WAIT: usize = 128 << 10;
 /// Number of tasks that a worker takes from its own queues between two checks for injected tasks.
-/// Without the check, tasks that keep making others ready would starve injected tasks.
+/// Without the check, injected tasks would starve while each task makes another task ready.
 const CHECK_INTERVAL: u32 = 64;
-/// Number of checks between two tasks that are taken by age, which prevents starvation within a
-/// worker's own queues.
+/// At every check with a number divisible by this constant, a worker runs the task that has waited
+/// longest in its own queues, so that no queued task starves.
 const AGE_INTERVAL: u32 = 16;
-/// Number of entries of the table of owners. Spatial groups with the same remainder share an entry.
+/// Number of entries of the table of owners. Two spatial groups share an entry if their numbers
+/// have the same remainder modulo this number.
 const OWNER_TABLE_LEN: usize = 1024;
-/// Marks a spatial group without an owner.
+/// The entry of a spatial group without an owner.
 const NO_OWNER: u32 = u32::MAX;
 
-/// The part that all jobs of one type share. It may be the first field of a larger structure known
-/// to its `run` function: all tasks of a graph point to the graph.
+/// The data that all jobs of one type share. The vtable may be the first field of a larger
+/// structure, which `run` accesses by a cast: the vtable of a graph's jobs is the first field of
+/// the graph.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct JobVtable {
@@ -62,30 +78,32 @@ struct WorkerShared {
     steal_slots: StealSlots,
     inbox: Inbox,
     counts: AtomicWorkerCounters,
-    /// The lowest level of the tasks that the worker may run next. Used only by policies with a
-    /// global queue.
+    /// The lowest nesting level (see `levels`) of the tasks that the worker may run next. Used only
+    /// by policies with a global queue.
     min_level: AtomicUsize,
 }
 
-/// The ready tasks of a policy with one queue for all workers.
+/// The ready tasks of a policy with a global queue.
 type GlobalQueue = Mutex<LevelQueues>;
 
 /// The state that the workers of a runtime share.
 pub(crate) struct Registry {
-    /// The queue of a policy with one order for all workers. With `None` each worker has queues of
+    /// The ready tasks of a policy with a global queue. If it is `None`, each worker has queues of
     /// its own.
     global_queue: Option<GlobalQueue>,
     worker_shared: Box<[WorkerShared]>,
-    /// Tasks made ready by threads that are not workers of this runtime.
+    /// Injected tasks, which threads outside this runtime have made ready.
     injector: Inbox,
-    /// For each spatial group, the worker that owns it, or [`NO_OWNER`].
+    /// The owner of each spatial group, or [`NO_OWNER`]. The index is the group number modulo
+    /// [`OWNER_TABLE_LEN`].
     owners: Box<[AtomicU32]>,
     places: WorkerPlaces,
     sleepers: Sleepers,
     /// Workers that sleep in a wait during which they may run only some of the ready tasks.
     waiters: Sleepers,
     closing: AtomicBool,
-    /// Counts the workers that may still make tasks ready. Used when the runtime closes.
+    /// The number of workers that may still make tasks ready. A worker ends only when this number
+    /// is 0 and the runtime is closing.
     active_workers: ActiveWorkers,
     /// Tasks that were registered by token.
     pub tokens: Tokens,
@@ -156,8 +174,8 @@ impl Registry {
         self.sleepers.wake_one(0..self.workers());
     }
 
-    /// Requests the workers to end. They end when no task is ready and no running task can make a
-    /// task ready.
+    /// Requests the workers to end. The workers end when no task is ready and no running task can
+    /// make a task ready.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.sleepers.wake_all();
@@ -195,30 +213,30 @@ pub(crate) struct Worker<'a> {
     registry: &'a Registry,
     shared: &'a WorkerShared,
     index: usize,
-    /// Ready tasks of the innermost wait on this worker's stack, or of the whole runtime if there
-    /// is no wait.
+    /// Ready tasks that became ready during the innermost nested wait on this worker's stack.
+    /// Without a nested wait, all ready tasks of this worker.
     local_queues: RefCell<LocalQueues<JobRef>>,
-    /// The queues of the enclosing waits, outermost first.
+    /// The queues that were in use before each nested wait began, outermost first.
     outer_queues: RefCell<Vec<LocalQueues<JobRef>>>,
     /// Empty queues, kept for later waits.
     spare_queues: RefCell<Vec<LocalQueues<JobRef>>>,
-    /// Number of nested waits on this worker's stack; the next field is the limit up to which a
-    /// wait runs any task.
+    /// Number of nested waits on this worker's stack. The next field is the maximum number up to
+    /// which a wait runs any task that it finds.
     wait_depth: Cell<usize>,
     wait_depth_max: usize,
-    /// The level of the running task. Used only by policies with a global queue.
+    /// The nesting level of the running task. Used only by policies with a global queue.
     level: Cell<usize>,
-    /// Number of tasks until the next check for overdue tasks; the next field is the number of past
-    /// checks.
+    /// Number of tasks until the next check for overdue tasks. The next field is the number of
+    /// checks up to now.
     until_check: Cell<u32>,
     checks: Cell<u32>,
     /// Whether other workers exist and may steal from this worker.
     allows_stealing: bool,
     /// Whether the overflow slot was filled since the worker last emptied it.
     overflow_used: Cell<bool>,
-    /// The time of the last steal, until [`share::STEAL_BACKOFF`] has passed.
+    /// The time of the last steal. `None` if [`share::STEAL_BACKOFF`] has passed since then.
     last_steal: Cell<Option<Instant>>,
-    /// Number of tasks with guessed groups that ran since one was timed.
+    /// Number of tasks with guessed groups that have run since the last such task was timed.
     since_sample: Cell<u64>,
 }
 
@@ -252,15 +270,16 @@ impl<'a> Worker<'a> {
         self.shared.min_level.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this is the only worker of the runtime. If it is, state that only tasks
-    /// access needs no atomic operations.
+    /// Returns whether this is the only worker of the runtime. In that case, data that only tasks
+    /// access need no atomic operations.
     #[inline]
     pub fn is_only_worker(&self) -> bool {
         self.registry.workers() == 1
     }
 
-    /// Runs a registered task with guessed groups, and times one in [`SAMPLE`] of such tasks. A
-    /// task that ran other tasks inside it is not counted, because its time includes theirs.
+    /// Runs a registered task with guessed groups, and times one of [`SAMPLE`] such tasks. If a
+    /// timed task has run other tasks during a wait, its time is discarded, because it includes the
+    /// times of those tasks.
     pub fn run_sampled(&self, run: impl FnOnce()) {
         let since_sample = self.since_sample.get() + 1;
         if since_sample < SAMPLE {
@@ -284,14 +303,15 @@ impl<'a> Worker<'a> {
         &self.registry.tokens
     }
 
-    /// Runs tasks until the runtime closes.
+    /// Runs tasks until the runtime closes and no task can become ready any more.
     pub fn main_loop(&self) {
         self.registry.sleepers.register_thread(self.index);
         self.registry.waiters.register_thread(self.index);
         let registry = self.registry;
         registry.active_workers.begin();
         loop {
-            // The flag is read before the search: a task that was ready before the close is found.
+            // The flag is read before the search for tasks. A search after the close finds all
+            // tasks that were ready before the close.
             let is_closing = registry.is_closing();
             self.run_while(|| true);
             if !is_closing {
@@ -303,8 +323,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sleeps until a task is visible or the last active worker is done. Returns whether the worker
-    /// may terminate.
+    /// Counts this worker as inactive. If other workers are active, sleeps until a task is visible
+    /// or no worker is active. Returns whether this worker may end.
     fn sleep_or_terminate(&self) -> bool {
         let registry = self.registry;
         let sleep = |all_inactive: &dyn Fn() -> bool| {
@@ -328,9 +348,9 @@ impl<'a> Worker<'a> {
         parked
     }
 
-    /// Wakes a worker that waits for a condition which has just become true.
+    /// Wakes a worker that waits for a condition. The caller has made the condition true before.
     pub fn wake(&self, worker: usize) {
-        // The worker sleeps in one of the two sets of sleepers.
+        // The worker is in one of the two sets of sleepers, depending on which tasks it may run.
         if !self.registry.sleepers.wake_worker(worker) {
             self.registry.waiters.wake_worker(worker);
         }
@@ -356,7 +376,7 @@ impl<'a> Worker<'a> {
     /// Calls the body of a task and records the span of the task if tracing is on. The span is
     /// complete before any other thread can observe that the task has run.
     pub fn trace(&self, task: u64, groups: Groups, body: impl FnOnce()) {
-        // `Drop` writes the span, also when the body panics.
+        // The drop of the guard writes the span, also if the body panics.
         let buffer = self.registry.tracer.for_worker(self.index);
         let _span = buffer.map(|buffer| SpanGuard::begin(buffer, task, groups));
         body();
@@ -377,8 +397,8 @@ impl<'a> Worker<'a> {
     fn spin_for_work(&self, condition: impl Fn() -> bool) -> Option<JobRef> {
         let mut idle = None;
         for spins in 1..SPINS {
-            // In a deep wait the worker cannot take tasks of other workers, so it does not count as
-            // idle.
+            // In a deep wait, the worker does not take tasks of other workers, so it does not count
+            // as idle.
             if spins == SPINS_BUSY && !self.is_deep() {
                 idle = Some(self.registry.sleepers.begin_search());
             }
@@ -394,14 +414,15 @@ impl<'a> Worker<'a> {
         None
     }
 
-    /// Runs a task and the chain of tasks that it makes ready.
+    /// Publishes queued tasks if needed, and runs a task and the chain of tasks that it makes
+    /// ready.
     fn run(&self, job: JobRef) {
         self.share();
-        // Unwinding is not allowed, because a frame below may hold a task that another worker is
-        // using.
+        // A panic must not unwind the stack, because another worker may be using a forked task in a
+        // lower stack frame.
         let unwinding = AbortOnUnwind;
-        // SAFETY: the function belongs to jobs of this type. The job lives, and its only reference
-        // is passed on.
+        // SAFETY: `run` comes from the job's own vtable, so it belongs to jobs of this type. The
+        // job exists, because it has not run, and this call passes on its only reference.
         unsafe {
             let run = job.vtable().cast::<JobVtable>().as_ref().run;
             run(job, self);
@@ -409,8 +430,8 @@ impl<'a> Worker<'a> {
         mem::forget(unwinding);
     }
 
-    /// Returns whether a task made ready here may have to be sent to another worker. `has_s` means
-    /// that the graph has tasks with spatial groups.
+    /// Returns whether a task that this worker makes ready may have to be sent to another worker or
+    /// to a global queue. `has_s` states whether the task's graph has tasks with spatial groups.
     #[inline]
     pub fn may_redirect(&self, has_s: bool) -> bool {
         (has_s && self.allows_stealing) || self.registry.global_queue.is_some()
@@ -421,11 +442,11 @@ impl<'a> Worker<'a> {
         self.local_queues.borrow_mut().push(job);
     }
 
-    /// Enqueues a source of a graph that a task starts on this worker.
+    /// Enqueues a task without dependencies, of a graph that a task of this worker runs.
     pub fn ready_nested_source(&self, job: JobRef) {
         match self.is_deep() && self.registry.global_queue.is_none() {
-            // In a deep wait the worker reads no inbox, not even its own, so the task is queued
-            // directly.
+            // In a deep wait, the worker reads no inbox, including its own. The task is therefore
+            // added to the worker's queues directly.
             true => self.push(job),
             false => self.ready(job),
         }
@@ -443,7 +464,8 @@ impl<'a> Worker<'a> {
             Some(owner) => {
                 registry.worker_shared[owner].inbox.push(job);
                 self.counts().sent.add(1);
-                // If the owner is busy, an idle neighbour may run the task instead.
+                // If the owner does not sleep, a sleeping worker near the owner is woken and may
+                // run the task instead.
                 if !registry.sleepers.wake_worker(owner) {
                     registry.sleepers.wake_one(registry.near(owner));
                 }
@@ -530,8 +552,9 @@ impl<'a> Worker<'a> {
         is_overdue
     }
 
-    /// Returns an injected task or the task that has waited longest in this worker's queues. This
-    /// choice prevents a stream of newly ready tasks from starving them.
+    /// Returns an injected task, or at every [`AGE_INTERVAL`]-th check the task that has waited
+    /// longest in this worker's queues. Such tasks would otherwise starve while new tasks become
+    /// ready.
     #[cold]
     fn find_overdue(&self) -> Option<JobRef> {
         self.until_check.set(CHECK_INTERVAL);
@@ -547,8 +570,8 @@ impl<'a> Worker<'a> {
         let mut chain = self.take_injected()?;
         self.take_ownership(&chain);
         let mut local_queues = self.local_queues.borrow_mut();
-        // With empty queues the task is not overdue: it is queued, and its group becomes the active
-        // group.
+        // If the worker's queues are empty, the injected task need not precede other tasks. It is
+        // queued like other tasks, so that its group becomes the active group.
         let first = match local_queues.len() {
             0 => None,
             _ => chain.pop(),
@@ -588,7 +611,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns whether any task is visible to this worker.
+    /// Returns whether any task is in a global queue, an inbox or a steal slot, and thus visible to
+    /// this worker.
     fn sees_work(&self) -> bool {
         let registry = self.registry;
         let global_queue = registry.global_queue.as_ref();

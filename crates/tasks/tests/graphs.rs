@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Graphs, and the same graphs as tasks by token, compared with a sequential run: each task runs
-//! once per run, and none before its dependencies.
+//! Tests that run random graphs, as graphs and as tasks by token. They check that each task runs
+//! once per run, and after all its dependencies.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ const POLICIES: [Policy; 4] = [
 #[derive(Debug, Clone)]
 struct Dag {
     groups: Vec<Groups>,
-    /// By task: its dependencies.
+    /// The dependencies of each task, by task number.
     before: Vec<Vec<usize>>,
 }
 
@@ -38,14 +38,14 @@ impl Dag {
         let ran: Vec<AtomicU32> = self.groups.iter().map(|_| AtomicU32::new(0)).collect();
         let early = AtomicUsize::new(0);
         let body = |task: usize| {
-            // The number of earlier runs of the task must equal the number of this run, counted
-            // from 0.
+            // The number of earlier runs of this task is also the number of the current run,
+            // counted from 0. Each dependency must have run once more than that.
             let run = ran[task].load(Ordering::Relaxed);
             let is_done = |&before: &usize| ran[before].load(Ordering::Relaxed) == run + 1;
             if !self.before[task].iter().all(is_done) {
                 early.fetch_add(1, Ordering::Relaxed);
             }
-            // The number is incremented instead of stored, so that a second call within one run is
+            // The counter is incremented instead of set, so that a second call within one run is
             // detected.
             ran[task].fetch_add(1, Ordering::Relaxed);
         };
@@ -57,8 +57,9 @@ impl Dag {
         assert_eq!(early.into_inner(), 0, "tasks ran too early");
     }
 
-    /// Runs the graph as tasks by token and checks the order. Each task has its number as token and
-    /// is resolved by its dependencies. Tasks are registered in ascending and in descending order.
+    /// Runs the graph as tasks by token and checks the order. The token of a task is its number,
+    /// and each of its dependencies resolves it. Tasks are registered in ascending and in
+    /// descending order.
     fn check_by_token(&self, runtime: &Runtime, runs: u32) {
         let mut after = vec![Vec::new(); self.before.len()];
         for (task, before) in self.before.iter().enumerate() {
@@ -112,8 +113,8 @@ impl Dag {
         builder.build(body).unwrap()
     }
 
-    /// Generates a graph from a seed. Each task depends on at most `most` of the `reach` tasks
-    /// before it.
+    /// Generates a graph from a seed. Each task depends on at most `most` tasks, which are among
+    /// the `reach` tasks with the next lower numbers.
     fn random(seed: u64, tasks: usize, most: u64, reach: u64) -> Self {
         let mut state = seed;
         let mut random = move |below: u64| {
@@ -163,8 +164,8 @@ fn a_million_tasks_run_in_order() {
     }
 }
 
-/// Divisor of the number of tasks. Under ThreadSanitizer a task takes a hundred times as long, and
-/// a few tasks reveal the same errors as many.
+/// Divisor of the number of tasks in tests. Under ThreadSanitizer a task takes a hundred times as
+/// long, and fewer tasks reveal the same errors.
 const LESS: usize = if cfg!(feature = "tsan") { 9 } else { 1 };
 
 fn dags() -> impl Strategy<Value = Dag> {
@@ -184,7 +185,7 @@ proptest! {
         }
     }
 
-    /// A cycle is found, and the reported tasks form a cycle.
+    /// If the dependencies form a cycle, building reports tasks that form a cycle.
     #[test]
     fn cycles_are_reported(dag in dags(), from in 0..60_usize, to in 0..60_usize) {
         let count = dag.groups.len();

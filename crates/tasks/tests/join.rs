@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fork and join: the results are those of the functions, whichever worker runs them, and the stack
-//! of the caller is not used after it has continued.
+//! Tests of fork and join: `join` returns the results of its functions, whichever workers run them,
+//! and no worker accesses the caller's stack frame after `join` has returned.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,7 +61,8 @@ fn join_gives_the_same_results_under_all_policies() {
 fn both_run_at_the_same_time_where_there_are_two_workers() {
     let runtime = Runtime::new(2).unwrap();
     let barrier = Barrier::new(2);
-    // Neither function passes the barrier before the other has reached it.
+    // Each function waits at the barrier for the other function, so this call returns only if they
+    // run at the same time.
     let (a, b) = runtime.join(|| barrier.wait().is_leader(), || barrier.wait().is_leader());
     assert!(a != b);
 }

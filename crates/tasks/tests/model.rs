@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares the single-threaded dispatcher of the default policy, which simulations use, with the
-//! runtime: the same graph runs in the same order.
+//! runtime: both must run a graph in the same order.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::sync::{Mutex, mpsc};
 
@@ -14,7 +14,7 @@ use usher_tasks::{GraphBuilder, Groups, Runtime};
 #[derive(Debug, Clone)]
 struct Dag {
     groups: Vec<Groups>,
-    /// By task: its successors, ascending.
+    /// The successors of each task in ascending order, by task number.
     after: Vec<Vec<usize>>,
 }
 
@@ -33,8 +33,8 @@ impl Dag {
         Self { groups, after }
     }
 
-    /// Renumbers the tasks, so that some tasks depend on tasks with higher numbers: task `i`
-    /// becomes `names[i]`.
+    /// Renumbers the tasks: task `i` gets the number `names[i]`. Afterwards some tasks depend on
+    /// tasks with higher numbers.
     fn renamed(&self, names: &[usize]) -> Self {
         let mut renamed = self.clone();
         for (task, &name) in names.iter().enumerate() {
@@ -51,8 +51,8 @@ impl Dag {
         waits
     }
 
-    /// Returns the order in which the first worker of the dispatcher runs the tasks, if the other
-    /// workers never call.
+    /// Returns the order in which the dispatcher gives the tasks to worker 0, if the other workers
+    /// request no tasks.
     fn modelled(&self, workers: usize) -> Vec<usize> {
         let mut dispatcher = Usher::new(workers);
         let mut waits = self.waits();
@@ -62,7 +62,8 @@ impl Dag {
         while let Some(dispatch) = dispatcher.next(0) {
             let task = dispatch.item;
             order.push(task);
-            // The successor with the next number is preferred.
+            // The dispatcher prefers the successor that becomes ready first. The runtime prefers
+            // the successor with the next higher number.
             let after = &self.after[task];
             let (round, onward) = after.split_at(after.partition_point(|&next| next < task));
             for &next in onward.iter().chain(round) {
@@ -111,8 +112,9 @@ fn half_busy() -> (Runtime, mpsc::Sender<()>) {
     (runtime, release)
 }
 
-/// Generates temporal groups, some of which share a queue, and spatial groups. At least one kind is
-/// set, because a graph without groups is run in an order of its own.
+/// Generates temporal groups, some of which share a queue, and spatial groups. Each task has a
+/// temporal or a spatial group, because the runtime would search for an order of a graph without
+/// groups.
 fn groups() -> impl Strategy<Value = Groups> {
     let t = prop::sample::select(vec![0, 1, 2, 3, 200, 255, 256, 257, 300]);
     (t, 0..5_u32).prop_map(|(t, s)| match (t, s) {
@@ -122,7 +124,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 }
 
 fn dag(tasks: usize) -> impl Strategy<Value = Dag> {
-    // The graph has few edges, so that many tasks are ready at a time.
+    // Each task has few dependencies, so that many tasks are ready at a time.
     let before = prop::collection::vec(any::<prop::sample::Index>(), 1..3);
     prop::collection::vec((groups(), before), 1..tasks).prop_flat_map(|tasks| {
         let dag = Dag::new(&tasks);
@@ -154,9 +156,9 @@ fn successors_run_as_they_were_declared() {
 
 #[test]
 fn reclaimed_tasks_run_in_the_same_order() {
-    // The numbers range from one task to more than slots and chains hold. In every 1,024th search a
-    // worker takes the task that has waited longest, which the model does not do. Each runtime is
-    // therefore a new one.
+    // The numbers of tasks range from 1 to more than fit into the slots and chains. After every
+    // 1,024 tasks, a worker of the runtime runs the task that has waited longest, and the
+    // dispatcher does not. Each count therefore uses a new runtime.
     for count in [1, 2, 3, 5, 31, 32, 33, 64, 200, 300] {
         let (runtime, _release) = half_busy();
         let dag = fan(count);

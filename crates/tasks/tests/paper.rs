@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares the dispatchers with the paper: its listing step by step, and its figure 4.
+//! Compares the dispatchers with paper 5: with an implementation of the listing in section 4.2, and
+//! with figure 4.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 use usher_tasks::dispatch::{Dispatcher, Fcfs, Groups, Lcfs, Paper};
 
-/// The listing of paper 5, section 4.2, line by line, on sets. Comments with numbers are the lines
-/// of the listing.
+/// The listing of paper 5, section 4.2, implemented line by line with sets. The numbers in comments
+/// are lines of the listing.
 struct Listing {
-    /// Ready queues by (T, S); none is empty.
+    /// The queues of ready tasks, by temporal and spatial group. Empty queues are removed.
     pool: BTreeMap<(u32, u32), VecDeque<usize>>,
-    /// The S groups associated with each core.
+    /// The spatial groups associated with each core.
     cores: Vec<BTreeSet<u32>>,
     /// The active temporal group, T' in the listing.
     active: Option<u32>,
@@ -31,21 +32,21 @@ impl Listing {
             loop {
                 if let Some(t) = self.active {
                     let ready = self.groups_ready_in(t);
-                    // 2, 3
+                    // lines 2, 3
                     if let Some(s) = ready.intersection(&self.cores[core]).next() {
                         break 'found (t, *s);
                     }
-                    // 4, 5
+                    // lines 4, 5
                     if ready.contains(&0) {
                         break 'found (t, 0);
                     }
-                    // 6, 7, 8
+                    // lines 6, 7, 8
                     if let Some(&s) = ready.first() {
                         self.associate(s, core);
                         break 'found (t, s);
                     }
                 }
-                // 9, 10, 11
+                // lines 9, 10, 11
                 let others: BTreeSet<u32> = self.pool.keys().map(|(t, _)| *t).collect();
                 let mut others = others.into_iter();
                 match others.find(|t| *t != 0 && Some(*t) != self.active) {
@@ -54,23 +55,23 @@ impl Listing {
                 }
             }
             let ready = self.groups_ready_in(0);
-            // 12, 13
+            // lines 12, 13
             if let Some(s) = ready.intersection(&self.cores[core]).next() {
                 break 'found (0, *s);
             }
-            // 14, 15
+            // lines 14, 15
             if ready.contains(&0) {
                 break 'found (0, 0);
             }
-            // 16, 17, 18
+            // lines 16, 17, 18
             if let Some(&s) = ready.first() {
                 self.associate(s, core);
                 break 'found (0, s);
             }
-            // 20
+            // line 20
             return None;
         };
-        // 22
+        // line 22
         let queue = self.pool.get_mut(&target).unwrap();
         let task = queue.pop_front().unwrap();
         if queue.is_empty() {
@@ -136,7 +137,8 @@ proptest! {
     }
 }
 
-/// Runs unit tasks in lockstep and returns the number of units.
+/// Runs tasks of one time unit each, with all cores in lockstep, and returns the number of time
+/// units.
 fn units(dispatcher: &mut dyn Dispatcher<usize>, cores: usize, tasks: &[Vec<usize>]) -> usize {
     let mut waits: Vec<usize> = vec![0; tasks.len()];
     tasks.iter().flatten().for_each(|&after| waits[after] += 1);
@@ -160,7 +162,7 @@ fn units(dispatcher: &mut dyn Dispatcher<usize>, cores: usize, tasks: &[Vec<usiz
     unit
 }
 
-/// Returns the successors of each task in chains of those lengths.
+/// Returns the successors of each task in a graph that consists of chains of these lengths.
 fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut tasks = Vec::new();
     for &length in lengths {
@@ -173,11 +175,11 @@ fn chains(lengths: &[usize]) -> Vec<Vec<usize>> {
     tasks
 }
 
-/// Figure 4 of the paper shows 24 tasks of one unit each, of which at most four run at a time. One
-/// task is delayed until no other task is left that could run beside its successors. The figure
-/// does not state the dependencies; these chains are such tasks. Cores take their tasks in lockstep
-/// here, so only the order matters. The simulator runs the same tasks on a chip with a clock
-/// (`usher_chip::figure4`).
+/// Figure 4 of paper 5 shows 24 tasks of one time unit each, of which at most four run at a time.
+/// The order LCFS delays one task until only its successors are left, which then run alone. The
+/// figure does not show the dependencies; the chains of this test have the described behaviour. The
+/// cores of this test run in lockstep. `usher_chip::figure4` runs the same tasks on a simulated
+/// chip with a clock.
 #[test]
 fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_four() {
     let tasks = chains(&[3, 7, 7, 7]);
@@ -188,7 +190,8 @@ fn in_lockstep_the_order_lcfs_takes_two_units_more_on_three_cores_and_none_on_fo
     assert_eq!((fcfs(4), lcfs(4)), (7, 7));
 }
 
-/// Without groups, the paper's dispatcher has the same order as its baseline.
+/// Without groups, the dispatcher of paper 5 has the same order as the paper's baseline, first
+/// come, first served.
 #[test]
 fn without_groups_it_is_first_come_first_served() {
     let (mut paper, mut fcfs) = (Paper::new(2, 1, 1), Fcfs::default());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of what a runtime reports: traces, counters, and the orders that it has found.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -265,7 +265,8 @@ fn counters_add_up() {
         }
         let counters = runtime.counters();
         let tasks: u64 = counters.0.iter().map(|counted| counted.tasks).sum();
-        // All tasks are counted, because a worker counts a task before it runs it.
+        // A worker counts a task before it runs the task, so all tasks are counted when the graph
+        // has run.
         assert_eq!(tasks, 5 * TASKS as u64);
         let of_all = |of: fn(&Counters) -> u64| counters.0.iter().map(of).sum::<u64>();
         let is_usher = policy == Policy::Usher;
@@ -279,8 +280,8 @@ fn counters_add_up() {
     }
 }
 
-/// Two of four tasks must run at the same time, so one task and its group are stolen. The task that
-/// follows each of the two is of the other task's group.
+/// Tasks a and b must run at the same time, so one of them is stolen, and the thief becomes the
+/// owner of its group. The successor of each of these tasks is in the group of the other task.
 #[test]
 fn moves_between_workers_are_counted() {
     for _ in 0..20 {
@@ -307,7 +308,8 @@ fn moves_between_workers_are_counted() {
             let steals = counters.0.iter().map(|counted| counted.steals[distance]);
             steals.sum::<u64>()
         });
-        // The near steals are one of the two tasks, and possibly the tasks that were sent.
+        // One of the tasks a and b was stolen. The two tasks that were sent to the owners of their
+        // groups may also have been stolen.
         assert!((1..=3).contains(&near), "{counters}");
         assert_eq!((package, machine), (0, 0));
         assert_eq!(sum(|counted| counted.group_moves), near, "{counters}");
@@ -347,7 +349,7 @@ fn sleep_is_counted_while_it_lasts() {
     assert!(after.iter().zip(&before).all(grows));
 }
 
-/// A worker with a waiting task sleeps if it has nothing else to do.
+/// A worker with a task that waits sleeps if there is no other task to run.
 #[test]
 fn a_task_that_waits_sleeps_and_is_woken() {
     let runtime = Runtime::new(2).unwrap();
@@ -365,7 +367,8 @@ fn a_task_that_waits_sleeps_and_is_woken() {
             barrier.wait();
         },
         || {
-            // At this time both workers are awake, and this worker stays awake.
+            // Both workers are awake when the counters are read, and this worker does not sleep
+            // afterwards.
             let before = sleeps();
             barrier.wait();
             while sleeps() == before {
@@ -417,7 +420,7 @@ fn an_order_is_found_for_a_graph_without_groups() {
     assert!(found.orders.iter().all(|tried| tried.ns_per_task.is_some()));
     assert!(orders.contains(&found.chosen.unwrap()));
     assert!(found.to_string().contains("along steps of 240"));
-    // A policy that uses only declared groups gets no groups from the runtime.
+    // The policy `paper` uses only declared groups, so the runtime does not choose groups.
     let paper = Runtime::with_policy(2, POLICIES[1]).unwrap();
     paper.start_trace(TASKS).unwrap();
     paper.run(&mut graph).unwrap();

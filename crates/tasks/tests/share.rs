@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests that ready tasks are visible to idle workers, and that no task starves, not even beside
-//! long chains of tasks.
+//! Tests that idle workers find ready tasks, and that no task starves while a long chain of other
+//! tasks runs.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -13,7 +13,7 @@ use usher_tasks::{Counters, Graph, GraphBuilder, Groups, Handle, Policy, Runtime
 /// A deadline that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A barrier for a number of tasks that may only pass together, with a deadline.
+/// A barrier with a deadline: all of a number of tasks must arrive before any of them continues.
 struct Rendezvous {
     arrived: AtomicUsize,
     all: usize,
@@ -25,8 +25,8 @@ impl Rendezvous {
         Self { arrived, all }
     }
 
-    /// Waits until all tasks of this round have arrived. Returns whether all arrived before the
-    /// deadline.
+    /// Waits until all tasks of the round have arrived at the barrier. Returns false if the
+    /// deadline has passed before.
     fn wait(&self) -> bool {
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         let until = arrived.div_ceil(self.all) * self.all;
@@ -55,7 +55,7 @@ fn graph<B: Fn(usize) + Sync>(waits: &[&[usize]], body: B) -> Graph<B> {
     builder.build(body).unwrap()
 }
 
-/// Waits until all workers except the calling one sleep.
+/// Waits until all workers except the calling worker sleep.
 fn others_sleep(runtime: &Runtime) {
     let counters = || runtime.counters().0;
     loop {
@@ -103,7 +103,8 @@ fn every_sleeper_is_woken_for_published_tasks() {
     }
 }
 
-/// A short task and a long task follow the first task, and two long tasks follow the short task.
+/// Task 0 is followed by a short and a long task, and the short task by 2 or 3 long tasks. All long
+/// tasks wait for one another, so they must run at the same time on different workers.
 #[test]
 fn new_tasks_are_published_beside_older_ones() {
     for children in [2, 3] {
@@ -121,7 +122,7 @@ fn new_tasks_are_published_beside_older_ones() {
     }
 }
 
-/// A task makes several others ready and then waits for all of them.
+/// A running task makes several tasks ready by token, and then waits for all of them at a barrier.
 #[test]
 fn tasks_made_ready_by_a_running_task_are_visible() {
     for policy in [Policy::Usher, Policy::Fcfs] {
@@ -232,7 +233,8 @@ fn workers_stay_while_a_task_may_make_others_ready() {
             let root = move || {
                 begin.send(()).unwrap();
                 closing.recv().unwrap();
-                // Gives the other workers time to end, in case they wrongly end early.
+                // Gives the other workers time to end too early, which would be an error that this
+                // test detects.
                 (0..1000).for_each(|_| std::thread::yield_now());
                 let rendezvous = Arc::new(Rendezvous::of(workers));
                 for token in 2..=workers as u64 {
@@ -271,7 +273,7 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
                 let handle = inside.handle();
                 drop(inside);
                 let child = move || end.send(()).unwrap();
-                // Tasks that are registered by tasks of the runtime still run.
+                // While the runtime closes, tasks that its own tasks register still run.
                 handle.register(1, 0, Groups::NONE, child).unwrap();
             };
             runtime.register(0, 0, Groups::NONE, last).unwrap();
@@ -282,8 +284,8 @@ fn a_runtime_may_be_dropped_last_by_its_own_task() {
     }
 }
 
-/// Returns how many tasks of a long chain had run before another task, which `begin` makes ready
-/// while the first task of the chain runs. The other workers are busy.
+/// Returns how many tasks of a long chain run before another task, which `begin` makes ready while
+/// the first task of the chain runs. All other workers are busy.
 fn ran_before(workers: usize, begin: impl Fn(&Runtime, Box<dyn FnOnce() + Send>) + Sync) -> usize {
     let runtime = Runtime::new(workers).unwrap();
     let busy = (1..workers).map(|_| mpsc::channel::<()>());

@@ -2,7 +2,7 @@
 //! Tests of tasks by token: the guarantees of the paper's calls `register` and `resolve`, and the
 //! errors for wrong use.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -99,8 +99,8 @@ fn a_running_task_cannot_be_resolved_again() {
 
 #[test]
 fn cyclic_tasks_are_reported_as_unresolved() {
-    // With one worker, when the last task of the cycle resolves the second task again, the second
-    // task has ended and its token is free.
+    // With a single worker, the second task has ended and its token is free when the last task of
+    // the cycle resolves that token.
     let runtime = Runtime::new(1).unwrap();
     for (token, next) in [(1, 2), (2, 3), (3, 1)] {
         let handle = runtime.handle();
@@ -111,7 +111,7 @@ fn cyclic_tasks_are_reported_as_unresolved() {
         panic!("not inside a task");
     };
     assert_eq!(unfinished.unresolved, [(1, 1), (2, 1), (3, 1)]);
-    // The cycle can still be broken by a resolution from outside.
+    // A resolution by a thread outside the runtime can still break the cycle.
     runtime.resolve(2).unwrap();
     let WaitError::Unfinished(unfinished) = runtime.wait().unwrap_err() else {
         panic!("not inside a task");
@@ -146,7 +146,7 @@ fn each_panic_is_reported() {
     runtime.wait().unwrap();
 }
 
-/// Sends a number when it is dropped. If the flag is set, it then panics.
+/// A value that sends its number when it is dropped, and then panics if its flag is set.
 struct SendsOnDrop(mpsc::Sender<u64>, u64, bool);
 
 impl Drop for SendsOnDrop {
@@ -156,8 +156,8 @@ impl Drop for SendsOnDrop {
     }
 }
 
-/// Registers waiting tasks, of which every third panics when dropped. The receiver gets the tokens
-/// of dropped tasks.
+/// Registers tasks that are not ready. The closure of every third task panics when it is dropped.
+/// The returned receiver gets the tokens of dropped tasks.
 fn register_senders(runtime: &Runtime, count: u64) -> mpsc::Receiver<u64> {
     let (sender, receiver) = mpsc::channel();
     for token in 0..count {
@@ -208,7 +208,8 @@ fn tasks_registered_by_cancelled_ones_stay() {
     struct Registers(usher_tasks::Handle, u64);
     impl Drop for Registers {
         fn drop(&mut self) {
-            // The last task is registered while the runtime ends, which accepts no more tasks.
+            // Task 30 is registered while the runtime ends. The runtime accepts no more tasks at
+            // that time.
             if self.1 == 30 {
                 return;
             }
@@ -324,8 +325,8 @@ fn tasks_may_register_others_on_data() {
     assert_eq!(ended, Err(TaskError::Ended { token: 9 }));
 }
 
-/// Waits while each task starts the next task before it ends. The wait must not end before the last
-/// task.
+/// Each task registers the next task before it ends. The wait must not end before the last task has
+/// run.
 #[test]
 fn wait_does_not_end_while_tasks_start_others() {
     fn follow(handle: usher_tasks::Handle, token: u64, ran: Arc<AtomicU32>) {
@@ -366,8 +367,8 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Property: any sequence of calls, each followed by a wait, has the results of a model that
-    /// uses tables.
+    /// Property: any sequence of calls, each followed by a wait, has the same results as a
+    /// sequential model that stores tasks in tables.
     #[test]
     fn any_sequence_of_calls_matches_the_model(calls in prop::collection::vec(call(), 0..40)) {
         let runtime = Runtime::new(1).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of tasks that wait, and of threads that wait for tasks: stacks stay bounded, no task
-//! starves, and runtimes that would wait for one another get an error.
+//! Tests of tasks that wait, and of threads that wait for tasks: the stacks of workers stay
+//! bounded, no task starves, and a wait that could deadlock two runtimes returns an error.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails
+#![allow(clippy::unwrap_used)] // a test fails by panicking
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ use usher_tasks::{RuntimeBuilder, RuntimeError, WaitError};
 
 /// A deadline that is longer than any wait of these tests.
 const LONG: Duration = Duration::from_secs(60);
-/// Limit of nested waits on the stack of a worker, up to which each wait may run any task. Equal to
-/// the constant in `worker.rs`.
+/// Maximum number of nested waits on the stack of a worker in which the worker runs any task. Equal
+/// to the constant in `worker.rs`.
 const NESTED_WAITS_MAX: usize = 16;
 
 const POLICIES: [Policy; 4] = [
@@ -55,8 +55,8 @@ fn count(ran: &AtomicU32) {
     ran.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers tasks from within a task, so that one worker has all of them before it runs the first.
-/// Returns the maximum depth of nested tasks.
+/// Registers tasks from within a task, so that one worker has all of them before it runs the first
+/// of them. Returns the maximum number of these tasks that were nested on one stack.
 fn depth_of(runtime: &Arc<Runtime>, tasks: u64, task: fn(&Runtime)) -> usize {
     let most = Arc::new(AtomicUsize::new(0));
     let (own, shared_most) = (Arc::clone(runtime), Arc::clone(&most));
@@ -88,7 +88,8 @@ fn nested_graphs_use_bounded_stack() {
                 runtime.run(&mut graph).unwrap();
                 assert_eq!(ran.into_inner(), 3);
             });
-            // With one worker, no task of the graph is on another worker while the worker waits.
+            // With one worker, all tasks of the graph are in that worker's queues, so its waits
+            // never run other tasks.
             let most = if policy == Policy::Usher && workers > 1 {
                 NESTED_WAITS_MAX + 1
             } else {
@@ -99,7 +100,7 @@ fn nested_graphs_use_bounded_stack() {
     }
 }
 
-/// The progress of forking tasks.
+/// The progress of the tasks that fork, shared by all of them.
 #[derive(Default)]
 struct Forks {
     begun: AtomicU32,
@@ -113,8 +114,8 @@ fn await_at_least(number: &AtomicU32, least: u32) {
     while number.load(Ordering::Relaxed) < least && attempts.next().is_some() {}
 }
 
-/// A task that forks. A thief steals its second half and holds it until the next task begins. The
-/// waiting worker has only that next task to run.
+/// A task that forks. A thief steals the second function of the fork, and finishes it only after
+/// the next such task has begun. The waiting worker has only that next task to run.
 fn fork(runtime: &Arc<Runtime>, forks: &Arc<Forks>, task: u32) {
     forks.begun.store(task, Ordering::Relaxed);
     let first = || {
@@ -145,7 +146,7 @@ fn forking_tasks_use_bounded_stack() {
     assert!(depth <= NESTED_WAITS_MAX + 1, "{depth}");
 }
 
-/// Runs a graph in a task of a graph, recursively to the given depth.
+/// Runs a graph with a task that runs a graph, recursively to the given depth.
 fn nest(runtime: &Runtime, depth: u32, ran: &AtomicU32) {
     count(ran);
     if depth > 0 {
@@ -194,7 +195,7 @@ fn a_registered_task_runs_beside_its_parent() {
     }
 }
 
-/// A task that registers itself again until it is stopped, or until `left` is 0.
+/// A task that registers its successor, until `stop` is set or `left` is 0.
 fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
     if stop.load(Ordering::Relaxed) || left == 0 {
         stop.store(true, Ordering::Relaxed);
@@ -202,7 +203,8 @@ fn tick(handle: &Handle, groups: Groups, stop: &Arc<AtomicBool>, left: u32) {
     }
     let (next, shared_stop) = (handle.clone(), Arc::clone(stop));
     let again = move || tick(&next, groups, &shared_stop, left - 1);
-    // The token of this task becomes free when this task has ended.
+    // The new task needs another token, because the token of this task is in use until this task
+    // has ended.
     handle.register(u64::from(left), 0, groups, again).unwrap();
 }
 
@@ -259,14 +261,15 @@ fn a_runtime_may_be_dropped_by_a_task_that_it_waits_for() {
     let (of_a, begun) = (Arc::clone(&a), std::sync::Mutex::new(begun));
     let held = Arc::new(std::sync::Mutex::new(Some(Arc::clone(&b))));
     let own = Arc::clone(&held);
-    // On runtime b a task waits for runtime a, and a task of a drops b.
+    // A task of runtime b waits for runtime a, and a task of runtime a drops runtime b.
     let waits = move || {
         let mut graph = graph(&[Groups::NONE], |_| {
             begun.lock().unwrap().recv().unwrap();
             drop(own.lock().unwrap().take());
         });
         let ran = of_a.run(&mut graph);
-        // After this drop, the thread that receives the message holds the last reference.
+        // After this drop, the thread that receives the message holds the last reference to runtime
+        // a.
         drop(of_a);
         sender.send(ran).unwrap();
     };
@@ -312,8 +315,8 @@ fn too_many_groups_are_rejected() {
 
 /// Calls a function in a forked child and returns its result.
 fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child calls only the code under test, and ends. It uses only locks of the C
-    // library, which are usable after a fork.
+    // SAFETY: the child only calls the code under test and then exits. The only locks that the
+    // child uses are those of the C library, which are usable after a fork.
     unsafe {
         match libc::fork() {
             0 => libc::_exit(i32::from(!check())),
@@ -357,7 +360,7 @@ fn a_runtime_has_no_workers_in_a_forked_child() {
     }
 }
 
-/// Uses `bytes` bytes of the stack, in steps of 16 KiB.
+/// Uses at least `bytes` bytes of the stack, in steps of 16 KiB.
 fn take_stack(bytes: usize) -> usize {
     let room = std::hint::black_box([bytes; 2048]);
     match bytes.checked_sub(size_of_val(&room)) {
@@ -384,7 +387,8 @@ fn stacks_have_the_requested_size() {
 
 #[test]
 fn small_stacks_allow_fewer_nested_waits() {
-    // During such a wait, a worker runs only the tasks that it waits for.
+    // With this stack, all nested waits are beyond the limit, so a worker runs only tasks for which
+    // it waits.
     let builder = RuntimeBuilder::new(2).stack_bytes(120 << 10);
     let runtime = Arc::new(builder.build().unwrap());
     let most = AtomicUsize::new(0);

@@ -2,12 +2,17 @@
 //! Steal slots: a worker publishes chains of its ready tasks in these slots, and other workers take
 //! them.
 //!
-//! A worker's own queues need no atomic operations. When other workers need tasks, the worker
-//! publishes chains of its tasks in slots. A slot is null or holds the head of a chain. Only the
-//! publishes chains of its tasks in slots. A slot is null or holds the head of a chain. Only the
-//! owner replaces null by a chain, with a release store. A thread that wants the chain swaps the
-//! slot with null; the swap that returns the chain owns all of it. No two threads ever hold the
-//! same task, and no thread waits for another.
+//! A worker accesses its own queues without atomic operations, so other workers cannot access these
+//! queues. Instead:
+//!
+//! 1. Each worker has 4 slots ([`SLOTS`]). A slot is null or contains the head of a chain.
+//! 2. When other workers need tasks, the owner of the slots stores chains in empty slots, by a
+//!    release store. No other thread stores a chain.
+//! 3. A thread that wants a chain (a thief, or the owner itself) swaps the slot with null. The
+//!    thread whose swap returns the chain holds all tasks of the chain.
+//!
+//! Of several swaps, one returns the chain, so no two threads hold the same task. No thread waits
+//! for another. Each operation takes constant time, except a removal of a single task.
 //!
 //! The *overflow slot* is a fifth slot, for the tasks that the owner's running task has made ready
 //! by token. It contains any number of tasks. The owner empties it after the running task has

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sleeping and waking of idle workers. A bit per worker marks sleepers; a thread that makes work
-//! visible executes a sequentially consistent fence and then wakes one of them. `README.md` in this
-//! folder describes the protocol and why no wake-up is lost.
+//! Sleeping and waking of idle workers.
+//!
+//! 1. A worker that finds no task sets its bit in a bitmap of sleepers, executes a sequentially
+//!    consistent fence and searches once more. If it finds work, it clears the bit; otherwise it
+//!    sleeps until another thread has cleared the bit.
+//! 2. A thread that makes a task visible executes a sequentially consistent fence, and clears the
+//!    bit of one sleeping worker and wakes it.
+//!
+//! Because of the two fences, the worker sees the task or the thread sees the bit, so no wake-up is
+//! lost. `README.md` in this folder contains the proof. If no worker sleeps, a wake-up costs the
+//! fence and one load per 64 workers.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
@@ -14,16 +22,17 @@ const BITS: usize = u64::BITS as usize;
 /// The result of [`Sleepers::park`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParkResult {
-    /// There was work, so the worker did not sleep.
+    /// The worker did not sleep, because there was work. No thread has tried to wake it.
     FoundWork,
-    /// There was work, and another thread has also woken the worker.
+    /// The worker did not sleep, because there was work. Another thread has also woken the worker,
+    /// and that wake-up may have been for another task.
     Notified,
     /// The worker slept and was woken.
     Slept,
 }
 
-/// The number of idle workers. The counter has a cache line of its own, because workers read it
-/// before each task.
+/// The number of idle workers. The counter shares no cache line with other data, because workers
+/// read it before each task.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct IdleWorkers(AtomicUsize);
@@ -70,7 +79,7 @@ impl Sleepers {
 
     /// Registers the calling thread as the thread of this worker.
     pub fn register_thread(&self, worker: usize) {
-        // The cell is set once, because a worker has the same thread for its whole life.
+        // A worker runs on one thread only, so the cell is set once.
         let _ = self.threads[worker].set(thread::current());
     }
 
@@ -78,7 +87,8 @@ impl Sleepers {
         (&self.asleep[worker / BITS], 1 << (worker % BITS))
     }
 
-    /// Counts a worker as idle that has searched for work for a while and continues to search.
+    /// Counts a worker as idle until the guard is dropped. Used by a worker that has searched for
+    /// work in vain for a while, and continues to search.
     pub fn begin_search(&self) -> SearchGuard<'_> {
         self.idle.begin();
         SearchGuard(&self.idle)
@@ -90,8 +100,8 @@ impl Sleepers {
         self.idle.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Sleeps until woken. Does not sleep if `has_work` returns true. `before_sleep` is called
-    /// immediately before sleeping.
+    /// Sleeps until another thread wakes this worker. Does not sleep if `has_work` returns true.
+    /// Calls `before_sleep` immediately before sleeping.
     pub fn park(
         &self,
         worker: usize,
@@ -103,7 +113,8 @@ impl Sleepers {
         word.fetch_or(bit, Ordering::Release);
         fence(Ordering::SeqCst);
         if has_work() {
-            // A thread that woke this worker has work for it, visible after the acquire.
+            // If a thread has cleared the bit to wake this worker, the acquire operation makes that
+            // thread's work visible.
             let was_asleep = word.fetch_and(!bit, Ordering::Acquire) & bit != 0;
             self.idle.end();
             return match was_asleep {
@@ -125,14 +136,14 @@ impl Sleepers {
         words.any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Wakes the first sleeping worker of `order`. To be called after work was made visible.
-    /// Returns whether a worker was woken.
+    /// Wakes the first sleeping worker of `order`. The caller must have made the work visible
+    /// before. Returns whether a worker was woken.
     pub fn wake_one(&self, order: impl Iterator<Item = usize>) -> bool {
         self.wake_if(|| true, order)
     }
 
-    /// As [`Self::wake_one`], if `has_work` returns true. `has_work` is only called if a worker
-    /// sleeps.
+    /// Wakes the first sleeping worker of `order` if `has_work` returns true. Calls `has_work` only
+    /// if a worker sleeps. Returns whether a worker was woken.
     pub fn wake_if(
         &self,
         has_work: impl FnOnce() -> bool,
@@ -154,7 +165,8 @@ impl Sleepers {
         sleeps
     }
 
-    /// Wakes this worker. To be called after work for the worker was made visible.
+    /// Wakes this worker and returns whether it slept. The caller must have made work for the
+    /// worker visible before.
     pub fn wake_worker(&self, worker: usize) -> bool {
         fence(Ordering::SeqCst);
         self.wake(worker)

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Trace;
 
-/// An event of the format: a name for a track, or a span on it.
+/// An event of the format: the name of a track, or a span on a track.
 #[derive(Serialize)]
 #[serde(tag = "ph")]
 enum Event<'a> {
@@ -49,7 +49,7 @@ impl Trace {
     /// `chrome://tracing` open: a track for each worker, a span for each task.
     ///
     /// # Errors
-    /// Errors of the writer.
+    /// If `to` returns an error.
     pub fn write_chrome(&self, mut to: impl Write) -> io::Result<()> {
         to.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
         let names = (0..self.workers).map(|worker| Event::Name {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Traces: which worker ran which task, and when.
 //!
-//! While tracing is on, each worker writes its tasks into a ring buffer of its own. Tracing can
-//! therefore stay on: the latest tasks are available at any time, as a file for Perfetto or Chrome
-//! ([`Trace::write_chrome`]) or as a picture like the paper's figure 13 ([`Trace::write_svg`]).
+//! While tracing is on, each worker writes a span of 32 bytes for each task into a ring buffer of
+//! its own (`ring`). Memory is therefore bounded, and tracing can stay on. Any thread can read the
+//! latest spans at any time, and write them as a file for Perfetto or Chrome
+//! ([`Trace::write_chrome`]) or as a picture like figure 13 of paper 5 ([`Trace::write_svg`]).
 
 mod chrome;
 mod picture;
@@ -25,7 +26,7 @@ use crate::sync::{AtomicBool, AtomicPtr, Mutex, MutexGuard, Ordering};
 pub struct TaskSpan {
     /// Token of the task, or its number in its graph.
     pub task: u64,
-    /// Groups of the task: declared groups, or else groups that the runtime found.
+    /// Groups of the task. If none were declared, the groups that the runtime has found or guessed.
     pub groups: Groups,
     /// Index of the worker that ran the task.
     pub worker: usize,
@@ -40,14 +41,15 @@ pub struct TaskSpan {
 pub struct Trace {
     /// Number of workers of the runtime.
     pub workers: usize,
-    /// The recorded tasks, sorted by worker, then by end: a task that runs a graph comes after the
-    /// tasks of that graph.
+    /// The recorded tasks, sorted by worker, then by end. A task that runs a graph therefore comes
+    /// after the tasks of that graph.
     pub spans: Vec<TaskSpan>,
     /// Number of recorded tasks that were overwritten by later tasks.
     pub lost: u64,
 }
 
-/// A trace cannot be started or read. Records of an earlier trace are unchanged.
+/// The reason for which a trace cannot be started or read. Records of an earlier trace are
+/// unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// There is no memory for the records.
@@ -56,7 +58,7 @@ pub enum TraceError {
          be stored"
     )]
     Memory {
-        /// Number of tasks to keep per worker.
+        /// Number of tasks per worker of which records were to be kept.
         spans_per_worker: usize,
         /// The number of workers.
         workers: usize,
@@ -67,9 +69,9 @@ pub enum TraceError {
 #[derive(Debug)]
 pub(crate) struct Tracer {
     is_on: AtomicBool,
-    /// The buffers in use; null before the first trace.
+    /// The ring buffers in use; null before the first trace.
     buffers: AtomicPtr<RingBuffers>,
-    /// Held while a trace is started or read.
+    /// The current trace. Its lock is held while a trace is started or read.
     current: Mutex<CurrentTrace>,
 }
 
@@ -112,17 +114,19 @@ impl RingBuffers {
 #[derive(Debug, Default)]
 struct CurrentTrace {
     raw: u64,
-    /// By worker: the number of the worker's first span in this trace.
+    /// The number of the first span of each worker in this trace, by worker.
     from: Vec<u64>,
-    /// Maximum number of spans to return per worker.
+    /// Maximum number of spans per worker that a read returns.
     max_spans: usize,
-    /// All buffers ever allocated, because workers may still write into any of them. Each buffer is
-    /// at least twice as large as its predecessor. The last buffer is in use.
+    /// All buffers that were allocated since the runtime was created. They are not freed, because a
+    /// worker may still be writing into an earlier buffer. Each buffer is at least twice as large
+    /// as its predecessor. The last buffer is in use.
     all: Vec<Arc<RingBuffers>>,
 }
 
 impl CurrentTrace {
-    /// Returns buffers of at least this size, and allocates them if necessary.
+    /// Returns buffers for at least this number of spans per worker, and allocates them if
+    /// necessary; `None` if there is no memory.
     fn buffers(&mut self, workers: usize, spans: usize) -> Option<Arc<RingBuffers>> {
         let last = self.all.last();
         if let Some(last) = last.filter(|last| last.spans() >= spans) {
@@ -144,12 +148,14 @@ impl Tracer {
 
     /// Returns the clock and the ring buffer of a worker, if tracing is on.
     pub fn for_worker(&self, worker: usize) -> Option<(&Clock, &SpanRing)> {
-        // The acquire operation makes buffers visible that were allocated before tracing began.
+        // The acquire operation makes the buffers visible that were allocated before `is_on` was
+        // set.
         if !self.is_on.load(Ordering::Acquire) {
             return None;
         }
         let buffers = self.buffers.load(Ordering::Acquire);
-        // SAFETY: the pointer is null, or points to one of the buffers that this value owns.
+        // SAFETY: the pointer is null, or points to buffers that this value owns and never frees
+        // while it exists.
         let buffers = unsafe { buffers.as_ref() }?;
         Some((&buffers.clock, &buffers.rings[worker]))
     }
@@ -157,7 +163,7 @@ impl Tracer {
     /// Starts a trace and discards the earlier one.
     ///
     /// # Errors
-    /// If there is no memory. An earlier trace continues.
+    /// If there is no memory for the records. An earlier trace then continues.
     pub fn start(&self, workers: usize, spans_per_worker: usize) -> Result<(), TraceError> {
         let mut current = self.current();
         let buffers = current.buffers(workers, spans_per_worker);
@@ -178,7 +184,7 @@ impl Tracer {
         self.is_on.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the records so far; `None` if there is no memory for them.
+    /// Returns the spans of the current trace; `None` if there is no memory for them.
     pub fn try_read(&self) -> Option<Trace> {
         let current = self.current();
         let mut trace = Trace::default();
@@ -216,7 +222,7 @@ impl Tracer {
     }
 }
 
-/// A running task. Its span is written when this guard is dropped.
+/// A running task. The drop of this guard writes the span of the task.
 pub(crate) struct SpanGuard<'a> {
     clock: &'a Clock,
     ring: &'a SpanRing,

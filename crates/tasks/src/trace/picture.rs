@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Traces as pictures: workers against time, tasks coloured by group (paper 5,
-//! figure 13).
+//! Draws traces as SVG pictures (paper 5, figure 13): a row for each worker, time from left to
+//! right, and each task as a bar in the colour of its group. Neighbouring tasks of one colour that
+//! would be narrower than half a pixel are drawn as one bar, which keeps pictures of many small
+//! tasks small.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -13,9 +15,9 @@ use super::{TaskSpan, Trace};
 /// The kind of groups that colours represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColorBy {
-    /// Temporal groups: at any time, all workers have the same colour.
+    /// Temporal groups. In a good order, the bars of all workers have the same colour at any time.
     T,
-    /// Spatial groups: the row of a worker keeps its colour.
+    /// Spatial groups. In a good order, the colour in a worker's row changes rarely.
     S,
 }
 
@@ -29,16 +31,16 @@ const BELOW: f64 = 40.0;
 const LEGEND: f64 = 26.0;
 const LEGEND_GROUPS: usize = 12;
 const LEGEND_WIDTH: f64 = 80.0;
-/// Width below which a task is drawn as one bar with its neighbours of the same colour. Such tasks
-/// could not be distinguished, and a frame has tens of thousands.
+/// Width in pixels below which a task and its neighbours of the same colour are drawn as one bar.
+/// Such narrow tasks could not be distinguished, and a video frame has tens of thousands of tasks.
 const NARROW: f64 = 0.5;
 
 impl Trace {
     /// Writes an SVG picture: one row per worker, time from left to right, each task in the colour
-    /// of its group. Tasks without a group are grey. The legend has the first twelve groups.
+    /// of its group. Tasks without a group are grey. The legend shows the first twelve groups.
     ///
     /// # Errors
-    /// Errors of the writer.
+    /// If `to` returns an error.
     pub fn write_svg(&self, color_by: ColorBy, mut to: impl Write) -> io::Result<()> {
         svg::write(&mut to, &self.picture(color_by))
     }
@@ -77,7 +79,7 @@ impl Trace {
             }
         }
         for (worker, mut row) in rows.into_iter().enumerate() {
-            // Tasks that enclose others are drawn first.
+            // A task that encloses other tasks is drawn before them, so that they stay visible.
             row.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
             let y = TOP + worker as f64 * (ROW + ROW_GAP);
             picture = picture
@@ -165,7 +167,7 @@ fn draw_row(spans: &[TaskSpan], y: f64, color_by: ColorBy, axis: Axis) -> Group 
     }
 }
 
-/// A bar for one or more tasks of one group.
+/// A bar that represents one or more tasks of one group.
 #[derive(Clone, Copy)]
 struct Bar {
     from: f64,
@@ -191,7 +193,7 @@ impl Bar {
 
     fn with(self, next: &Self) -> Self {
         Self {
-            // The next bar may end inside this bar.
+            // The next bar may end before this bar, because a task may enclose other tasks.
             to: self.to.max(next.to),
             tasks: self.tasks + next.tasks,
             ..self
@@ -265,7 +267,8 @@ impl Axis {
     }
 }
 
-/// Returns a round time that fits into the whole time five to ten times.
+/// Returns the distance of two ticks: a round time of which the whole time is five to ten times as
+/// long.
 fn step_ns(whole_ns: u64) -> u64 {
     let mut step = 1;
     while whole_ns / step > 50 {
@@ -312,8 +315,8 @@ mod tests {
         let narrow = (0..9000).map(|task| (task, 1 + u32::from(task >= 4500), 0, task, task + 1));
         let narrow: Vec<_> = narrow.collect();
         let drawn = trace(&narrow).picture(ColorBy::T).to_string();
-        // Expected: the background, and a bar for each temporal group; all tasks are of one spatial
-        // group.
+        // Expected are the background and one bar for each of the two temporal groups. In the
+        // second picture there is one bar, because all tasks are in one spatial group.
         assert_eq!(drawn.matches("<rect").count(), 1 + 2);
         let drawn = trace(&narrow).picture(ColorBy::S).to_string();
         assert_eq!(drawn.matches("<rect").count(), 1 + 1);

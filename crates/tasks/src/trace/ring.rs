@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ring buffer of a worker's latest tasks, written by the worker and read by any thread at any
-//! time.
+//! A ring buffer of the latest tasks of a worker. The worker writes it, and any thread reads it at
+//! any time. No thread waits.
 //!
-//! Span `n` is stored at `n` modulo the number of slots. The worker remembers the next slot instead
-//! of dividing. The worker writes the words of the span, and then publishes the number of spans
-//! written, with a release operation. A reader reads that number, copies the spans and reads the
-//! number again. The reader discards the spans that the worker may have overwritten meanwhile,
-//! including the slot of the next span, which may be partly written. No thread waits. Each word is
-//! an atomic, so reading a partly written span is not a data race.
+//! Span `n` is in slot `n` modulo the number of slots.
+//!
+//! 1. The worker writes the four words of a span into the next slot, and then increments the number
+//!    of written spans with a release operation. The worker stores the index of the next slot, so
+//!    it needs no division.
+//! 2. A reader reads the number of written spans, copies the spans and reads the number again.
+//! 3. The reader discards the spans that the worker may have overwritten during the copy. If the
+//!    second number is `m`, the worker may have begun to write span `m`, so the reader keeps only
+//!    spans with numbers above `m` minus the number of slots.
+//!
+//! Each word is an atomic variable, so reading a partly written span is no data race. A write takes
+//! constant time and 32 bytes per span are kept, of at most 2^30 - 1 spans.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Words per span: task, groups, start, end.
 const WORDS: usize = 4;
-/// Upper limit of spans per worker: 32 GiB.
+/// Maximum number of spans per worker, which need 32 GiB.
 const SPANS_MAX: usize = (1 << 30) - 1;
 
 /// The record of one task.
@@ -24,9 +30,9 @@ pub(crate) type SpanWords = [u64; WORDS];
 #[repr(align(128))]
 pub(crate) struct SpanRing {
     words: Box<[AtomicU64]>,
-    /// Number of spans ever written.
+    /// Number of spans that were written since the buffer was created.
     written: AtomicU64,
-    /// The next slot, which only the worker accesses.
+    /// Index of the slot for the next span. Only the worker accesses it.
     next: AtomicUsize,
 }
 
@@ -56,8 +62,8 @@ impl SpanRing {
         })
     }
 
-    /// Returns the number of spans kept. The buffer has one more slot, for the span that is being
-    /// written.
+    /// Returns the maximum number of spans that a read returns. The buffer has one more slot, for
+    /// the span that is being written.
     pub fn kept(&self) -> usize {
         self.slots() - 1
     }
@@ -73,7 +79,8 @@ impl SpanRing {
     /// Writes a span. Only the worker of the ring buffer may call this function.
     pub fn write(&self, span: SpanWords) {
         let written = self.written.load(Ordering::Relaxed);
-        // A reader that sees a word of this span also sees the number written before it.
+        // Because of this fence, a reader that reads a word of this span also reads at least the
+        // current value of `written` afterwards.
         fence(Ordering::Release);
         let slot = self.next.load(Ordering::Relaxed);
         for (word, value) in self.at(slot).iter().zip(span) {
@@ -88,13 +95,13 @@ impl SpanRing {
         self.written.store(written + 1, Ordering::Release);
     }
 
-    /// Returns the number of spans ever written.
+    /// Returns the number of spans that were written since the buffer was created.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Reads the spans from number `from` on, at most the latest `most`; `None` if there is no
-    /// memory.
+    /// Reads the spans with numbers from `from` on, but at most the latest `most` spans; `None` if
+    /// there is no memory.
     pub fn try_read(&self, from: u64, most: usize) -> Option<RingContents> {
         let until = self.written();
         let from = from.min(until);
@@ -106,7 +113,7 @@ impl SpanRing {
             std::array::from_fn(|word| words[word].load(Ordering::Relaxed))
         }));
         fence(Ordering::Acquire);
-        // The next span may be partly written, over the oldest span.
+        // The worker may have begun to write the next span into the slot of the oldest span.
         let begun = self.written.load(Ordering::Relaxed) + 1;
         let whole = first
             .max(begun.saturating_sub(self.slots() as u64))

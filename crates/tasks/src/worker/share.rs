@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work sharing: a worker publishes queued tasks in its steal slots, and other workers take them.
+//! Work sharing: a worker publishes queued tasks in its steal slots, and other workers take them
+//! from there.
 //!
-//! Before each task the worker checks its steal slots, because the task may take long, and other
-//! workers cannot see the worker's own queues meanwhile:
+//! Other workers cannot access the queues of a worker, and the next task may take long. Before each
+//! task, a worker therefore publishes tasks as follows:
 //!
-//! | before a task | published | kept |
+//! | state before a task | published tasks | tasks kept in the queues |
 //! |---|---|---|
-//! | a worker is idle | half of the queued tasks, half of the rest and so on | tasks for which no slot is free |
-//! | none is idle, and the first slot is empty | the same | these, and the next task if every other worker can take a chain |
-//! | none is idle, and the first slot is full | nothing | everything |
+//! | a worker is idle | half of the queued tasks, half of the rest and so on, a chain per free slot | tasks for which no slot is free |
+//! | no worker is idle, and the first slot is empty | half of the queued tasks, half of the rest and so on, a chain per free slot | tasks for which no slot is free, and the next task if there is a chain for each other worker |
+//! | no worker is idle, and the first slot is full | no task | all tasks |
 //!
-//! A worker that becomes idle during a long task of another worker may therefore miss tasks that
-//! are still queued behind that task. Tasks that a running task makes ready by token are visible at
-//! once.
+//! Limit: if a worker becomes idle during a long task of another worker, it cannot run the tasks
+//! that are queued behind the long task. Tasks that a running task makes ready by token are
+//! published at once.
 //!
-//! Wake-ups form a chain. A worker that publishes wakes one sleeper. A worker that takes tasks
-//! wakes the next sleeper if it still sees tasks anywhere. No worker stays asleep beside published
-//! tasks for longer than this chain takes, and the publisher never wakes more than one worker.
-//! Checking only the slots from which a task was taken would not be enough: two workers that were
-//! woken for two sets of slots may both take from the same set, and each would find that set empty.
+//! Wake-ups form a chain: a worker that publishes tasks wakes one sleeping worker. A worker that
+//! takes tasks wakes the next sleeping worker if tasks are still visible in any queue, inbox or
+//! slot. The publisher thus wakes at most one worker, and all sleeping workers are woken one after
+//! the other while published tasks remain.
+//!
+//! A check of only the slots from which tasks were taken would be wrong. Suppose that workers A and
+//! B were woken for the slots of two different workers, and both take tasks from the same slots.
+//! Both then find these slots empty, and no worker is woken for the tasks in the other slots.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -29,18 +33,21 @@ use crate::places::WorkerDistance;
 use crate::pool::kept;
 use crate::sync::Ordering;
 
-/// Pause after a steal. If tasks take nanoseconds, stolen tasks are soon done, and each steal costs
-/// both workers the time of tens of tasks. If tasks take longer, the pause has no effect.
+/// Minimum time between two steals of a worker. If tasks take nanoseconds, a thief soon needs
+/// another chain, and each steal costs thief and victim the time of tens of tasks. If tasks take
+/// longer than this time, the pause has no effect.
 pub(super) const STEAL_BACKOFF: Duration = Duration::from_micros(2);
 
 impl Worker<'_> {
-    /// Makes a registered task ready, in the overflow slot, where other workers see it at once,
-    /// because the running task may take long or wait for the new task. A task of a spatial group
-    /// with another owner is sent to that owner.
+    /// Enqueues a registered task that the running task has made ready. The task goes to the
+    /// overflow slot, where other workers can take it at once: the running task may take long, or
+    /// wait for the new task. If another worker owns the task's spatial group, the task is sent to
+    /// that worker instead.
     pub fn publish_ready(&self, job: JobRef) {
         let registry = self.registry;
         if registry.global_queue.is_some() || self.is_nested() {
-            // The task is not part of the graph that runs on this worker.
+            // With a global queue all tasks go there. During a nested wait, the queues and slots of
+            // this worker are for the graph of that wait, to which the task does not belong.
             return registry.inject(job);
         }
         if !self.allows_stealing || self.other_owner(&job).is_some() {
@@ -69,8 +76,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes one published task back. Published tasks have waited longer than the tasks made ready
-    /// since then, and would starve if new tasks kept coming.
+    /// Takes the first task of a published chain, and enqueues the rest of the chain. Published
+    /// tasks have waited longer than queued tasks. Without this function they would starve while
+    /// new tasks become ready.
     pub(super) fn reclaim_one(&self) -> Option<JobRef> {
         let mut chain = self.shared.steal_slots.reclaim()?;
         let first = chain.pop();
@@ -78,12 +86,14 @@ impl Worker<'_> {
         first
     }
 
-    /// Removes a forked task if it is at the top of the queues. Returns whether it was there.
+    /// Removes a forked task if it is the newest forked task in the queues. Returns whether it was
+    /// removed.
     pub fn pop_fork(&self, job: NonNull<Job>) -> bool {
         self.local_queues.borrow_mut().pop_fork(job)
     }
 
-    /// Removes a forked task from the steal slots or the queues. Returns whether it was found.
+    /// Removes a forked task from this worker's steal slots or queues. Returns whether the task was
+    /// found.
     pub fn unpublish(&self, job: NonNull<Job>) -> bool {
         let outcome = self.shared.steal_slots.remove(job);
         if outcome.republished {
@@ -105,7 +115,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns whether tasks may be queued that other workers cannot see.
+    /// Returns whether tasks may be in the queues of this worker, where other workers cannot see
+    /// them.
     #[inline]
     fn has_queued(&self) -> bool {
         self.local_queues.borrow().len() > 0 || self.is_nested()
@@ -119,8 +130,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Publishes half of the queued tasks, half of the rest and so on. The last task is kept,
-    /// unless `all` is set or another worker would find no chain.
+    /// Publishes half of the queued tasks, half of the rest and so on, one chain per free slot. The
+    /// last task is kept if `all` is not set and there is a chain for each other worker.
     fn publish(&self, all: bool) {
         let steal_slots = &self.shared.steal_slots;
         let others = self.registry.workers() - 1;
@@ -132,8 +143,8 @@ impl Worker<'_> {
         let mut has_published = false;
         loop {
             let kept = kept(all, published, others);
-            // The outermost queues have waited longest. In a deep wait only the queues of that wait
-            // are published, because the worker may find nothing else to run.
+            // The tasks in the outermost queues have waited longest, so they are published first.
+            // In a deep wait the outer queues are not published.
             let mut waiting = outer_queues.iter_mut().filter(|_| !self.is_deep());
             let local_queues = match waiting.find(|local_queues| local_queues.len() > kept) {
                 Some(waiting) => waiting,
@@ -166,8 +177,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes published tasks, else overflow slots, else injected tasks, else tasks sent to other
-    /// workers. This worker becomes the owner of the tasks' spatial groups.
+    /// Takes a published chain, else the first task of an overflow slot, else all injected tasks,
+    /// else all tasks of another worker's inbox. This worker becomes the owner of the spatial
+    /// groups of these tasks.
     pub(super) fn steal(&self) -> Option<Chain> {
         let may_steal = self.may_steal();
         let from_slots = || self.steal_from(|shared| shared.steal_slots.steal());
@@ -186,8 +198,9 @@ impl Worker<'_> {
         Some(chain)
     }
 
-    /// Keeps the first task of another worker's overflow slot and publishes the rest again, because
-    /// the other worker may wait for all of these tasks.
+    /// Returns the first task of a chain from another worker's overflow slot, and publishes the
+    /// rest in this worker's overflow slot. The other worker may wait for all of these tasks, so
+    /// further workers should run them at the same time.
     fn republish_rest(&self, mut chain: Chain) -> Chain {
         self.take_ownership(&chain);
         let mut first = Chain::EMPTY;
@@ -201,7 +214,7 @@ impl Worker<'_> {
         first
     }
 
-    /// Moves the tasks of the overflow slot into the queues, when no wait is on the stack.
+    /// Moves the tasks of the overflow slot into the queues, unless a nested wait is in progress.
     #[inline]
     pub(super) fn drain_overflow(&self) {
         if self.overflow_used.get() && self.wait_depth.get() == 0 {

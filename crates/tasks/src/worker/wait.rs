@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waits of a worker: for a graph that a task runs, or for a forked task. The worker runs other
-//! tasks meanwhile, on top of the stack of the waiting task.
+//! Nested waits: a task waits for a graph that it runs, or for a task that it has forked. During
+//! the wait, the worker runs other tasks on the same stack, above the frames of the waiting task.
+//!
+//! 1. A wait for a graph gets new, empty queues. Tasks that become ready during the wait go there
+//!    and run before older tasks.
+//! 2. The worker runs tasks until the condition of the wait is true, and sleeps if it finds no
+//!    task. The thread that makes the condition true wakes the worker.
+//! 3. At the end, the remaining tasks move to the enclosing queues, and are published for other
+//!    workers.
+//!
+//! To bound the stack, a wait that is nested more than 16 times (fewer with small stacks) is
+//! *deep*. In a deep wait for a graph, the worker runs only tasks of that graph; in a deep wait for
+//! a forked task, it runs no tasks.
 
 use std::hint;
 
@@ -12,11 +23,11 @@ use crate::sleep::ParkResult;
 use crate::sync::Ordering;
 
 impl<'a> Worker<'a> {
-    /// Begins to wait for a graph that a task runs on this worker. Until the guard is dropped,
-    /// tasks that become ready precede tasks that were ready before.
+    /// Begins a wait for a graph that a task of this worker runs. Until the guard is dropped, tasks
+    /// that become ready on this worker run before tasks that were ready before.
     ///
     /// # Errors
-    /// If there is no memory for the queues. The wait has then not begun.
+    /// If there is no memory for the queues. In that case, the state of the worker is unchanged.
     pub fn begin_nested_wait(&self) -> Result<NestedWaitGuard<'_, 'a>, NoMemory> {
         let (level, min_level) = (self.level.get(), self.min_level());
         if let Some(global_queue) = &self.registry.global_queue {
@@ -28,7 +39,8 @@ impl<'a> Worker<'a> {
             let fresh = self.fresh_queues().ok_or(NoMemory)?;
             self.wait_depth.set(self.wait_depth.get() + 1);
             if self.is_deep() {
-                // In a deep wait the worker runs only its own published tasks.
+                // In a deep wait the worker takes tasks back from its own steal slots. These must
+                // not contain tasks of earlier waits.
                 self.reclaim_published();
             }
             self.outer_queues
@@ -42,8 +54,8 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Returns empty queues, after reserving memory to save the current queues and to keep the
-    /// empty queues later.
+    /// Returns empty queues, and reserves memory so that the current queues can be stored during
+    /// the wait and the empty queues after the wait.
     fn fresh_queues(&self) -> Option<LocalQueues<JobRef>> {
         let (mut outer_queues, mut spare_queues) = (
             self.outer_queues.borrow_mut(),
@@ -54,7 +66,7 @@ impl<'a> Worker<'a> {
         spare_queues.pop().or_else(LocalQueues::try_new)
     }
 
-    /// Returns whether the worker waits for a graph that a task runs here.
+    /// Returns whether a task of this worker waits for a graph that it runs.
     pub fn is_nested(&self) -> bool {
         !self.outer_queues.borrow().is_empty()
     }
@@ -66,7 +78,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs tasks until `is_done` returns true, and sleeps while there are no tasks. The thread
-    /// that makes the condition true must wake this worker afterwards.
+    /// that makes `is_done` return true must wake this worker afterwards.
     pub fn run_until(&self, is_done: impl Fn() -> bool) {
         let registry = self.registry;
         let mut was_woken = false;
@@ -83,7 +95,7 @@ impl<'a> Worker<'a> {
                     let has_work = || lock(global_queue).has(self.min_level()) || is_done();
                     self.sleep(&registry.waiters, has_work)
                 }
-                // Case: all tasks of the graph are with other workers.
+                // All tasks of the graph that can run are with other workers.
                 None if self.is_deep() => self.sleep(&registry.waiters, &is_done),
                 None => self.sleep(&registry.sleepers, || self.sees_work() || is_done()),
             };
@@ -91,8 +103,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Passes a wake-up on. This worker was woken, possibly for a task, but will not search for a
-    /// task.
+    /// Wakes another worker in place of this worker, which was woken, possibly for a task, but will
+    /// not search for tasks now.
     fn forward_wakeup(&self) {
         let registry = self.registry;
         let Some(global_queue) = &registry.global_queue else {
@@ -102,7 +114,8 @@ impl<'a> Worker<'a> {
                 .wake_if(sees_any, registry.near(self.index));
             return;
         };
-        // The search starts at level 0, because the level that the wake-up was for is unknown.
+        // The search starts at level 0, because it is unknown for which level this worker was
+        // woken.
         let mut next = lock(global_queue).filled_from(0);
         while let Some(level) = next {
             self.wake_for_level(level);
@@ -126,19 +139,20 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// As [`Self::run_until`], for a stolen task that may take long. Other ready tasks are not part
-    /// of this wait, so they are published.
+    /// Waits until `is_done` returns true, for a stolen task. In a deep wait, this worker runs no
+    /// tasks. Otherwise it runs tasks as [`Self::run_until`] does. Tasks that this worker cannot
+    /// run soon are published for other workers.
     pub fn wait_for_fork(&self, is_done: impl Fn() -> bool) {
         self.wait_depth.set(self.wait_depth.get() + 1);
         if self.is_deep() {
-            // All queued tasks are published, because no other task runs on this worker during the
-            // wait.
+            // This worker runs no tasks during the wait, so other workers should run the queued
+            // tasks.
             self.publish_all();
             self.spin_until(is_done);
         } else {
             self.run_until(is_done);
-            // Tasks taken during the wait may be left; they are published, because the waiting task
-            // continues now.
+            // Tasks that were taken during the wait may be left in the queues. The waiting task
+            // continues now and may take long, so other workers should run them.
             self.publish_all();
         }
         self.wait_depth.set(self.wait_depth.get() - 1);
@@ -167,7 +181,8 @@ pub(crate) struct NestedWaitGuard<'w, 'a> {
 }
 
 impl Drop for NestedWaitGuard<'_, '_> {
-    /// Moves tasks left in the queues of the wait to the enclosing queues.
+    /// Moves the tasks that are left in the queues of the wait to the enclosing queues, and
+    /// publishes them.
     fn drop(&mut self) {
         let worker = self.worker;
         worker.wait_depth.set(worker.wait_depth.get() - 1);
