@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Build script: sets the SONAME of the shared library, `libusher_tasks.so.N`. The SONAME changes
-//! with the ABI; from version 1 on, N is the major version.
+//! whenever the ABI changes. From version 1 on, N is the major version of the library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -4,48 +4,51 @@
  *
  *     cc program.c $(pkg-config --cflags --libs usher-tasks)
  *
- * A task is a function and its argument. Tasks run to completion on the workers
- * of a runtime: they are not preempted. A task may call every function declared
- * here; a call that would wait for the task itself is an error. Tasks should
- * not block, as a blocked worker runs nothing else. There are two ways to
- * declare tasks:
+ * A task is a function and its argument. Tasks run on the workers of a runtime,
+ * which are threads. The runtime does not preempt tasks. A task may call every
+ * function of this header; a call that would wait for the task itself is an
+ * error. Tasks should not block, because a blocked worker runs no other task.
+ * There are two ways to declare tasks:
  *
- *     by token   register and resolve single tasks, at any time
- *     as graph   declared once, run for each frame; costs less
+ *     by token   registers and resolves single tasks, at any time
+ *     as graph   declares many tasks once, which run repeatedly at less cost
  *
- * Two hints state which tasks belong together. Equal numbers mean the same
- * group; 0 means no group.
+ * Two numbers of a task are hints on which tasks belong together. Tasks with
+ * equal numbers are in the same group; 0 means no group.
  *
  *     t   temporal group: its tasks run close in time, on any cores
  *     s   spatial group: its tasks run on the same core
  *
- * For graphs without groups, and for tasks by token without groups, the default
- * policy tries several groupings: by the order of declaration, by the
- * functions, and by the addresses of the arguments. It keeps the fastest.
+ * If no task of a graph has groups, the first runs of the graph under the
+ * default policy try several orders: by declaration, by functions, by addresses
+ * of arguments, and by dependencies. Later runs use the fastest of these
+ * orders. Tasks by token without groups are grouped by measurements of the same
+ * kind.
  *
- * ERRORS. Every function that can fail returns an enum usher_tasks_error as an
- * int, 0 for success. usher_tasks_last_error() then returns a text that names
- * the token or task. A failed function has no effect, unless its comment states
- * otherwise; it sets out-pointers of handles to NULL. Lack of memory for a
- * task, a graph, a block or a report is an error, and waiting, cancelling and
- * destroying still work. Lack of memory for the queues of running tasks ends
- * the process with a message.
+ * ERRORS. A function that can fail returns a value of enum usher_tasks_error as
+ * an int, which is 0 on success. After a failure, usher_tasks_last_error()
+ * returns a text that names the token or task. A failed function sets
+ * out-pointers of handles to NULL. It has no other effect, unless its comment
+ * states an effect. Lack of memory for a task, a graph, a block or a report is
+ * an error, after which waiting, cancelling and destroying still work. Lack of
+ * memory for the queues of running tasks ends the process with a message.
  *
- * THREADS. Any thread, tasks included, may call any function at any time, but
- * only one thread at a time may use a builder or a report. A task sees all that
- * a thread wrote before it registered, resolved or ran something, and all that
- * its dependencies wrote.
+ * THREADS. Any thread and any task may call any function at any time, but only
+ * one thread at a time may use a builder or a report. A task sees all writes of
+ * its dependencies. It also sees all writes that a thread made before that
+ * thread registered or resolved the task, or ran its graph.
  *
- * HANDLES. A handle may be NULL, which is an error or has no effect. A handle
- * must not be used after it has been destroyed. In the child of a fork() a
- * runtime has no workers and must not be used: waiting for it, running a graph
- * on it and destroying it return ENDED, and it is never freed. The child may
- * create a runtime of its own if no other thread was inside the library at the
- * fork.
+ * HANDLES. A call with a NULL handle returns an error or has no effect. A
+ * handle must not be used after it was destroyed. A runtime of the parent must
+ * not be used in the child of a fork(), because it has no workers there:
+ * waiting for it, running a graph on it and destroying it return ENDED, and its
+ * memory is never freed. The child may create a new runtime if no other thread
+ * was inside the library at the fork.
  *
- * ABI. Within one SONAME (libusher_tasks.so.0) the meaning, value, size and
- * offset of everything declared here stay the same. Structures that a program
- * fills in start with their size, so that they can be extended.
+ * ABI. All versions of the library with the same SONAME (libusher_tasks.so.0)
+ * have the same meanings, values, sizes and offsets of all declarations of this
+ * header. A structure that a program fills in begins with its size, so that
+ * later versions can add fields.
  */
 #ifndef USHER_TASKS_H
 #define USHER_TASKS_H
@@ -57,14 +60,15 @@
 extern "C" {
 #endif
 
-/* Cast for the inline functions: C++ programs may forbid C casts. */
+/* A cast in C or C++, for the inline functions. C++ compilers may be set to
+ * reject casts in C syntax. */
 #ifdef __cplusplus
 #define USHER_TASKS_CAST(type, value) static_cast<type>(value)
 #else
 #define USHER_TASKS_CAST(type, value) ((type)(value))
 #endif
 
-/* Visibility and linkage; precedes each exported function. */
+/* Visibility and linkage of the exported functions. */
 #ifndef USHER_TASKS_API
 #define USHER_TASKS_API extern
 #endif
@@ -75,7 +79,7 @@ extern "C" {
 #define USHER_TASKS_VERSION_MINOR 1
 #define USHER_TASKS_VERSION_PATCH 0
 
-/* A version as a comparable number. */
+/* A version as one number, such that a later version has a larger number. */
 #define USHER_TASKS_VERSION_NUMBER(major, minor, patch) \
 	((USHER_TASKS_CAST(uint32_t, major) << 24) | \
 	 (USHER_TASKS_CAST(uint32_t, minor) << 16) | \
@@ -99,7 +103,8 @@ enum usher_tasks_error {
 	USHER_TASKS_OK = 0,
 	/* A handle, a function pointer or an out-pointer is NULL. */
 	USHER_TASKS_ERROR_NULL = 1,
-	/* The options have an invalid size, or set fields unknown to this version. */
+	/* The options have an invalid size, or set fields that the loaded
+	 * library does not know. */
 	USHER_TASKS_ERROR_OPTIONS = 2,
 	/* The number of workers is 0 or above the limit (1024). */
 	USHER_TASKS_ERROR_WORKERS = 3,
@@ -109,9 +114,9 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_MEMORY = 5,
 	/* The groups are outside the limits of the policy. */
 	USHER_TASKS_ERROR_GROUPS = 6,
-	/* The token is registered, and its task has not run yet. */
+	/* A task with this token is registered and has not run yet. */
 	USHER_TASKS_ERROR_REGISTERED = 7,
-	/* The task was resolved more often than it waits for. */
+	/* The task was resolved more often than its count. */
 	USHER_TASKS_ERROR_RESOLVED_TOO_OFTEN = 8,
 	/* Some tasks are unfinished or have failed; see the report. */
 	USHER_TASKS_ERROR_UNFINISHED = 9,
@@ -124,9 +129,10 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_ENDED = 12,
 	/* The tasks of a graph have a dependency cycle. */
 	USHER_TASKS_ERROR_CYCLE = 13,
-	/* A number of a task, report line, worker or format is out of range. */
+	/* The number of a task, of a report line, of a worker or of a format is
+	 * out of range. */
 	USHER_TASKS_ERROR_RANGE = 14,
-	/* The graph has more tasks or dependencies than can be numbered. */
+	/* The graph has more than 2^32 - 1 tasks or dependencies. */
 	USHER_TASKS_ERROR_TOO_LARGE = 15,
 	/* Tasks of the graph failed; see the report. */
 	USHER_TASKS_ERROR_FAILED = 16,
@@ -142,13 +148,15 @@ enum usher_tasks_error {
 	USHER_TASKS_ERROR_FILE = 21
 };
 
-/* Returns a general description of an error. Never NULL; valid forever. */
+/* Returns a general description of an error code. The text is never NULL and
+ * always valid. */
 USHER_TASKS_API const char *usher_tasks_strerror(int error);
 
 /*
- * Returns the text of the last error in this thread, with the token or task
- * concerned; "" if there was none. The text is valid until the next error in
- * this thread, or the end of the thread. A successful call does not change it.
+ * Returns the text of the last error of a call in this thread, which names the
+ * token or task; "" if there was no error. The text is valid until the next
+ * error in this thread or the end of the thread. Successful calls do not change
+ * the text.
  */
 USHER_TASKS_API const char *usher_tasks_last_error(void);
 
@@ -158,18 +166,19 @@ USHER_TASKS_API const char *usher_tasks_last_error(void);
 typedef struct usher_tasks_runtime usher_tasks_runtime;
 
 /*
- * The function of a task. An exception that leaves it ends the process with a
- * message: catch it inside, and call usher_tasks_fail().
+ * The function of a task. If a C++ exception leaves the function, the process
+ * ends with a message. Catch exceptions inside the function, and call
+ * usher_tasks_fail().
  */
 typedef void (*usher_tasks_entry)(void *arg);
 
 /* The order in which ready tasks run. */
 enum usher_tasks_policy {
-	/* The default: one temporal group after the other, and within a group the task
-	 * that became ready last first. */
+	/* The default. Each worker runs one temporal group after the other, and
+	 * within a group first the task that became ready last. */
 	USHER_TASKS_POLICY_USHER = 0,
-	/* The dispatcher of Mori, Takeda and Matsuzaki, for groups below
-	 * t_groups and s_groups. */
+	/* The order of Mori, Takeda and Matsuzaki, for group numbers t below
+	 * t_groups and s below s_groups. */
 	USHER_TASKS_POLICY_PAPER = 1,
 	/* First come, first served. */
 	USHER_TASKS_POLICY_FCFS = 2,
@@ -177,14 +186,16 @@ enum usher_tasks_policy {
 	USHER_TASKS_POLICY_LCFS = 3
 };
 
-/* Where workers run. */
+/* The CPUs to which workers are bound. */
 enum usher_tasks_binding {
-	/* Workers fill the cores of one last-level cache after another; each worker is
-	 * bound to the CPUs of its cache. The workers of a further runtime of the
-	 * program begin at the cache with most free cores. On machines with a single
-	 * last-level cache workers are not bound. */
+	/* Workers are assigned to the cores of one last-level cache, then to
+	 * those of the next, and so on. Each worker is bound to all CPUs of its
+	 * last-level cache. The assignment of another runtime of the program
+	 * begins with the cache that has most free cores. If the machine has a
+	 * single last-level cache, workers are not bound. */
 	USHER_TASKS_BINDING_LLC = 0,
-	/* Workers may use the same CPUs as the thread that creates the runtime.
+	/* Workers may use all CPUs that are allowed for the thread that creates
+	 * the runtime.
 	 */
 	USHER_TASKS_BINDING_NONE = 1
 };
@@ -194,18 +205,19 @@ typedef struct usher_tasks_options {
 	size_t size; /* sizeof(usher_tasks_options) */
 	uint32_t workers; /* 1 to 1024 */
 	uint32_t policy; /* an enum usher_tasks_policy */
-	/* Only for USHER_TASKS_POLICY_PAPER: the number of groups, group 0
-	 * included. 0 counts as 1. The policy keeps t_groups x s_groups queues,
-	 * at most 2^22, and the same number again for each level at which tasks
-	 * run graphs. */
+	/* The numbers of temporal and spatial groups, including group 0, for
+	 * USHER_TASKS_POLICY_PAPER only. 0 counts as 1. The policy has t_groups
+	 * x s_groups queues, at most 2^22. For each level at which tasks run
+	 * graphs, it has as many queues again. */
 	uint32_t t_groups;
 	uint32_t s_groups;
 	uint32_t binding; /* an enum usher_tasks_binding */
 	uint32_t reserved; /* 0 */
-	/* Bytes of each worker's stack, at least 64 KiB; 0: 2 MiB. Other tasks may run
-	 * on top of a task that waits because it runs a graph: up to 16 nested waits,
-	 * fewer if the stack has less than 128 KiB for each, and the waits nested in
-	 * the program itself. */
+	/* Size of each worker's stack in bytes, at least 64 KiB. 0 means 2 MiB.
+	 * While a task waits for a graph that it runs, its worker runs other
+	 * tasks on the same stack, which may wait, too. Up to 16 such waits are
+	 * nested, or fewer if the stack has less than 128 KiB for each. Waits
+	 * that the program itself nests come in addition. */
 	size_t stack_bytes;
 } usher_tasks_options;
 
@@ -230,30 +242,30 @@ USHER_TASKS_API uint32_t usher_tasks_cpus(void);
  * Creates a runtime and starts its workers. If options is NULL, the runtime has
  * usher_tasks_cpus() workers and the default policy.
  *
- * Options larger than this version's, from a newer header, are accepted if all
- * bytes beyond this version's are 0.
+ * The options of a program that was compiled with a newer header may be larger
+ * than this version's. They are accepted if all additional bytes are 0.
  *
- * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS for too many queues; MEMORY if
- * there is no memory for the queues, or if there are 4,096 runtimes already.
+ * Errors: NULL, OPTIONS, WORKERS, THREAD; GROUPS if the policy would need too
+ * many queues; MEMORY if there is no memory for the queues, or if 4,096
+ * runtimes exist.
  */
 USHER_TASKS_API int usher_tasks_runtime_new(const usher_tasks_options *options,
 					    usher_tasks_runtime **runtime);
 
 /*
- * Destroys a runtime: rejects new calls of other threads, waits until their
- * running calls have returned, runs all ready tasks and the tasks that they
- * make ready, drops waiting tasks, ends the workers and frees everything. NULL
- * has no effect.
+ * Destroys a runtime, in these steps: reject new calls of other threads; wait
+ * until their calls in progress have returned; run all ready tasks, and the
+ * tasks that these make ready; drop all other tasks; end the workers; free all
+ * memory. NULL has no effect.
  *
  * Threads other than tasks must not begin to use the runtime after this call.
- * Calls that are in progress or just beginning are allowed. Calls that come too
- * late return ENDED, before and after this function has returned, until another
- * runtime is created in the same place. To skip ready tasks, call
- * usher_tasks_cancel() first.
+ * Calls that are in progress or begin at the same time are allowed. A call that
+ * begins too late returns ENDED, until a new runtime gets the same handle. To
+ * drop ready tasks instead of running them, call usher_tasks_cancel() first.
  *
- * Errors, after which the runtime is unchanged: INSIDE in one of its own tasks,
- * DEADLOCK. ENDED if another thread destroys or has destroyed the runtime, and
- * in the child of a fork().
+ * Errors, after which the runtime is unchanged: INSIDE if the caller is a task
+ * of the runtime; DEADLOCK. ENDED if another thread destroys or has destroyed
+ * the runtime, and in the child of a fork().
  */
 USHER_TASKS_API int usher_tasks_runtime_destroy(usher_tasks_runtime *runtime);
 
@@ -267,13 +279,13 @@ USHER_TASKS_API usher_tasks_runtime *usher_tasks_current(void);
 /* ---- Tasks by token ---- */
 
 /*
- * Registers a task that runs after it has been resolved count times, earlier
- * resolutions included; with 0 the task is ready at once. The caller chooses
- * the token, which identifies the task until the task has run, and is then free
- * again.
+ * Registers a task that runs after it has been resolved count times.
+ * Resolutions before the registration count, too. If count is 0, the task is
+ * ready at once. The caller chooses the token, which identifies the task until
+ * the task has run. After that, the token may be used for another task.
  *
- * Errors: NULL, REGISTERED, RESOLVED_TOO_OFTEN (before this call; the
- * resolutions stay), GROUPS, MEMORY, ENDED.
+ * Errors: NULL, REGISTERED, GROUPS, MEMORY, ENDED; RESOLVED_TOO_OFTEN if there
+ * were more than count resolutions before this call, which are kept.
  */
 USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
 					 uint64_t token, uint32_t count,
@@ -281,13 +293,13 @@ USHER_TASKS_API int usher_tasks_register(usher_tasks_runtime *runtime,
 					 uint32_t t, uint32_t s);
 
 /*
- * As usher_tasks_register(), for a task that owns its argument. If the task
- * never runs, because the runtime is cancelled or destroyed before,
- * discard(arg) is called once instead, as if by a task. If discard calls
- * usher_tasks_fail(), the next usher_tasks_wait() reports the task as failed,
- * except while the runtime is destroyed, when no wait can follow. If
- * usher_tasks_register_owned() itself fails, the argument still belongs to the
- * caller, and discard is not called.
+ * Registers a task as usher_tasks_register() does. The task owns its argument:
+ * if the runtime is cancelled or destroyed before the task has run, the runtime
+ * calls discard(arg) once instead of the task, as if a task called it. If
+ * discard calls usher_tasks_fail(), the next usher_tasks_wait() reports the
+ * task as failed. During the destruction of the runtime, no such report is
+ * made, because no wait can follow. If usher_tasks_register_owned() itself
+ * fails, the argument still belongs to the caller, and discard is not called.
  */
 USHER_TASKS_API int
 usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
@@ -297,13 +309,13 @@ usher_tasks_register_owned(usher_tasks_runtime *runtime, uint64_t token,
 /*
  * Resolves one dependency of a task. The task may be registered later.
  *
- * Errors: NULL, RESOLVED_TOO_OFTEN (the task has no unresolved dependency, or
- * was resolved 2^32 - 1 times and not registered), MEMORY, ENDED.
+ * Errors: NULL, MEMORY, ENDED; RESOLVED_TOO_OFTEN if the task has no unresolved
+ * dependency, or was resolved 2^32 - 1 times without being registered.
  */
 USHER_TASKS_API int usher_tasks_resolve(usher_tasks_runtime *runtime,
 					uint64_t token);
 
-/* How tasks by token without groups are grouped. */
+/* The rule by which the runtime groups tasks by token that have no groups. */
 enum usher_tasks_grouping {
 	/* The policy does not group tasks that have no groups. */
 	USHER_TASKS_GROUPING_NONE_REQUESTED = 0,
@@ -316,41 +328,46 @@ enum usher_tasks_grouping {
 };
 
 /*
- * Stores into *grouping, as an enum usher_tasks_grouping, how tasks by token
- * without groups are grouped at present. The runtime tries the groupings in
- * turn, so the grouping may change at any time.
+ * Stores the current grouping of tasks by token without groups into *grouping,
+ * as an enum usher_tasks_grouping. The runtime tries several groupings, so the
+ * grouping may change at any time.
  *
  * Errors: NULL, ENDED.
  */
 USHER_TASKS_API int usher_tasks_current_grouping(usher_tasks_runtime *runtime,
 						 uint32_t *grouping);
 
-/* A report of failed and unfinished tasks; see below. */
+/* A report of failed and unfinished tasks. The section "Reports" of this header
+ * declares its functions. */
 typedef struct usher_tasks_report usher_tasks_report;
 
 /*
  * Waits until no registered task is ready or running.
  *
- * EACH FAILURE IS REPORTED ONCE: if several threads wait, one thread gets the
- * failure, and the others may get OK. All threads get the unresolved and
- * unregistered tokens.
+ * EACH FAILURE IS REPORTED ONCE: if several threads wait, one of these threads
+ * gets the failure, and the other threads may get OK. Unresolved and
+ * unregistered tokens are reported to all threads.
  *
- * Errors: UNFINISHED if tasks wait to be resolved, if tokens were resolved and
- * never registered, or if tasks have failed since the last call. *report lists
- * these tasks and belongs to the caller; report may be NULL. Unfinished tasks
- * stay: they may still be resolved or registered. MEMORY instead of UNFINISHED
- * if there is no memory for the list: usher_tasks_last_error() has the numbers
- * of failed and unfinished tasks, *report is NULL, and the next call reports
- * the failed tasks. NULL, ENDED; INSIDE in a task of this runtime, DEADLOCK.
+ * Errors: NULL, ENDED, DEADLOCK; INSIDE if the caller is a task of this
+ * runtime.
+ *
+ * UNFINISHED if tasks wait to be resolved, if tokens were resolved and never
+ * registered, or if tasks have failed since the last call. *report lists these
+ * tasks and belongs to the caller; report may be NULL. Unfinished tasks are
+ * kept, and may still be resolved or registered.
+ *
+ * MEMORY instead of UNFINISHED if there is no memory for the list. In this case
+ * usher_tasks_last_error() contains the numbers of failed and unfinished tasks,
+ * *report is NULL, and the next call reports the failed tasks.
  */
 USHER_TASKS_API int usher_tasks_wait(usher_tasks_runtime *runtime,
 				     usher_tasks_report **report);
 
 /*
  * Drops the registered tasks that have not begun. Tasks that are registered
- * from now on are dropped when they become ready. Graphs are not affected.
- * Stores into *dropped, if dropped is not NULL, how many tokens were waiting,
- * registered or not.
+ * from now on are dropped when they become ready. Graphs are not affected. If
+ * dropped is not NULL, stores into *dropped how many tokens were waiting,
+ * including tokens that were resolved but not registered.
  *
  * Errors: NULL, ENDED.
  */
@@ -358,10 +375,11 @@ USHER_TASKS_API int usher_tasks_cancel(usher_tasks_runtime *runtime,
 				       size_t *dropped);
 
 /*
- * Marks the calling task as failed, with a message or NULL. The report of
- * usher_tasks_wait() or usher_tasks_run() lists the task. The task continues
- * until it returns; tasks of a graph that depend on it are then not run. Only
- * the first message of a task counts.
+ * Marks the calling task as failed, with a message, which may be NULL. The
+ * report of usher_tasks_wait() or usher_tasks_run() lists the task. The task
+ * continues until it returns. If it is a task of a graph, the tasks of the
+ * graph that have not begun by then are not run. Only the first message of a
+ * task is reported.
  *
  * Errors: OUTSIDE if the caller is no task.
  */
@@ -373,9 +391,9 @@ USHER_TASKS_API int usher_tasks_fail(const char *message);
 enum usher_tasks_unfinished_kind {
 	/* The task failed. */
 	USHER_TASKS_UNFINISHED_FAILED = 1,
-	/* The task was registered, and not resolved often enough. */
+	/* The task was registered, but resolved less often than its count. */
 	USHER_TASKS_UNFINISHED_UNRESOLVED = 2,
-	/* The task was resolved, and not registered. */
+	/* The token was resolved, but no task was registered. */
 	USHER_TASKS_UNFINISHED_UNREGISTERED = 3,
 	/* The task is part of a dependency cycle. */
 	USHER_TASKS_UNFINISHED_CYCLE = 4
@@ -395,9 +413,10 @@ USHER_TASKS_API size_t
 usher_tasks_report_count(const usher_tasks_report *report);
 
 /*
- * Reads a line, from 0: failed tasks in order of time, then unresolved and then
- * unregistered tasks, both by token. For a cycle: each task comes after the
- * task that it waits for, and the first task waits for the last.
+ * Reads line number `line`, from 0, into *unfinished. The failed tasks come
+ * first, in order of time, then the unresolved tasks, sorted by token, then the
+ * unregistered tokens in ascending order. The report of a cycle lists each task
+ * after the task for which it waits; the first task waits for the last.
  *
  * Errors: NULL, RANGE.
  */
@@ -405,7 +424,8 @@ USHER_TASKS_API int usher_tasks_report_at(const usher_tasks_report *report,
 					  size_t line,
 					  usher_tasks_unfinished *unfinished);
 
-/* Returns how many tasks of a graph were not run after others had failed. */
+/* Returns how many tasks of a graph were not run because other tasks had
+ * failed. */
 USHER_TASKS_API uint64_t
 usher_tasks_report_skipped(const usher_tasks_report *report);
 
@@ -414,19 +434,19 @@ USHER_TASKS_API void usher_tasks_report_destroy(usher_tasks_report *report);
 
 /* ---- Graphs ---- */
 
-/* Declares tasks and their dependencies. */
+/* A list of declared tasks and dependencies, from which graphs are created. */
 typedef struct usher_tasks_builder usher_tasks_builder;
 
-/* Tasks that can be run any number of times. */
+/* Tasks and their dependencies, which can be run any number of times. */
 typedef struct usher_tasks_graph usher_tasks_graph;
 
 /* Creates an empty builder. Errors: NULL. */
 USHER_TASKS_API int usher_tasks_builder_new(usher_tasks_builder **builder);
 
 /*
- * Declares a task. Stores the number of the task, from 0, into *task, if task
- * is not NULL. Declare tasks in the order in which a sequential program would
- * run them: without other information, the runtime stays close to this order.
+ * Declares a task. If task is not NULL, stores the number of the task, from 0,
+ * into *task. Declare tasks in the order in which a sequential program would
+ * run them. If the tasks have no groups, the runtime begins with this order.
  *
  * Errors: NULL, MEMORY.
  */
@@ -437,7 +457,7 @@ USHER_TASKS_API int usher_tasks_builder_task(usher_tasks_builder *builder,
 
 /*
  * Declares that task `task` runs after task `before`. Repeating a declaration
- * has no effect. Either task may be declared later.
+ * has no effect. The two tasks may be declared after the call.
  *
  * Errors: NULL, MEMORY.
  */
@@ -463,26 +483,31 @@ USHER_TASKS_API size_t usher_tasks_graph_tasks(const usher_tasks_graph *graph);
 
 /*
  * Runs a graph and returns when all tasks of the graph have run. A task may
- * also call this function, with another graph, on its own runtime or on
- * another. A graph may be run on different runtimes, one at a time.
+ * call this function with another graph than its own, for its own runtime or
+ * for another runtime. A graph may be run on several runtimes, but not at the
+ * same time.
  *
- * Errors: FAILED if tasks failed. *report lists them and belongs to the caller
- * (report may be NULL); tasks that had not begun by then were not run. *report
- * is NULL if there is no memory for a report. Before anything is run: NULL,
- * GROUPS, BUSY, ENDED, DEADLOCK; MEMORY if a task calls and there is no memory
- * for the queues of one more level.
+ * Errors before any task is run: NULL, GROUPS, BUSY, ENDED, DEADLOCK; MEMORY if
+ * the caller is a task and there is no memory for the queues of one more
+ * nesting level.
+ *
+ * FAILED if tasks failed. Tasks that had not begun by then were not run.
+ * *report lists the failed tasks and belongs to the caller; report may be NULL.
+ * *report is NULL if there is no memory for a report.
  */
 USHER_TASKS_API int usher_tasks_run(usher_tasks_runtime *runtime,
 				    usher_tasks_graph *graph,
 				    usher_tasks_report **report);
 
-/* Frees a graph. NULL has no effect. Errors, with the graph unchanged: BUSY. */
+/* Frees a graph. NULL has no effect. Errors: BUSY, and the graph is unchanged.
+ */
 USHER_TASKS_API int usher_tasks_graph_destroy(usher_tasks_graph *graph);
 
 /*
- * Writes a table of the orders tried for a graph and their times into text, at
- * most `bytes` bytes, including the final 0. Returns the length of the whole
- * table, as snprintf() does; 0 if the graph is NULL or being run.
+ * Writes a table of the orders that were tried for a graph, and of their times,
+ * into text. Writes at most `bytes` bytes, including the final 0. Returns the
+ * length of the whole table, as snprintf() does; 0 if the graph is NULL or
+ * being run.
  */
 USHER_TASKS_API size_t usher_tasks_graph_explain(const usher_tasks_graph *graph,
 						 char *text, size_t bytes);
@@ -493,20 +518,22 @@ USHER_TASKS_API size_t usher_tasks_graph_explain(const usher_tasks_graph *graph,
 enum usher_tasks_format {
 	/* JSON for ui.perfetto.dev and chrome://tracing. */
 	USHER_TASKS_FORMAT_CHROME = 0,
-	/* A picture, workers against time: tasks coloured by temporal group. */
+	/* An SVG picture with a row per worker, time from left to right, and
+	 * tasks coloured by temporal group. */
 	USHER_TASKS_FORMAT_SVG_BY_T = 1,
-	/* The same picture, with tasks coloured by spatial group. */
+	/* The SVG picture with tasks coloured by spatial group. */
 	USHER_TASKS_FORMAT_SVG_BY_S = 2
 };
 
 /*
  * Starts to record which worker runs which task and when, and discards earlier
- * records. Until the runtime ends, the latest tasks_per_worker tasks of each
- * worker are kept, at 32 bytes each and one more. A later call with a larger
- * number allocates at least twice the earlier number, in addition to the
- * earlier memory. Recording costs some nanoseconds per task.
+ * records. The records of the latest tasks_per_worker tasks of each worker are
+ * kept until the runtime ends. They need 32 bytes for each of tasks_per_worker
+ * + 1 tasks. A later call with a larger number allocates memory for at least
+ * twice the earlier number, in addition to the earlier memory. Recording costs
+ * some nanoseconds per task.
  *
- * Errors: NULL, MEMORY, ENDED; a trace in progress continues.
+ * Errors: NULL, MEMORY, ENDED. After an error, a trace in progress continues.
  */
 USHER_TASKS_API int usher_tasks_trace_start(usher_tasks_runtime *runtime,
 					    size_t tasks_per_worker);
@@ -529,21 +556,23 @@ USHER_TASKS_API int usher_tasks_trace_write(usher_tasks_runtime *runtime,
 typedef struct usher_tasks_counters {
 	size_t size; /* sizeof(usher_tasks_counters), from the caller */
 	uint64_t tasks; /* tasks run */
-	/* Chains of tasks taken from workers of the same last-level cache; the next
-	 * fields: from workers of the same package, and of other packages. */
+	/* Chains of tasks stolen from workers of the same last-level cache. The
+	 * next two fields count chains stolen from workers of the same package,
+	 * and of other packages. */
 	uint64_t steals_llc;
 	uint64_t steals_package;
 	uint64_t steals_machine;
-	uint64_t outside; /* times that it took injected tasks */
+	uint64_t outside; /* how often the worker took injected tasks */
 	uint64_t sent; /* tasks sent to the owners of their spatial groups */
-	uint64_t group_moves; /* spatial groups taken over */
-	uint64_t sleeps; /* times that it went to sleep */
+	uint64_t group_moves; /* spatial groups taken from other workers */
+	uint64_t sleeps; /* how often the worker went to sleep */
 	uint64_t asleep_ns; /* total time asleep */
 } usher_tasks_counters;
 
 /*
- * Reads the counters of a worker, from 0, into *counters, whose size the caller
- * has set. Fields unknown to this version are set to 0.
+ * Reads the counters of worker number `worker`, from 0, into *counters. The
+ * caller must have set counters->size. Fields that the loaded library does not
+ * know are set to 0.
  *
  * Errors: NULL, OPTIONS for an invalid size, RANGE, ENDED.
  */
@@ -554,13 +583,15 @@ USHER_TASKS_API int usher_tasks_counters_of(usher_tasks_runtime *runtime,
 /* ---- Coloured blocks ---- */
 
 /*
- * Blocks whose size is a power of two, aligned to their size. Masking any
- * pointer into a block gives the header of the block, as the kernel finds the
- * task structure below a stack. The headers of plain blocks fall into the same
- * few cache sets. Colouring spreads the headers: each is shifted by whole cache
- * lines, computed from a hash of the block's address, so a header can still be
- * found. Half of the headers are near the start of their blocks and half near
- * the end, so they also use different pages of a block.
+ * Blocks with headers that are spread over the cache sets. The size of a block
+ * is a power of two, and a block is aligned to its size. Masking any pointer
+ * into a block therefore gives the base of the block, and thus its header. If
+ * all headers were at the bases of their blocks, they would fall into the same
+ * few cache sets. Colouring shifts each header by a number of whole cache
+ * lines, which is a hash of the block's address, so the header can be computed
+ * from any pointer into the block. Half of the headers are near the start of
+ * their blocks and half near the end, so they are also spread over the pages of
+ * the blocks.
  */
 
 /* Bytes of a cache line, the unit by which headers are shifted. */
@@ -574,8 +605,8 @@ typedef struct usher_coloring {
 } usher_coloring;
 
 /*
- * Checks that headers of all colours lie in their blocks and that masking gives
- * the block's base.
+ * Checks that headers of all colours are inside their blocks, and that masking
+ * gives the base of a block.
  *
  * Errors: NULL, COLORING.
  */
@@ -603,8 +634,8 @@ USHER_TASKS_API void *usher_coloring_header(const usher_coloring *coloring,
 
 /*
  * usher_coloring_base(), usher_coloring_shift() and usher_coloring_header() as
- * inline functions on numbers. The colouring must be valid by
- * usher_coloring_check(); constant sizes give the best code.
+ * inline functions on numbers. usher_coloring_check() must have accepted the
+ * colouring. If the sizes are constants, the compiler generates the best code.
  */
 static inline uintptr_t
 usher_coloring_inline_base(const usher_coloring *coloring, uintptr_t inside)
@@ -641,13 +672,14 @@ usher_coloring_inline_header(const usher_coloring *coloring, uintptr_t inside)
  */
 typedef struct usher_blocks usher_blocks;
 
-/* Creates a source of blocks, without blocks. Errors: NULL, COLORING. */
+/* Creates a source of blocks that has not allocated any block. Errors: NULL,
+ * COLORING. */
 USHER_TASKS_API int usher_blocks_new(const usher_coloring *coloring,
 				     usher_blocks **blocks);
 
 /*
- * Takes a free block and stores a pointer to its header into *header. The
- * content of the block is left as it was.
+ * Takes a free block and stores a pointer to its header into *header. The block
+ * is not cleared: it is uninitialised, or has the content of its last use.
  *
  * Errors: NULL, MEMORY.
  */
@@ -658,7 +690,7 @@ USHER_TASKS_API int usher_blocks_take(usher_blocks *blocks, void **header);
  * must have come from this source, and must not be used after this call. NULL
  * has no effect.
  *
- * Errors: NULL if blocks is NULL and the pointer is not.
+ * Errors: NULL if blocks is NULL and inside is not NULL.
  */
 USHER_TASKS_API int usher_blocks_give_back(usher_blocks *blocks, void *inside);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C functions for coloured blocks (`usher_coloring_*`, `usher_blocks_*`): they check pointers and
-//! call `usher_tasks::color`, which has the algorithm.
+//! C functions for coloured blocks (`usher_coloring_*`, `usher_blocks_*`). Each function checks its
+//! pointers, calls `usher_tasks::color`, which implements the algorithm, and converts the result
+//! for C.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -22,12 +23,12 @@ pub struct ColoringSpec {
     pub colors: usize,
 }
 
-/// Reads the colouring behind a pointer.
+/// Returns the colouring to which a pointer refers.
 ///
 /// # Safety
-/// The pointer is null or readable.
+/// `coloring` is null or readable.
 unsafe fn read(coloring: *const ColoringSpec) -> Result<color::Coloring, Failure> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     let coloring = unsafe { coloring.as_ref() }.ok_or_else(|| Failure::null("coloring"))?;
     let ColoringSpec {
         block_bytes,
@@ -37,16 +38,17 @@ unsafe fn read(coloring: *const ColoringSpec) -> Result<color::Coloring, Failure
     Ok(color::Coloring::new(block_bytes, header_bytes, colors)?)
 }
 
-/// Computes a value by a colouring; returns `or` if the colouring is invalid.
+/// Computes a value by the function `compute` and a colouring; returns `or` if the colouring is
+/// invalid.
 ///
 /// # Safety
-/// As [`read`].
+/// `coloring` is null or readable.
 unsafe fn computed<T>(
     coloring: *const ColoringSpec,
     or: T,
     compute: impl FnOnce(color::Coloring) -> T,
 ) -> T {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     let read = || unsafe { read(coloring) }.ok();
     match boundary_or(None, read) {
         Some(coloring) => compute(coloring),
@@ -57,7 +59,7 @@ unsafe fn computed<T>(
 /// Checks a colouring.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_coloring_check(coloring: *const ColoringSpec) -> c_int {
-    // SAFETY: the caller guarantees a readable pointer, or null.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     boundary(|| unsafe { read(coloring) }.map(|_| ()))
 }
 
@@ -69,7 +71,7 @@ pub unsafe extern "C" fn usher_coloring_base(
 ) -> *mut c_void {
     let base = |coloring: color::Coloring| coloring.base(inside.addr());
     let at = |coloring| inside.with_addr(base(coloring)).cast_mut();
-    // SAFETY: the caller guarantees a readable pointer, or null.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     unsafe { computed(coloring, ptr::null_mut(), at) }
 }
 
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn usher_coloring_shift(
     coloring: *const ColoringSpec,
     base: *const c_void,
 ) -> usize {
-    // SAFETY: the caller guarantees a readable pointer, or null.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     unsafe { computed(coloring, 0, |coloring| coloring.shift(base.addr())) }
 }
 
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn usher_coloring_header(
 ) -> *mut c_void {
     let header = |coloring: color::Coloring| coloring.header(inside.addr());
     let at = |coloring| inside.with_addr(header(coloring)).cast_mut();
-    // SAFETY: the caller guarantees a readable pointer, or null.
+    // SAFETY: `coloring` is null or readable, as the caller guarantees.
     unsafe { computed(coloring, ptr::null_mut(), at) }
 }
 
@@ -102,21 +104,21 @@ pub unsafe extern "C" fn usher_blocks_new(
     blocks: *mut *mut Blocks,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `blocks` is null or writable, as the caller guarantees.
         let out = unsafe { out(blocks, "the pointer to the blocks") }?;
-        // SAFETY: the caller guarantees a readable pointer, or null.
+        // SAFETY: `coloring` is null or readable, as the caller guarantees.
         let coloring = unsafe { read(coloring) }?;
         *out = Box::into_raw(Box::new(Blocks::new(coloring)));
         Ok(())
     })
 }
 
-/// Returns the blocks behind a pointer.
+/// Returns the source of blocks to which a pointer refers.
 ///
 /// # Safety
-/// The pointer is null or valid.
+/// `blocks` is null or valid.
 unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `blocks` is null or valid, as the caller guarantees.
     unsafe { blocks.as_ref() }.ok_or_else(|| Failure::null("blocks"))
 }
 
@@ -124,9 +126,9 @@ unsafe fn blocks_of<'a>(blocks: *mut Blocks) -> Result<&'a Blocks, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_blocks_take(blocks: *mut Blocks, header: *mut *mut c_void) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `header` is null or writable, as the caller guarantees.
         let out = unsafe { out(header, "the pointer to the header") }?;
-        // SAFETY: the caller guarantees valid blocks, or null.
+        // SAFETY: `blocks` is null or valid, as the caller guarantees.
         let block = unsafe { blocks_of(blocks) }?.take()?;
         *out = block.as_ptr().cast();
         Ok(())
@@ -140,8 +142,8 @@ pub unsafe extern "C" fn usher_blocks_give_back(blocks: *mut Blocks, inside: *mu
         let Some(inside) = NonNull::new(inside.cast()) else {
             return Ok(());
         };
-        // SAFETY: the caller guarantees that `blocks` is valid or null, and that the block came
-        // from it and is no longer used.
+        // SAFETY: the caller guarantees that `blocks` is null or valid, and that the block of
+        // `inside` came from `blocks` and is not used after this call.
         unsafe { blocks_of(blocks)?.give_back(inside) };
         Ok(())
     })

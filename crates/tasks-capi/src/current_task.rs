@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The task that this thread runs, and whether that task has failed.
+//! The task that the current thread runs, and whether that task has failed, in thread-local
+//! variables.
 //!
-//! A task may run a graph on its own runtime, so other tasks may run inside it on the same thread.
-//! A call of a task therefore restores the previous values when it returns.
+//! 1. Before a task is called, the runtime of the task replaces the previous value, and the failure
+//! flag is cleared.
+//! 2. `usher_tasks_fail()` sets the flag and stores the message.
+//! 3. After the task has returned, the previous values are restored. They belong to an outer task
+//!    if the task ran while that outer task waited for a graph on the same thread.
+//! 4. A failed task ends with a panic that contains its message, which the runtime catches.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -12,8 +17,8 @@ use std::{mem, process, ptr, thread};
 use crate::error::{ErrorCode, Failure, boundary};
 use crate::runtime::RuntimeHandle;
 
-/// `usher_tasks_entry`. A foreign exception that leaves the function ends the process: the
-/// exception cannot unwind through the frames that catch panics.
+/// `usher_tasks_entry`. A C++ exception that leaves the function ends the process, because the
+/// exception cannot unwind through the Rust frames that catch panics.
 pub type Entry = unsafe extern "C-unwind" fn(*mut c_void);
 
 /// A function and its argument.
@@ -25,9 +30,11 @@ pub struct TaskCall {
     pub arg: *mut c_void,
 }
 
-// SAFETY: the code that registers a task guarantees that it may run on any thread.
+// SAFETY: the C code that registers a task guarantees that the function and its argument may be
+// used on any thread.
 unsafe impl Send for TaskCall {}
-// SAFETY: as for `Send`; also, only one thread at a time calls a task.
+// SAFETY: the function and its argument may be used on any thread, and only one thread at a time
+// calls a task.
 unsafe impl Sync for TaskCall {}
 
 struct CurrentTask {
@@ -35,7 +42,8 @@ struct CurrentTask {
     runtime: Cell<*mut RuntimeHandle>,
     /// Whether the innermost task has failed.
     has_failed: Cell<bool>,
-    /// Whether a task is being registered, so its argument still belongs to the caller.
+    /// Whether this thread is registering a task. The argument of that task still belongs to the
+    /// caller.
     is_registering: Cell<bool>,
 }
 
@@ -66,7 +74,8 @@ pub fn is_registering() -> bool {
     CURRENT_TASK.with(|current| current.is_registering.get())
 }
 
-/// Calls `register` in a state in which dropping a task does not discard the task's argument.
+/// Calls `register`. If `register` fails and drops the task, the drop does not discard the task's
+/// argument.
 pub fn registering<T>(register: impl FnOnce() -> T) -> T {
     CURRENT_TASK.with(|current| current.is_registering.set(true));
     let registered = register();
@@ -79,7 +88,8 @@ struct AbortOnException;
 
 impl Drop for AbortOnException {
     fn drop(&mut self) {
-        // A panic belongs to the task, and the caller of the task catches it.
+        // If a Rust panic unwinds, the task has panicked, and the caller of the task catches the
+        // panic.
         if !thread::panicking() {
             eprintln!(
                 "libusher_tasks: aborting, because an exception left a task; a task must catch \
@@ -93,14 +103,16 @@ impl Drop for AbortOnException {
 /// Calls a task of `runtime`, and returns the message of the task if it has failed.
 ///
 /// # Safety
-/// The call is valid as registered, and no other thread calls it at the same time.
+/// The function may be called with its argument, as the code that registered the task guarantees,
+/// and no other thread calls it at the same time.
 unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<String> {
     let outer = CURRENT_TASK.with(|current| {
         let runtime = current.runtime.replace(runtime);
         (runtime, current.has_failed.replace(false))
     });
     let guard = AbortOnException;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the function may be called with this argument, and no other thread calls it now, as
+    // the caller guarantees.
     unsafe { (call.entry)(call.arg) };
     mem::forget(guard);
     let has_failed = CURRENT_TASK.with(|current| {
@@ -110,12 +122,14 @@ unsafe fn call_as_task(runtime: *mut RuntimeHandle, call: TaskCall) -> Option<St
     has_failed.then(|| FAILURES.with(|failures| failures.borrow_mut().pop().unwrap_or_default()))
 }
 
-/// Runs a task, or discards its argument. A failure continues as a panic that prints nothing.
+/// Runs a task, or discards its argument. If the task has failed, this function panics with the
+/// task's message, without printing the message.
 ///
 /// # Safety
-/// The call is valid as registered, and no other thread calls it at the same time.
+/// The function may be called with its argument, as the code that registered the task guarantees,
+/// and no other thread calls it at the same time.
 pub unsafe fn run(runtime: *mut RuntimeHandle, call: TaskCall) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees the conditions of `call_as_task`.
     if let Some(message) = unsafe { call_as_task(runtime, call) } {
         resume_unwind(Box::new(message));
     }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors for C callers: a code, and the text of the last error of each thread.
+//! Errors for C callers: an error code, and for each thread the text of its last error.
 //!
-//! [`boundary`] converts the result of a call to a code and catches panics. Texts of memory errors
-//! are formatted in static thread-local storage, because there may be no memory for them.
+//! Each C function runs its body in [`boundary`]. [`boundary`] catches panics, stores the text of
+//! an error in thread-local storage, and returns the error code. The text of an error for lack of
+//! memory is formatted in a buffer of 160 bytes in thread-local storage, because allocating memory
+//! for it could fail.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -19,7 +21,8 @@ use usher_tasks::{GraphError, RunError, RuntimeError, TaskError, TraceError, Wai
 pub enum ErrorCode {
     /// A handle, a function or an out-pointer is null.
     Null = 1,
-    /// The options have an invalid size, or set fields unknown to this version.
+    /// The options have an invalid size, or set fields that this version of the library does not
+    /// know.
     Options,
     /// The number of workers is 0 or too large.
     Workers,
@@ -29,21 +32,22 @@ pub enum ErrorCode {
     Memory,
     /// The groups are outside the limits of the policy.
     Groups,
-    /// The token is in use.
+    /// A task with this token is registered and has not run yet.
     Registered,
-    /// The task was resolved more often than it waits for.
+    /// The task was resolved more often than its count.
     ResolvedTooOften,
     /// Tasks are unfinished or have failed.
     Unfinished,
     /// A task would wait for itself.
     Inside,
-    /// Runtimes would wait for one another.
+    /// A task would wait for a runtime whose tasks wait for the task's own runtime.
     Deadlock,
-    /// The runtime is being destroyed, or belongs to another process.
+    /// The runtime is being destroyed, or the caller is in a forked child of the process that
+    /// created it.
     Ended,
     /// The tasks of a graph have a dependency cycle.
     Cycle,
-    /// A number of a task, line, worker or format is out of range.
+    /// The number of a task, of a report line, of a worker or of a format is out of range.
     Range,
     /// The graph has too many tasks or dependencies.
     TooLarge,
@@ -55,7 +59,7 @@ pub enum ErrorCode {
     Outside,
     /// The sizes of blocks or headers are invalid.
     Coloring,
-    /// The library has panicked.
+    /// The library has panicked, which is a fault of the library.
     Internal,
     /// A file cannot be written.
     File,
@@ -124,8 +128,8 @@ pub struct Failure {
     text: ErrorText,
 }
 
-/// The text of an error. Errors of memory have a static text, because memory that is too short for
-/// tasks or lists is also too short for text.
+/// The text of an error. Errors for lack of memory have a text that is formatted without
+/// allocation, because there may be no memory for the text either.
 #[derive(Debug, PartialEq, Eq)]
 enum ErrorText {
     Dynamic(String),
@@ -137,8 +141,8 @@ enum ErrorText {
 enum StaticErrorText {
     /// There is no memory for this task.
     Task(u64),
-    /// There is no memory to list the unfinished tasks. The numbers count failed, unresolved and
-    /// unregistered tasks.
+    /// There is no memory to list the unfinished tasks. The elements are the numbers of failed,
+    /// unresolved and unregistered tasks.
     Unfinished([usize; 3]),
     /// There is no memory to list the failed tasks of a graph. The field is their number.
     Failed(usize),
@@ -178,8 +182,8 @@ impl Failure {
         Self { code, text }
     }
 
-    /// Returns the error that there is no memory to list the unfinished tasks. The numbers count
-    /// failed, unresolved and unregistered tasks.
+    /// Returns the error that there is no memory to list the unfinished tasks. The elements of
+    /// `counts` are the numbers of failed, unresolved and unregistered tasks.
     pub fn no_memory_for_unfinished(counts: [usize; 3]) -> Self {
         Self::with_static_text(ErrorCode::Memory, StaticErrorText::Unfinished(counts))
     }
@@ -286,10 +290,11 @@ impl From<ColorError> for Failure {
 /// Number of bytes for a text formatted without allocation, including the final 0.
 const STATIC_TEXT_BYTES: usize = 160;
 
-/// Storage for texts formatted without allocation. It has no destructor, because the registration
-/// of a destructor would allocate memory.
+/// Storage for texts formatted without allocation. The type has no destructor, because registering
+/// a destructor of a thread-local variable would allocate memory.
 struct StaticStorage {
-    /// Whether the text in this storage is the last error.
+    /// Whether `text` is the text of the last error. If it is false, the last error has an
+    /// allocated text.
     is_last: Cell<bool>,
     /// The text, with a final 0.
     text: Cell<[u8; STATIC_TEXT_BYTES]>,
@@ -308,7 +313,8 @@ fn store_last(text: ErrorText) {
             let mut bytes = text.into_bytes();
             bytes.retain(|&byte| byte != 0);
             let text = CString::new(bytes).unwrap_or_default();
-            // While a thread ends, the error cannot be stored, and no code is left to read it.
+            // While a thread ends, its storage may already be gone. The error is then not stored,
+            // because the thread will not read it.
             let stored = LAST.try_with(|last| {
                 let last = last.try_borrow_mut();
                 last.map(|mut last| *last = text).is_ok()
@@ -317,7 +323,7 @@ fn store_last(text: ErrorText) {
         }
         ErrorText::Static(text) => {
             let mut bytes = [0; STATIC_TEXT_BYTES];
-            // The text fits: the largest number has 20 digits.
+            // The longest text, with numbers of 20 digits, fits into the buffer.
             let _ = write!(&mut bytes[..STATIC_TEXT_BYTES - 1], "{text}");
             STATIC_TEXT.with(|storage| {
                 storage.text.set(bytes);
@@ -343,13 +349,13 @@ pub fn boundary(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// As [`boundary`], for a call without an error code; returns `or` after a panic.
+/// Returns the result of a call that reports no error code, or `or` if the call panics.
 pub fn boundary_or<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
 }
 
-/// Checks that `bytes` bytes of memory are available, before code that cannot report a lack of
-/// memory.
+/// Checks that `bytes` bytes of memory can be allocated. Called before code that aborts the process
+/// if there is no memory.
 pub(crate) fn probe(bytes: usize, what: &str) -> Result<(), Failure> {
     let mut probe: Vec<u8> = Vec::new();
     let reserved = probe.try_reserve_exact(bytes);

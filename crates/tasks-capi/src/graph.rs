@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C functions for graphs (`usher_tasks_builder_*`, `usher_tasks_graph_*`, `usher_tasks_run`):
-//! tasks and their dependencies, declared once and run repeatedly.
+//! C functions for graphs (`usher_tasks_builder_*`, `usher_tasks_graph_*`, `usher_tasks_run`). A
+//! graph consists of tasks and their dependencies; it is declared once and run repeatedly by
+//! `usher_tasks::Graph`.
 //!
-//! A graph handle has a flag for exclusive access, so that a second thread that runs, explains or
-//! destroys the graph gets an error instead of waiting.
+//! A graph handle has a flag for exclusive access, which running, explaining and destroying the
+//! graph set. While it is set, running and destroying return an error, and explaining returns an
+//! empty text. Because building a graph cannot report lack of memory, it first checks that 256
+//! bytes per task and 64 bytes per dependency can be allocated.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -19,8 +22,8 @@ use crate::report::Report;
 use crate::runtime::{RuntimeHandle, enter, out};
 use crate::waits;
 
-/// Estimated maximum of the bytes for a task while a graph is built; the next constant is that for
-/// a dependency.
+/// Estimated maximum of the memory for a task while a graph is built, in bytes. The next constant
+/// is the memory for a dependency.
 const TASK_BYTES: usize = 256;
 const DEPENDENCY_BYTES: usize = 64;
 
@@ -29,11 +32,11 @@ const DEPENDENCY_BYTES: usize = 64;
 pub struct Builder {
     calls: Vec<TaskCall>,
     groups: Vec<Groups>,
-    /// Pairs (task, before).
+    /// Dependencies: pairs of a task and of a task that runs before it.
     dependencies: Vec<(usize, usize)>,
 }
 
-/// A graph with any type of body, as a trait object.
+/// The interface of graphs with bodies of any type, for trait objects.
 trait RunGraph {
     fn run(&mut self, runtime: &Runtime) -> Result<(), RunError>;
     fn count(&self) -> usize;
@@ -57,7 +60,7 @@ impl<B: Fn(usize) + Sync> RunGraph for Graph<B> {
 /// The data that the body of a graph uses.
 struct GraphCalls {
     calls: Box<[TaskCall]>,
-    /// The runtime on which the graph runs at present.
+    /// The runtime on which the graph is running; null if the graph is not running.
     runtime: AtomicPtr<RuntimeHandle>,
 }
 
@@ -67,7 +70,8 @@ pub struct GraphHandle {
     count: usize,
     /// Whether a thread has exclusive access to the graph.
     is_acquired: AtomicBool,
-    /// Held while the graph is explained. A thread that wants to run the graph waits for it.
+    /// This lock is held while the graph is explained. Another thread that runs or destroys the
+    /// graph waits for the lock instead of returning an error.
     explain_lock: Mutex<()>,
     graph: UnsafeCell<Box<dyn RunGraph>>,
 }
@@ -90,8 +94,9 @@ impl Builder {
         let own = Arc::clone(&calls);
         let graph = builder.build(move |task: usize| {
             let runtime = own.runtime.load(Ordering::Relaxed);
-            // SAFETY: the code that declared the task guarantees that the task may be called. The
-            // graph runs on `runtime` and calls each task once.
+            // SAFETY: the C code that declared the task guarantees that the function may be called
+            // with its argument. The graph calls each task once per run, so only one thread calls
+            // it.
             unsafe { current_task::run(runtime, own.calls[task]) };
         })?;
         let graph: Box<dyn RunGraph> = Box::new(graph);
@@ -106,7 +111,7 @@ impl Builder {
 }
 
 impl GraphHandle {
-    /// Acquires exclusive access, until [`Self::release`].
+    /// Acquires exclusive access until [`Self::release`] is called.
     fn acquire(&self) -> Result<(), Failure> {
         let _lock = self.explain_lock();
         self.acquire_unlocked()
@@ -137,7 +142,7 @@ impl GraphHandle {
         if self.acquire_unlocked().is_err() {
             return String::new();
         }
-        // SAFETY: access is exclusive.
+        // SAFETY: `acquire_unlocked` has succeeded, so this thread has exclusive access.
         let text = unsafe { &*self.graph.get() }.explain();
         self.release();
         text
@@ -152,19 +157,19 @@ impl GraphHandle {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_builder_new(builder: *mut *mut Builder) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `builder` is null or writable, as the caller guarantees.
         let out = unsafe { out(builder, "the pointer to the builder") }?;
         *out = Box::into_raw(Box::default());
         Ok(())
     })
 }
 
-/// Returns the builder behind a pointer.
+/// Returns the builder to which a pointer refers.
 ///
 /// # Safety
-/// The pointer is null or valid, and no other thread uses it at the same time.
+/// `builder` is null or valid, and no other thread uses the builder at the same time.
 unsafe fn builder_of<'a>(builder: *mut Builder) -> Result<&'a mut Builder, Failure> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: `builder` is null or valid, and no other thread uses it, as the caller guarantees.
     unsafe { builder.as_mut() }.ok_or_else(|| Failure::null("builder"))
 }
 
@@ -179,7 +184,8 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
     task: *mut usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: `builder` is null or valid, and no other thread uses it, as the caller
+        // guarantees.
         let builder = unsafe { builder_of(builder) }?;
         let number = builder.calls.len();
         let what = || format!("task {number}");
@@ -190,7 +196,7 @@ pub unsafe extern "C" fn usher_tasks_builder_task(
         builder.calls.push(TaskCall { entry, arg });
         builder.groups.push(Groups::new(t, s));
         if !task.is_null() {
-            // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
+            // SAFETY: `task` is not null, so it is writable, as the caller guarantees.
             unsafe { task.write(number) };
         }
         Ok(())
@@ -205,7 +211,8 @@ pub unsafe extern "C" fn usher_tasks_builder_after(
     before: usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: `builder` is null or valid, and no other thread uses it, as the caller
+        // guarantees.
         let builder = unsafe { builder_of(builder) }?;
         let reserved = builder.dependencies.try_reserve(1);
         reserved
@@ -223,11 +230,11 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `report` is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `graph` is null or writable, as the caller guarantees.
         let out = unsafe { out(graph, "the pointer to the graph") }?;
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `builder` is null or valid, as the caller guarantees.
         let builder = unsafe { builder.as_ref() }.ok_or_else(|| Failure::null("builder"))?;
         let (tasks, dependencies) = (builder.calls.len(), builder.dependencies.len());
         let bytes = (tasks.saturating_mul(TASK_BYTES))
@@ -242,8 +249,8 @@ pub unsafe extern "C" fn usher_tasks_builder_build(
             Err(error) => {
                 let failure = Failure::from(&error);
                 if let GraphError::Cycle { tasks } = error {
-                    // If there is no memory for a report, none is written.
-                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+                    // If there is no memory for a report, `report` stays null. SAFETY: `report` is
+                    // null or writable, as the caller guarantees.
                     let _ = unsafe { Report::from_cycle(tasks).write_to(report) };
                 }
                 Err(failure)
@@ -267,7 +274,7 @@ pub unsafe extern "C" fn usher_tasks_builder_destroy(builder: *mut Builder) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_tasks(graph: *const GraphHandle) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `graph` is null or valid, as the caller guarantees.
         unsafe { graph.as_ref() }.map_or(0, |graph| graph.count)
     })
 }
@@ -280,16 +287,16 @@ pub unsafe extern "C" fn usher_tasks_run(
     report: *mut *mut Report,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `report` is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
         let run = |this: &Runtime| {
-            // SAFETY: the caller guarantees a valid pointer, or null.
+            // SAFETY: `graph` is null or valid, as the caller guarantees.
             let graph = unsafe { graph.as_ref() }.ok_or_else(|| Failure::null("graph"))?;
             let _waits = waits::begin(runtime)?;
             graph.acquire()?;
             graph.calls.runtime.store(runtime, Ordering::Relaxed);
-            // SAFETY: access is exclusive. After a panic here the graph stays acquired, because it
-            // is unknown which tasks still run.
+            // SAFETY: this thread has acquired exclusive access. If this call panics, the graph
+            // stays acquired forever, because tasks of the graph may still run.
             let ran = unsafe { &mut *graph.graph.get() }.run(this);
             graph
                 .calls
@@ -304,9 +311,9 @@ pub unsafe extern "C" fn usher_tasks_run(
                 let count = panicked.len();
                 let failed_report = Report::from_failed(panicked, skipped);
                 let text = failed_report.as_ref().and_then(Report::text);
-                // If there is no memory for a report, none is written.
+                // If there is no memory for a report, `report` stays null.
                 if let Some(failed_report) = failed_report {
-                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+                    // SAFETY: `report` is null or writable, as the caller guarantees.
                     let _ = unsafe { failed_report.write_to(report) };
                 }
                 match text {
@@ -315,7 +322,7 @@ pub unsafe extern "C" fn usher_tasks_run(
                 }
             })
         };
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         unsafe { enter(runtime, run) }
     })
 }
@@ -324,13 +331,13 @@ pub unsafe extern "C" fn usher_tasks_run(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_destroy(graph: *mut GraphHandle) -> c_int {
     boundary(|| {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `graph` is null or valid, as the caller guarantees.
         let Some(this) = (unsafe { graph.as_ref() }) else {
             return Ok(());
         };
         this.acquire()?;
-        // SAFETY: this crate created the graph from a box, it is acquired, and the caller no longer
-        // uses it.
+        // SAFETY: this crate created the graph from a box. This thread has exclusive access, and
+        // the caller does not use the graph after this call.
         drop(unsafe { Box::from_raw(graph) });
         Ok(())
     })

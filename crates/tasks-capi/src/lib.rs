@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `libusher_tasks`: the task runtime for C and C++.
 //!
-//! `include/usher_tasks.h` specifies each function for its callers; this crate implements it. Three
-//! rules hold for every function:
+//! `include/usher_tasks.h` specifies the functions that this crate implements. Three rules apply to
+//! each function:
 //!
-//! - No panic leaves the function ([`error::boundary`]).
-//! - Pointers may be null. Apart from that, the caller guarantees that handles are valid.
-//! - The function uses shared references only, because a task may call it. Nothing is borrowed
-//!   mutably or freed while a task of the same runtime or graph may run.
+//! - No panic unwinds into the caller ([`error::boundary`]).
+//! - A pointer may be null. If it is not null, the caller guarantees that it is valid.
+//! - Because tasks may call the function while the runtime or graph is in use, it accesses runtimes
+//!   and graphs by shared references. A runtime or graph is borrowed mutably or freed only while
+//!   none of its tasks can run.
 //!
 //! The modules: [`error`] (error codes, and the text of the last error), [`current_task`] (the task
 //! that this thread runs), [`waits`] (deadlock detection between runtimes), [`options`],

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C functions for traces, counters, and the orders and groups that a runtime has found. Structures
-//! are copied field by field up to the size that the caller states, so that older and newer
-//! programs work.
+//! C functions for traces, counters, and the orders and groupings that a runtime has found. A
+//! structure for the caller is copied up to the size that the caller has set in its first field. A
+//! program that was compiled with an older header therefore gets fewer fields, and a program with a
+//! newer header gets zeros in the fields that this version does not know.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
@@ -79,17 +80,17 @@ pub struct WorkerCounters {
     pub size: usize,
     /// Tasks that the worker ran.
     pub tasks: u64,
-    /// Chains of tasks taken from workers of the same last-level cache.
+    /// Chains of tasks stolen from workers of the same last-level cache.
     pub steals_llc: u64,
-    /// Chains of tasks taken from other workers of the same package.
+    /// Chains of tasks stolen from workers of the same package, but another last-level cache.
     pub steals_package: u64,
-    /// Chains of tasks taken from workers of other packages.
+    /// Chains of tasks stolen from workers of other packages.
     pub steals_machine: u64,
     /// How often the worker took injected tasks.
     pub outside: u64,
     /// Tasks sent to the owners of their spatial groups.
     pub sent: u64,
-    /// Spatial groups taken over from another worker.
+    /// How often the worker became the owner of a spatial group that another worker owned.
     pub group_moves: u64,
     /// How often the worker went to sleep.
     pub sleeps: u64,
@@ -97,7 +98,7 @@ pub struct WorkerCounters {
     pub asleep_ns: u64,
 }
 
-/// Size of the structure in the first version.
+/// Size of the structure in bytes in the first version of the library.
 const COUNTERS_SIZE_MIN: usize = 80;
 
 impl From<Counters> for WorkerCounters {
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn usher_tasks_trace_start(
     tasks_per_worker: usize,
 ) -> c_int {
     let start = |this: &Runtime| Ok(this.start_trace(tasks_per_worker)?);
-    // SAFETY: the caller guarantees a valid runtime, or null.
+    // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
     boundary(|| unsafe { enter(runtime, start) })
 }
 
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn usher_tasks_trace_stop(runtime: *mut RuntimeHandle) -> 
         this.stop_trace();
         Ok(())
     };
-    // SAFETY: the caller guarantees a valid runtime, or null.
+    // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
     boundary(|| unsafe { enter(runtime, stop) })
 }
 
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
         if path.is_null() {
             return Err(Failure::null("the path of the trace"));
         }
-        // SAFETY: the caller guarantees a string that ends with a 0.
+        // SAFETY: `path` is a string that ends with a 0, as the caller guarantees.
         let path = unsafe { CStr::from_ptr(path) };
         let mut formats = Format::ALL.into_iter();
         let Some(format) = formats.find(|&known| known as c_int == format) else {
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn usher_tasks_trace_write(
             );
             return Err(Failure::new(ErrorCode::Range, text));
         };
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         let trace = unsafe { enter(runtime, |this| Ok(this.try_trace()?)) }?;
         write(&trace, format, path)
     })
@@ -194,7 +195,8 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         if counters.is_null() {
             return Err(Failure::null("the pointer to the counters"));
         }
-        // SAFETY: the caller guarantees a structure with its size in the first field.
+        // SAFETY: `counters` points to a structure that begins with its size, as the caller
+        // guarantees.
         let size = unsafe { (&raw const (*counters).size).read_unaligned() };
         if !(COUNTERS_SIZE_MIN..=SIZE_MAX).contains(&size) {
             let known = size_of::<WorkerCounters>();
@@ -202,7 +204,7 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
                 format!("counters.size is {size}, but usher_tasks_counters has {known} bytes");
             return Err(Failure::new(ErrorCode::Options, text));
         }
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         let all = unsafe { enter(runtime, |this| Ok(this.counters())) }?;
         let Some(&of_worker) = all.0.get(worker as usize) else {
             let text = format!(
@@ -216,8 +218,9 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
         let known = size.min(size_of::<WorkerCounters>());
         let from = (&raw const counted).cast::<u8>();
         let to = counters.cast::<u8>();
-        // SAFETY: written are the bytes that both structures have, and the bytes that only a newer
-        // program has.
+        // SAFETY: the two writes stay within the `size` bytes of the caller's structure. The first
+        // write copies the bytes that the structures have in common, and the second sets the
+        // caller's further bytes to 0.
         unsafe {
             ptr::copy_nonoverlapping(from, to, known);
             ptr::write_bytes(to.add(known), 0, size - known);
@@ -226,7 +229,7 @@ pub unsafe extern "C" fn usher_tasks_counters_of(
     })
 }
 
-/// Reports the grouping of tasks without groups.
+/// Returns the current grouping of tasks without groups.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_current_grouping(
     runtime: *mut RuntimeHandle,
@@ -236,19 +239,19 @@ pub unsafe extern "C" fn usher_tasks_current_grouping(
         if grouping.is_null() {
             return Err(Failure::null("the pointer to the grouping"));
         }
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         let code = unsafe {
             enter(runtime, |this| {
                 Ok(GroupingCode::from(this.current_grouping()))
             })
         }?;
-        // SAFETY: the caller guarantees a writable pointer.
+        // SAFETY: `grouping` is writable, as the caller guarantees.
         unsafe { grouping.write(code as u32) };
         Ok(())
     })
 }
 
-/// Explains the order of the tasks of a graph.
+/// Writes a table of the tried orders of a graph and their times.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_graph_explain(
     graph: *const GraphHandle,
@@ -256,7 +259,7 @@ pub unsafe extern "C" fn usher_tasks_graph_explain(
     bytes: usize,
 ) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `graph` is null or valid, as the caller guarantees.
         let graph = unsafe { graph.as_ref() };
         let explanation = graph.map_or_else(String::new, GraphHandle::explain);
         if !text.is_null() && bytes > 0 {

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The options of a runtime, as read from a C caller of any version. Options of an older version
-//! are padded with zeros; options of a newer version are rejected if an unknown field is not 0.
+//! Reads the options of a runtime from a C caller that was compiled with an older or newer header,
+//! and creates the runtime.
+//!
+//! 1. Read the size from the first field. Sizes below 24 or above 4096 bytes are errors.
+//! 2. If the structure is larger than this version's, reject it if an additional byte is not 0.
+//! 3. Copy the known fields. Fields that a smaller structure lacks are 0.
+//! 4. Check the values of the fields.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice, thread};
@@ -9,7 +14,7 @@ use usher_tasks::{Policy, Runtime, RuntimeBuilder, WORKERS_MAX, WorkerPlaces};
 
 use crate::error::{ErrorCode, Failure, boundary_or};
 
-/// Upper limit for the size of any version's structures. A larger size is an error.
+/// Maximum size of a structure of any version, in bytes. A larger size is an error.
 pub(crate) const SIZE_MAX: usize = 4096;
 
 /// `usher_tasks_options`.
@@ -30,15 +35,15 @@ pub struct Options {
     pub binding: u32,
     /// Reserved field, which must be 0.
     pub reserved: u32,
-    /// Bytes of each worker's stack; 0: 2 MiB.
+    /// Size of each worker's stack in bytes; 0 means 2 MiB.
     pub stack_bytes: usize,
 }
 
-/// Size of the structure in the first version.
+/// Size of the structure in bytes in the first version of the library.
 const OPTIONS_SIZE_MIN: usize = 24;
 
 impl Options {
-    /// Returns the options that apply if the caller passes none.
+    /// Returns the options for a caller that passes a null pointer.
     pub fn default_options() -> Self {
         Self {
             size: size_of::<Self>(),
@@ -55,16 +60,16 @@ impl Options {
     /// Reads the options of a caller.
     ///
     /// # Errors
-    /// If the size is invalid, or if a field is set that this version does not know.
+    /// If the size is invalid, or if a byte beyond the fields that this version knows is not 0.
     ///
     /// # Safety
-    /// `from` is null, or its first field is readable. If that field is a valid size, `from` is
-    /// readable for this size.
+    /// `from` is null, or its first field is readable. If that field contains a valid size, this
+    /// number of bytes is readable at `from`.
     pub unsafe fn read(from: *const Self) -> Result<Self, Failure> {
         if from.is_null() {
             return Ok(Self::default_options());
         }
-        // SAFETY: options consist of at least the size field.
+        // SAFETY: `from` is not null, so its first field is readable, as the caller guarantees.
         let size = unsafe { (&raw const (*from).size).read_unaligned() };
         if !(OPTIONS_SIZE_MIN..=SIZE_MAX).contains(&size) {
             let text = format!(
@@ -74,7 +79,8 @@ impl Options {
             return Err(Failure::new(ErrorCode::Options, text));
         }
         let known = size.min(size_of::<Self>());
-        // SAFETY: guaranteed by the caller, which includes the bytes beyond the known fields.
+        // SAFETY: `size` bytes from `from` on are readable, as the caller guarantees. These include
+        // the bytes beyond the known fields.
         let beyond = unsafe { slice::from_raw_parts(from.cast::<u8>().add(known), size - known) };
         if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
             let text = format!(
@@ -86,8 +92,9 @@ impl Options {
             return Err(Failure::new(ErrorCode::Options, text));
         }
         let mut options = MaybeUninit::<Self>::zeroed();
-        // SAFETY: guaranteed by the caller; the length is the smaller of both sizes. All values of
-        // the fields are valid, and fields unknown to the caller are 0.
+        // SAFETY: the copied length is the smaller of the sizes of the two structures, so the bytes
+        // are readable, as the caller guarantees, and fit. All values of the fields are valid, and
+        // fields that the caller does not know are 0.
         let options = unsafe {
             let to = options.as_mut_ptr().cast::<u8>();
             ptr::copy_nonoverlapping(from.cast::<u8>(), to, known);
@@ -111,8 +118,8 @@ impl Options {
         let workers = self.workers as usize;
         let builder = match self.binding {
             0 => RuntimeBuilder::new(workers),
-            // The number is limited first, because `WorkerPlaces::anywhere` allocates memory per
-            // worker.
+            // Building this runtime returns an error, because the number is too large.
+            // `WorkerPlaces::anywhere` would first allocate memory for each worker.
             1 if workers > WORKERS_MAX => RuntimeBuilder::new(workers),
             1 => RuntimeBuilder::on(WorkerPlaces::anywhere(workers)),
             other => {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports of failed and unfinished tasks for C callers, line by line, and their text for the last
-//! error. Memory may be short when a report is made, so every allocation may fail without a panic.
+//! Reports of failed and unfinished tasks for C callers. A report consists of lines, one for each
+//! task. The text of the last error lists up to 20 tasks per kind in one line. A report may be
+//! created because memory is short, so each allocation of this file can fail, and the failure is
+//! returned instead of aborting the process.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};
@@ -10,7 +12,7 @@ use usher_tasks::{Panicked, UnfinishedTasks};
 
 use crate::error::{ErrorCode, Failure, boundary, boundary_or};
 
-/// Number of tasks listed in the error text. The report lists all tasks.
+/// Maximum number of tasks of each kind in the error text. The report lists all tasks.
 const SHOWN: usize = 20;
 
 /// `enum usher_tasks_unfinished_kind`.
@@ -19,9 +21,9 @@ const SHOWN: usize = 20;
 pub enum UnfinishedKind {
     /// The task failed.
     Failed = 1,
-    /// The task was not resolved often enough.
+    /// The task was registered, but resolved less often than its count.
     Unresolved = 2,
-    /// The task was not registered.
+    /// The token was resolved, but no task was registered.
     Unregistered = 3,
     /// The task is part of a dependency cycle.
     Cycle = 4,
@@ -33,7 +35,7 @@ pub enum UnfinishedKind {
 pub struct UnfinishedTask {
     /// Token of the task, or its number in the graph.
     pub task: u64,
-    /// The message of a failed task. Valid until the report is freed.
+    /// The message of a failed task, valid until the report is freed; null for other tasks.
     pub message: *const c_char,
     /// Kind of the line, an [`UnfinishedKind`].
     pub kind: u32,
@@ -44,7 +46,7 @@ pub struct UnfinishedTask {
 /// The target of a `usher_tasks_report *`.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The unfinished tasks. Each message ends with a 0 byte and contains no other.
+    /// The unfinished tasks. Each message ends with a 0 byte and contains no further 0 byte.
     unfinished: UnfinishedTasks,
     cycle: Vec<usize>,
     skipped: u64,
@@ -60,7 +62,7 @@ fn terminate(message: &mut String) -> bool {
     has_room
 }
 
-/// A text that may fail to grow for lack of memory.
+/// A text. Appending returns an error if there is no memory.
 struct FallibleText(String);
 
 impl fmt::Write for FallibleText {
@@ -75,13 +77,14 @@ impl FallibleText {
     /// Appends a separator unless the text is empty.
     fn separate(&mut self) -> &mut Self {
         if !self.0.is_empty() {
-            // An error is ignored: if this write fails for lack of memory, so does the next.
+            // The error is ignored, because the following write also fails if there is no memory.
             let _ = self.write_str("; ");
         }
         self
     }
 
-    /// Appends a description and the tasks to which it applies, if there are any.
+    /// Appends a description and the tasks to which it applies. Appends nothing if there are no
+    /// such tasks.
     fn list<T>(
         &mut self,
         what: &str,
@@ -106,7 +109,8 @@ impl FallibleText {
 }
 
 impl Report {
-    /// Creates a report from the result of a wait. Without memory, returns the argument.
+    /// Creates a report from the result of a wait. Returns the argument as an error if there is no
+    /// memory.
     pub fn from_unfinished(mut unfinished: UnfinishedTasks) -> Result<Self, UnfinishedTasks> {
         match unfinished
             .panicked
@@ -145,7 +149,7 @@ impl Report {
         self.unfinished
     }
 
-    /// Formats all tasks in one line; `None` if there is no memory.
+    /// Formats the report as one line of text; `None` if there is no memory.
     pub fn text(&self) -> Option<String> {
         let mut text = FallibleText(String::new());
         self.write(&mut text).ok()?;
@@ -221,19 +225,19 @@ impl Report {
     /// Sets the out-pointer to null.
     ///
     /// # Safety
-    /// The pointer is null or valid for writes.
+    /// `pointer` is null or writable.
     pub unsafe fn clear(pointer: *mut *mut Self) {
         if !pointer.is_null() {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: `pointer` is not null, so it is writable, as the caller guarantees.
             unsafe { pointer.write(ptr::null_mut()) };
         }
     }
 
-    /// Moves the report to the caller, if the caller passed a pointer for it. Without memory,
-    /// returns the report.
+    /// Moves the report to the heap and writes its address to `pointer`. Drops the report if
+    /// `pointer` is null. Returns the report as an error if there is no memory.
     ///
     /// # Safety
-    /// As [`Self::clear`].
+    /// `pointer` is null or writable.
     pub unsafe fn write_to(self, pointer: *mut *mut Self) -> Result<(), Self> {
         if pointer.is_null() {
             return Ok(());
@@ -246,7 +250,7 @@ impl Report {
         // The cast is valid, because a boxed slice of one element has the layout of a box, and the
         // same allocator.
         let report = Box::into_raw(room.into_boxed_slice()).cast::<Self>();
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: `pointer` is not null, so it is writable, as the caller guarantees.
         unsafe { pointer.write(report) };
         Ok(())
     }
@@ -256,7 +260,7 @@ impl Report {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_report_count(report: *const Report) -> usize {
     boundary_or(0, || {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `report` is null or valid, as the caller guarantees.
         unsafe { report.as_ref() }.map_or(0, Report::len)
     })
 }
@@ -265,7 +269,7 @@ pub unsafe extern "C" fn usher_tasks_report_count(report: *const Report) -> usiz
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_report_skipped(report: *const Report) -> u64 {
     boundary_or(0, || {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `report` is null or valid, as the caller guarantees.
         unsafe { report.as_ref() }.map_or(0, |report| report.skipped)
     })
 }
@@ -278,7 +282,7 @@ pub unsafe extern "C" fn usher_tasks_report_at(
     unfinished: *mut UnfinishedTask,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller guarantees a valid pointer, or null.
+        // SAFETY: `report` is null or valid, as the caller guarantees.
         let report = unsafe { report.as_ref() }.ok_or_else(|| Failure::null("report"))?;
         if unfinished.is_null() {
             return Err(Failure::null("the pointer to the line"));
@@ -301,7 +305,8 @@ pub unsafe extern "C" fn usher_tasks_report_at(
 pub unsafe extern "C" fn usher_tasks_report_destroy(report: *mut Report) {
     boundary_or((), || {
         if !report.is_null() {
-            // SAFETY: this crate created the value from a box, and the caller no longer uses it.
+            // SAFETY: this crate created the report from a box, and the caller does not use it
+            // after this call.
             drop(unsafe { Box::from_raw(report) });
         }
     });

@@ -4,14 +4,20 @@
 //! Problem: a runtime may be destroyed while other threads are inside a call on it, or about to
 //! begin a call.
 //!
-//! Idea: each handle has a gate, a read-write lock. Calls of other threads hold the gate shared;
-//! `usher_tasks_runtime_destroy` holds it exclusively. When the gate is closed, earlier calls have
-//! returned and new calls are rejected. Tasks of the runtime need no gate. When no task is ready or
-//! running and no other thread can register a task, no more tasks will run. Only then is the
-//! runtime freed.
+//! Idea: each handle has a read-write lock, the *gate*.
 //!
-//! A thread may wait at a gate for any time, so gates are never freed. Nor is the flag freed that
-//! the runtime has ended. Handles therefore point into a static table of 4,096 entries.
+//! 1. Each call of a thread that runs no task of the runtime locks the gate shared. If that fails,
+//!    the call returns an error.
+//! 2. `usher_tasks_runtime_destroy` locks the gate exclusively. Then all earlier calls have
+//!    returned, and new calls are rejected.
+//! 3. Tasks of the runtime use the runtime without the gate. The destroying thread waits until no
+//!    task is ready or running. Other threads cannot register tasks any more, so no more tasks will
+//!    run.
+//! 4. The destroying thread discards the remaining tasks, frees the runtime and unlocks the gate.
+//!
+//! A thread may access a gate at any time, so gates and the flags beside them are never freed.
+//! Handles therefore point into a static table of 4,096 entries, and at most 4,096 runtimes exist
+//! at a time.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -28,26 +34,29 @@ use crate::options::Options;
 use crate::report::Report;
 use crate::waits;
 
-/// Upper limit of runtimes at a time.
+/// Maximum number of runtimes that exist at a time.
 const RUNTIMES_MAX: usize = 4096;
 
 /// The target of a `usher_tasks_runtime *`.
 #[derive(Debug)]
 pub struct RuntimeHandle {
     gate: RwLock<()>,
-    /// Written by the thread that creates or destroys the runtime, while the runtime is not alive.
+    /// The runtime. The thread that creates or destroys the runtime writes this field, while
+    /// `is_alive` is false.
     runtime: UnsafeCell<Option<Box<Runtime>>>,
-    /// Cleared before the last tasks are discarded, so that discarded tasks cannot call the runtime
-    /// either.
+    /// Whether calls may use the runtime. Cleared before the last tasks are discarded, so that the
+    /// `discard` functions of these tasks cannot use the runtime.
     is_alive: AtomicBool,
-    /// Whether the entry is in use, from before the runtime is alive until it has been freed.
+    /// Whether the entry is in use: set before the runtime is stored, and cleared after the runtime
+    /// was freed.
     is_reserved: AtomicBool,
     /// The process that created the runtime.
     creator_pid: AtomicU32,
 }
 
-// SAFETY: the runtime is read only while it is alive, and written only while it is not, by one
-// thread: the creator, which has reserved the entry, or the destroyer, which has closed the gate.
+// SAFETY: `runtime` is only read while `is_alive` is true, and only written while it is false. At
+// most one thread writes: the thread that has reserved the entry, or the thread that has locked the
+// gate exclusively.
 unsafe impl Sync for RuntimeHandle {}
 
 static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
@@ -60,7 +69,8 @@ static HANDLES: [RuntimeHandle; RUNTIMES_MAX] = [const {
     }
 }; RUNTIMES_MAX];
 
-/// Entry at which the search for a free entry begins. Entries that were freed last are reused last.
+/// Index of the entry at which the next search for a free entry begins. Entries are used
+/// cyclically, so an entry that was just freed is not reused soon.
 static NEXT_ENTRY: Mutex<usize> = Mutex::new(0);
 
 impl RuntimeHandle {
@@ -81,23 +91,23 @@ impl RuntimeHandle {
         this.creator_pid
             .store(runtime.creator_pid(), Ordering::Relaxed);
         drop(next);
-        // SAFETY: no thread reads the runtime before it is alive, and no other thread writes a
-        // reserved entry.
+        // SAFETY: no thread reads `runtime` while `is_alive` is false, and only this thread writes
+        // the entry, which it has reserved.
         unsafe { *this.runtime.get() = Some(runtime) };
         this.is_alive.store(true, Ordering::Release);
         Ok(this)
     }
 
-    /// Returns the runtime if it is alive. The runtime stays alive while the caller is one of its
-    /// tasks or holds the gate shared.
+    /// Returns the runtime if `is_alive` is set. The caller must be a task of the runtime or hold
+    /// the gate shared, so that the runtime is not freed.
     ///
     /// # Errors
-    /// If the runtime has ended.
+    /// If the runtime was destroyed or is being destroyed.
     fn runtime(&self) -> Result<&Runtime, Failure> {
         if !self.is_alive.load(Ordering::Acquire) {
             return Err(ended());
         }
-        // SAFETY: no thread writes the runtime while it is alive.
+        // SAFETY: `is_alive` is true, and no thread writes `runtime` in that state.
         unsafe { &*self.runtime.get() }.as_deref().ok_or_else(ended)
     }
 }
@@ -109,18 +119,19 @@ fn ended() -> Failure {
     )
 }
 
-/// Calls a function on a runtime, which stays alive until the function returns.
+/// Calls a function with a runtime. The runtime is not freed before the function returns.
 ///
 /// # Errors
-/// If the handle is null or the runtime is being destroyed; and the errors of the function.
+/// If the handle is null, if the runtime is being destroyed, or if the function returns an error.
 ///
 /// # Safety
-/// The handle is null or was returned by this crate.
+/// `handle` is null or was returned by this crate.
 pub(crate) unsafe fn enter<T>(
     handle: *const RuntimeHandle,
     call: impl FnOnce(&Runtime) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    // SAFETY: guaranteed by the caller; handles are never freed.
+    // SAFETY: `handle` is null or came from this crate, as the caller guarantees. Handles are never
+    // freed.
     let this = unsafe { handle.as_ref() }.ok_or_else(|| Failure::null("runtime"))?;
     if current_task::is_in(handle) {
         return call(this.runtime()?);
@@ -141,9 +152,10 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
     runtime: *mut *mut RuntimeHandle,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `runtime` is null or writable, as the caller guarantees.
         let out = unsafe { out(runtime, "the pointer to the runtime") }?;
-        // SAFETY: the caller guarantees options of the size that they state.
+        // SAFETY: `options` is null or has the size that its first field states, as the caller
+        // guarantees.
         let options = unsafe { Options::read(options) }?;
         let handle = RuntimeHandle::insert(options.runtime()?)?;
         *out = ptr::from_ref(handle).cast_mut();
@@ -154,7 +166,7 @@ pub unsafe extern "C" fn usher_tasks_runtime_new(
 /// Sets an out-pointer to null and returns it.
 ///
 /// # Safety
-/// The pointer is null or valid for writes.
+/// `pointer` is null or writable.
 pub(crate) unsafe fn out<'a, T>(
     pointer: *mut *mut T,
     what: &str,
@@ -162,8 +174,8 @@ pub(crate) unsafe fn out<'a, T>(
     if pointer.is_null() {
         return Err(Failure::null(what));
     }
-    // SAFETY: guaranteed by the caller. The old value may be invalid, so it is overwritten before
-    // it is borrowed.
+    // SAFETY: `pointer` is writable, as the caller guarantees. Its old value may be invalid, so it
+    // is overwritten before it is borrowed.
     unsafe {
         pointer.write(ptr::null_mut());
         Ok(&mut *pointer)
@@ -181,11 +193,13 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
             return Err(inside("destroy"));
         }
         let _waits = waits::begin(runtime)?;
-        // SAFETY: the caller guarantees a handle from this crate; handles are never freed.
+        // SAFETY: `runtime` came from this crate, as the caller guarantees. Handles are never
+        // freed.
         let this = unsafe { &*runtime };
         let creator_pid = this.creator_pid.load(Ordering::Relaxed);
         if creator_pid != process::id() {
-            // A thread that held the gate at the fork never releases it in this process.
+            // Another thread may have held the gate at the fork. In this process it is never
+            // unlocked.
             return Err(Failure::from(WaitError::Forked { creator_pid }));
         }
         let closed = this.gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -193,11 +207,11 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
         // Unfinished tasks are not reported, because they are dropped.
         ending.wait_until_idle()?;
         this.is_alive.store(false, Ordering::Release);
-        // Functions that discard arguments may call the library, so they run before the runtime is
-        // freed.
+        // The `discard` functions of tasks may call the library, so they must run before the
+        // runtime is freed.
         ending.cancel();
-        // SAFETY: the runtime is not alive: all its tasks have ended, other threads wait at the
-        // gate, and calls from discarded tasks are rejected.
+        // SAFETY: `is_alive` is false, so no thread reads `runtime`: all tasks have ended, this
+        // thread holds the gate exclusively, and calls of `discard` functions are rejected.
         let ended = unsafe { (*this.runtime.get()).take() };
         drop(ended);
         drop(closed);
@@ -211,7 +225,7 @@ pub unsafe extern "C" fn usher_tasks_runtime_destroy(runtime: *mut RuntimeHandle
 pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u32 {
     boundary_or(0, || {
         let workers = |this: &Runtime| Ok(this.workers() as u32);
-        // SAFETY: the caller guarantees a handle from this crate, or null.
+        // SAFETY: `runtime` is null or came from this crate, as the caller guarantees.
         unsafe { enter(runtime, workers) }.unwrap_or(0)
     })
 }
@@ -220,19 +234,19 @@ pub unsafe extern "C" fn usher_tasks_workers(runtime: *const RuntimeHandle) -> u
 struct OwnedTask {
     runtime: *mut RuntimeHandle,
     call: TaskCall,
-    /// Function that is called with the argument if the task never runs.
+    /// The function that is called with the argument if the task never runs.
     discard: Entry,
 }
 
-// SAFETY: any thread may call the runtime; the code that registers the task guarantees that
+// SAFETY: any thread may use a runtime handle. The C code that registers the task guarantees that
 // function and argument may be used on any thread.
 unsafe impl Send for OwnedTask {}
 
 impl OwnedTask {
     fn run(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the code that registered the task guarantees that it may run; the task runs once,
-        // because it is consumed here.
+        // SAFETY: the C code that registered the task guarantees that the function may be called
+        // with its argument. It is called once, because this function consumes the task.
         unsafe { current_task::run(this.runtime, this.call) };
     }
 }
@@ -244,8 +258,10 @@ impl Drop for OwnedTask {
         }
         let entry = self.discard;
         let arg = self.call.arg;
-        // SAFETY: as for running the task, which is no longer possible. A failure continues as a
-        // panic: the code that drops tasks catches the panic, and a wait reports it.
+        // SAFETY: the C code that registered the task guarantees that `discard` may be called with
+        // the argument if the task has not run, and the task cannot run any more. If `discard`
+        // fails, this call panics; the code that drops tasks catches the panic, and a wait reports
+        // it.
         unsafe { current_task::run(self.runtime, TaskCall { entry, arg }) };
     }
 }
@@ -254,14 +270,14 @@ impl Drop for OwnedTask {
 #[derive(Clone, Copy)]
 struct SendPtr(*mut RuntimeHandle);
 
-// SAFETY: any thread may call a runtime.
+// SAFETY: any thread may use a runtime handle.
 unsafe impl Send for SendPtr {}
 
 impl SendPtr {
     /// # Safety
-    /// The same as of [`current_task::run`].
+    /// The conditions of [`current_task::run`].
     unsafe fn run(self, call: TaskCall) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees the conditions of `current_task::run`.
         unsafe { current_task::run(self.0, call) };
     }
 }
@@ -280,10 +296,10 @@ pub unsafe extern "C" fn usher_tasks_register(
     boundary(|| {
         let call = call_of(token, entry, arg)?;
         let pointer = SendPtr(runtime);
-        // SAFETY: the caller guarantees a function that may be called once in this way.
+        // SAFETY: the caller guarantees that `entry` may be called once with `arg`, on any thread.
         let task = move || unsafe { pointer.run(call) };
         let data = arg.addr();
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         unsafe {
             enter(runtime, |this| {
                 Ok(match Groups::new(t, s) {
@@ -332,7 +348,7 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
             };
             Ok(current_task::registering(register)?)
         };
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         unsafe { enter(runtime, register) }
     })
 }
@@ -340,15 +356,16 @@ pub unsafe extern "C" fn usher_tasks_register_owned(
 /// Resolves one dependency of a task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn usher_tasks_resolve(runtime: *mut RuntimeHandle, token: u64) -> c_int {
-    // SAFETY: the caller guarantees a valid runtime, or null.
+    // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
     boundary(|| unsafe { enter(runtime, |this| Ok(this.resolve(token)?)) })
 }
 
-/// Reports unfinished tasks to the caller. If there is no memory for the report, the next wait
-/// reports the failed tasks.
+/// Writes a report of unfinished tasks to `report`, and returns the error that describes them. If
+/// there is no memory for the report, restores the failed tasks, so that the next wait reports
+/// them.
 ///
 /// # Safety
-/// The pointer is null or valid for writes.
+/// `report` is null or writable.
 unsafe fn report_unfinished(
     this: &Runtime,
     unfinished: UnfinishedTasks,
@@ -358,7 +375,7 @@ unsafe fn report_unfinished(
         let Some(text) = built.text() else {
             return Err(built.into_unfinished());
         };
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: `report` is null or writable, as the caller guarantees.
         match unsafe { built.write_to(report) } {
             Ok(()) => Ok(text),
             Err(built) => Err(built.into_unfinished()),
@@ -393,15 +410,15 @@ pub unsafe extern "C" fn usher_tasks_wait(
             match this.wait() {
                 Ok(()) => Ok(()),
                 Err(WaitError::Unfinished(unfinished)) => {
-                    // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+                    // SAFETY: `report` is null or writable, as the caller guarantees.
                     Err(unsafe { report_unfinished(this, unfinished, report) })
                 }
                 Err(error) => Err(Failure::from(error)),
             }
         };
-        // SAFETY: the out-pointer is null or writable, as the caller guarantees.
+        // SAFETY: `report` is null or writable, as the caller guarantees.
         unsafe { Report::clear(report) };
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         unsafe { enter(runtime, wait) }
     })
 }
@@ -413,10 +430,10 @@ pub unsafe extern "C" fn usher_tasks_cancel(
     dropped: *mut usize,
 ) -> c_int {
     boundary(|| {
-        // SAFETY: the caller guarantees a valid runtime, or null.
+        // SAFETY: `runtime` is null or a valid handle, as the caller guarantees.
         let count = unsafe { enter(runtime, |this| Ok(this.cancel())) }?;
         if !dropped.is_null() {
-            // SAFETY: the pointer is not null, so the caller guarantees that it is writable.
+            // SAFETY: `dropped` is not null, so it is writable, as the caller guarantees.
             unsafe { dropped.write(count) };
         }
         Ok(())

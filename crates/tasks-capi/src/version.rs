@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C functions that return the version of the loaded library, as a number and as text, so that a
-//! program can compare it with the header it was compiled with.
+//! C functions that return the version of the loaded library, as a number and as text. A program
+//! can compare this version with the version of the header with which the program was compiled.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deadlock detection for C callers: a wait that would close a cycle of runtimes is rejected.
-//! Runtimes are identified by their handles. Unlike the detection in `usher_tasks`, this detection
-//! also covers a thread that is no worker but acts for a task, because it discards the argument of
-//! the task.
+//! Deadlock detection for C callers: if a wait of a task would close a cycle of runtimes that wait
+//! for one another, the wait is rejected. The table of waits is that of `usher_tasks::waits`; the
+//! address of its handle identifies a runtime. `usher_tasks` only detects waits of workers. This
+//! file also detects waits in a `discard` function, which any thread may call in place of a task.
 
 use usher_tasks::WaitError;
 use usher_tasks::waits::{DeadlockCycle, RuntimeWait};
@@ -11,7 +11,8 @@ use crate::current_task;
 use crate::error::Failure;
 use crate::runtime::RuntimeHandle;
 
-/// Enters a wait of this thread for `runtime`, which lasts until the result is dropped.
+/// If this thread runs a task of another runtime, records that the other runtime waits for
+/// `runtime`. The wait ends when the result is dropped.
 ///
 /// # Errors
 /// If a task runs on this thread, and tasks of `runtime` wait for the runtime of that task,

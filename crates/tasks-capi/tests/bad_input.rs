@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of wrong calls of the C API: null pointers, invalid options, tokens, groups and handles.
-//! Each must return its error code and a text that names the input, and change nothing.
+//! Each call must return its error code, set an error text that names the input, and change nothing
+//! else.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -58,7 +59,7 @@ fn invalid_runtimes_are_rejected() {
     }
 }
 
-/// Options of a later version.
+/// The options of a program that was compiled with a later header.
 #[repr(C)]
 struct Future {
     known: Options,
@@ -74,7 +75,7 @@ fn options_of_other_versions_are_read() {
         };
         let future = Future { known, more };
         let (code, runtime) = runtime_new((&raw const future).cast());
-        // SAFETY: the runtime is null or new, and not used after this call.
+        // SAFETY: the runtime is null or was created above, and is not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
         code
     };
@@ -110,19 +111,19 @@ fn bindings_are_read() {
             None => assert_eq!(code, OK),
             Some(text) => fails(code, ErrorCode::Options, text),
         }
-        // SAFETY: the runtime is null or new, and not used after this call.
+        // SAFETY: the runtime is null or was created above, and is not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
-        // A program of the first version knows neither this field nor the next.
+        // The options of the first version have 24 bytes, without the fields from `binding` on.
         let (code, runtime) = runtime_new(&Options { size: 24, ..bound });
         assert_eq!(code, OK);
-        // SAFETY: the runtime is new, and not used after this call.
+        // SAFETY: the runtime was created above, and is not used after this call.
         assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
     }
 }
 
 #[test]
 fn stacks_have_the_requested_size() {
-    /// Uses 64 KiB of stack in each of `times` nested calls.
+    /// Uses 64 KiB of the stack in each of `times` nested calls.
     fn deep(times: usize) -> u8 {
         let room = std::hint::black_box([times as u8; 64 << 10]);
         match times {
@@ -154,14 +155,14 @@ fn stacks_have_the_requested_size() {
         );
         assert!(runtime.is_null());
     }
-    // A program of the second version does not know the stack size.
+    // The options of the second version have 32 bytes, without the stack size.
     let (code, runtime) = runtime_new(&Options {
         size: 32,
         stack_bytes: usize::MAX,
         ..options(1, 0, (0, 0))
     });
     assert_eq!(code, OK);
-    // SAFETY: the runtime is new, and not used after this call.
+    // SAFETY: the runtime was created above, and is not used after this call.
     assert_eq!(unsafe { usher_tasks_runtime_destroy(runtime) }, OK);
 }
 
@@ -324,7 +325,7 @@ fn errors_name_wrongly_used_tokens() {
     let text = "tasks that were never resolved: 5 (missing resolutions: 2), 18446744073709551615 \
                  (missing resolutions: 4294967294); tasks that were resolved but never registered: 6";
     assert_eq!(last_error(), text);
-    // SAFETY: the runtime is valid; null is passed for the report and the count.
+    // SAFETY: the runtime is valid, and the functions accept null for the report and the count.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, ptr::null_mut()),
@@ -390,7 +391,8 @@ fn lines_beyond_a_report_are_an_error() {
     let owner = OwnedRuntime::new(1);
     assert_eq!(resolve(&owner, 3), OK);
     let mut report = ptr::null_mut();
-    // SAFETY: the pointers are to local variables; the report lives until destroyed.
+    // SAFETY: the pointers refer to local variables, and the report is not used after it is
+    // destroyed.
     unsafe {
         assert_eq!(
             usher_tasks_wait(owner.0, &raw mut report),
@@ -409,7 +411,7 @@ fn lines_beyond_a_report_are_an_error() {
     }
 }
 
-/// Fails with the text that is its argument.
+/// A task that fails; its argument is the message.
 unsafe extern "C-unwind" fn fail(arg: *mut c_void) {
     // SAFETY: the argument is null or a string that ends with a 0.
     let codes = unsafe {
@@ -483,7 +485,8 @@ fn invalid_colourings_are_rejected() {
     for (coloring, text) in bad.into_iter().zip(text) {
         let mut blocks = ptr::dangling_mut();
         let inside = ptr::dangling();
-        // SAFETY: the colouring is readable and the pointer local; addresses are not dereferenced.
+        // SAFETY: `coloring` is readable, and the out-pointer refers to a local variable. The
+        // functions do not dereference the addresses.
         unsafe {
             let expected = ErrorCode::Coloring as c_int;
             assert_eq!(usher_coloring_check(&raw const coloring), expected);
@@ -508,8 +511,8 @@ fn blocks_are_found_from_any_inner_pointer() {
         colors: 16,
     };
     let mut blocks = ptr::null_mut();
-    // SAFETY: the colouring is readable, the pointers are local, and this test owns the blocks
-    // until it returns them.
+    // SAFETY: `coloring` is readable, the out-pointers refer to local variables, and this test uses
+    // a block only until it returns the block.
     unsafe {
         assert_eq!(usher_blocks_new(&raw const coloring, &raw mut blocks), OK);
         let mut taken = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of tasks that call the library, and of runtimes that are destroyed meanwhile: failures,
-//! cancellation, discarded arguments, nested graphs, deadlocks.
+//! Tests of tasks that call the library, and of runtimes that are destroyed during such calls:
+//! failures, cancellation, discarded arguments, nested graphs, deadlocks.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -19,10 +19,10 @@ use usher_tasks_capi::runtime::*;
 
 use common::*;
 
-/// The argument of [`call`].
+/// The argument of the task [`call`]: a closure.
 struct Closure(Box<dyn Fn() + Sync>);
 
-/// Calls a closure.
+/// A task that calls the closure in its argument.
 unsafe extern "C-unwind" fn call(arg: *mut c_void) {
     // SAFETY: the tests below pass a `Closure` as the argument.
     let closure = unsafe { &*arg.cast::<Closure>() };
@@ -34,16 +34,17 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     let (ran, discarded) = (AtomicU32::new(0), AtomicU32::new(0));
     struct Arg<'a>(&'a AtomicU32, &'a AtomicU32);
     unsafe extern "C-unwind" fn runs(arg: *mut c_void) {
-        // SAFETY: the argument was made below for this task alone.
+        // SAFETY: the argument was created below for this task only, and a task runs once.
         let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
         arg.0.fetch_add(1, Ordering::Relaxed);
     }
     unsafe extern "C-unwind" fn discards(arg: *mut c_void) {
-        // SAFETY: the argument was made below for this task alone, which does not run.
+        // SAFETY: the argument was created below for this task only, and the task does not run.
         let arg = unsafe { Box::from_raw(arg.cast::<Arg<'_>>()) };
         arg.1.fetch_add(1, Ordering::Relaxed);
         let own = usher_tasks_current();
-        // SAFETY: the runtime is that of the task, which can neither destroy it nor wait for it.
+        // SAFETY: the runtime is that of the calling task, so it exists. It rejects being destroyed
+        // or waited for by its own task.
         let refused = unsafe {
             [
                 usher_tasks_runtime_destroy(own),
@@ -62,7 +63,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
             usher_tasks_register_owned(owner.0, token, times, entry, arg.cast(), discard, 0, 0)
         };
         if code != OK {
-            // SAFETY: registration failed, so the argument belongs to this code.
+            // SAFETY: the registration failed, so the argument still belongs to this code.
             drop(unsafe { Box::from_raw(arg) });
         }
         code
@@ -85,7 +86,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     assert_eq!(owner.wait().0, ErrorCode::Unfinished as c_int);
     assert_eq!(now(), (1, 0));
     let mut dropped = 0;
-    // SAFETY: the runtime is valid and the pointer local.
+    // SAFETY: the runtime is valid, and the pointer refers to a local variable.
     assert_eq!(unsafe { usher_tasks_cancel(owner.0, &raw mut dropped) }, OK);
     assert_eq!((dropped, now()), (2, (1, 2)));
     assert_eq!(register(4, 0), OK, "and dropped when it is ready");
@@ -96,7 +97,7 @@ fn arguments_of_tasks_that_never_run_are_discarded() {
     assert_eq!((ran.into_inner(), discarded.into_inner()), (1, 4));
 }
 
-/// The runtime that the tasks use.
+/// A variable that contains the runtime that the tasks use.
 type Found = AtomicPtr<RuntimeHandle>;
 
 #[test]
@@ -107,7 +108,7 @@ fn tasks_may_call_the_library() {
         let record = |code: c_int| CODES.lock().unwrap().push(code);
         let task = (Some(count as Entry), arg, (0, 0));
         let (_, graph, _) = common::graph(&[task; 10], &[(9, 0)]);
-        // SAFETY: the runtime is that of the calling task, so it lives.
+        // SAFETY: the runtime is that of the calling task, so it exists.
         unsafe {
             record(usher_tasks_register(own, 11, 1, Some(count), arg, 0, 0));
             record(usher_tasks_resolve(own, 11));
@@ -136,7 +137,7 @@ fn a_running_graph_is_busy() {
         // SAFETY: the code below passes an `Own` as the argument.
         let own = unsafe { &*arg.cast::<Own>() };
         let graph = own.0.load(Ordering::Relaxed);
-        // SAFETY: the graph lives, because the caller is one of its tasks.
+        // SAFETY: the caller is a task of the graph, so the graph exists.
         let codes = unsafe {
             [
                 usher_tasks_run(usher_tasks_current(), graph, ptr::null_mut()),
@@ -161,7 +162,8 @@ fn a_running_graph_is_busy() {
     assert_eq!(own.1.into_inner().unwrap(), [busy; 4]);
 }
 
-/// Runtimes with tasks that run graphs on one another: 0 on 1, 1 on 2, 2 on 0.
+/// Three runtimes. A task of runtime 0 runs a graph on runtime 1, whose task runs a graph on
+/// runtime 2, whose task runs a graph on runtime 0.
 static RING: [Found; 3] = [const { Found::new(ptr::null_mut()) }; 3];
 static RING_CODE: AtomicI32 = AtomicI32::new(-1);
 
@@ -172,7 +174,7 @@ fn runtimes_that_would_deadlock_get_an_error() {
         let to = RING[at % 3].load(Ordering::Relaxed);
         let arg = ptr::without_provenance_mut(at + 1);
         let (_, graph, _) = common::graph(&[(Some(next as Entry), arg, (0, 0))], &[]);
-        // SAFETY: the runtime is in the ring, and lives.
+        // SAFETY: the runtime is one of the three in `RING`, which exist until the end of the test.
         let code = unsafe { usher_tasks_run(to, graph, ptr::null_mut()) };
         if code != OK {
             RING_CODE.store(code, Ordering::Relaxed);
@@ -187,8 +189,8 @@ fn runtimes_that_would_deadlock_get_an_error() {
     for (found, owner) in RING.iter().zip(&owners) {
         found.store(owner.0, Ordering::Relaxed);
     }
-    // A task of runtime 0 runs a graph on runtime 1, and so on. The fourth wait would be for the
-    // first runtime.
+    // Each task runs a graph on the next runtime. The wait of runtime 2 for runtime 0 would close
+    // the cycle and is rejected.
     let arg = ptr::without_provenance_mut(1);
     assert_eq!(register(&owners[0], 1, 0, next, arg), OK);
     assert_eq!(owners[0].wait(), (OK, vec![]));
@@ -218,7 +220,8 @@ fn arg_of(closure: &Closure) -> *mut c_void {
     ptr::from_ref(closure).cast_mut().cast()
 }
 
-/// Creates a task that reports its start, and ends when the sender sends.
+/// Creates a task. The returned receiver gets a message when the task starts, and the task ends
+/// when the returned sender sends.
 fn held() -> (Box<Closure>, Receiver<()>, Sender<()>) {
     let (begin, begun) = channel();
     let (end, ends) = channel();
@@ -287,7 +290,7 @@ fn destroy_runs_ready_tasks_and_those_they_make_ready() {
         if more > 0 {
             let arg = ptr::without_provenance_mut(more - 1);
             let own = usher_tasks_current();
-            // SAFETY: the runtime is that of the calling task, so it lives.
+            // SAFETY: the runtime is that of the calling task, so it exists.
             let code =
                 unsafe { usher_tasks_register(own, more as u64, 0, Some(another), arg, 0, 0) };
             assert_eq!(code, OK);
@@ -306,7 +309,7 @@ fn calls_after_destroy_are_rejected() {
     assert_eq!(owner.destroy(), OK);
     let ended = ErrorCode::Ended as c_int;
     let mut dropped = 0;
-    // SAFETY: the handle came from the library, and the pointers are local.
+    // SAFETY: the handle came from the library, and the pointers refer to local variables.
     unsafe {
         assert_eq!(usher_tasks_workers(owner.0), 0);
         assert_eq!(resolve(&owner, 1), ended);
@@ -349,7 +352,7 @@ fn destroy_rejects_new_calls_of_other_threads() {
     begun.recv().unwrap();
     std::thread::scope(|scope| {
         let destroys = scope.spawn(|| owner.destroy());
-        // The task runs until released, so the runtime stays alive until then.
+        // The task runs until it gets a message, and the runtime is not freed before that.
         let deadline = Instant::now() + Duration::from_secs(20);
         let is_closed = || resolve(&owner, 2) == ErrorCode::Ended as c_int;
         let mut closed = is_closed();
@@ -415,7 +418,7 @@ fn each_failure_is_reported_to_one_waiting_thread() {
         end.send(()).unwrap();
         waits.map(|wait| wait.join().unwrap()).concat()
     });
-    // The report lists the task even if no task had begun to wait by then.
+    // A wait reports the failed task, even if no thread had begun to wait when the task failed.
     assert_eq!(all, [failed(2, "without a message")]);
     assert_eq!(owner.wait(), (OK, vec![]));
 }
@@ -425,7 +428,7 @@ unsafe extern "C-unwind" fn fails_at_once(_: *mut c_void) {
     assert_eq!(unsafe { usher_tasks_fail(ptr::null()) }, OK);
 }
 
-/// The error codes that discards got when they registered tasks.
+/// The error codes that `discard` functions got when they registered tasks.
 static DISCARD_RESULTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 #[test]
@@ -433,7 +436,7 @@ fn discards_cannot_register_tasks_at_the_end() {
     unsafe extern "C-unwind" fn again(arg: *mut c_void) {
         let own = usher_tasks_current();
         let (entry, discard) = (Some(nothing as Entry), Some(again as Entry));
-        // SAFETY: the runtime is that of the task; the argument is a number.
+        // SAFETY: the runtime is that of the task, and the functions use the argument as a number.
         let code = unsafe { usher_tasks_register_owned(own, 9, 1, entry, arg, discard, 0, 0) };
         DISCARD_RESULTS.lock().unwrap().push(code);
     }
@@ -471,7 +474,7 @@ fn a_failure_belongs_to_one_task() {
         let own = usher_tasks_current();
         let task = (Some(inner as Entry), ptr::null_mut(), (0, 0));
         let (_, graph, _) = common::graph(&[task], &[]);
-        // SAFETY: the runtime is that of the calling task, so it lives.
+        // SAFETY: the runtime is that of the calling task, so it exists.
         let code = unsafe { usher_tasks_run(own, graph, ptr::null_mut()) };
         assert_eq!(code, ErrorCode::Failed as c_int);
         assert_eq!(last_error(), "task 0 failed: inner");

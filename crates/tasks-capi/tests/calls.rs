@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of random calls of the C API from one thread: the results are compared with a model of
-//! tokens, with expected results of random graphs, options and colourings, and with the content of
-//! blocks. A failure prints its seed.
+//! Tests of random calls of the C API from one thread. The results are compared with a model of
+//! tokens (`model`), with the expected results of random graphs, options and colourings, and with
+//! the content of blocks. A failed case prints its seed.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -43,7 +43,7 @@ fn random_graphs_are_rejected_or_run_in_order() {
     });
 }
 
-/// The value that a task of a graph records.
+/// The argument of a task of a graph: the clock, and the time at which the task ran.
 struct Step<'a> {
     clock: &'a AtomicU64,
     at: AtomicU64,
@@ -63,7 +63,7 @@ unsafe extern "C-unwind" fn step(arg: *mut c_void) {
     }
 }
 
-/// A random graph: which tasks fail, and the dependencies, possibly with a cycle.
+/// A random graph: for each task whether it fails, and dependencies that may form a cycle.
 struct GraphCase {
     fails: Vec<bool>,
     after: Vec<(usize, usize)>,
@@ -97,7 +97,7 @@ impl GraphCase {
         }
     }
 
-    /// Returns the expected result of building the graph, by a search from every task.
+    /// Returns the expected result of building the graph. A search from each task finds cycles.
     fn expected(&self) -> c_int {
         let count = self.fails.len();
         if self.after.iter().any(|&(a, b)| a.max(b) >= count) {
@@ -205,8 +205,8 @@ fn random_options_are_rejected_or_create_a_runtime() {
         bytes[1] = u64::from(workers) | u64::from(policy) << 32;
         bytes[2] = groups[0] | groups[1] << 32;
         let known = (size as usize / 8).clamp(3, 6);
-        // The fourth word has the binding and the reserved field. The fifth word has the bytes of
-        // the stacks, which may be too many.
+        // The fourth word contains the binding and the reserved field. The fifth word contains the
+        // size of the stacks, which may be too large.
         let reserved = bytes[3] >> 32;
         let is_known = (24..=4096).contains(&size)
             && (known < 4 || reserved == 0)
@@ -230,7 +230,8 @@ fn random_options_are_rejected_or_create_a_runtime() {
     });
 }
 
-/// Blocks in use, by their headers, and the value written to all of their bytes.
+/// The blocks in use, by the address of their headers: the block's base, and the value that was
+/// written to each of its bytes.
 type OwnedBlocks = BTreeMap<usize, (*mut u8, u8)>;
 
 #[test]
@@ -243,7 +244,7 @@ fn random_blocks_are_distinct_and_found_from_inner_pointers() {
             colors: random.rand_range(0..40) as usize,
         };
         let mut blocks = ptr::dangling_mut();
-        // SAFETY: the colouring is readable and the pointer local.
+        // SAFETY: `coloring` is readable, and the out-pointer refers to a local variable.
         let code = unsafe { usher_blocks_new(&raw const coloring, &raw mut blocks) };
         let end = coloring.header_bytes + coloring.colors.saturating_sub(1) * 64;
         let can_be = block_bytes >= 64 && coloring.colors > 0 && end <= block_bytes;
@@ -267,7 +268,8 @@ fn random_blocks_are_distinct_and_found_from_inner_pointers() {
 
 fn take(blocks: *mut Blocks, coloring: &ColoringSpec, owned: &mut OwnedBlocks, fill: u8) {
     let mut header = ptr::null_mut();
-    // SAFETY: the blocks are valid; the whole block belongs to this code, and contains its header.
+    // SAFETY: `blocks` is valid. The block belongs to this code as a whole, and its header is
+    // inside it.
     unsafe {
         assert_eq!(usher_blocks_take(blocks, &raw mut header), OK);
         let base = usher_coloring_base(coloring, header).cast::<u8>();
@@ -289,7 +291,7 @@ fn give_back(
     };
     let (base, fill) = owned.remove(&header).unwrap();
     let inside = random.rand_range(0..coloring.block_bytes as u64) as usize;
-    // SAFETY: this code owned the block and no longer uses it.
+    // SAFETY: the block belongs to this code, which does not use it after returning it.
     unsafe {
         let bytes = std::slice::from_raw_parts(base, coloring.block_bytes);
         assert!(

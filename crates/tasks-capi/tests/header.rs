@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares the header with the library: values, sizes and offsets against a fixed ABI list, names
-//! of exported symbols, and the inline arithmetic. The header is compiled as C and as C++ with all
-//! warnings as errors.
+//! Compares the header with the library. Values, sizes and offsets must equal a fixed list (`ABI`),
+//! and the exported symbols and the inline functions of the header must match the library. The
+//! header is compiled as C and as C++, with all warnings as errors.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -100,7 +100,7 @@ usher_tasks_counters.sleeps 64+8
 usher_tasks_counters.asleep_ns 72+8
 ";
 
-/// Compiles `tests/layout.c` as this language, with all warnings as errors.
+/// Compiles `tests/layout.c` with the options in `language`, with all warnings as errors.
 fn layout(dir: &Path, compiler: &str, language: &[&str]) -> PathBuf {
     let program = dir.join(compiler);
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -136,7 +136,7 @@ fn upper_snake(name: &str) -> String {
     name_of_code
 }
 
-/// Returns the lines of the header as the crate defines them.
+/// Returns the lines of `ABI`, computed from the definitions of the crate.
 fn crate_abi() -> String {
     let mut lines = "USHER_TASKS_OK 0\n".to_owned();
     for code in ErrorCode::ALL {
@@ -183,10 +183,12 @@ macro_rules! offsets {
     }};
 }
 
-/// Returns the size of a field, through a function that gets a structure of zeros.
+/// Returns the size of a field. `size` gets a structure of zeros and returns the size of one of its
+/// fields.
 fn bytes<T>(size: impl Fn(&T) -> usize) -> usize {
     let blank = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the structures of the header consist of numbers and pointers, which may be 0.
+    // SAFETY: the structures of the header consist of numbers and pointers, for which 0 is a valid
+    // value.
     size(unsafe { blank.assume_init_ref() })
 }
 
@@ -232,7 +234,7 @@ fn header_and_crate_agree_and_keep_the_abi() {
     }
 }
 
-/// Uses everything that the header compiles into a program.
+/// A program that uses the macros and the inline functions of the header.
 const INLINED: &str = "\
 #include <usher_tasks.h>
 int main(void)
@@ -270,7 +272,7 @@ fn inline_functions_compile_without_warnings() {
 #[test]
 fn every_error_has_a_distinct_description() {
     let meaning = |code| {
-        // SAFETY: the function returns strings that live forever.
+        // SAFETY: the function returns static strings.
         unsafe { CStr::from_ptr(usher_tasks_strerror(code)) }
             .to_str()
             .unwrap()
@@ -360,7 +362,7 @@ fn inline_arithmetic_matches_the_crate() {
             continue;
         };
         let (base, header) = (own.base(address), own.header(address));
-        // SAFETY: the colouring is readable; addresses are not dereferenced.
+        // SAFETY: `c` is readable, and the functions do not dereference the addresses.
         unsafe {
             assert_eq!(usher_coloring_base(&raw const c, inside).addr(), base);
             assert_eq!(usher_coloring_header(&raw const c, inside).addr(), header);

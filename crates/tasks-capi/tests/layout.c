@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The header as a C or C++ compiler sees it: `abi` prints values, sizes and
- * offsets; `color` reads "block header colors address" and prints the results of
- * the inline functions.
+ * Test program, compiled as C and as C++. With the argument `abi` it prints the
+ * values, sizes and offsets of the header. With the argument `color` it reads
+ * lines of a block size, a header size, a number of colours and an address, and
+ * prints the results of the inline functions.
  */
 #include "usher_tasks.h"
 

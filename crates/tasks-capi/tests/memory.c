@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Test program: registers tasks, builds graphs and takes blocks until memory
- * runs out, and checks that each lack of memory is an error, and that waiting,
- * cancelling and destroying still work.
+ * Test program: registers tasks, builds graphs and takes blocks until the limit
+ * of memory is reached. Checks that each lack of memory is an error, and that
+ * waiting, cancelling and destroying still work afterwards.
  */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"
@@ -64,8 +64,8 @@ static void fail(void *arg)
 	usher_tasks_fail(arg);
 }
 
-/* Waits while there is no memory: the error has the numbers of tasks, or all
- * tasks. */
+/* Waits while there is no memory. Checks that the error contains the number of
+ * tasks, or that the report lists all tasks. */
 static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;
@@ -83,7 +83,7 @@ static void wait_when_full(usher_tasks_runtime *runtime, uint64_t tasks)
 	usher_tasks_report_destroy(report);
 }
 
-/* Waits after memory was freed: all tasks are reported. */
+/* Waits after memory was freed. Checks that the report lists all tasks. */
 static void wait_with_memory(usher_tasks_runtime *runtime, uint64_t tasks)
 {
 	usher_tasks_report *report;

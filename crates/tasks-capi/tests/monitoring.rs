@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of traces, counters and explanations of a runtime, read through the C API, including
-//! structures of other sizes and full disks.
+//! Tests of the C functions for traces, counters and explanations of orders, also with structures
+//! of other sizes and a full disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -22,7 +22,8 @@ unsafe extern "C-unwind" fn nothing(_: *mut c_void) {}
 fn new_runtime_and_graph() -> (*mut RuntimeHandle, *mut GraphHandle) {
     let (mut runtime, mut builder, mut graph) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let options = common::options(2, 0, (0, 0));
-    // SAFETY: the pointers are local, and the functions may be called.
+    // SAFETY: the out-pointers refer to local variables, and the tasks may be called with a null
+    // argument.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut runtime),
@@ -127,7 +128,7 @@ fn counters_add_up() {
             ErrorCode::Options,
             "counters.size is 0, but usher_tasks_counters has 80 bytes",
         );
-        // Nothing is written beyond the structure of the program, whatever size it states.
+        // For an invalid size, the function must not write to the structure.
         for size in [4097, usize::MAX] {
             counted.size = size;
             common::fails(
@@ -177,7 +178,7 @@ fn the_current_grouping_is_reported() {
 
     let mut served = ptr::null_mut();
     let options = common::options(1, 2, (0, 0));
-    // SAFETY: the pointer is local, and the runtime is not used after this call.
+    // SAFETY: the pointer refers to a local variable, and the runtime is not used after this call.
     unsafe {
         assert_eq!(
             usher_tasks_runtime_new(&raw const options, &raw mut served),
@@ -196,7 +197,7 @@ fn a_graph_can_be_explained_while_it_runs() {
         scope.spawn(|| {
             let graph = ptr::with_exposed_provenance(shared);
             while !ends.load(Ordering::Relaxed) {
-                // SAFETY: the graph is valid; a null buffer requests only the length.
+                // SAFETY: the graph is valid, and the function accepts a null buffer of 0 bytes.
                 unsafe { usher_tasks_graph_explain(graph, ptr::null_mut(), 0) };
             }
         });

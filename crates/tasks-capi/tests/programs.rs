@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles and runs C and C++ programs against the shared library: limits of memory, forks,
-//! exceptions, and the programs of the guide. Skipped without a compiler.
+//! Compiles C and C++ programs, links them with the shared library and runs them: programs with a
+//! limit of memory, with forks and with exceptions, and the programs of the guide. The tests are
+//! skipped if there is no compiler.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -10,15 +11,15 @@ use std::process::{Command, Output};
 
 use common::{include, library, output_of};
 
-/// A compiled program linked with the shared library. There is none if the library is built in a
-/// way that other compilers cannot link.
+/// A compiled program that is linked with the shared library.
 struct Program {
     dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Program {
-    /// Compiles a source file of this folder.
+    /// Compiles a source file of this folder. Returns `None` if the library was built in a way that
+    /// other compilers cannot link.
     fn of(source: &str, compiler: &str, standard: &str) -> Option<Self> {
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         Self::build(&tests.join(source), compiler, standard)
@@ -71,8 +72,8 @@ fn uncaught_exceptions_end_the_process() {
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Compiles a C program, and checks its output and its success. Prints a skip if there is no
-/// compiler.
+/// Compiles and runs a C program, and checks that it succeeds with the expected output. Reports a
+/// skip if there is no compiler.
 fn check_output(source: &str, expected: &str) {
     let Some(program) = Program::of(source, "cc", "-std=c11") else {
         return;
@@ -87,11 +88,11 @@ fn check_output(source: &str, expected: &str) {
 fn lack_of_memory_is_an_error_that_names_the_task() {
     let expected = [
         "no memory\nnamed",
-        // Expected lines: waiting reports the number of unfinished tasks, and later lists them.
+        // Waiting first reports only the number of unfinished tasks. Later it lists all tasks.
         "counted\ntasks are unfinished or have failed\nall\nno frame",
-        // Expected lines: cancelling, registering again and destroying need no memory.
+        // Cancelling, registering again and destroying succeed without further memory.
         "success\nall\nno memory\nsuccess",
-        // Expected lines for graphs, blocks, and blocks that are too large.
+        // The results for graphs, for blocks, and for blocks that are too large.
         "no memory\nno memory\nno memory\n",
     ];
     check_output("memory.c", &expected.join("\n"));

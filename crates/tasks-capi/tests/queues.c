@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Test program: queues of the policy `paper`, 128 MiB per level, with memory for
- * no level, for one level, and for all levels.
+ * Test program: the queues of the policy `paper` take 128 MiB per level. Checks
+ * the errors of runtimes with memory for no level, for one level and for all
+ * levels.
  */
 #define _DEFAULT_SOURCE
 #include "common/programs.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random calls from many threads and from tasks at the same time: each call returns one of its
-//! allowed results, and each argument of a task is used once.
+//! Makes random calls from many threads and from tasks at the same time. Checks that each call
+//! returns one of its allowed error codes, and that each argument of a task is used once.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
@@ -18,10 +18,10 @@ use usher_tasks_capi::runtime::*;
 use common::{OK, OwnedRuntime, count, each_seed, free, graph, last_error, options};
 
 const TOKENS: u64 = 16;
-/// Limit of the depth to which tasks register further tasks.
+/// Maximum depth of tasks that register further tasks.
 const DEPTH_MAX: u32 = 6;
 
-/// Counts the arguments of tasks, created and used.
+/// The numbers of created, run and discarded arguments of tasks.
 #[derive(Default)]
 struct StormCounters {
     made: AtomicU32,
@@ -43,7 +43,7 @@ fn allowed(code: c_int, errors: &[ErrorCode]) {
 }
 
 unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
-    // SAFETY: the argument was created for one task, which is this task.
+    // SAFETY: the argument was created for this task only, and the task runs once.
     let gust = unsafe { Box::from_raw(arg.cast::<StormTask<'_>>()) };
     gust.storm.ran.fetch_add(1, Ordering::Relaxed);
     let mut random = Rand64::new(u128::from(gust.seed));
@@ -58,13 +58,14 @@ unsafe extern "C-unwind" fn run_and_call(arg: *mut c_void) {
 }
 
 unsafe extern "C-unwind" fn discard_and_call(arg: *mut c_void) {
-    // SAFETY: the argument was created for one task, which never runs.
+    // SAFETY: the argument was created for this task only, and the task never runs.
     let gust = unsafe { Box::from_raw(arg.cast::<StormTask<'_>>()) };
     gust.storm.discarded.fetch_add(1, Ordering::Relaxed);
-    // A failure here has no effect, because no wait reports it.
+    // This function does not call `usher_tasks_fail`, because no wait reports a failure during the
+    // destruction of a runtime.
     let mut random = Rand64::new(u128::from(gust.seed));
     let token = random.rand_range(0..TOKENS);
-    // SAFETY: the runtime is that of the calling task, so it lives.
+    // SAFETY: the runtime is that of the calling task, so it exists.
     let code = unsafe { usher_tasks_resolve(usher_tasks_current(), token) };
     allowed(code, &[ErrorCode::ResolvedTooOften, ErrorCode::Ended]);
 }
@@ -104,14 +105,14 @@ fn register(
         random.rand_range(0..4) as u32,
     );
     let (entry, discard) = (Some(run_and_call as Entry), Some(discard_and_call as Entry));
-    // SAFETY: the runtime is valid, and the argument has no other owner.
+    // SAFETY: the runtime is valid, and only this code owns the argument.
     let code = unsafe {
         usher_tasks_register_owned(runtime, token, times, entry, arg.cast(), discard, t, s)
     };
     allowed(code, &[ErrorCode::Registered, ErrorCode::ResolvedTooOften]);
     if code != OK {
         storm.refused.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: registration failed, so the argument belongs to this code.
+        // SAFETY: the registration failed, so the argument still belongs to this code.
         drop(unsafe { Box::from_raw(arg) });
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Test program: a task that throws an exception, and catches it (`caught`) or
-// not (`thrown`).
+// Test program: a task throws an exception. With the argument `caught` the task
+// catches the exception, with `thrown` it does not.
 #include "usher_tasks.h"
 
 #include <cstdio>

@@ -40,14 +40,16 @@ unsafe fn no_op(_: *mut ClosureStorage) {}
 /// # Safety
 /// The storage holds a closure of type `F`, which is not used after this call.
 unsafe fn call<F: FnOnce()>(storage: *mut ClosureStorage) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the storage contains a closure of type `F` that is not used again, as the caller
+    // guarantees.
     unsafe { storage.cast::<F>().read()() };
 }
 
 /// # Safety
 /// The storage holds a value of type `F`, which is not used after this call.
 unsafe fn discard<F>(storage: *mut ClosureStorage) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the storage contains a value of type `F` that is not used again, as the caller
+    // guarantees.
     unsafe { storage.cast::<F>().drop_in_place() };
 }
 

@@ -117,7 +117,7 @@ unsafe fn run<F: FnOnce() -> R + Send, R: Send>(job: JobRef, worker: &Worker<'_>
 /// # Safety
 /// The forked function exists until `done` is set, and the caller holds its job.
 unsafe fn complete<F: FnOnce() -> R, R>(forked: *const Forked<F, R>) -> WaitingThread {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller holds the job, so `forked` exists and only this thread accesses its cells.
     unsafe {
         if let Some(function) = (*(*forked).function.get()).take() {
             let outcome = catch_unwind(AssertUnwindSafe(function));

@@ -174,7 +174,7 @@ impl<T> Slab<T> {
     /// # Safety
     /// `header` is a header of a block of this slab.
     unsafe fn is_full(header: *mut Header) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: `header` is the header of a block of this slab, as the caller guarantees.
         unsafe { (*header).free.is_null() && (*header).fresh == (*header).end }
     }
 

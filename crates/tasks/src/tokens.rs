@@ -96,7 +96,8 @@ impl Task {
     /// Only the caller accesses the task's closure, and this function is called at most once per
     /// task.
     unsafe fn closure(task: *const Self) -> Closure {
-        // SAFETY: guaranteed by the caller. The vtables of tasks are static values of this type.
+        // SAFETY: only the caller accesses the closure, and each closure is moved out at most once.
+        // The vtable of a task is a static value of type `ClosureVtable`.
         unsafe {
             let vtable = (*task).job.vtable().cast::<ClosureVtable>().as_ref();
             Closure::from_parts(vtable, (*task).storage)
@@ -308,7 +309,8 @@ impl Tokens {
     /// address.
     unsafe fn remove_task(&self, shard: &mut Shard, task_ptr: TaskPtr) -> Option<Task> {
         let blocks = self.blocks.as_ref()?;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the task belongs to this shard and no other thread has its address, as the caller
+        // guarantees.
         Some(unsafe { shard.tasks.remove(blocks, task_ptr.0) })
     }
 
@@ -450,7 +452,8 @@ impl Tokens {
     /// The task was removed from the table, and no other thread has its address.
     unsafe fn remove_closure(&self, task_ptr: TaskPtr) -> Option<Closure> {
         let (_, mut shard) = self.shard(task_ptr.token());
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the task was removed from the table and no other thread has its address, as the
+        // caller guarantees.
         let task = unsafe { self.remove_task(&mut shard, task_ptr) }?;
         // SAFETY: `task` is the only copy of a task that is in no table, and it is not used after
         // this call.

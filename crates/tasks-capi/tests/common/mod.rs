@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Safe wrappers of the C API for these tests, so that the requirements of unsafe calls are met in
-//! one place.
+//! Safe functions that call the C API for the tests of this folder. They meet the requirements of
+//! the unsafe calls in one place.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -33,9 +33,9 @@ pub const OK: c_int = 0;
 /// A runtime, destroyed when dropped.
 pub struct OwnedRuntime(pub *mut RuntimeHandle);
 
-// SAFETY: any thread may call a runtime.
+// SAFETY: any thread may use a runtime handle.
 unsafe impl Send for OwnedRuntime {}
-// SAFETY: as for `Send`, any thread may call a runtime at any time.
+// SAFETY: any thread may use a runtime handle at any time.
 unsafe impl Sync for OwnedRuntime {}
 
 /// Returns options for this number of workers under this policy.
@@ -55,7 +55,8 @@ pub fn options(workers: u32, policy: u32, groups: (u32, u32)) -> Options {
 /// Creates a runtime with these options. Returns the error code and the handle.
 pub fn runtime_new(options: *const Options) -> (c_int, *mut RuntimeHandle) {
     let mut runtime = ptr::dangling_mut();
-    // SAFETY: the options are as large as they state, and the pointer is local.
+    // SAFETY: the options have the size that they state, and the out-pointer refers to a local
+    // variable.
     let code = unsafe { usher_tasks_runtime_new(options, &raw mut runtime) };
     (code, runtime)
 }
@@ -72,7 +73,7 @@ impl OwnedRuntime {
         Self(runtime)
     }
 
-    /// Waits, and returns the error code and the unfinished tasks.
+    /// Waits for the runtime, and returns the error code and the unfinished tasks.
     pub fn wait(&self) -> (c_int, Vec<ReportLine>) {
         let mut report = ptr::dangling_mut();
         // SAFETY: this value owns the runtime.
@@ -84,7 +85,7 @@ impl OwnedRuntime {
     /// Runs a graph. Returns the error code, the failed tasks and the number of skipped tasks.
     pub fn run(&self, graph: *mut GraphHandle) -> (c_int, Vec<ReportLine>, u64) {
         let mut report = ptr::dangling_mut();
-        // SAFETY: this value owns the runtime; the graph belongs to the caller.
+        // SAFETY: this value owns the runtime, and the caller owns the graph.
         let code = unsafe { usher_tasks_run(self.0, graph, &raw mut report) };
         assert_eq!(code == ErrorCode::Failed as c_int, !report.is_null());
         let (lines, skipped) = read(report);
@@ -103,7 +104,7 @@ impl Drop for OwnedRuntime {
 impl OwnedRuntime {
     /// Destroys the runtime. The caller must then forget this value.
     pub fn destroy(&self) -> c_int {
-        // SAFETY: the runtime was created by this value; other calls are already in progress.
+        // SAFETY: this value owns the runtime. Calls of other threads are already in progress.
         unsafe { usher_tasks_runtime_destroy(self.0) }
     }
 }
@@ -134,8 +135,8 @@ pub fn unregistered(task: u64) -> ReportLine {
 /// Reads a report, and destroys the report.
 pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
     let mut lines = Vec::new();
-    // SAFETY: for all these calls, the report is null or owned by this code; messages live until
-    // the report is freed.
+    // SAFETY: the report is null or belongs to this code. Its messages are read before the report
+    // is freed.
     unsafe {
         for at in 0..usher_tasks_report_count(report) {
             let mut line = std::mem::zeroed::<UnfinishedTask>();
@@ -152,20 +153,21 @@ pub fn read(report: *mut Report) -> (Vec<ReportLine>, u64) {
 
 /// Returns the last error in this thread.
 pub fn last_error() -> String {
-    // SAFETY: the text is a string that lives until the next error.
+    // SAFETY: the text is a string that is valid until the next error of this thread.
     let text = unsafe { CStr::from_ptr(usher_tasks_last_error()) };
     text.to_string_lossy().into_owned()
 }
 
-/// Builds a graph of these tasks and dependencies. Returns the result, and the cycle if there is
-/// one.
+/// Builds a graph of these tasks and dependencies. Returns the error code, the graph, and the cycle
+/// if there is one.
 pub fn graph(
     tasks: &[(Option<Entry>, *mut c_void, (u32, u32))],
     after: &[(usize, usize)],
 ) -> (c_int, *mut GraphHandle, Vec<ReportLine>) {
     let mut builder: *mut Builder = ptr::null_mut();
     let (mut graph, mut report) = (ptr::dangling_mut(), ptr::dangling_mut());
-    // SAFETY: the pointers are local, and the builder lives until it is destroyed.
+    // SAFETY: the out-pointers refer to local variables, and the builder is not used after it is
+    // destroyed.
     let code = unsafe {
         assert_eq!(usher_tasks_builder_new(&raw mut builder), OK);
         for (number, &(entry, arg, (t, s))) in tasks.iter().enumerate() {
@@ -186,7 +188,7 @@ pub fn graph(
 
 /// Frees a graph that is not running.
 pub fn free(graph: *mut GraphHandle) {
-    // SAFETY: the library created the graph, which is not used after this call.
+    // SAFETY: the library created the graph, and the graph is not used after this call.
     assert_eq!(unsafe { usher_tasks_graph_destroy(graph) }, OK);
 }
 
@@ -217,8 +219,9 @@ fn number_from(name: &str, or: u64) -> u64 {
     word.map_or(or, |word| word.parse().expect("a number"))
 }
 
-/// Runs a case with each seed, and prints the seed of a failure. `USHER_CALLS_SEED` is the first
-/// seed, `USHER_CALLS_CASES` the number of seeds.
+/// Runs a random case for each of several seeds, and prints the seed of a case that fails. The
+/// environment variables `USHER_CALLS_SEED` and `USHER_CALLS_CASES` set the first seed and the
+/// number of seeds.
 pub fn each_seed(cases: u64, case: impl Fn(&mut Rand64)) {
     struct Says(u64);
     impl Drop for Says {
@@ -245,7 +248,7 @@ pub unsafe extern "C-unwind" fn count(arg: *mut c_void) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Registers a task with an argument of the type that the entry expects.
+/// Registers a task without groups. The argument must have the type that the entry expects.
 pub fn register(
     of: &OwnedRuntime,
     token: u64,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A model of the results of calls by token: tables, without threads.
+//! A model of the C functions for tasks by token. It predicts the result of each call by means of
+//! tables, without threads.
 //!
-//! The test waits after each call, so nothing is ready or running at the next call. Calls by tasks
-//! themselves are only predicted with one worker: with one worker, a task has ended before any task
-//! begins that it makes ready.
+//! The test waits after each call, so no task is ready or running at the next call. The results of
+//! calls by tasks are predicted only for one worker: in that case, a task has ended before a task
+//! begins that it has made ready.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -28,13 +29,13 @@ enum TaskAction {
     Fails,
     /// Resolves a token.
     Resolves(u64),
-    /// Waits for its own runtime, which is an error.
+    /// Waits for the task's own runtime, which is an error.
     Waits,
-    /// Destroys its own runtime, which is an error.
+    /// Destroys the task's own runtime, which is an error.
     Destroys,
 }
 
-/// A task: its action and its state.
+/// A task: its action, what has happened to it, and what is expected.
 #[derive(Debug)]
 struct ModelTask {
     does: TaskAction,
@@ -48,7 +49,8 @@ struct ModelTask {
 }
 
 unsafe extern "C-unwind" fn does(arg: *mut c_void) {
-    // SAFETY: the machine keeps the notes until the runtime is destroyed.
+    // SAFETY: the argument is a note of the machine, which frees its notes after the runtime is
+    // destroyed.
     let note = unsafe { &*arg.cast::<ModelTask>() };
     note.ran.fetch_add(1, Ordering::SeqCst);
     let own = usher_tasks_current();
@@ -66,7 +68,8 @@ unsafe extern "C-unwind" fn does(arg: *mut c_void) {
 }
 
 unsafe extern "C-unwind" fn discarded(arg: *mut c_void) {
-    // SAFETY: the machine keeps the notes until the runtime is destroyed.
+    // SAFETY: the argument is a note of the machine, which frees its notes after the runtime is
+    // destroyed.
     let note = unsafe { &*arg.cast::<ModelTask>() };
     note.discarded.fetch_add(1, Ordering::SeqCst);
 }
@@ -77,15 +80,15 @@ pub struct Machine {
     workers: u32,
     is_paper: bool,
     is_cancelled: bool,
-    /// By token: number of resolutions of unregistered tasks.
+    /// The number of resolutions of each unregistered token.
     early: BTreeMap<u64, u32>,
-    /// By token: missing resolutions, and the index of the note.
+    /// The missing resolutions and the index in `notes` of each waiting task, by token.
     waiting: BTreeMap<u64, (u32, usize)>,
-    /// The token of the running task.
+    /// The token of the task that the model is running.
     running: Option<u64>,
     ready: VecDeque<(u64, usize)>,
     failed: Vec<ReportLine>,
-    /// The notes are boxed, because tasks point to them.
+    /// The tasks. They are boxed, because the arguments of registered tasks point to them.
     #[allow(clippy::vec_box, reason = "tasks point to them")]
     notes: Vec<Box<ModelTask>>,
 }
@@ -159,7 +162,7 @@ impl Machine {
         let arg = ptr::from_ref(&*self.notes[note]).cast_mut().cast();
         let (entry, discard) = (Some(does as Entry), Some(discarded as Entry));
         let runtime = self.runtime();
-        // SAFETY: the runtime is valid, and the note outlives it.
+        // SAFETY: the runtime is valid, and the note is freed after the runtime is destroyed.
         let code = unsafe {
             match is_owned {
                 true => {
@@ -216,7 +219,7 @@ impl Machine {
         OK
     }
 
-    /// Runs the ready tasks of the model in turn.
+    /// Runs the ready tasks of the model one after the other.
     fn work(&mut self) {
         while let Some((token, note)) = self.ready.pop_front() {
             if self.is_cancelled {
@@ -306,7 +309,7 @@ impl Machine {
         assert_eq!(code, ErrorCode::Null as c_int);
     }
 
-    /// Destroys the runtime, which discards the waiting tasks.
+    /// Destroys the runtime, and checks that the waiting tasks were discarded.
     pub fn end(&mut self) {
         self.owner = None;
         self.drop_waiting();

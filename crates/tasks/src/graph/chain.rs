@@ -85,10 +85,10 @@ unsafe fn resolve<B, C: Counter, const SINGLE_WORKER: bool>(
     task: u32,
     worker: &Worker<'_>,
 ) -> u32 {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the graph exists and `task` is one of its tasks, as the caller guarantees.
     let (inner, successors) = unsafe { (&*graph, (*graph).plan.successors(task)) };
     if successors.is_empty() {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees the conditions of `end`, too.
         unsafe { end(graph, task, worker) };
         return NONE;
     }
@@ -149,7 +149,7 @@ unsafe fn resolve_or_abort<B, C: Counter, const SINGLE_WORKER: bool>(
     worker: &Worker<'_>,
 ) -> u32 {
     let unwinding = AbortOnUnwind;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees the conditions of `resolve`.
     let next = unsafe { resolve::<B, C, SINGLE_WORKER>(graph, left, task, worker) };
     mem::forget(unwinding);
     next
@@ -214,7 +214,8 @@ unsafe fn resume<B>(graph: *const GraphInner<B>, task: u32, worker: &Worker<'_>)
 /// # Safety
 /// The job belongs to a graph whose body has type `B`.
 pub(super) unsafe fn run<B: Fn(usize) + Sync>(job: JobRef, worker: &Worker<'_>) {
-    // SAFETY: guaranteed by the caller. The job lives until it has run, and points to its graph.
+    // SAFETY: the caller guarantees a job of a graph with a body of type `B`. The vtable pointer of
+    // such a job points to the graph, which exists because the job has not run.
     let (graph, at) = unsafe {
         let graph = job
             .as_ptr()

@@ -189,7 +189,8 @@ impl Plan {
     pub unsafe fn successors(&self, task: u32) -> &[u32] {
         let task = task as usize;
         debug_assert!(task < self.tasks());
-        // SAFETY: guaranteed by the caller and by the invariants of the fields.
+        // SAFETY: the task exists, as the caller guarantees, so `first` has entries for it. All
+        // entries of `first` are indices of `successors` or its length.
         unsafe {
             let from = *self.first.get_unchecked(task) as usize;
             let to = *self.first.get_unchecked(task + 1) as usize;
@@ -235,7 +236,7 @@ impl Plan {
     /// The plan exists. The task belongs to the plan, has no successors and has not ended in this
     /// run.
     pub unsafe fn ended(plan: *const Self, task: u32) -> bool {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the plan exists and the task belongs to it, as the caller guarantees.
         let (part, open) = unsafe { (&(&(*plan).parts)[task as usize / PART], &(*plan).open) };
         // The plan exists while a part of the graph has unfinished sinks, and this thread has not
         // counted its sink yet.
