@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events that happen to programs (arrival, departure, repetition, new limits), and the actions
-//! that Usher takes on programs (seat, release, freeze, thaw, demote). Plain values without
-//! behaviour.
+//! that Usher takes on programs (seat, release, freeze, thaw, demote). All types are plain values
+//! without behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::program::{Arrival, ProgramId};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// A program is managed from now on.
+    /// Usher has begun to manage a program.
     Arrived(Box<Arrival>),
     /// The last process of the program has ended, or the program was released.
     Departed(ProgramId),
@@ -27,7 +27,8 @@ pub enum Event {
     Limited {
         /// The program.
         program: ProgramId,
-        /// Quota in CPUs' worth of time; `None`: there is no quota any more.
+        /// The new CPU quota in CPUs (1.5 permits 1.5 s of CPU time per second); `None`: the quota
+        /// was removed.
         cpu_quota: Option<f64>,
         /// The new value of [`Program::pinned_to`].
         ///
@@ -35,15 +36,16 @@ pub enum Event {
         #[serde(default)]
         pinned_to: Option<CpuSet>,
     },
-    /// Seats have become forbidden or allowed on this machine.
+    /// Seats are from now on forbidden, or allowed again, on this machine.
     Seating {
-        /// The reason for which no seat may be given, such as another daemon that plans this
+        /// The reason why no seat may be given, for example that another daemon gives seats on this
         /// machine; `None`: seats may be given.
         forbidden: Option<String>,
     },
 }
 
-/// An action on one program. `act` records how to undo it before it acts.
+/// An action on one program. Crate `act` records the undo of an action before it carries out the
+/// action.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -51,7 +53,7 @@ pub enum Action {
     Seat {
         /// The program.
         program: ProgramId,
-        /// Owned and borrowed CPUs together; never empty.
+        /// The CPUs of the program's own seat and the CPUs that it borrows; never empty.
         cpus: CpuSet,
     },
     /// Lift the restriction: the program may use every CPU that it could use before.
@@ -59,12 +61,12 @@ pub enum Action {
         /// The program.
         program: ProgramId,
     },
-    /// Stop the whole process tree without its parent noticing.
+    /// Stop all processes of the program without the parent of its first process noticing.
     Freeze {
         /// The program.
         program: ProgramId,
     },
-    /// Continue a frozen process tree.
+    /// Continue all processes of a frozen program.
     Thaw {
         /// The program.
         program: ProgramId,
@@ -83,11 +85,12 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Demotion {
-    /// Nice 19 for all threads. The autogroup gets nice 19 too if the session consists of the
-    /// program alone. This is what paper 2's client does.
+    /// Nice 19 for all threads, as in paper 2's client. If the session consists of the program
+    /// alone, the session's autogroup gets nice 19, too.
     Nice,
     /// The strongest demotion: nice 19, `SCHED_IDLE`, the idle I/O class, and `cpu.idle` on a
-    /// cgroup of its own. Where that cgroup is not available, the autogroup is set as with `Nice`.
+    /// cgroup that contains only the program. Without such a cgroup, the autogroup is changed as
+    /// with `Nice`.
     Idle,
 }
 

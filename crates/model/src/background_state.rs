@@ -6,17 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::metering::Resource;
 use crate::program::{ProgramId, Regulation};
 
-/// Measured use of a resource that both foreground and background work want, with the threshold
-/// that it was compared with.
+/// Measured use of a resource for which foreground and background work contend, and the threshold
+/// that decided on contention.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Contention {
     /// The contended resource.
     pub resource: Resource,
-    /// Background use in the window: nanoseconds of CPU time; requests (`usher`) or synchronous
-    /// sectors (`eii`, `ipd`); calls.
+    /// Background use in the window. Unit for the CPUs: nanoseconds of CPU time. Unit for a disk:
+    /// requests (`usher`) or synchronous sectors (`eii`, `ipd`). Unit for an interface: calls and
+    /// packets (`usher`) or sending calls (`eii`, `ipd`).
     pub background: u64,
-    /// Foreground use in the same unit. For the CPUs under `usher`: nanoseconds for which
-    /// foreground threads waited.
+    /// Foreground use in the window, in the unit of `background`. Exception: for the CPUs under
+    /// `usher`, the nanoseconds for which foreground threads waited.
     pub foreground: u64,
     /// Length of the window in nanoseconds.
     pub window_ns: u64,
@@ -35,7 +36,7 @@ pub struct BackgroundState {
     pub regulation: Regulation,
     /// Whether the program may run.
     pub running: bool,
-    /// Time of the last change between running and stopped, on the observations' clock.
+    /// Time of the last change between running and stopped, on the clock of `Observation::at_ns`.
     pub since_ns: u64,
     /// The contention for which the program was last stopped; `None` if it was never stopped.
     pub reason: Option<Contention>,

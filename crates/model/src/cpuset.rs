@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets of logical CPUs, written as the kernel writes them: `0-3,8,10-11`. Backed by a bit per CPU
-//! number; numbers above [`CPU_ID_MAX`] are rejected as typing errors when a list is parsed.
+//! Sets of logical CPUs, with a parser and a formatter for the kernel's list format `0-3,8,10-11`.
+//!
+//! A [`CpuSet`] is a vector of 64-bit words with a bit for each CPU number. Operations on sets take
+//! time proportional to the highest CPU number divided by 64. The parser rejects CPU numbers above
+//! [`CPU_ID_MAX`], because such a number is a typing error that would allocate a large vector.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +22,7 @@ const BITS: usize = u64::BITS as usize;
 
 /// A set of logical CPUs.
 ///
-/// Ordered, printed and serialised in the kernel's list format.
+/// A set is printed and serialised in the kernel's list format, such as `0-3,8`.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet {
@@ -112,18 +115,18 @@ impl CpuSet {
         self.zip_words(other, |a, b| a | b)
     }
 
-    /// The CPUs of this set that are not in the other.
+    /// The CPUs of this set that are not in `other`.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.zip_words(other, |a, b| a & !b)
     }
 
-    /// Whether the sets have a CPU in common.
+    /// Whether this set and `other` have a CPU in common.
     pub fn intersects(&self, other: &Self) -> bool {
         self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
     }
 
-    /// Whether every CPU of this set is in the other.
+    /// Whether every CPU of this set is in `other`.
     pub fn is_subset(&self, other: &Self) -> bool {
         self.minus(other).is_empty()
     }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalability curves: progress per second of a program as a function of its number of cores.
 //!
-//! A curve is a list of points, linear between points, proportional below the first and constant
-//! above the last. Computes rates, numbers of busy CPUs and the best rate up to a number of cores.
-//! Fitting of curves to measurements is in crate `policy`.
+//! A [`Curve`] is a list of measured points in rising order of cores. Between two points, the rate
+//! is interpolated linearly. Below the first point, the rate is proportional to the number of
+//! cores; above the last point, the rate is constant. A curve returns the rate and the number of
+//! busy CPUs at a number of cores (binary search), the best rate up to a number of cores (linear
+//! search), and the curve under a CPU quota. Crate `policy` fits curves to measurements.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +14,14 @@ use serde::{Deserialize, Serialize};
 /// A measured or given point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// Cores, by capacity: 1.0 is one core of the fastest kind; > 0.
+    /// Number of cores, counted by speed: a core of the fastest kind counts as 1.0; > 0.
     pub cores: f64,
-    /// Progress per second, in one unit for the whole curve; > 0.
+    /// Progress per second, in the same unit at all points of a curve; > 0.
     pub rate: f64,
-    /// Standard error of `rate`, relative to it; 0 for an exact rate.
+    /// Standard error of `rate`, divided by `rate`; 0 for an exact rate.
     #[serde(default)]
     pub relative_error: f64,
-    /// Mean number of busy CPUs at this point, where measured.
+    /// Mean number of busy CPUs when the program runs on `cores` cores; `None`: not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_cpus: Option<f64>,
 }
@@ -30,8 +32,8 @@ impl CurvePoint {
     pub const SINGLE_RUN_ERROR: f64 = 0.05;
 }
 
-/// A scalability curve: points in rising order of cores. Linear between points, proportional below
-/// the first, flat above the last.
+/// A scalability curve: points in rising order of cores. The rate is linear between two points,
+/// proportional to the number of cores below the first point, and constant above the last point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<CurvePoint>", into = "Vec<CurvePoint>")]
 pub struct Curve {
@@ -55,10 +57,10 @@ pub enum CurveError {
         /// The rejected rate.
         rate: f64,
     },
-    /// Two points at one core count.
+    /// Two points with the same core count.
     #[error("the curve has two points at {0} cores")]
     Twice(f64),
-    /// An error or a CPU count that is negative or not a number.
+    /// A relative error or a number of busy CPUs that is negative or not a finite number.
     #[error("the relative error and the number of busy CPUs at {0} cores must not be negative")]
     Attribute(f64),
 }
@@ -67,7 +69,9 @@ impl Curve {
     /// Creates a curve through points in any order.
     ///
     /// # Errors
-    /// No point, a count or rate that is not finite and positive, a count given twice.
+    /// Returns an error if `points` is empty, if a core count or a rate is not finite and positive,
+    /// if a relative error or a number of busy CPUs is negative or not finite, or if two points
+    /// have the same core count.
     pub fn new(mut points: Vec<CurvePoint>) -> Result<Self, CurveError> {
         if points.is_empty() {
             return Err(CurveError::Empty);
@@ -97,7 +101,7 @@ impl Curve {
     /// Creates a curve from exact rates at whole core counts.
     ///
     /// # Errors
-    /// As [`Curve::new`].
+    /// Returns the same errors as [`Curve::new`].
     pub fn from_rates(rates: &BTreeMap<u32, f64>) -> Result<Self, CurveError> {
         let point = |(&cores, &rate)| CurvePoint {
             cores: f64::from(cores),
@@ -113,8 +117,8 @@ impl Curve {
         &self.points
     }
 
-    /// The program's curve under a CPU quota: flat from `cpu_quota` on. Without a quota (`None`),
-    /// the curve itself.
+    /// Returns the curve under a CPU quota: the rate is constant from `cpu_quota` cores on. Without
+    /// a quota (`None`), returns a copy of the curve.
     #[must_use]
     pub fn limited(&self, cpu_quota: Option<f64>) -> Self {
         let limits = |&quota: &f64| {
@@ -141,8 +145,9 @@ impl Curve {
         self.interpolate(cores, |p| Some(p.rate)).unwrap_or(0.0)
     }
 
-    /// Mean number of busy CPUs on `cores` cores; `None` where a neighbouring point lacks the
-    /// figure. Constant above the last point.
+    /// Mean number of busy CPUs on `cores` cores, interpolated between the neighbouring points;
+    /// `None` if a neighbouring point has no such number. The number is constant above the last
+    /// point.
     pub fn busy_cpus(&self, cores: f64) -> Option<f64> {
         self.interpolate(cores, |p| p.busy_cpus)
     }
@@ -155,8 +160,8 @@ impl Curve {
         error(above).max(error(above.saturating_sub(1)))
     }
 
-    /// The best rate on 1 to `cores` cores: the alone-best of paper 1. A program that slows down
-    /// beyond its peak need not use all cores.
+    /// The best rate on at most `cores` cores (the alone-best of paper 1). The best rate may be
+    /// reached on fewer cores, because some programs slow down beyond a number of cores.
     pub fn best_rate(&self, cores: f64) -> f64 {
         let inside = self
             .points

@@ -2,8 +2,8 @@
 //! Plain values shared by all of Usher: observations, decisions, actions, and the machine's
 //! topology.
 //!
-//! This crate reads no file and no clock, and starts no thread. All other crates exchange these
-//! types, and crate `policy` depends on no other crate of Usher.
+//! This crate reads no file and no clock, and starts no thread. All other crates exchange the types
+//! of this crate. `model` is the only crate of Usher that crate `policy` depends on.
 
 pub mod action;
 pub mod background_state;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Use of the machine's resources by foreground work, background work, and processes that count as
-//! neither.
-//! All figures are totals since metering began and never decrease, so the use between two samples
-//! is their difference. Times are on the clock of the observations.
+//! Use of CPUs, disks and network interfaces by foreground work, background work, and processes
+//! that count as neither (always-on services and kernel threads).
+//!
+//! All amounts are totals since metering began and never decrease: the use between two samples is
+//! the difference of their totals. All times are in nanoseconds, on the clock of
+//! `Observation::at_ns`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,40 +85,41 @@ impl fmt::Display for Resource {
 /// Use of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskUse {
-    /// Requests that a thread submitted for itself: reads, direct and synchronous writes.
+    /// Number of requests that threads submitted themselves: reads, direct writes and synchronous
+    /// writes.
     pub requests: u64,
-    /// Sectors of 512 bytes in these requests.
+    /// Sectors of 512 bytes in the requests that `requests` counts.
     pub sync_sectors: u64,
-    /// Sectors that the kernel wrote back later on behalf of the owner, where known. Some writeback
-    /// is charged to kernel threads and appears in no owner's figures.
+    /// Sectors of 512 bytes that the kernel wrote back later for the accounting owner, as far as
+    /// the owner is known. Writeback that is charged to kernel threads is counted for no owner.
     pub async_sectors: u64,
     /// Time of the last request; `None`: no request yet.
     pub last_ns: Option<u64>,
 }
 
-/// Use of one network interface, attributed by the route of the socket.
+/// Use of one network interface. A call is counted for the interface of its socket's route.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkUse {
     /// Calls that sent data.
     pub sends: u64,
-    /// Bytes that these calls passed to the socket.
+    /// Bytes that the calls in `sends` passed to sockets.
     pub sent_bytes: u64,
     /// Calls that received data.
     pub receives: u64,
-    /// Bytes that these calls returned.
+    /// Bytes that the calls in `receives` returned.
     pub received_bytes: u64,
-    /// Packets that the kernel sent for these sockets: data, acknowledgements, connection set-up. 0
-    /// where unknown.
+    /// Packets that the kernel sent for the owner's sockets: data, acknowledgements, connection
+    /// set-up; 0 if unknown.
     #[serde(default)]
     pub packets: u64,
-    /// Time of the last call or packet; `None`: there was none yet.
+    /// Time of the last call or packet; `None`: no call or packet yet.
     pub last_ns: Option<u64>,
 }
 
 /// The use of CPUs, disks and interfaces by one accounting owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time in nanoseconds, including processes that have ended.
+    /// CPU time in nanoseconds, including that of processes that have ended.
     pub cpu_ns: u64,
     /// Nanoseconds for which runnable threads waited for a CPU, summed over threads.
     pub wait_ns: u64,
@@ -126,12 +129,12 @@ pub struct Usage {
     pub links: BTreeMap<LinkId, LinkUse>,
 }
 
-/// Source of the figures.
+/// Source of the meter's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeterSource {
-    /// BPF programs at kernel tracepoints: every process, however short-lived, every disk and every
-    /// interface.
+    /// BPF programs at kernel tracepoints. They count the use of every disk and every interface by
+    /// every process, even by a short-lived process.
     Bpf,
     /// Figures from `/proc`, which have three limits. A process that starts and ends between two
     /// samples counts as foreground, unless it is in a background program's cgroup. The disk that a
@@ -155,13 +158,13 @@ pub struct BlockedProcess {
 /// waits for a CPU, CPUs that run only other background work count as idle too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdleCpus {
-    /// Time since which at least one CPU has been idle; at different times it may have been
-    /// different CPUs. `None`: all CPUs are busy.
+    /// Time since which at every moment at least one CPU has been idle, not always the same CPU.
+    /// `None`: all CPUs are busy.
     pub since_ns: Option<u64>,
     /// Least number of idle CPUs since `since_ns`.
     pub cpus: u32,
-    /// Time since which all CPUs have run only background work, including background work that this
-    /// Usher does not manage; `None`: some CPU runs foreground work.
+    /// Time since which no CPU has run foreground work; background work of other Usher processes
+    /// counts as background work. `None`: a CPU runs foreground work.
     #[serde(default)]
     pub background_only_since_ns: Option<u64>,
 }
@@ -169,14 +172,14 @@ pub struct IdleCpus {
 /// One sample of the meter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metering {
-    /// Source of the figures.
+    /// Source of the sample's figures.
     pub source: MeterSource,
     /// Number of CPUs online.
     pub cpus: u32,
     /// Idle time in nanoseconds, summed over CPUs.
     pub idle_ns: u64,
-    /// Time of the last reading of CPU times and waits. CPU times are more expensive to read than
-    /// the other figures, so they may be older than the observation.
+    /// Time at which CPU times and waiting times were last read. They may be older than the
+    /// observation, because reading them is more expensive than reading the other figures.
     pub cpu_read_ns: u64,
     /// Number of times that two or more runnable threads queued on one CPU while another CPU ran
     /// only background work (run-queue imbalance).
@@ -185,7 +188,8 @@ pub struct Metering {
     /// CPUs that are idle now; `None` if no timer in the kernel detects idle CPUs.
     #[serde(default)]
     pub idle_cpus: Option<IdleCpus>,
-    /// Use by all processes that are neither background nor ignored.
+    /// Use by foreground processes, which are all processes that neither `background` nor `ignored`
+    /// counts.
     pub foreground: Usage,
     /// Use by always-on services and kernel threads.
     pub ignored: Usage,

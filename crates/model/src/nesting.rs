@@ -13,8 +13,8 @@ const DEPTH_MAX: usize = 64;
 /// toml parses the inline tables of a malformed text recursively, without a bound, and overflows
 /// the stack.
 ///
-/// As in the toml parser, a bracket is open until its own counterpart follows. Brackets in strings
-/// and comments are ignored.
+/// As in the toml parser, a bracket or brace is open until the closing bracket of its kind follows.
+/// Brackets in strings and comments are ignored.
 pub fn nesting_error(toml: &str) -> Option<&'static str> {
     let mut open = Vec::new();
     for token in Source::new(toml).lex() {

@@ -21,8 +21,8 @@ pub enum ProgressSource {
     Ompt,
     /// Instructions retired, from the PMU.
     Instructions,
-    /// CPU time without steal time. This source is a demand signal: it counts the time of spinning
-    /// threads as progress, and thus never justifies taking seats away.
+    /// CPU time minus steal time. CPU time shows how much the program wants to run, but includes
+    /// the time of spinning threads. No plan is therefore based on CPU time.
     CpuTime,
 }
 
@@ -32,8 +32,8 @@ impl ProgressSource {
         self != Self::CpuTime
     }
 
-    /// Default confidence in the source before its figures have been checked against wall time,
-    /// 0..1.
+    /// Confidence in the source, 0..1, before its figures have been checked against wall time.
+    /// `spins`: whether threads of the program busy-wait.
     pub fn confidence(self, spins: bool) -> f64 {
         match self {
             Self::Heartbeat | Self::Repetition => 1.0,
@@ -73,7 +73,7 @@ pub struct Progress {
     pub confidence: f64,
 }
 
-/// Least confidence at which a plan may be based on a figure.
+/// Least confidence at which a plan may be based on a progress figure.
 pub const PLAN_CONFIDENCE_MIN: f64 = 0.5;
 
 impl Progress {
@@ -98,15 +98,16 @@ pub struct ProgramSample {
     pub threads: u32,
     /// Number of threads seen busy-waiting; 0 where none were seen or the number is unknown.
     pub spinners: u32,
-    /// Whether the threads wait in a runtime (GNU OpenMP, MPI) that decides at its start, from the
-    /// CPUs available then, whether to spin. Such a program collapses when it is later restricted
-    /// to fewer CPUs. `None`: not known yet.
+    /// Whether the threads wait in a runtime (GNU OpenMP, MPI) that decides only at its start
+    /// whether waiting threads spin. The decision depends on the number of CPUs at that moment.
+    /// Such a program slows down severely when it is later restricted to fewer CPUs. `None`: not
+    /// known yet.
     #[serde(default)]
     pub active_wait: Option<bool>,
     /// The best progress figure available.
     pub progress: Option<Progress>,
     /// Whether the program was stopped by its user (`SIGSTOP`) at any time since the last sample.
-    /// The rate of such an interval is not the rate of a running program.
+    /// The progress since the last sample is then not the progress of a running program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
 }
@@ -116,14 +117,14 @@ pub struct ProgramSample {
 pub struct Observation {
     /// Monotonic time in nanoseconds, with an arbitrary origin.
     pub at_ns: u64,
-    /// CPUs that are online and allowed.
+    /// CPUs that are online and that Usher is allowed to use.
     pub usable: CpuSet,
     /// Events since the last observation, in order.
     pub events: Vec<Event>,
     /// Actions of the last decision that failed.
     pub failed: Vec<FailedAction>,
-    /// Samples of the managed programs, by rising id. Late or lost samples are missing; with
-    /// [`crate::SampleScope::Meter`] the list is empty.
+    /// Samples of the managed programs, by rising id. The list lacks programs with a late or lost
+    /// sample. With [`crate::SampleScope::Meter`], the list is empty.
     pub programs: Vec<ProgramSample>,
     /// The meter's figures; `None` if no background work is regulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,15 +10,16 @@ use crate::cpuset::CpuSet;
 use crate::program::ProgramId;
 use crate::topology::DomainId;
 
-/// How a program gets CPU time.
+/// Way in which a program gets CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SeatMode {
-    /// On CPUs of its own.
+    /// The program runs on CPUs that no other seated program owns.
     Seated,
-    /// Left to the kernel, together with all other shared programs.
+    /// The kernel distributes the CPU time of the shared CPUs among all shared programs.
     Shared,
-    /// On all listed CPUs, in turn with other programs, which are stopped meanwhile.
+    /// The program runs alone on all CPUs of `Seat::cpus` for a time, while the programs that it
+    /// takes turns with are stopped.
     InTurn,
 }
 
@@ -27,13 +28,14 @@ pub enum SeatMode {
 pub struct Seat {
     /// The program.
     pub program: ProgramId,
-    /// The program's own CPUs when seated; when shared or in turn, the CPUs that it shares.
+    /// The program's own CPUs if the program is seated; otherwise the CPUs that it shares with
+    /// other programs.
     pub cpus: CpuSet,
-    /// Domains of `cpus`.
+    /// LLC domains with a CPU in `cpus`.
     pub domains: Vec<DomainId>,
     /// Seated, shared or in turn.
     pub mode: SeatMode,
-    /// Predicted normalised turnaround time; `None` without data for a prediction.
+    /// Predicted NTT (normalised turnaround time); `None` if data for a prediction is missing.
     pub ntt: Option<f64>,
 }
 
@@ -57,7 +59,7 @@ pub struct Plan {
     pub loans: Vec<Loan>,
     /// Predicted ANTT; `None` where a program's curve is unknown.
     pub antt: Option<f64>,
-    /// Predicted ANTT if everything is left to the kernel.
+    /// Predicted ANTT without any seat, if the kernel distributes all CPU time.
     pub antt_time_sharing: Option<f64>,
     /// Whether the policy leaves all programs to the kernel because seats would gain too little.
     pub abstains: bool,
@@ -72,14 +74,14 @@ pub struct Note {
     pub text: String,
 }
 
-/// What the next sample must cover, unless an event happens first.
+/// Scope of the next sample, if no event happens before the sample is due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SampleScope {
-    /// Everything.
+    /// All programs and the meter.
     #[default]
     All,
-    /// The meter alone: sampling every program costs more.
+    /// Only the meter, because sampling every program is more expensive.
     Meter,
 }
 
@@ -96,26 +98,27 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// The complete plan, if it has changed.
     pub plan: Option<Plan>,
-    /// Notes with new reasons.
+    /// Notes with reasons that are new in this decision.
     pub notes: Vec<Note>,
-    /// Nanoseconds until the policy needs the next sample; `None`: only after an event.
+    /// Nanoseconds until the policy needs the next sample; `None`: the policy waits for the next
+    /// event.
     pub wake_after_ns: Option<u64>,
-    /// What the next sample must cover.
+    /// Scope of the next sample.
     #[serde(default, skip_serializing_if = "SampleScope::is_all")]
     pub scope: SampleScope,
     /// States of the background programs, by rising id; `None` if no state has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background_states: Option<Vec<BackgroundState>>,
-    /// Whether a scheduler may enforce the seats as soft seats, which lends idle CPUs of a seat and
-    /// returns them at once. False while a program is measured on its seat. `None`: unchanged since
-    /// the last decision; the initial value is false.
+    /// Whether the sched_ext scheduler may implement the seats as soft seats, whose idle CPUs it
+    /// lends and reclaims at once. False while a program is measured on its seat. `None`: unchanged
+    /// since the last decision; the initial value is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soft_seats: Option<bool>,
 }
 
 impl Decision {
-    /// Returns whether `recorded` equals this decision. Records from before the field `soft_seats`
-    /// existed do not contain that field; it is then ignored.
+    /// Returns whether `recorded` equals this decision. If `recorded` lacks the field `soft_seats`,
+    /// because an older version recorded it, `soft_seats` is not compared.
     pub fn is_recorded_as(&self, recorded: &Self) -> bool {
         let soft_seats = self.soft_seats.filter(|_| recorded.soft_seats.is_some());
         let comparable = Self {

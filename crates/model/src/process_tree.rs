@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identifies all processes of a managed program: the root process with its start time, and the
-//! cgroup of the tree if it has one. Crate `act` creates this value, crate `probe` reads it.
+//! cgroup of the tree if it has one. Crate `act` creates a [`ProcessTree`], and crate `probe` reads
+//! it.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,7 @@ pub struct ProcessId {
     pub start_ticks: u64,
 }
 
-/// The process tree of a program: crate `act` creates the entry, crate `probe` reads it.
+/// The process tree of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTree {
     /// The program that the tree belongs to.
@@ -26,6 +27,6 @@ pub struct ProcessTree {
     /// The root process of the tree.
     pub root: ProcessId,
     /// The cgroup v2 directory that contains the whole tree and nothing else; `None` without cgroup
-    /// v2, where the tree is followed by parent pids.
+    /// v2, where the processes of the tree are found by their parent pids.
     pub cgroup: Option<PathBuf>,
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parser of `/proc/PID/stat` (proc_pid_stat(5)) for the fields that Usher needs.
 //!
-//! Crate procfs parses the same file, but panics on a truncated file or on unbalanced parentheses,
-//! and programs choose their own names.
+//! [`ProcStat::parse`] returns `None` for a truncated or malformed file. Crate procfs panics on
+//! such files, and on unbalanced parentheses in the name of a program. Each program can choose such
+//! a name.
 
-/// Fields of a process or thread.
+/// The fields of `/proc/PID/stat` for a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcStat {
     /// Number of the process or thread.
@@ -63,8 +64,8 @@ impl ProcStat {
         })
     }
 
-    /// Returns whether the process will not run again. A process whose main thread alone has ended
-    /// has the same state, and also counts as dead.
+    /// Returns whether all threads of the process have ended. A process of which only the main
+    /// thread has ended is also in state `Z`, but has more than one thread, and is not dead.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }

@@ -26,7 +26,7 @@ impl fmt::Display for ProgramId {
 pub struct ProgramKey {
     /// `build-id:…` or `hash:…` of the executable file.
     pub executable: String,
-    /// Options verbatim; operands by kind and size.
+    /// The arguments: options verbatim, and the kind and size of each operand.
     pub arguments: String,
 }
 
@@ -71,29 +71,28 @@ pub struct Program {
     pub weight: f64,
     /// Curve from the profile store, together with `llc_bytes` and `bandwidth_gbps`.
     pub profile: Option<Curve>,
-    /// Number of threads known to busy-wait for one another. On fewer cores than this the program
-    /// slows down disproportionately. 0: not known to spin.
+    /// Number of threads known to busy-wait for one another. On fewer cores than this number, the
+    /// program slows down disproportionately. 0: no thread is known to busy-wait.
     pub spinners: u32,
-    /// Whether the program waits actively ([`ProgramSample::active_wait`]), if earlier runs have
-    /// shown it.
+    /// The value of [`ProgramSample::active_wait`] in earlier runs of the program; `None`: unknown.
     ///
     /// [`ProgramSample::active_wait`]: crate::ProgramSample::active_wait
     #[serde(default)]
     pub active_wait: Option<bool>,
     /// Whether the program was already running when Usher attached to it. Such a program has read
-    /// the number of CPUs at its start, before Usher could limit it.
+    /// the number of CPUs at its start, before Usher could restrict the program to a seat.
     #[serde(default)]
     pub ran_before: bool,
-    /// Whether the program can be stopped and continued without any other process noticing, its
-    /// parent included.
+    /// Whether the program can be stopped and continued without any other process noticing, not
+    /// even the program's parent.
     #[serde(default)]
     pub stops_unseen: bool,
     /// LLC bytes that the program uses when alone, where known.
     pub llc_bytes: Option<u64>,
     /// Memory bandwidth in GB/s that the program uses when alone, where known.
     pub bandwidth_gbps: Option<f64>,
-    /// How the program is regulated as background work; `None`: it is foreground work and gets a
-    /// seat.
+    /// Regulation of the program as background work; `None`: the program is foreground work and
+    /// gets a seat.
     #[serde(default)]
     pub background: Option<Regulation>,
     /// CPUs to which the program, or the process that started it, has bound the whole program. The
@@ -104,8 +103,8 @@ pub struct Program {
     /// `None`: no thread is pinned.
     #[serde(default)]
     pub pinned_to: Option<CpuSet>,
-    /// CPUs' worth of time that the cgroups of the program allow, > 0. More cores than this do not
-    /// make the program faster. `None`: no quota.
+    /// CPU quota of the program's cgroups in CPUs (1.5 permits 1.5 s of CPU time per second), > 0.
+    /// More cores than the quota do not make the program faster. `None`: no quota.
     #[serde(default)]
     pub cpu_quota: Option<f64>,
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Restricts a topology to a subset of its CPUs and renumbers the remaining cores, domains and
-//! packages. A core, domain or package without a kept CPU is removed.
+//! packages. A core, domain or package without a kept CPU is removed. NUMA nodes keep their
+//! indices. The time is proportional to the number of CPUs, cores, domains, packages and nodes.
 
 use crate::cpuset::CpuSet;
 use crate::topology::{Core, Cpu, Domain, NumaNode, Package, Topology};
 
-/// The CPUs that are kept, and the new index of each core, domain and package; `None` for those
-/// without a kept CPU.
+/// The CPUs that are kept, and the new index of each core, domain and package; `None`: the element
+/// has no kept CPU and is removed.
 pub(crate) struct RestrictedIndices {
     kept: CpuSet,
     cores: Vec<Option<usize>>,
@@ -54,7 +55,8 @@ impl RestrictedIndices {
         is_kept.then_some(Cpu { os: cpu.os, core })
     }
 
-    /// A core with a kept CPU keeps its domain, and that domain its package.
+    /// Returns the core with its new domain. The `?` never returns `None`: the domain of a core
+    /// with a kept CPU has a kept CPU itself.
     fn core(&self, core: &Core) -> Option<Core> {
         let cpus = core.cpus.and(&self.kept);
         (!cpus.is_empty()).then_some(Core {

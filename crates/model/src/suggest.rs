@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Suggestions for misspelt keys in serde's error messages: the closest permitted name by edit
-//! distance (optimal string alignment), if at most a third of its characters differ or the given
-//! name is a prefix of it.
+//! Suggestions for misspelt keys in serde's error messages.
+//!
+//! Among the permitted names, the name with the least edit distance (optimal string alignment) to
+//! the given name is suggested. A name is considered if its distance is at most a third of its
+//! length, or if it starts with the given name. The time is the product of the lengths of given and
+//! permitted names.
 
-/// Returns serde's message for an unknown field or variant, with the closest permitted name
-/// appended if one is close enough. Other messages are returned unchanged.
+/// Returns serde's message for an unknown field or variant, followed by the closest permitted name
+/// if that name is close enough. Returns other messages unchanged.
 pub fn with_suggestion(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let is_unknown = message.starts_with("unknown field") || message.starts_with("unknown variant");
@@ -18,11 +21,12 @@ pub fn with_suggestion(message: &str) -> String {
     }
 }
 
-/// Minimum length of a given name that is a prefix of a permitted one.
+/// Minimum length of a given name for which a permitted name is suggested because it starts with
+/// the given name.
 const PREFIX_LENGTH_MIN: usize = 3;
 
-/// The permitted name with the fewest edits from `given`, among those that start with `given` or
-/// need edits of at most a third of their characters.
+/// The permitted name with the least edit distance from `given`, among the names that start with
+/// `given` or whose edit distance is at most a third of their length.
 pub fn closest_name<'a>(
     given: &str,
     permitted: impl IntoIterator<Item = &'a str>,
@@ -35,8 +39,8 @@ pub fn closest_name<'a>(
     close.min().map(|(_, name)| name)
 }
 
-/// The number of inserted, deleted, replaced and adjacent swapped characters between two words
-/// (optimal string alignment).
+/// The edit distance of two words: the least number of insertions, deletions, replacements and
+/// swaps of adjacent characters (optimal string alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();

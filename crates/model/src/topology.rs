@@ -3,9 +3,10 @@
 //! CPUs.
 //!
 //! A *domain* is the unit of seating (paper 1, section 3.1.1): the cores that share one last-level
-//! cache (LLC). Where a description names no shared cache, the smallest larger unit that it names
-//! is used instead: die, NUMA node, package, machine. Crate `topology` builds these values; this
-//! module defines them and computes sets of CPUs, cores and domains.
+//! cache (LLC). If the description of a machine contains no shared cache, the domain is the
+//! smallest of these units that the description contains: die, NUMA node, package, machine. Crate
+//! `topology` builds these values; this module defines them and computes sets of CPUs, cores and
+//! domains.
 
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +93,7 @@ pub struct NumaNode {
 /// A machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Topology {
-    /// Origin, for people: a host name, a file, a description.
+    /// Origin of the topology, for people: a host name, a file, a description.
     pub name: String,
     /// Logical CPUs, by rising OS number.
     pub cpus: Vec<Cpu>,
@@ -149,8 +150,8 @@ impl Topology {
             .collect()
     }
 
-    /// Sum of the capacities of the cores in the set: the number of cores where all cores are
-    /// alike.
+    /// Sum of the capacities of the cores with a CPU in `cpus`. If all cores have the same speed,
+    /// the sum is the number of cores.
     pub fn capacity_of(&self, cpus: &CpuSet) -> f64 {
         self.cores_in(cpus)
             .into_iter()
@@ -158,11 +159,11 @@ impl Topology {
             .sum()
     }
 
-    /// Returns the same machine restricted to `allowed`, without offline or forbidden CPUs. Cores,
-    /// domains and packages without a remaining CPU are removed.
+    /// Returns a copy of the topology with only the CPUs in `allowed`, which excludes offline and
+    /// forbidden CPUs. Cores, domains and packages without a remaining CPU are removed.
     ///
     /// # Errors
-    /// No CPU remains.
+    /// Returns an error if no CPU remains.
     pub fn restrict(&self, allowed: &CpuSet) -> Result<Self, InconsistentTopology> {
         let kept = self.all_cpus().and(allowed);
         if kept.is_empty() {
@@ -179,11 +180,11 @@ impl Topology {
     }
 
     /// Checks that the parts of the topology agree: every CPU is in exactly one core, every core in
-    /// exactly one domain, every domain in exactly one package, capacities are in (0, 1], and
-    /// indices in range.
+    /// exactly one domain, and every domain in exactly one package. Capacities must be in (0, 1],
+    /// and indices in range.
     ///
     /// # Errors
-    /// The first inconsistency found.
+    /// Returns the first inconsistency found.
     pub fn check(&self) -> Result<(), InconsistentTopology> {
         self.inconsistency().map_or(Ok(()), |reason| {
             Err(InconsistentTopology {
