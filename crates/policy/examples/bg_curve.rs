@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cost and throughput of background work beside a foreground that alternates between work and
-//! pauses, by the length of the period: `cargo run --release -p usher-policy --example bg_curve
-//! [usher|eii|ipd]`. For each period, half of it work: additional run time of the foreground,
-//! background share of the idle time, stops and samples per second. The machine is the model of the
-//! tests.
+//! Measures the cost and the throughput of background work beside a foreground that alternates
+//! between work and pauses: `cargo run --release -p usher-policy --example bg_curve
+//! [usher|eii|ipd]`.
+//!
+//! The foreground works for half of each period. For each length of the period, the program prints
+//! the additional run time of the foreground, the background share of the idle time, and the stops
+//! and samples per second. The machine is the simulated machine of the tests
+//! (`tests/background/world.rs`).
 #![allow(clippy::unwrap_used)] // every case is well-formed
 
 #[path = "../tests/background/compare.rs"]

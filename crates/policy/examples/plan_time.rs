@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Time to compute a plan: `cargo run --release -p usher-policy --example plan_time [ROUNDS
-//! [CASE]]`. Prints one line per case: programs, machine, median and longest time, ANTT, gap,
-//! shared packages.
+//! Measures the time to compute a plan: `cargo run --release -p usher-policy --example plan_time
+//! [ROUNDS [CASE]]`. Prints one line per case: programs, machine, median and longest time, ANTT,
+//! gap, shared packages.
 //!
-//! ROUNDS = 1 and a CASE (from 0) are suitable for `valgrind --tool=callgrind`.
+//! The arguments `1 CASE` compute a single plan, as `valgrind --tool=callgrind` needs; cases are
+//! numbered from 0.
 #![allow(clippy::unwrap_used)] // every case is well-formed
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,8 @@ use std::time::Instant;
 use usher_model::{Core, Cpu, CpuSet, Curve, Domain, NumaNode, Package, ProgramId, Topology};
 use usher_policy::seating::{Request, Seating, seat};
 
-/// `packages` of `domains` of `cores`; the last `slow` domains have cores of capacity 0.6.
+/// A machine of `packages` packages with `domains` domains each and `cores` cores per domain. The
+/// cores of the last `slow` domains have the capacity 0.6.
 fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topology {
     let (all_domains, all) = (packages * domains, packages * domains * cores);
     let cpus = |first: usize, count: usize| CpuSet::range(first as u32, (first + count) as u32 - 1);
@@ -62,7 +64,7 @@ fn machine(packages: usize, domains: usize, cores: usize, slow: usize) -> Topolo
     }
 }
 
-/// Programs that scale from not at all to perfectly, some of them alike.
+/// Programs of `kinds` kinds, which scale from perfectly (kind 0) to poorly.
 fn requests(programs: usize, kinds: usize, cores: usize) -> Vec<Request> {
     let curve = |kind: usize| {
         let sigma = 0.3 * (kind as f64 / kinds as f64).powi(3);

@@ -1,41 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The delay budget: a bound on the delay that background work may cause to the foreground.
 //!
-//! *Problem.* When the foreground pauses, it is unknown whether the pause will last. Continuing
-//! background work is a prediction that it will. A misprediction has a cost: when the foreground
-//! returns, its first request waits until background work has been detected and stopped and its
-//! outstanding requests have completed. A longer wait before the prediction makes mispredictions
-//! rarer, but never excludes them, and costs background work that time. Paper 2's EII predicts once
-//! in 1..16 s whatever a misprediction costs; its IPD predicts at every pause.
+//! *Problem.* When the foreground pauses, it is unknown whether the pause will last. To continue
+//! background work is to predict that the pause will last. A misprediction has a cost: when the
+//! foreground returns, its first request waits until Usher has stopped background work and the
+//! outstanding background requests have completed. A longer wait before background work continues
+//! makes mispredictions rarer, but never excludes them, and background work loses the time of the
+//! wait. In paper 2, `eii` continues background work every 1 to 16 s whatever a misprediction
+//! costs, and `ipd` continues it at every pause.
 //!
-//! *Idea.* Mispredictions are paid for. Each resource has a budget in nanoseconds of delay. It
-//! refills at [`REFILL_RATE`] of the elapsed time, up to a cap, and each misprediction is charged
-//! with its estimated cost. Let *d* be that cost and *C* the cap. Background work continues only
-//! while the budget holds at least *d*.
+//! *Idea.* Mispredictions are paid from a budget. Each resource has a budget in nanoseconds of
+//! delay. The budget refills at [`REFILL_RATE`] of the elapsed time, up to a cap, and each
+//! misprediction is charged with its estimated cost. Let *d* be that cost and *C* the cap.
+//! Background work continues only while the budget holds at least *d*.
 //!
-//! *Bound.* Over any time *T*
+//! *Bound.* Over any time *T*, the delay of the foreground is limited:
 //!
 //! > delay <= C + REFILL_RATE x T,
 //!
 //! whatever the foreground does, provided that *d* is estimated correctly. If a misprediction turns
-//! out to cost more than *d*, the budget becomes negative by at most the maximum debt. An adversary
-//! that returns just after each prediction causes one misprediction per *d* / REFILL_RATE (half a
-//! second for 5 ms), which slows the foreground by 1 %. This bound alone prevents flapping: stops
-//! for one resource come in bursts of at most *C* / *d*, and in the long run at most REFILL_RATE /
-//! *d* times per second.
+//! out to cost more than *d*, the budget becomes negative by at most the maximum debt. In the worst
+//! case, the foreground returns just after each prediction. One misprediction then happens per *d*
+//! / REFILL_RATE (0.5 s if *d* is 5 ms), and the foreground is slowed by 1 %. The bound also limits
+//! how often background work stops: at most *C* / *d* times in a burst, and in the long run at most
+//! REFILL_RATE / *d* times per second for each resource.
 //!
 //! *Why the budget refills with all time, not with foreground activity only*: the target is the run
 //! time of a foreground job, pauses included. A job that reads one block per second and is delayed
-//! by 5 ms each time takes 0.5 % longer. *Why there is a cap*: on a machine that was idle for long,
-//! the budget would be large enough to spoil the first second of a job. With 20 ms, a job of one
-//! second is slowed by at most 3 %.
+//! by 5 ms each time takes 0.5 % longer. *Why there is a cap*: without a cap, the budget of a
+//! machine that was idle for long would permit a large delay in the first second of a job. With 20
+//! ms, a job of one second is slowed by at most 3 %.
 //!
-//! REFILL_RATE is a third of the target of 3 %. The rest covers errors in the estimate of *d*, a
-//! second resource, and Usher's own CPU time.
+//! REFILL_RATE is a third of the target of 3 %. The other two thirds cover errors in the estimate
+//! of *d*, delays on a second resource, and Usher's own CPU time.
 
-/// Rate at which a budget refills: permitted delay as a share of time.
+/// Rate at which a budget refills: nanoseconds of permitted delay per nanosecond of elapsed time.
 pub const REFILL_RATE: f64 = 0.01;
-/// Cap of a budget, unless one misprediction costs more.
+/// Cap of a budget in nanoseconds, unless one misprediction costs more than this cap.
 pub const CAP_NS: f64 = 20e6;
 
 /// A delay budget, in nanoseconds.
@@ -68,22 +69,22 @@ impl DelayBudget {
         self.cap_ns
     }
 
-    /// Raises the cap to the cost of one misprediction where that exceeds [`CAP_NS`].
+    /// Sets the cap to `cost_ns`, the cost of one misprediction, but to at least [`CAP_NS`].
     pub fn raise_cap(&mut self, cost_ns: f64) {
         self.cap_ns = cost_ns.max(CAP_NS);
         self.level_ns = self.level_ns.min(self.cap_ns);
     }
 
-    /// Refills the budget for the time since the last call: [`REFILL_RATE`] of it for each of
-    /// `threads` foreground threads.
+    /// Refills the budget by [`REFILL_RATE`] of the time since the last call, for each of `threads`
+    /// foreground threads.
     pub fn refill(&mut self, at_ns: u64, threads: f64) {
         let elapsed_ns = at_ns.saturating_sub(self.at_ns) as f64;
         self.level_ns = (self.level_ns + REFILL_RATE * threads * elapsed_ns).min(self.cap_ns);
         self.at_ns = self.at_ns.max(at_ns);
     }
 
-    /// Charges a cost. The debt is bounded, so that one large cost does not stop background work
-    /// for ever.
+    /// Charges a cost. The debt is limited to `max_debt_ns`, because an unlimited cost could stop
+    /// background work for ever.
     pub fn charge(&mut self, cost_ns: f64) {
         self.level_ns = (self.level_ns - cost_ns).max(-self.max_debt_ns);
     }

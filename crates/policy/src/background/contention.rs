@@ -2,20 +2,21 @@
 //! Paper 2's contention test, on the difference of two meter samples.
 //!
 //! The background share of a resource is the background use divided by the use of background and
-//! foreground together (sections 4.1 and 4.2; always-on services and kernel threads count as
-//! neither). A share below the threshold means that foreground work wants the resource. The measure
-//! is synchronous sectors for disks, sending calls for the network, and CPU time for the CPUs. The
-//! CPU test applies only while little CPU time is idle (section 4.3), since foreground work that
-//! leaves CPUs idle does not lack CPU time.
+//! foreground together (sections 4.1 and 4.2). Always-on services and kernel threads count as
+//! neither background nor foreground. A share below the threshold means that foreground work wants
+//! the resource. Use is measured in synchronous sectors for disks, sending calls for the network,
+//! and CPU time for the CPUs. The CPU test applies only while little CPU time is idle (section
+//! 4.3), because foreground work that leaves CPUs idle does not lack CPU time.
 //!
-//! The paper's machine has one disk and one interface. Here each of several devices is tested
-//! separately, and only for programs that used it. With one disk and one interface, this equals the
-//! paper's test.
+//! The paper's machine has one disk and one interface. This module tests each device separately,
+//! and only for the programs that used the device. With one disk and one interface, the result
+//! equals that of the paper's test.
 //!
-//! CPU times are more expensive to read than the rest and may be older than the sample
+//! CPU times are more expensive to read than the other figures, and may be older than the sample
 //! ([`Metering::cpu_read_ns`]). A [`MeteringWindow`] therefore has a separate start for CPU times:
-//! the first figures read after the start of the window, or, in a window that follows another, the
-//! last figures read before its start.
+//! the first CPU times that were read after the start of the window. If a window continues an
+//! earlier window, its start for CPU times is the last CPU times that were read in the earlier
+//! window.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,8 @@ use usher_model::{Contention, DiskUse, LinkUse, Metering, ProgramId, Resource, U
 
 use super::thresholds::Thresholds;
 
-/// Use of one resource, in the paper's measure.
+/// Use of one resource, in the unit of paper 2: nanoseconds of CPU time, synchronous sectors, or
+/// sending calls.
 fn amount(usage: &Usage, resource: Resource) -> u64 {
     match resource {
         Resource::Cpu => usage.cpu_ns,
@@ -32,7 +34,7 @@ fn amount(usage: &Usage, resource: Resource) -> u64 {
     }
 }
 
-/// Use of a resource by background and foreground in a window.
+/// Use of a resource by background and foreground in a window, in the unit of `amount`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceUse {
     /// All background programs together.
@@ -42,7 +44,7 @@ pub struct ResourceUse {
 }
 
 impl ResourceUse {
-    /// The background share; `None` for an unused resource.
+    /// The background share of the use; `None` if the resource was not used.
     pub fn share(self) -> Option<f64> {
         let all = self.background + self.foreground;
         (all > 0).then(|| self.background as f64 / all as f64)
@@ -54,12 +56,12 @@ impl ResourceUse {
 pub struct MeteringWindow {
     from_ns: u64,
     base: Metering,
-    /// The first sample with CPU times read within the window.
+    /// The sample at which the window's CPU times start.
     cpu_base: Option<Metering>,
 }
 
 impl MeteringWindow {
-    /// Opens a window at this sample.
+    /// Opens a window that starts at the sample `metering`.
     pub fn new(at_ns: u64, metering: &Metering) -> Self {
         Self {
             from_ns: at_ns,
@@ -68,8 +70,8 @@ impl MeteringWindow {
         }
     }
 
-    /// Opens the window that follows this one. If CPU times have not been read again meanwhile, the
-    /// new window counts them from the same start as this window.
+    /// Opens the window that follows this one. If CPU times have not been read again since the
+    /// start of this window, the CPU times of both windows have the same start.
     pub fn next(self, at_ns: u64, metering: &Metering) -> Self {
         let fresh = |base: &Metering| base.cpu_read_ns < metering.cpu_read_ns;
         let cpu_base = match self.cpu_base {
@@ -88,7 +90,8 @@ impl MeteringWindow {
         self.from_ns
     }
 
-    /// Adds a sample: the first CPU times read within the window become their start.
+    /// Adds a sample. The first CPU times that were read within the window become the start of the
+    /// window's CPU times.
     pub fn see(&mut self, metering: &Metering) {
         if self.cpu_base.is_none() && metering.cpu_read_ns >= self.from_ns {
             self.cpu_base = Some(metering.clone());
@@ -102,7 +105,7 @@ impl MeteringWindow {
         }
     }
 
-    /// Use of a resource by both sides since the start.
+    /// Use of a resource by background and foreground since the start of the window.
     pub fn shared(&self, now: &Metering, resource: Resource) -> ResourceUse {
         let Some(base) = self.base(resource) else {
             return ResourceUse::default();
@@ -118,7 +121,7 @@ impl MeteringWindow {
         }
     }
 
-    /// Resources that one program has used since the start.
+    /// Resources that a program has used since the start of the window.
     pub fn used_by(&self, now: &Metering, program: ProgramId) -> BTreeSet<Resource> {
         let Some(after) = now.background.get(&program) else {
             return BTreeSet::new();
@@ -147,7 +150,8 @@ impl MeteringWindow {
         Some(idle_ns as f64 / (f64::from(now.cpus.max(1)) * elapsed_ns as f64))
     }
 
-    /// Whether no foreground process made a disk request or sent on an interface.
+    /// Whether, since the start of the window, no foreground process made a disk request or sent on
+    /// an interface.
     pub fn devices_quiet(&self, now: &Metering) -> bool {
         let (before, after) = (&self.base.foreground, &now.foreground);
         let requests = |d: &DiskUse| d.requests;
@@ -158,8 +162,8 @@ impl MeteringWindow {
             && links.all(|(id, l)| sends(l) <= before.links.get(id).map_or(0, sends))
     }
 
-    /// The paper's test for a program that uses the resources `uses`: returns the first for which
-    /// the foreground competes.
+    /// The paper's test for a program that uses the resources `uses`: returns the first resource
+    /// for which the foreground contends.
     pub fn contention(
         &self,
         at_ns: u64,
@@ -199,14 +203,14 @@ fn threshold(thresholds: &Thresholds, resource: Resource) -> f64 {
     }
 }
 
-/// All resources that appear in the figures.
+/// The CPUs, and the disks and interfaces in `usage`.
 fn resources(usage: &Usage) -> impl Iterator<Item = Resource> {
     let disks = usage.disks.keys().map(|&disk| Resource::Disk(disk));
     let links = usage.links.keys().map(|&link| Resource::Link(link));
     std::iter::once(Resource::Cpu).chain(disks).chain(links)
 }
 
-/// Formats a finding for people.
+/// Describes a contention in a sentence for people.
 pub(super) fn describe(found: &Contention) -> String {
     let share = ResourceUse {
         background: found.background,

@@ -1,42 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs under `usher`: decides when background work may run on them.
+//! Throttle of the CPUs under the regulation `usher`: decides when background work may run on the
+//! CPUs.
 //!
 //! *Problem.* Background threads are `SCHED_IDLE`, so they leave a CPU within microseconds when a
-//! foreground thread wakes on it. Three cases remain: foreground threads queue on one CPU while
-//! background threads run on others; sessions are weighted against one another; the kernel lacks
-//! the mechanism. Their effect is visible as the time for which foreground threads were runnable
-//! and waited. Paper 2's test does not see it: one foreground thread beside 48 background threads
-//! leaves the background a share of 98 %, however much the thread is delayed.
+//! foreground thread wakes on it. Background threads still delay the foreground in three cases:
+//! foreground threads queue on one CPU while background threads run on other CPUs; the kernel
+//! divides CPU time among sessions (autogroups) instead of threads; or the kernel does not preempt
+//! `SCHED_IDLE` threads at once. In all three cases, foreground threads are runnable and wait.
+//! Paper 2's test does not detect such waits: with one foreground thread and 48 background threads,
+//! the background share is 98 %, however much the foreground thread is delayed.
 //!
-//! *Idea.* No prediction is needed here. Foreground waits while background work runs are charged to
-//! the delay budget (module `budget`) as they are measured. A wait is charged only if
+//! *Idea.* The time for which foreground threads wait while background work runs is measured and
+//! charged to the delay budget (module `budget`). In contrast to devices, no prediction is needed.
+//! A wait is charged only if
 //!
-//! - little CPU time is idle (the paper's 25 %): a thread that waits beside idle CPUs does not wait
-//!   for background work;
-//! - it exceeds the foreground's own waits, since a foreground with more threads than CPUs waits
-//!   without background work, too. These base waits are measured at every stop. Their weight fades
-//!   to zero within `BASE_NS`, so that an old measurement does not excuse new waits.
+//! - less than 25 % of the CPU time is idle (the paper's threshold), because a thread that waits
+//!   beside idle CPUs does not wait for background work; and
+//! - the wait exceeds the *base waits*, which are the waits of the foreground without background
+//!   work: a foreground with more threads than CPUs always waits. Base waits are measured at every
+//!   stop. The weight of the measurement fades to zero within `BASE_NS`, because an old measurement
+//!   must not excuse new waits.
 //!
-//! A foreground that uses *c* CPUs refills the budget *c* times as fast, at least once: the bound
-//! applies to the mean slow-down of its threads.
+//! If the foreground uses *c* CPUs, the budget refills max(*c*, 1) times as fast, because the bound
+//! applies to the mean slow-down of the foreground's threads.
 //!
 //! *Stop.* Background work stops when
 //!
 //! 1. the budget is negative, or
-//! 2. the waits are out of proportion: more than the refill, and more than a quarter of the CPU
-//!    time that background work got for them, or
-//! 3. a run-queue imbalance is reported (module `imbalance`); this stops it at once.
+//! 2. the waits in a window exceed the refill in the window, and also exceed a quarter of the CPU
+//!    time that background work used in the window, or
+//! 3. a run-queue imbalance is reported (module `imbalance`).
 //!
 //! *Continue.* Background work continues when the budget is half full and half a CPU was idle over
-//! a window. While no foreground work is on the CPUs, a budget that is not negative suffices. Where
-//! a kernel timer watches for idle CPUs, one CPU that was idle for the minimum length of a window
-//! is enough. A foreground that leaves no CPU idle is not disturbed. Where the foreground has used
-//! no CPU for `DEBT_CLEAR_NS`, a negative budget is set to 0. Otherwise the refill of 1 % would
-//! keep background work stopped for seconds although no foreground work runs.
+//! a window. While no foreground work runs, the budget only has to be 0 or more. If a kernel timer
+//! reports idle CPUs, it is enough that a CPU was idle for [`WINDOW_NS_MIN`]. While the foreground
+//! leaves no CPU idle, background work stays stopped. If the foreground has used no CPU for
+//! `DEBT_CLEAR_NS`, a negative budget is set to 0. Without this rule, the refill of 1 % would keep
+//! background work stopped for seconds although no foreground work runs.
 //!
-//! *Result.* Where the kernel separates the two well, waits stay below the refill and background
-//! work is never stopped. Elsewhere background work gets the share that the budget permits, in
-//! intervals of a second or more.
+//! *Result.* If the kernel keeps background threads from delaying foreground threads, waits stay
+//! below the refill, and background work is never stopped. Otherwise background work gets the share
+//! that the budget permits, in intervals of a second or more.
 
 use usher_model::{IdleCpus, Metering};
 
@@ -45,34 +49,35 @@ use super::imbalance::ImbalanceFilter;
 
 /// Shortest window that is evaluated.
 pub const WINDOW_NS_MIN: u64 = 15_000_000;
-/// Interval between samples while CPUs may be contended. Two foreground threads that woke on one
-/// CPU, with background work on another, wait for each other until background work is stopped and
-/// the kernel finds an idle CPU for one of them.
+/// Interval between samples while CPUs may be contended. If two foreground threads wake on one CPU
+/// while background work runs on another CPU, one of the threads waits until a sample detects the
+/// wait and background work is stopped.
 pub const CONTENDED_NS: u64 = 20_000_000;
 /// Interval between samples while background work runs on CPUs that the foreground does not want,
-/// and no kernel timer sends a notification when that changes.
+/// on machines without a kernel timer that reports when the foreground wants them.
 pub const ACTIVE_NS: u64 = 50_000_000;
-/// Interval between samples where a kernel timer sends a notification about imbalance and about
-/// CPUs that become idle. The samples detect all other waits.
+/// Interval between samples on machines where a kernel timer sends notifications of imbalance and
+/// of CPUs that become idle. Only samples detect other waits.
 pub const NOTIFIED_NS: u64 = 100_000_000;
 /// Idle CPUs required to continue background work.
 const IDLE_CPUS_MIN: f64 = 0.5;
-/// Waits above this share of the CPU time that background work got are out of proportion.
+/// Waits of foreground threads are out of proportion if they exceed this share of the CPU time that
+/// background work used.
 const WAIT_SHARE_MAX: f64 = 0.25;
-/// Use below this many CPUs counts as none.
+/// The use of fewer CPUs than this number counts as no use.
 pub const USED_CPUS_MIN: f64 = 0.02;
 /// Largest debt of the budget: the possible cost of one window.
 const MAX_DEBT_NS: f64 = 100e6;
-/// Time in which the weight of the base waits fades to zero.
+/// Time in which the weight of measured base waits fades to zero.
 const BASE_NS: f64 = 5e9;
 /// Time without foreground work on the CPUs after which a debt is cleared.
 ///
-/// Upper limit: the 100 ms within which background work must continue. Lower limit: each return of
-/// the foreground costs the waits of one sampling interval, and this time bounds how often a
-/// foreground can return with a cleared debt.
+/// The time must be shorter than the 100 ms within which background work must continue. A shorter
+/// time than 60 ms would permit more delay: each return of the foreground costs the waits of one
+/// sampling interval, and the debt may be cleared before the next return.
 const DEBT_CLEAR_NS: u64 = 60_000_000;
 
-/// CPU figures at one reading.
+/// Totals of CPU time, idle time and waiting time when CPU times were read.
 #[derive(Debug, Clone, Copy, Default)]
 struct CpuReading {
     at_ns: u64,
@@ -82,22 +87,22 @@ struct CpuReading {
     background_ns: u64,
 }
 
-/// Figures of the last window, in CPUs.
+/// Use of the CPUs in the last window: each time divided by the length of the window.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuWindow {
     /// Length of the window in nanoseconds.
     pub window_ns: u64,
-    /// Used by the foreground.
+    /// CPUs that the foreground used.
     pub foreground: f64,
     /// Mean number of waiting foreground threads.
     pub waits: f64,
-    /// Used by background work.
+    /// CPUs that background work used.
     pub background: f64,
-    /// Idle, summed over all CPUs.
+    /// CPUs that were idle.
     pub idle: f64,
 }
 
-/// Budget level required to continue background work; `is_alone`: no foreground work is on the
+/// Budget level required to continue background work; `is_alone`: no foreground work runs on the
 /// CPUs.
 fn needed_ns(is_alone: bool) -> f64 {
     if is_alone { 0.0 } else { CAP_NS / 2.0 }
@@ -109,14 +114,15 @@ pub struct CpuThrottle {
     budget: DelayBudget,
     last: Option<CpuReading>,
     window: CpuWindow,
-    /// The foreground's base waits in CPUs, and the time of their measurement.
+    /// Mean number of foreground threads that wait without background work, and the time of the
+    /// measurement.
     base: (f64, u64),
     /// Time since which background work is stopped.
     stopped_ns: Option<u64>,
     /// Time since which no reading found foreground work on the CPUs.
     alone_ns: Option<u64>,
     imbalance: ImbalanceFilter,
-    /// Idle CPUs, where a kernel timer watches for them.
+    /// Idle CPUs, on machines where a kernel timer reports them.
     idle_cpus: Option<IdleCpus>,
     /// Whether an imbalance caused the present stop.
     is_imbalance: bool,
@@ -124,7 +130,8 @@ pub struct CpuThrottle {
 }
 
 impl CpuThrottle {
-    /// Permits background work, with the budget of an earlier instance or a full one.
+    /// Creates a throttle that permits background work. `budget`: the budget of an earlier
+    /// throttle; `None`: a full budget.
     pub fn new(at_ns: u64, budget: Option<DelayBudget>) -> Self {
         Self {
             budget: budget.unwrap_or_else(|| DelayBudget::new(at_ns, MAX_DEBT_NS)),
@@ -140,8 +147,8 @@ impl CpuThrottle {
         }
     }
 
-    /// Processes a sample. CPUs count as short while less than `idle_threshold` of their time is
-    /// idle.
+    /// Processes a sample. CPU time counts as scarce while its idle share is less than
+    /// `idle_threshold`.
     pub fn update(&mut self, at_ns: u64, metering: &Metering, idle_threshold: f64) {
         if self
             .imbalance
@@ -186,8 +193,8 @@ impl CpuThrottle {
         self.stop_or_continue(at_ns, before.at_ns, metering.cpus, is_proportionate);
     }
 
-    /// Permits background work again after a CPU was idle long enough during the stop. This needs
-    /// no new reading of the threads' CPU times.
+    /// Permits background work again after a CPU was idle long enough during the stop. The threads'
+    /// CPU times need not be read for this decision.
     fn continue_if_idle(&mut self, at_ns: u64) {
         let (Some(stopped_ns), Some(idle_cpus)) = (self.stopped_ns, self.idle_cpus) else {
             return;
@@ -195,7 +202,8 @@ impl CpuThrottle {
         let Some(since_ns) = idle_cpus.since_ns else {
             return;
         };
-        // Foreground use as of the last reading: reading again would be too expensive here.
+        // The foreground use is that of the last reading, because reading CPU times again would be
+        // too expensive.
         self.budget.refill(at_ns, self.window.foreground.max(1.0));
         if let Some(alone_ns) = idle_cpus.background_only_since_ns {
             self.clear_debt(at_ns, alone_ns);
@@ -257,8 +265,8 @@ impl CpuThrottle {
         if let Some(alone_ns) = reported_alone_ns.or(self.alone_ns) {
             self.clear_debt(at_ns, alone_ns);
         }
-        // The waits of this window are known, but background work must stop only if foreground work
-        // is still present.
+        // Whatever the waits of the window were, background work need not stop if foreground work
+        // has gone since.
         let is_over = reported_alone_ns.is_some_and(|ns| at_ns >= ns + WINDOW_NS_MIN);
         match self.stopped_ns {
             None if is_over => {}
@@ -283,8 +291,8 @@ impl CpuThrottle {
         self.stopped_ns.is_none()
     }
 
-    /// Longest time until the next sample: `else_ns` without a kernel timer, or while background
-    /// work is stopped and a CPU is idle.
+    /// Longest time until the next sample. Without a kernel timer, or while background work is
+    /// stopped and a CPU is idle, the time is `else_ns`; otherwise [`NOTIFIED_NS`].
     pub fn sample_interval_ns(&self, else_ns: u64) -> u64 {
         match self.idle_cpus {
             None => else_ns,
@@ -293,7 +301,7 @@ impl CpuThrottle {
         }
     }
 
-    /// Whether an imbalance caused the stop.
+    /// Whether a run-queue imbalance caused the stop.
     pub fn is_imbalance(&self) -> bool {
         self.is_imbalance
     }

@@ -1,45 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Throttle of one disk or interface under `usher`: decides when background work may use the
-//! device.
+//! Throttle of one disk or network interface under the regulation `usher`: decides when background
+//! work may use the device.
 //!
-//! The throttle observes the foreground's requests of one device. It answers one question: from
-//! which time on may background work use the device, if the foreground makes no further request?
-//! Each request moves that time and thus stops background programs that use the device. The device
-//! is open again when both conditions hold:
+//! From the foreground's requests to the device, the throttle computes the time from which on
+//! background work may use the device if the foreground makes no further request. Each foreground
+//! request moves that time into the future, and thus stops the background programs that use the
+//! device. The device is *open* for background work when two conditions hold:
 //!
-//! 1. *Quiet*: since the last request, [`QUIET_NS_MIN`] and three times the foreground's recent
-//!    mean gap between requests have passed, at most [`QUIET_NS_MAX`]. A foreground with a request
-//!    every 30 ms has not gone when it has been silent for 20 ms.
+//! 1. *Quiet*: since the last foreground request, three times the recent mean gap between
+//!    foreground requests has passed, but at least [`QUIET_NS_MIN`] and at most [`QUIET_NS_MAX`]. A
+//!    foreground with a request every 30 ms has not gone when it has been silent for 20 ms.
 //! 2. *Budget* (module `budget`): the budget covers one misprediction.
 //!
-//! If the budget was full before the last misprediction, 20 ms suffice whatever the gaps are, since
-//! a full budget cannot save any more. A foreground with a request every 200 ms, whose gaps would
-//! never permit background work, thus leaves it a share: a run of 180 ms per *d* of refill.
+//! Let *d* be the estimated cost of one misprediction. If the budget lacks at most *d* to be full,
+//! a quiet time of 20 ms suffices whatever the gaps are, because a full budget would stop
+//! refilling. Background work thus gets a share even beside a foreground with a request every 200
+//! ms: a run of 180 ms for each *d* of refill. The gaps of such a foreground alone would never
+//! permit background work.
 //!
-//! The required quiet time and *d* are updated at each request and only then. An open device stays
-//! open until the foreground makes a request, so that every stop has an observable reason.
+//! The required quiet time and *d* change only at foreground requests. An open device stays open
+//! until the foreground makes a request, so that every stop has an observable reason.
 //!
 //! *The cost of a misprediction* is estimated from these figures:
 //!
 //! - the reaction time from the request to the sample that reports it, measured each time;
-//! - outstanding background requests, which are completed first: eight requests at the pace of
-//!   background work, or one per program where requests are slow, and at least a minimum for the
-//!   kind of device;
-//! - further background requests after the stop, as sockets make them: counted after each collision
-//!   and charged at the pace of background work;
+//! - the outstanding background requests, which the device completes first: eight requests at the
+//!   recent mean gap of background requests, or one request per program if requests are slow, and
+//!   at least a minimum for the kind of device;
+//! - further background requests after the stop, because sockets still send buffered data: they are
+//!   counted after each collision, and each is charged the mean gap of background requests;
 //! - long stalls while a deep queue drains. A foreground that makes a request, and continues at its
-//!   usual pace only 60 ms later, was stalled for 60 ms. This is visible only in a burst of several
-//!   requests, and is limited to the time of 32 background requests. It applies to disks only,
-//!   since a sender first fills a buffer and then waits for the network in any case.
+//!   usual pace only 60 ms later, was stalled for 60 ms. A stall is visible only in a burst of
+//!   several requests, and is limited to the time of 32 background requests. Stalls are estimated
+//!   only for disks, because a sender first fills a buffer and then waits for the network in any
+//!   case.
 //!
-//! *One request followed by silence* is ambiguous: the foreground has gone, or waits behind a deep
-//! queue on a slow disk. After such a collision the required quiet time is that of ten background
-//! requests, at most [`AMBIGUOUS_NS_MAX`], so that a second request can arrive and reveal a stall.
+//! *One request followed by silence* is ambiguous: either the foreground has gone, or its request
+//! still waits behind a deep queue on a slow disk. After a collision with a single request, the
+//! required quiet time is therefore the time of ten background requests, at most
+//! [`AMBIGUOUS_NS_MAX`]. In this time, a second request can arrive and reveal a stall.
 //!
-//! *Sampling*: while the device is closed, the next sample is due when it would open. During a
-//! burst each request moves that time, which would lead to a sample every [`QUIET_NS_MIN`]. The
-//! interval therefore grows with the length of the burst, up to `SAMPLE_NS_MAX`, which delays the
-//! detection of its end.
+//! *Sampling*: while the device is closed, the next sample is due when the device would open.
+//! During a burst of foreground requests, each request moves that time, which alone would cause a
+//! sample every [`QUIET_NS_MIN`]. The interval between samples therefore grows with the length of
+//! the burst, up to `SAMPLE_NS_MAX`, although a longer interval delays the detection of the end of
+//! the burst.
 
 use super::budget::DelayBudget;
 use super::drain::DeviceDrain;
@@ -48,21 +53,21 @@ use super::drain::DeviceDrain;
 pub const QUIET_NS_MIN: u64 = 20_000_000;
 /// Quiet time after which the foreground counts as gone, however rare its requests are.
 pub const QUIET_NS_MAX: u64 = 1_000_000_000;
-/// Required quiet time in mean gaps.
+/// Required quiet time, as a number of mean gaps between foreground requests.
 const GAPS: f64 = 3.0;
-/// The sampling interval during a burst is the burst's age divided by this.
+/// The sampling interval during a burst is the age of the burst divided by this number.
 const SAMPLE_DIVISOR: u64 = 16;
 /// Longest sampling interval during a burst.
 const SAMPLE_NS_MAX: u64 = 50_000_000;
-/// Sampling interval, and least quiet time, without notifications.
+/// Sampling interval, and least quiet time, if foreground requests send no notifications.
 pub const NO_NOTIFY_NS: u64 = 100_000_000;
-/// Time constant of the request rates.
+/// Time constant with which the influence of past requests on a request rate decays.
 const MEMORY_NS: f64 = 500e6;
 /// Reaction time that is assumed before the first measurement.
 const REACTION_NS: f64 = 2e6;
 /// Upper limit of a reaction time and of the time of one background request.
 const PART_NS_MAX: f64 = 20e6;
-/// Upper limit of a stall, and of the delay by requests after a stop.
+/// Upper limit of a stall, and of the delay by background requests after a stop.
 pub const STALL_NS_MAX: f64 = 100e6;
 /// Largest debt of a device's budget.
 const MAX_DEBT_NS: f64 = 20e6;
@@ -70,24 +75,24 @@ const MAX_DEBT_NS: f64 = 20e6;
 /// their total time is limited to `DEPTH_NS_MAX`.
 const DEPTH: f64 = 8.0;
 const DEPTH_NS_MAX: f64 = 8e6;
-/// Upper limit of a stall in background requests.
+/// Upper limit of a stall, as a number of background requests at their mean gap.
 const STALL_DEPTH: f64 = 32.0;
-/// Quiet time in background requests after a single foreground request, whose sender may be
-/// stalled.
+/// Required quiet time after a single foreground request that may be stalled, as a number of
+/// background requests at their mean gap.
 const AMBIGUOUS_DEPTH: f64 = 10.0;
-/// Upper limit of that quiet time.
+/// Upper limit of the required quiet time after a single foreground request that may be stalled.
 pub const AMBIGUOUS_NS_MAX: u64 = 100_000_000;
-/// Number of requests from which on a burst can reveal a stall.
+/// Least number of requests in a burst from which a stall is estimated.
 const BURST_MIN: u64 = 4;
 
 /// Properties of a kind of device.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceKind {
-    /// Least time of outstanding background requests, in nanoseconds.
+    /// Least time to complete the outstanding background requests, in nanoseconds.
     outstanding_ns: f64,
-    /// Whether silence of the foreground may mean that its last request is stalled. A sender is not
-    /// stalled in this way: its first calls fill a buffer, and later calls wait for the network in
-    /// any case.
+    /// Whether silence of the foreground may mean that its last request is stalled. False for
+    /// interfaces: the first calls of a sender fill a buffer, and later calls wait for the network
+    /// in any case.
     stalls: bool,
 }
 
@@ -105,13 +110,13 @@ pub const LINK: DeviceKind = DeviceKind {
 /// Requests to one device, by foreground or background.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Total number.
+    /// Total number of requests.
     pub total: u64,
     /// Time of the last request, where known.
     pub last_ns: Option<u64>,
 }
 
-/// A rate with exponential decay.
+/// A rate of requests, in which the influence of past requests decays exponentially.
 #[derive(Debug, Clone, Copy, Default)]
 struct DecayingRate {
     time_ns: f64,
@@ -145,7 +150,7 @@ struct RequestBurst {
     /// Time of the second request, estimated from the samples.
     second_ns: Option<u64>,
     requests: u64,
-    /// Whether background work used the device at the same time.
+    /// Whether background work used the device during the burst.
     collided: bool,
 }
 
@@ -154,7 +159,7 @@ struct RequestBurst {
 pub struct DeviceSample {
     /// Time of the sample.
     pub at_ns: u64,
-    /// Foreground requests.
+    /// Requests of the foreground.
     pub foreground: Requests,
     /// Requests of all regulated background programs.
     pub background: u64,
@@ -196,14 +201,15 @@ pub struct DeviceThrottle {
     reaction_ns: f64,
     stall_ns: f64,
     burst: Option<RequestBurst>,
-    /// Number of background programs at the last collision. The next misprediction is expected to
-    /// meet the same number, although none uses the device during a stop.
+    /// Number of background programs at the last collision. The cost of the next misprediction is
+    /// estimated for the same number, although no program uses the device during a stop.
     users: u32,
     notifies: bool,
-    /// Learned delay by background requests after a stop, and the measurement in progress.
+    /// Estimated delay by background requests after a stop; `drain` is the measurement in progress.
     residual_ns: f64,
     drain: Option<DeviceDrain>,
-    /// Cost of one misprediction, and quiet time of three gaps, both as of the last request.
+    /// Cost of one misprediction. `quiet_ns` is the quiet time of three mean gaps. Both were
+    /// computed at the last foreground request.
     cost_ns: f64,
     quiet_ns: u64,
     /// Time of the last charge for a misprediction.
@@ -212,8 +218,8 @@ pub struct DeviceThrottle {
 }
 
 impl DeviceThrottle {
-    /// Creates a throttle that is open unless the foreground has just used the device, with the
-    /// budget of an earlier instance or a full one.
+    /// Creates a throttle, which is open unless the foreground has just used the device. `budget`:
+    /// the budget of an earlier throttle; `None`: a full budget.
     pub fn new(kind: DeviceKind, first: &DeviceSample, budget: Option<DelayBudget>) -> Self {
         Self {
             kind,
@@ -304,8 +310,8 @@ impl DeviceThrottle {
         }
     }
 
-    /// Updates the cost of a misprediction and the required quiet time; charges the misprediction,
-    /// if there was one.
+    /// Updates the cost of a misprediction and the required quiet time. Charges a misprediction if
+    /// the request collided with background work.
     fn update_estimates(&mut self, sample: &DeviceSample) {
         if sample.collided() {
             self.users = sample.users;
@@ -363,8 +369,8 @@ impl DeviceThrottle {
         self.background.gap_or_zero_ns()
     }
 
-    /// Whether the foreground made a single request, collided with background work, and may still
-    /// wait for it.
+    /// Whether the foreground made a single request that collided with background work and may
+    /// still be outstanding.
     fn is_ambiguous(&self) -> bool {
         self.burst
             .is_some_and(|burst| burst.collided && burst.requests == 1)
@@ -431,7 +437,7 @@ impl DeviceThrottle {
         self.budget.level_ns()
     }
 
-    /// Requests of the last interval with foreground requests.
+    /// Requests in the last sampling interval that contained a foreground request.
     pub fn recent(&self) -> RecentUse {
         self.recent
     }

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Device use by background work after it has been stopped.
+//! Delay that stopped background work still causes on a device, because the kernel keeps sending
+//! data that the programs passed to their sockets before the stop.
 //!
-//! Its system calls have ended, but data already passed to its sockets is still being sent. This
-//! shares the device with the foreground and delays it. It is charged as it is observed, unless
-//! the estimate already includes it.
+//! 1. [`DeviceDrain`] counts the background requests after the stop.
+//! 2. The delay is the number of these requests times the mean gap between background requests. It
+//!    is limited to the time since the stop and to [`STALL_NS_MAX`].
+//! 3. A part of the delay was charged in advance, in the cost of the misprediction. Delay beyond
+//!    that part is charged to the delay budget when it is observed.
 
 use super::device_throttle::STALL_NS_MAX;
 
-/// Device use since a stop.
+/// Use of a device by background work since a stop.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceDrain {
     stopped_ns: u64,
     /// Number of background requests at the stop.
     before: u64,
-    /// Total delay charged, in advance or as observed.
+    /// Total delay that was charged, in advance or when it was observed.
     charged_ns: f64,
     cost_ns: f64,
 }
 
 impl DeviceDrain {
-    /// Starts at a stop, after `requests` requests, with `charged_ns` of delay charged in advance.
+    /// Starts to count at a stop. `requests`: background requests until the stop; `charged_ns`:
+    /// delay that was charged in advance.
     pub fn new(at_ns: u64, requests: u64, charged_ns: f64) -> Self {
         Self {
             stopped_ns: at_ns,

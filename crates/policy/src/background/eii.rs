@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exponentially increasing interval, as in paper 2 (section 5; from MS Manners): tests by running
-//! whether the foreground has gone.
+//! Regulation by exponentially increasing interval (`eii`), as in paper 2 (section 5; from MS
+//! Manners): a stopped program runs from time to time, to test whether the foreground has gone.
 //!
-//! A running program is checked every [`PERIOD_NS`]. Contention stops it for 1 s. Then it runs for
-//! one period, the *trial*. Contention in the trial stops it for twice the last time, at
-//! most 16 s. Without contention it keeps running, and the next stop lasts 1 s again.
+//! 1. A running program is checked every [`PERIOD_NS`]. Contention stops the program for 1 s.
+//! 2. After the stop, the program runs for one period, the *trial*.
+//! 3. Contention in the trial stops the program for twice the duration of the previous stop, at
+//!    most 16 s. Without contention, the program keeps running, and its next stop lasts 1 s again.
 //!
-//! The paper gives neither the sampling interval nor the length of the trial; both are one period
-//! here. A trial is judged only by what happened during it: its window opens when the stopped
-//! program is continued. Where CPU times are read less often, the trial waits for them, for at most
-//! `WAIT_PERIODS` periods.
+//! The paper gives neither the sampling interval nor the length of the trial; this module uses one
+//! period for both. Only contention during the trial counts: its window opens when the stopped
+//! program is continued. If CPU times are read less often than once per period, the trial lasts
+//! until they have been read, but at most `WAIT_PERIODS` periods.
 
 use std::collections::BTreeSet;
 
@@ -49,8 +50,8 @@ enum Phase {
     },
 }
 
-/// Whether the window is complete: a period has passed, and CPU times cover half a period or are
-/// overdue.
+/// Whether the window is complete: a period has passed, and CPU times cover at least half a period.
+/// After `WAIT_PERIODS` periods, the window is complete without CPU times.
 pub(super) fn is_over(window: &MeteringWindow, ctx: &TickCtx) -> bool {
     let passed_ns = ctx.at_ns.saturating_sub(window.from_ns());
     let cpu = window.cpu_ns(ctx.metering) >= PERIOD_NS / 2;
@@ -112,7 +113,8 @@ impl Eii {
         self.evaluate(window, longer_ns, ctx)
     }
 
-    /// Stops the program for `stop_ns` if there is contention; else it continues.
+    /// Stops the program for `stop_ns` if the window shows contention; otherwise the program keeps
+    /// running.
     fn evaluate(
         &mut self,
         window: MeteringWindow,

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! History of a background program: the share of the last 10 s for which it ran. Also limits log
-//! messages of one kind to one per second, and counts the suppressed messages.
+//! History of a background program: the share of the last 10 s for which the program ran. Also a
+//! limiter of log messages, which permits one message of each kind per second and counts suppressed
+//! messages.
+//!
+//! [`History`] stores the time of each start and stop of the last 10 s, and the last change before
+//! them.
 
 use std::collections::VecDeque;
 
@@ -31,13 +35,13 @@ impl History {
         }
     }
 
-    /// Length of the interval of `share`: 10 s, or the program's life.
+    /// Length of the interval that `share` covers: 10 s, or the age of a younger program.
     pub fn span_ns(&self, at_ns: u64) -> u64 {
         let first_ns = self.changes.front().map_or(at_ns, |first| first.0);
         at_ns.saturating_sub(first_ns).min(SHARE_NS)
     }
 
-    /// Share of that interval for which the program ran.
+    /// Share of the interval `span_ns` for which the program ran.
     pub fn share(&self, at_ns: u64) -> f64 {
         let from_ns = at_ns - self.span_ns(at_ns);
         let ends = self.changes.iter().skip(1).map(|next| next.0);
@@ -61,8 +65,8 @@ pub(super) struct RateLimitedLog {
 }
 
 impl RateLimitedLog {
-    /// Returns the message with the number of messages suppressed before it; `None` if it is
-    /// suppressed.
+    /// Returns the message with the number of messages suppressed before it; `None` if the message
+    /// is suppressed.
     pub fn log(&mut self, at_ns: u64, message: String) -> Option<String> {
         if self
             .logged_ns

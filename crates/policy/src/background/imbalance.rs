@@ -4,16 +4,17 @@
 //! An imbalance means that two foreground threads queue on one CPU while another CPU runs only
 //! background work. The kernel spreads threads over idle CPUs, but a CPU that runs background
 //! threads is not idle for the kernel, even if these threads are under `SCHED_IDLE`. Threads that
-//! happened to wake on the same CPU may thus share it for seconds. It suffices to stop background
-//! work: the kernel moves a thread to the free CPU within about 10 ms, and background work may
-//! continue once any CPU is idle.
+//! happened to wake on the same CPU may thus share it for seconds. A stop of background work
+//! resolves the imbalance: the kernel moves a thread to the free CPU within about 10 ms. Background
+//! work may continue as soon as a CPU is idle.
 //!
-//! Not every imbalance can be resolved: threads may be bound to their CPU, or meet again and again.
-//! After a stop for an imbalance, further reports are ignored for a pause. The pause doubles
-//! whenever the next report comes within [`AGAIN_NS`] of its end. Waits during ignored imbalances
-//! are charged to the CPUs' budget like all waits, so that a pause does not weaken the bound.
+//! Not every imbalance can be resolved: threads may be bound to their CPU, or may repeatedly wake
+//! on the same CPU. After a stop for an imbalance, further reports are therefore ignored for a
+//! pause of 50 ms. The pause doubles, up to 2 s, whenever the next report comes within [`AGAIN_NS`]
+//! after the end of the pause. Waits during ignored imbalances are charged to the CPUs' budget like
+//! all waits, so that a pause does not weaken the bound.
 
-/// A report this soon after a pause shows that the last stop did not help for long.
+/// A report within this time after a pause shows that the last stop did not help for long.
 const AGAIN_NS: u64 = 100_000_000;
 /// Shortest and longest pause during which reports are ignored.
 const PAUSE_NS_MIN: u64 = 50_000_000;
@@ -24,7 +25,7 @@ const PAUSE_NS_MAX: u64 = 2_000_000_000;
 pub struct ImbalanceFilter {
     /// Number of reports at the last sample.
     found: Option<u64>,
-    /// Time from which on the next report counts.
+    /// Time until which reports are ignored.
     next_ns: u64,
     pause_ns: u64,
 }
@@ -53,7 +54,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Adds one report at each of these milliseconds; returns those that count.
+    /// Adds a report at each of the given times in milliseconds; returns the times of the reports
+    /// that stop background work.
     fn counted(reports: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let mut filter = ImbalanceFilter::default();
         filter.update(0, 7, true);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Idle-period detection, as in paper 2 (section 5): observes whether the foreground has gone.
+//! Regulation by idle-period detection (`ipd`), as in paper 2 (section 5): a stopped program
+//! continues when the whole machine has been idle for a period.
 //!
-//! A running program is checked every `PERIOD_NS` (module `eii`). Contention stops it and opens a
-//! window of one period. At its end the program continues if *every* resource was idle, whether the
-//! program uses it or not: more CPU time idle than the threshold (62 % of all CPUs in the paper),
-//! no foreground disk request, and no foreground send on any interface. Otherwise the next window
-//! opens.
+//! 1. A running program is checked every `PERIOD_NS` (module `eii`). Contention stops the program
+//!    and opens a window of one period.
+//! 2. At the end of the window, the program continues if *every* resource was idle, whether the
+//!    program uses the resource or not: the idle share of the CPUs is above the threshold (62 % of
+//!    all CPUs in the paper), and the foreground made no disk request and sent on no interface.
+//! 3. If a resource was not idle, the next window opens.
 //!
-//! The paper sets no limit to a stop, and there is none here. But a program that blocks a
-//! foreground process, which waits for something that it holds, continues at once and runs for at
-//! least [`GRACE_NS`].
+//! A stop has no maximum length, as in the paper. Exception: if a stopped program holds something
+//! that a foreground process waits for, the program continues at once and runs for at least
+//! [`GRACE_NS`].
 
 use usher_model::ProgramId;
 
@@ -24,7 +26,7 @@ pub const GRACE_NS: u64 = 50_000_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ipd {
     phase: Phase,
-    /// Time until which the program runs in any case.
+    /// Time until which the program runs even if there is contention.
     grace_until_ns: u64,
 }
 

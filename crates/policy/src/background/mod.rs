@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Regulation of background work, which runs on the resources that the foreground leaves.
+//! Regulation of background work, which uses the resources that the foreground leaves unused.
 //!
 //! [`RegulatedPolicy`] wraps the policy that seats programs. Programs that arrive as background
 //! work ([`usher_model::Program::background`]) go to the regulator, which stops and continues them.
 //! All other programs go to the seating policy, which never receives background programs. Without
-//! background work the seating policy is called as if it were alone.
+//! background work, the seating policy receives every observation unchanged.
 //!
-//! There are three regulations. `eii` and `ipd` are paper 2's and share its contention test (module
-//! [`contention`]). `usher` is Usher's own: a throttle per disk and interface (module
-//! [`device_throttle`]) and one for the CPUs ([`cpus`]), each with a delay [`budget`].
+//! There are three regulations. The regulations `eii` and `ipd` are those of paper 2 and use its
+//! contention test (module [`contention`]). The regulation `usher` has a throttle for each disk and
+//! interface (module [`device_throttle`]) and a throttle for the CPUs (module [`cpus`]), each with
+//! a delay budget (module [`budget`]).
 //!
-//! *Two sampling rates*. Regulation samples the meter tens of times per second. A sample of every
-//! program is more expensive, and the seating policy requests it when needed. [`RegulatedPolicy`]
-//! therefore requests samples of the meter alone ([`SampleScope::Meter`]), and complete samples
-//! when the seating policy is due. The seating policy receives only complete samples, since a meter
-//! sample contains no programs. Events that arrive with a meter sample are queued, and a complete
-//! sample is requested at once.
+//! *Two sampling rates*. Regulation samples the meter tens of times per second. A complete sample,
+//! which includes every program, is more expensive; the seating policy requests a complete sample
+//! when needed. [`RegulatedPolicy`] therefore requests samples of the meter alone
+//! ([`SampleScope::Meter`]), and complete samples when the seating policy is due. The seating
+//! policy receives only complete samples, since a meter sample contains no programs. Events that
+//! arrive with a meter sample are queued, and a complete sample is requested at once.
 
 pub mod budget;
 pub mod contention;
@@ -41,8 +42,8 @@ pub use self::thresholds::{ThresholdError, Thresholds};
 use self::regulator::Regulator;
 use crate::Policy;
 
-/// Number of requests after which a complete sample without programs is accepted: the samples of
-/// all programs may really be late.
+/// Number of requests for a complete sample after which even a sample without programs is accepted,
+/// because the samples of all programs may really be late.
 const FULL_REQUESTS_MAX: u32 = 3;
 
 /// A seating policy combined with the regulation of background programs.
@@ -54,14 +55,14 @@ pub struct RegulatedPolicy<P> {
     foreground: BTreeSet<ProgramId>,
     /// Events that the seating policy has not received yet.
     pending: PendingInput,
-    /// Time at which the seating policy is due.
+    /// Time at which the seating policy must be called next.
     due_ns: Option<u64>,
-    /// CPUs in the last observation of the seating policy.
+    /// Usable CPUs in the last observation that the seating policy received.
     usable: Option<CpuSet>,
-    /// Number of immediate requests for a complete sample since the last one.
+    /// Number of requests for a complete sample since the last call of the seating policy.
     full_requests: u32,
-    /// Background programs that departed at this sample and at the previous one. Late reports about
-    /// them may still arrive.
+    /// Background programs that departed at this sample and at the previous sample. Reports about
+    /// departed programs may arrive late.
     departed: [BTreeSet<ProgramId>; 2],
 }
 
@@ -98,7 +99,7 @@ impl<P: Policy> RegulatedPolicy<P> {
         &self.inner
     }
 
-    /// Whether a program is background work, or was until the previous sample.
+    /// Whether a program is background work, or was background work until the previous sample.
     fn is_background(&self, id: ProgramId) -> bool {
         self.regulator.contains(id) || self.departed.iter().any(|departed| departed.contains(&id))
     }
@@ -142,7 +143,8 @@ impl<P: Policy> RegulatedPolicy<P> {
         };
     }
 
-    /// Whether there has been no background work recently.
+    /// Whether no background program is present, arrives now or departed at one of the last two
+    /// samples, and no input of the seating policy is pending.
     fn has_no_background(&self, observation: &Observation) -> bool {
         let arrives = |event: &Event| matches!(event, Event::Arrived(p) if p.background.is_some());
         let is_idle = self.pending.events.is_empty() && self.pending.failed.is_empty();

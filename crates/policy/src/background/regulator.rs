@@ -2,10 +2,15 @@
 //! The set of background programs, each with its own regulation (`usher`, `eii` or `ipd`), and the
 //! resulting actions and log messages.
 //!
-//! For each observation, every regulation decides whether its program may run; the regulator turns
-//! changes into freezes and thaws, retries failed demotions up to three times, and determines the
-//! time of the next sample. Without figures of the meter for a second, all programs run. States are
-//! reported at most once a second unless a program stops or continues.
+//! For each observation, the regulator takes these steps:
+//!
+//! 1. Each regulation decides from the meter's figures whether its program may run.
+//! 2. Changed decisions become freezes and thaws. Failed demotions are retried up to three times.
+//! 3. The time of the next sample is determined, at least 1 ms later.
+//! 4. The states of the programs are reported, at most once a second unless a program stops or
+//!    continues.
+//!
+//! If the meter has delivered no figures for a second, all programs run.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +26,9 @@ use super::thresholds::Thresholds;
 use super::usher::{CALM_NS, Controller};
 use crate::action_diff::ActionDiff;
 
-/// Time without figures after which no program stays stopped.
+/// Time without figures of the meter after which all programs run.
 const NO_FIGURES_NS_MAX: u64 = 1_000_000_000;
-/// Least interval between reports of states that differ only in shares.
+/// Least interval between two reports that differ only in the programs' shares of run time.
 const REPORT_NS_MIN: u64 = 1_000_000_000;
 /// Number of retries of a failed demotion.
 const DEMOTION_RETRIES: u32 = 3;
@@ -63,7 +68,7 @@ pub(super) enum RegulationChange {
 
 #[derive(Debug, Clone)]
 enum RegulationState {
-    /// The state is in the controller.
+    /// The state of the program is stored in `Controller`.
     Usher,
     Eii(Eii),
     Ipd(Ipd),
@@ -107,7 +112,7 @@ impl BackgroundProgram {
         }
     }
 
-    /// Updates the program's state; returns a log message unless it is suppressed.
+    /// Updates the program's state; returns a log message unless the message is suppressed.
     fn change(&mut self, at_ns: u64, change: RegulationChange) -> Option<String> {
         let (log, runs, message) = match change {
             RegulationChange::Stop(reason, reason_text) => {
@@ -165,7 +170,7 @@ pub(super) struct Regulator {
     members: BTreeMap<ProgramId, BackgroundProgram>,
     controller: Controller,
     diff: ActionDiff,
-    /// Time of the last sample with figures.
+    /// Time of the last sample with figures of the meter.
     seen_ns: Option<u64>,
     notes: Vec<Note>,
     /// Demotions for the next decision.
@@ -271,7 +276,8 @@ impl Regulator {
         }
     }
 
-    /// Whether figures have been missing too long for any program to stay stopped.
+    /// Whether figures of the meter have been missing for `NO_FIGURES_NS_MAX`, after which all
+    /// programs run.
     fn lacks_figures(&mut self, at_ns: u64, seen: bool) -> bool {
         if seen {
             self.seen_ns = Some(at_ns);
@@ -319,7 +325,8 @@ impl Regulator {
         }
     }
 
-    /// The states, if they have changed. Without figures all programs run.
+    /// Returns the states of all programs, if they have changed. If figures of the meter are
+    /// missing (`lacks_figures`), all programs run.
     fn changed_states(&mut self, at_ns: u64, lacks_figures: bool) -> Option<Vec<BackgroundState>> {
         let each = self
             .members

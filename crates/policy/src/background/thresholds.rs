@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Thresholds of paper 2's contention test (sections 4.3, 4.4 and 5): shares of CPU time, disk
-//! sectors and network calls, each 0..=1, with the paper's values as defaults. Parsing rejects any
-//! other value.
+//! sectors and network calls, each 0..=1, with the paper's values as defaults. Parsing rejects
+//! values outside of 0..=1.
 
 use serde::{Deserialize, Serialize};
 
-/// Shares at which background work counts as contending and the machine as idle, each 0..=1. The
-/// defaults are paper 2's; `usher bench calibrate` finds the values for a machine.
+/// Shares of resource use that decide whether background work contends with the foreground and
+/// whether the machine is idle, each 0..=1. The defaults are paper 2's; `usher bench calibrate`
+/// finds the values for a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedThresholds")]
 pub struct Thresholds {
     /// Background share of the used CPU time below which foreground work wants CPUs: 80..90 %
     /// (section 4.4).
     pub cpu: f64,
-    /// Background share of the synchronous sectors of a disk: 100 % (section 4.4), so that any
-    /// foreground request counts.
+    /// Background share of the synchronous sectors of a disk below which foreground work wants the
+    /// disk: 100 % (section 4.4), which means that any foreground request counts.
     pub disk: f64,
-    /// Background share of the calls that send on an interface: 100 % (section 4.4).
+    /// Background share of the calls that send on an interface below which foreground work wants
+    /// the interface: 100 % (section 4.4).
     pub network: f64,
     /// Idle share of the CPUs from which on no program lacks CPU time: 25 % (section 4.3).
     pub idle: f64,
-    /// `ipd`: idle share above which the CPUs count as idle: 62 %, the least seen in 30 minutes
-    /// without foreground work (section 5).
+    /// `ipd`: idle share above which the CPUs count as idle: 62 %, the least idle share in 30
+    /// minutes without foreground work (section 5).
     pub ipd_idle: f64,
 }
 
@@ -51,7 +53,7 @@ impl Thresholds {
     /// Returns the thresholds if each is in 0..=1.
     ///
     /// # Errors
-    /// The first threshold that is not.
+    /// Returns the first threshold outside of 0..=1.
     pub fn checked(self) -> Result<Self, ThresholdError> {
         let all = [
             ("cpu", self.cpu),
@@ -67,7 +69,7 @@ impl Thresholds {
     }
 }
 
-/// Thresholds as parsed, before the check; missing thresholds have paper 2's value.
+/// Thresholds as parsed, before the check; missing thresholds have the values of paper 2.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct UncheckedThresholds {

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's own regulation: separately per program and resource, within milliseconds.
+//! The regulation `usher`: stops and continues each background program separately, according to the
+//! resources that it uses, within milliseconds.
 //!
 //! Each disk and interface has a [`DeviceThrottle`]; all CPUs together have a [`CpuThrottle`]. A
-//! program runs while every resource that it uses is open. Work on one disk thus continues while
-//! the foreground uses another. A program uses a device if it made a request in the last
-//! [`USING_NS`] of its run time. A stopped program is assumed to need the resources that it used
-//! when it was stopped.
+//! resource is *open* while its throttle permits background work. A program runs while every
+//! resource that it uses is open. Work on one disk thus continues while the foreground uses another
+//! disk. A program uses a device if it made a request in the last [`USING_NS`] of its run time. A
+//! stopped program is assumed to need the resources that it used when it was stopped.
 //!
 //! *Sampling*. A foreground request to a device that background work uses sends a notification,
-//! after which the meter is sampled within a millisecond. While there are none, samples are
-//! [`CALM_NS`] apart. For the CPUs there are notifications where a kernel timer can watch them.
-//! Elsewhere samples are closer while background work runs on the CPUs and little CPU time is idle.
-//! While a program is stopped, a sample is due when its resources may open, and ten times per
-//! second in case it blocks a foreground process.
+//! after which the meter is sampled within a millisecond. Without notifications, samples are
+//! [`CALM_NS`] apart. For the CPUs, a kernel timer sends notifications. Without the kernel timer,
+//! samples are more frequent while background work runs on the CPUs and little CPU time is idle.
+//! While a program is stopped, a sample is due when the resources of the program may open. In
+//! addition, ten samples per second check whether the program blocks a foreground process.
 //!
-//! *Locks*. A stopped program may hold a lock that a foreground process waits for. Where this is
-//! detected, the program continues at once, for longer each time that it is soon detected again:
-//! only a new stop shows whether the lock has been released. Since detection may fail, no stop
-//! lasts longer than [`STOPPED_NS_MAX`]. The program then runs for [`GRACE_NS`], and collisions are
-//! charged as usual.
+//! *Locks*. A stopped program may hold a lock that a foreground process waits for. If the meter
+//! reports such a process, the program continues at once for a *grace run*. Only the next stop
+//! shows whether the lock has been released. If the program soon blocks a process again, the next
+//! grace run is twice as long. Because some locks are not detected, every stop ends after
+//! [`STOPPED_NS_MAX`] at the latest, with a grace run of [`GRACE_NS`]. Collisions during grace runs
+//! are charged as usual.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +33,7 @@ use super::device_throttle::{
 };
 use super::regulator::{RegulationChange, TickCtx};
 
-/// A program uses a device for this long after its last request.
+/// A program counts as a user of a device for this time after its last request.
 pub const USING_NS: u64 = 100_000_000;
 /// Interval between samples without activity.
 pub const CALM_NS: u64 = 250_000_000;
@@ -40,19 +42,21 @@ const BLOCK_CHECK_NS: u64 = 100_000_000;
 /// Longest stop.
 pub const STOPPED_NS_MAX: u64 = 10_000_000_000;
 /// Length of a grace run after the longest stop, or after the program blocked a foreground process.
-/// It doubles, up to `GRACE_NS_MAX`, each time that the program blocks again within `AGAIN_NS`.
+/// The length doubles, up to `GRACE_NS_MAX`, each time that the program blocks a process again
+/// within `AGAIN_NS` after a grace run.
 pub const GRACE_NS: u64 = 50_000_000;
 const GRACE_NS_MAX: u64 = 1_600_000_000;
 const AGAIN_NS: u64 = 1_000_000_000;
 /// Interval between samples while a program may soon use a closed device.
 const NEAR_NS: u64 = 25_000_000;
-/// Time after its last use of a device for which a program may use it again.
+/// Time after a program's last use of a device during which the program is expected to use the
+/// device again.
 const MAY_USE_NS: u64 = 2_000_000_000;
-/// A program that uses or waits for fewer CPUs than this is not stopped for them.
+/// A program that uses or waits for fewer CPUs than this number is not stopped because of the CPUs.
 const USES_CPUS: f64 = 0.05;
 
-/// Requests of one side to a device: disk requests; calls in both directions and the resulting
-/// packets.
+/// Requests of one accounting owner to a device. For a disk: its requests. For an interface: the
+/// sum of sending calls, receiving calls and packets.
 fn requests(usage: &Usage, resource: Resource) -> Requests {
     let none = Requests::default();
     match resource {
@@ -68,7 +72,8 @@ fn requests(usage: &Usage, resource: Resource) -> Requests {
     }
 }
 
-/// The count that measures the load on the device: packets rather than calls, where known.
+/// Load on a device: the number of packets of an interface, if known, otherwise the number of
+/// requests.
 fn burden(usage: &Usage, resource: Resource) -> u64 {
     let packets = match resource {
         Resource::Link(link) => usage.links.get(&link).map_or(0, |l| l.packets),
@@ -80,7 +85,8 @@ fn burden(usage: &Usage, resource: Resource) -> u64 {
     }
 }
 
-/// Sectors written back later; these count as use by the background.
+/// Sectors that the kernel wrote back later. They count as use of the disk by the program that
+/// wrote the data.
 fn written_back(usage: &Usage, resource: Resource) -> u64 {
     match resource {
         Resource::Disk(disk) => usage.disks.get(&disk).map_or(0, |d| d.async_sectors),
@@ -93,20 +99,20 @@ fn devices(usage: &Usage) -> impl Iterator<Item = Resource> {
     disks.chain(usage.links.keys().map(|&link| Resource::Link(link)))
 }
 
-/// State of one program under this regulation.
+/// State of one program under the regulation `usher`.
 #[derive(Debug, Clone, Default)]
 struct ProgramUse {
     /// Figures of the last sample; `None` before the first.
     seen: Option<Usage>,
     /// Time of the last CPU reading, and the CPU time used plus waited for until then.
     cpu_read: Option<(u64, u64)>,
-    /// Whether it is known if the program uses the CPUs.
+    /// Whether enough CPU times were read to decide if the program uses the CPUs.
     cpu_use_known: bool,
-    /// Time of the last use by resource; for the CPUs only whether they are used.
+    /// Time of the last use of each resource. For the CPUs, only the existence of the entry counts.
     used: BTreeMap<Resource, u64>,
     /// Start of the present stop.
     stopped_ns: Option<u64>,
-    /// End of the grace run, and its length.
+    /// End of the last grace run; `grace_ns` is its length.
     grace_until_ns: u64,
     grace_ns: u64,
 }
@@ -135,7 +141,8 @@ impl ProgramUse {
             .retain(|_, used_ns| *used_ns + MAY_USE_NS >= at_ns);
     }
 
-    /// Processes the program's CPU time, used and waited for.
+    /// Processes `wanted_ns`, the CPU time that the program used plus the time for which it waited
+    /// for CPUs.
     fn read_cpu(&mut self, wanted_ns: u64, ctx: &TickCtx) {
         let now_ns = ctx.metering.cpu_read_ns;
         let (read_ns, before_ns) = *self.cpu_read.get_or_insert((now_ns, wanted_ns));
@@ -184,14 +191,15 @@ impl ProgramUse {
     }
 }
 
-/// All programs under this regulation.
+/// All programs under the regulation `usher`, and the throttles of the resources.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Controller {
     members: BTreeMap<ProgramId, ProgramUse>,
     throttles: BTreeMap<Resource, DeviceThrottle>,
     cpus: Option<CpuThrottle>,
-    /// Budgets from the time before the last program left. They are kept because a new full budget
-    /// for each of many successive programs would void the bound.
+    /// Budgets at the time when the last program departed. The next program starts with these
+    /// budgets, because a full budget for each of many successive programs would void the bound on
+    /// the delay.
     budgets: BTreeMap<Resource, DelayBudget>,
 }
 
@@ -311,7 +319,7 @@ impl Controller {
         Some(change)
     }
 
-    /// Reason for which a resource is closed, as figures and as text.
+    /// Reason why a resource is closed, as figures and as text.
     fn reason(&self, resource: Resource) -> (Contention, String) {
         match (resource, self.throttles.get(&resource), &self.cpus) {
             (Resource::Cpu, _, Some(cpus)) if cpus.is_imbalance() => {
@@ -418,7 +426,7 @@ fn for_imbalance(window: CpuWindow) -> (Contention, String) {
     (waits(window), why.to_owned())
 }
 
-/// The figures of the last CPU window.
+/// Converts the figures of a CPU window.
 fn waits(window: CpuWindow) -> Contention {
     let ns = |cpus: f64| (cpus * window.window_ns as f64) as u64;
     Contention {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the foreground of a world beside background programs and alone, and returns the slowdown of
-//! the foreground and the background's throughput relative to a perfect arbiter.
+//! Runs the foreground of a world twice: beside background programs, and alone. Returns the
+//! slowdown of the foreground, and the throughput of background work relative to the throughput
+//! under a perfect arbiter.
 
 use usher_model::{Decision, Observation};
 use usher_policy::Policy;
@@ -10,9 +11,9 @@ use crate::world::{TICK_NS, World, regulated};
 /// Result of a run beside a foreground with pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
-    /// Additional run time of the foreground relative to that alone.
+    /// Additional run time of the foreground, divided by its run time alone.
     pub delay: f64,
-    /// Background throughput relative to that under a perfect arbiter.
+    /// Throughput of background work, divided by the throughput under a perfect arbiter.
     pub idle_used: f64,
     pub stops_per_s: f64,
     pub samples_per_s: f64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CPUs: the cost of waits, and cases that the paper's test cannot detect.
+//! Tests of background work on the CPUs: the cost of waits, and cases that the paper's test cannot
+//! detect.
 
 use usher_model::*;
 
@@ -28,7 +29,7 @@ fn beside(
     world
 }
 
-/// An observation with these figures; a program arrives with the first.
+/// An observation with the figures `metering`. A program arrives with the first observation.
 fn observation_of(at_ns: u64, metering: &Metering) -> Observation {
     let arrives = Event::Arrived(Box::new(program(1, Some(Regulation::Usher))));
     Observation {
@@ -228,7 +229,8 @@ fn a_departed_foreground_causes_no_stop() {
         let mut stops = 0;
         for at_ms in [0, 500, 520] {
             let at_ns = at_ms * MS;
-            // Read half a second apart; the foreground ended 20 ms before the second reading.
+            // CPU times are read half a second apart. The foreground ended 20 ms before the second
+            // reading.
             metering.cpu_read_ns = at_ns.min(500 * MS);
             metering.foreground.cpu_ns = metering.cpu_read_ns;
             metering.foreground.wait_ns = metering.cpu_read_ns;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Disks and interfaces under `usher`: delay of the foreground and throughput of background work.
+//! Tests of disks and interfaces under `usher`: delay of the foreground and throughput of
+//! background work.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -96,8 +97,8 @@ fn outstanding_requests_of_all_programs_are_charged() {
     }
 }
 
-/// The next prediction includes all programs, although none of them uses the disk while they are
-/// stopped.
+/// The estimated cost of the next misprediction includes all programs, although no program uses the
+/// disk while all are stopped.
 #[test]
 fn the_budget_covers_all_stopped_programs() {
     for pause_ms in [200, 500, 1000] {
@@ -246,7 +247,8 @@ proptest! {
         };
         let ns = 30 * S;
         let came = compare(make, ns);
-        // A queue of 64 ms costs 64 ms before it is known.
+        // A queue that takes 64 ms to drain delays the foreground by 64 ms before the policy knows
+        // its length.
         let is_deep = service_ns * u64::from(depth) > 10 * MS;
         let (share, once_ns) = if is_deep { (0.02, 300e6) } else { (0.015, 40e6) };
         let bound = share + once_ns / ns as f64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seating policy never receives background programs and is not affected by them.
+//! Tests that the seating policy never receives background programs and is not affected by them.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -75,7 +75,7 @@ fn between(ids: std::ops::RangeInclusive<u64>) -> impl Strategy<Value = EventBet
     )
 }
 
-/// The observations of these events, and the policy's decisions.
+/// Returns the observations of the given events, and the policy's decisions.
 fn play(policy: &mut dyn Policy, all: &[EventBetweenSamples]) -> Vec<(Observation, Decision)> {
     let mut here = std::collections::BTreeSet::new();
     let mut seen: Vec<(Observation, Decision)> = vec![];
@@ -155,8 +155,9 @@ proptest! {
         prop_assert_eq!(play(&mut *bare, &all), play(&mut *wrapped, &all));
     }
 
-    /// With background programs the seating policy receives all events of the others, once and in
-    /// order, and no event of background programs. It receives complete samples only.
+    /// With background programs, the seating policy receives every event of the foreground programs
+    /// once and in order, and no event of background programs. The seating policy receives complete
+    /// samples only.
     #[test]
     fn the_seating_policy_does_not_receive_background_work(all in prop::collection::vec(between(1..=6), 1..80)) {
         let mut policy = RegulatedPolicy::new(Recorder(std::rc::Rc::default()));

@@ -13,7 +13,7 @@ const CPUS: u64 = 2;
 /// Demand in one period of 100 ms.
 #[derive(Debug, Clone, Copy)]
 struct PeriodDemand {
-    /// CPU milliseconds, of 200.
+    /// CPU milliseconds that the foreground needs, of 200 ms in a period of two CPUs.
     fg_cpu: u64,
     bg_cpu: u64,
     fg_sectors: u64,
@@ -45,15 +45,15 @@ fn period_demand() -> impl Strategy<Value = PeriodDemand> {
         )
 }
 
-/// Long runs of equal demand, so that stops end and grow.
+/// Long stretches of equal demand, in which stops end and later stops become longer.
 fn period_demands() -> impl Strategy<Value = Vec<PeriodDemand>> {
     let stretch = (period_demand(), 1..250usize)
         .prop_map(|(period_demand, times)| vec![period_demand; times]);
     prop::collection::vec(stretch, 1..8).prop_map(|all| all.concat())
 }
 
-/// Section 4: the background share is below the threshold; for the CPUs only while less than a
-/// quarter is idle.
+/// Contention test of section 4: the background share is below the threshold. For the CPUs, also
+/// less than a quarter of the CPU time must be idle.
 fn contends(w: &PeriodDemand) -> bool {
     let below = |bg: u64, fg: u64, percent: u64| bg * 100 < percent * (bg + fg);
     let idle_ms = (PERIOD_MS * CPUS).saturating_sub(w.fg_cpu + w.bg_cpu);
@@ -84,7 +84,7 @@ fn eii(period_demands: &[PeriodDemand]) -> Vec<bool> {
     runs
 }
 
-/// Section 5, IPD.
+/// Section 5, IPD: whether the program runs in each period.
 fn ipd(period_demands: &[PeriodDemand]) -> Vec<bool> {
     let mut runs = vec![];
     let mut is_stopped = false;
@@ -212,7 +212,7 @@ fn stops_double_up_to_16_s_and_reset_to_1_s() {
 
 #[test]
 fn a_trial_waits_for_rare_cpu_times() {
-    // Read every 300 ms: the trial lasts until its figures are available.
+    // CPU times are read every 300 ms: a trial lasts until CPU times of the trial are available.
     let mut world = World::new(2);
     world.cpu_every_ns = 300 * MS;
     world.leak = 0.5;

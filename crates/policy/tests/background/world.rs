@@ -66,7 +66,7 @@ pub struct Foreground {
     asleep_until_ns: u64,
     /// Whether a request is outstanding.
     pub waits: bool,
-    /// Total work done, and the time of its end.
+    /// Total work done; `worked_ns` is the time at which it was completed.
     pub total: u64,
     pub worked_ns: u64,
 }
@@ -111,7 +111,7 @@ impl Foreground {
 #[derive(Debug, Clone)]
 pub struct Background {
     pub resource: Resource,
-    /// Outstanding requests, or threads.
+    /// Number of outstanding requests on a device, or of threads on the CPUs.
     pub depth: u32,
     pub frozen: bool,
     in_flight: u32,
@@ -219,7 +219,7 @@ impl World {
         self.look_ns = self.at_ns;
     }
 
-    /// Removes the queued arrivals.
+    /// Removes the background programs, with the queued events of their arrivals.
     pub fn without_background(mut self) -> Self {
         self.background.clear();
         self.live.background.clear();
