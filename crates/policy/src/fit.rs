@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fits scalability laws to few samples.
 //!
-//! A program provides one to a handful of points of its curve. The planner needs the whole curve
-//! and the error of each point. Three layers provide it:
+//! Of each program, one to a handful of points of its curve are measured. The planner needs the
+//! whole curve and the error of each point. Both are computed in three layers:
 //!
 //! 1. *Law* (`law`): the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning",
-//!    2007), `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`. It falls after a peak where κ > 0, equals
-//!    Amdahl's law where κ = 0, and is a straight line where σ = 0, too. `n / X` is linear in its
+//!    2007), `X(n) = λ n / (1 + σ (n-1) + κ n (n-1))`. If κ > 0, `X` falls after a peak. If κ = 0,
+//!    the law equals Amdahl's law; if σ is 0, too, it is a straight line. `n / X` is linear in its
 //!    parameters, so no iteration over a non-linear model is needed.
-//! 2. *Collapse* (`collapse`): threads that busy-wait for one another make a program several times
-//!    slower once it has fewer cores than such threads. No smooth law has this property: below the
-//!    threshold the law is scaled down.
-//! 3. *Residual* (`residual`): deviations from the law (a kink where hardware threads begin, a work
-//!    split that does not divide) are interpolated as a Gaussian process over log2 of the cores.
-//!    The curve thus passes near its samples and returns to the law within an octave or two. Its
-//!    error grows with the distance from the samples.
+//! 2. *Collapse* (`collapse`): a program with threads that busy-wait for one another is several
+//!    times slower if it has fewer cores than such threads. No smooth law has this property. Below
+//!    that number of cores, the law is therefore multiplied by a factor.
+//! 3. *Residual* (`residual`): deviations from the law (such as a kink where second hardware
+//!    threads of cores are used, or work that cannot be divided evenly) are interpolated as a
+//!    Gaussian process over log2 of the cores. The curve thus passes near its samples and returns
+//!    to the law within an octave or two. The error of the curve grows with the distance from the
+//!    samples.
 //!
-//! *Against overfitting*: a single model is fitted, with a prior on σ and κ, instead of choosing
-//! among laws. With one to six samples a criterion such as AICc divides by `samples - parameters -
-//! 1`, which is zero or less. The prior (σ = 0.03 ± 0.3, κ = 0.0001 ± 0.002, both >= 0) spans the
-//! fits to all published PARSEC curves. With one sample the curve is the prior's through that
-//! sample, with a correspondingly large error.
+//! *Against overfitting*: a single law is fitted, with a prior on σ and κ. The alternative would be
+//! to choose the best of several laws by a criterion such as AICc. AICc divides by `samples -
+//! parameters - 1`, which is zero or less with few samples. The prior (σ = 0.03 ± 0.3, κ = 0.0001 ±
+//! 0.002, both >= 0) spans the fits to all published PARSEC curves. With a single sample, σ and κ
+//! have their prior means, λ follows from the sample, and the error is correspondingly large.
 
 mod cholesky;
 mod collapse;
@@ -32,7 +33,8 @@ use usher_model::{Curve, CurvePoint};
 pub use collapse::{Collapse, collapses};
 pub use law::ScalabilityLaw;
 
-/// Least standard error of a rate, even if given as exact: no run repeats to less than a hundredth.
+/// Least relative standard error of a rate, even of a rate that is given as exact: the run time of
+/// no program repeats to within less than 1 %.
 const ERROR_MIN: f64 = 0.01;
 
 /// Relative error at which the confidence is one half.
@@ -41,7 +43,7 @@ const ERROR_AT_HALF: f64 = 0.15;
 /// Upper limit of relative errors; larger errors carry no further information.
 const ERROR_MAX: f64 = 10.0;
 
-/// Largest curve, in cores.
+/// Largest number of cores in a curve.
 const CORES_MAX: u32 = 65_536;
 
 /// A fitted scalability law.
@@ -50,11 +52,11 @@ pub struct CurveFit {
     /// The law's curve at 1..=`cores_max` cores; `relative_error` is one standard error of each
     /// point.
     pub curve: Curve,
-    /// Confidence in the whole curve, 0..1: one half where its points are off by 15 % (root mean
-    /// square over the core counts).
+    /// Confidence in the whole curve, 0..1. The confidence is 0.5 if the relative errors of all
+    /// points have a root mean square of 15 %.
     pub confidence: f64,
-    /// The law; `None` where the samples are too far apart for any law and the curve consists
-    /// of the samples.
+    /// The law. `None`: the samples differ too much for a fit, and the curve consists of the
+    /// samples.
     pub law: Option<ScalabilityLaw>,
     /// The core count below which the program collapses, if the samples show it.
     pub collapse: Option<Collapse>,
@@ -62,9 +64,9 @@ pub struct CurveFit {
 
 /// Fits the law that explains the samples best; `None` without samples.
 ///
-/// Invalid points (not finite, not positive) are ignored; points at one core count are averaged,
-/// weighted by their errors. The order of the samples does not matter; rates scaled by a factor
-/// give the same curve scaled.
+/// Invalid points (not finite, not positive) are ignored; points with the same core count are
+/// averaged, weighted by their errors. The order of the samples does not matter; a common factor of
+/// all rates multiplies the curve.
 pub fn fit(samples: &[CurvePoint], cores_max: u32) -> Option<CurveFit> {
     let samples = tidy(samples);
     if samples.is_empty() {
@@ -147,7 +149,7 @@ fn tidy(samples: &[CurvePoint]) -> Vec<CurvePoint> {
         .collect()
 }
 
-/// The mean of samples at one core count, weighted by their errors.
+/// The mean of samples with the same core count, weighted by their errors.
 fn merge(same: &[CurvePoint]) -> CurvePoint {
     let weight = |s: &CurvePoint| s.relative_error.powi(-2);
     let sum: f64 = same.iter().map(weight).sum();
@@ -161,8 +163,9 @@ fn merge(same: &[CurvePoint]) -> CurvePoint {
     }
 }
 
-/// Busy CPUs between samples. Beyond the last sample constant, or in proportion where (nearly) all
-/// its CPUs were busy.
+/// Number of busy CPUs on `cores` cores, interpolated between samples. Beyond the last sample, the
+/// number is constant if less than 90 % of that sample's CPUs were busy, otherwise proportional to
+/// `cores`.
 fn busy_cpus(samples: &[CurvePoint], cores: f64) -> Option<f64> {
     let known = || samples.iter().filter(|s| s.busy_cpus.is_some());
     let below = known().rfind(|s| s.cores <= cores);

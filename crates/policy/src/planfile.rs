@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Input and output of `usher plan`: the planner alone, as JSON.
+//! Input and output of the command `usher plan`, which runs the planner alone: both are JSON.
 //!
-//! Input: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A curve maps a core
-//! count to progress per second, in any one unit for that program, at two counts or more. Optional
-//! fields: `llc_bytes`, `bandwidth_gbps`, `weight` (default 1), `spinners` (threads that
-//! busy-wait), `cpu_quota` (largest use, in CPUs' worth of time). Unknown fields are errors, since
-//! a misspelt optional field would otherwise be ignored.
+//! Input: `{"programs":[{"name":"canneal","curve":{"6":1.9,"12":2.4}}, …]}`. A curve maps two or
+//! more core counts to progress per second, in any unit; all points of a curve have the same unit.
+//! Optional fields: `llc_bytes`, `bandwidth_gbps`, `weight` (default 1), `spinners` (threads that
+//! busy-wait), `cpu_quota` (in CPUs: 1.5 permits 1.5 s of CPU time per second). Unknown fields are
+//! errors, since a misspelt optional field would otherwise be ignored.
 //!
 //! Output: `{"antt":1.23,"programs":[{"name":"canneal","cpus":"0-11","cores":12,
 //! "domains":[0,1],"ntt":1.1,"mode":"seated"}, …]}`, programs in the order of the input. On
-//! machines with unequal domains also `"gap"`, an upper bound of ANTT minus the least
-//! possible ANTT.
+//! machines with unequal domains also `"gap"`, an upper bound of ANTT minus the least possible
+//! ANTT.
 
 mod json;
 mod read;
@@ -27,7 +27,7 @@ pub use read::read_programs;
 pub struct PlanOutput {
     /// Predicted average normalised turnaround time.
     pub antt: f64,
-    /// Upper bound of the ANTT above the least possible; only on machines with unequal domains.
+    /// Upper bound of `antt` minus the least possible ANTT; only on machines with unequal domains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<f64>,
     /// One entry per program, in the order of the input.
@@ -41,9 +41,9 @@ pub struct ProgramOutput {
     pub name: String,
     /// The program's logical CPUs as a list: `0-11`.
     pub cpus: String,
-    /// Number of physical cores among them.
+    /// Number of physical cores with a CPU in `cpus`.
     pub cores: usize,
-    /// LLC domains that contain them.
+    /// LLC domains with a CPU in `cpus`.
     pub domains: Vec<DomainId>,
     /// Predicted normalised turnaround time.
     pub ntt: f64,
@@ -51,7 +51,7 @@ pub struct ProgramOutput {
     pub mode: SeatMode,
 }
 
-/// Reason for which there is no plan.
+/// Reason why no plan could be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanFileError {
     /// The input is not JSON.
@@ -78,14 +78,16 @@ pub enum PlanFileError {
 /// Plans the programs of a JSON text on a machine.
 ///
 /// # Errors
-/// Input that is not JSON or is invalid; the error names the program and the field.
+/// Returns an error if `input` is not JSON or is invalid, or if the planner rejects the programs.
+/// The error names the program and the field.
 pub fn plan_json(topology: &Topology, input: &str) -> Result<PlanOutput, PlanFileError> {
     let requests = read_programs(input)?;
     let seating = seat(topology, &requests)?;
     Ok(output(topology, &requests, &seating))
 }
 
-/// Formats a seating for `usher plan`, programs in the order of the requests.
+/// Converts a seating to the output of `usher plan`, with the programs in the order of the
+/// requests.
 pub fn output(topology: &Topology, requests: &[Request], seating: &Seating) -> PlanOutput {
     let programs = requests
         .iter()

@@ -2,40 +2,45 @@
 //! ANTT-optimal seating (paper 1, sections 3.1 and 3.3).
 //!
 //! The result is the allocation with the least `ANTT = sum of weight * NTT / number of programs`,
-//! where `NTT = alone-best / rate on its own cores` as the curve predicts it. Among allocations of
-//! equal ANTT, these rules choose the placement, in this order:
+//! where `NTT = alone-best / rate on the program's own cores`. The alone-best is the best rate of
+//! the program alone on the machine. The curve of the program predicts both rates. Among
+//! allocations of equal ANTT, these rules choose the placement, in this order:
 //!
-//! 1. no program has a unit that does not help it (the unit stays empty, to be lent or given to the
-//!    next arrival);
+//! 1. every unit makes its program faster (other units stay free, to be lent or given to the next
+//!    program that arrives);
 //! 2. fewest packages that hold several programs;
 //! 3. fewest (program, package) pairs;
 //! 4. least interference at memory controllers, where bandwidths are known (`interference`);
 //! 5. fewest domains in use;
-//! 6. in the order of name, then id: the smaller seat, then the lowest packages.
+//! 6. programs that come first by name, then by id, have the smaller seat, then the lowest
+//!    packages.
 //!
-//! Inside each package the same rules are applied to its NUMA nodes. Inside each node, the first
-//! program by name has the lowest domains.
+//! Inside each package, these rules are applied to the NUMA nodes of the package. Inside each node,
+//! the first program by name has the lowest domains.
 //!
-//! *Units* are whole LLC domains while their number is at least that of the programs. With more
-//! programs (or where whole domains cannot give every busy-waiting program its cores) units are
-//! whole cores; the hardware threads of a core are never separated. The core counts are again
-//! ANTT-minimal. The placement then minimises, in this order, the interference in shared domains,
-//! the number of shared domains, and the number of programs that straddle two domains. With more
-//! programs than cores there are no seats: all programs share one set, and each is predicted to
-//! have it for an equal part of the time.
+//! The *units* of an allocation are whole LLC domains if there are at least as many domains as
+//! programs. If there are fewer domains, or if whole domains cannot give every busy-waiting program
+//! enough cores, the units are whole cores; the hardware threads of a core are never separated. The
+//! core counts, too, give the least ANTT. The placement then minimises, in this order, the
+//! interference in shared domains, the number of shared domains, and the number of programs that
+//! straddle two domains. With more programs than cores there are no seats: all programs share all
+//! CPUs, and each program is predicted to have them for an equal part of the time.
 //!
-//! A program that busy-waits never gets fewer cores than it has spinning threads. Where this is
-//! impossible for all such programs, all programs are left to the kernel: a program without a seat
-//! would run on the seats of the others and thus make them ineffective.
+//! A program that busy-waits never gets fewer cores than it has spinning threads. If there are too
+//! few cores to meet this rule for all busy-waiting programs, all programs are left to the kernel:
+//! a program without a seat would run on the seats of the other programs, and these seats would
+//! have no effect.
 //!
-//! A program bound to CPUs is seated on units that lie completely inside its binding. If there are
-//! none, the program stays where it is, together with the others that are bound there, and no other
-//! program is seated on any core of the binding. Its alone-best is that on the CPUs that it is
-//! bound to. A binding to an empty set or to CPUs that this machine does not have is ignored.
+//! A program bound to CPUs is seated on units that lie completely inside its binding, the CPUs that
+//! it is bound to. If there is no such unit, the program keeps its binding and shares the CPUs with
+//! other programs that are bound to them. No other program is then seated on a core of the binding.
+//! The alone-best of a bound program is its best rate on the CPUs of the binding. A binding to an
+//! empty set or to CPUs that this machine does not have is ignored.
 //!
-//! Exactness: equal domains are always exact (`allot`). Domains of several kinds are exact while
-//! the search stays within its budget; beyond that the result comes with the proven gap of `relax`.
-//! The placement rules are met exactly while `place` stays within its budget.
+//! Exactness: for equal domains, the ANTT is always the least possible (`allot`). For domains of
+//! several kinds, the ANTT is the least possible if the search stays within its budget of steps;
+//! otherwise `relax` computes an allocation and an upper bound of its distance from the least ANTT.
+//! The placement rules are met exactly if the search of `place` stays within its budget of steps.
 
 mod allot;
 mod assign;
@@ -64,7 +69,7 @@ pub struct Seating {
     pub gap: f64,
 }
 
-/// Reason for which planning failed.
+/// Reason why planning failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SeatingError {
     /// A weight is not a positive number.
@@ -99,7 +104,7 @@ pub enum SeatingError {
 /// the requests does not matter.
 ///
 /// # Errors
-/// An invalid request.
+/// Returns an error if a request is invalid or the machine has no core.
 pub fn seat(topology: &Topology, requests: &[Request]) -> Result<Seating, SeatingError> {
     let mut order: Vec<&Request> = requests.iter().collect();
     order.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
@@ -165,7 +170,7 @@ fn check(topology: &Topology, order: &[&Request]) -> Result<(), SeatingError> {
     }
 }
 
-/// A method to seat candidates on a machine; returns `None` if it cannot seat all.
+/// A method to seat candidates on a machine; returns `None` if it cannot seat all candidates.
 type SeatingMethod = fn(&Topology, &[SeatCandidate<'_>]) -> Option<SeatAssignment>;
 
 /// Returns the seats in the order of the candidates, and the gap of the weighted sum.
@@ -192,8 +197,8 @@ fn seats(topology: &Topology, all: &CpuSet, candidates: &[SeatCandidate<'_>]) ->
     (seats, 0.0)
 }
 
-/// Leaves every bound program where it is and seats the others on cores that no bound program may
-/// use.
+/// Leaves every bound program on the CPUs of its binding, and seats the other programs on cores
+/// that no bound program may use.
 fn seat_around_bound(
     topology: &Topology,
     all: &CpuSet,
@@ -237,8 +242,9 @@ fn seat_around_bound(
     Some((seats.collect(), assigned.gap))
 }
 
-/// Leaves a bound program on its CPUs: as its own seat if no other program is bound to the same
-/// cores, else shared in equal parts of the time.
+/// Leaves a bound program on the CPUs of its binding. The CPUs are its seat if no other program is
+/// bound to the same cores; otherwise the programs are predicted to have the CPUs for equal parts
+/// of the time.
 fn keep_in_binding(
     topology: &Topology,
     all: &CpuSet,
@@ -268,7 +274,7 @@ fn allowed_capacity(topology: &Topology, all: &CpuSet, candidate: &SeatCandidate
     topology.capacity_of(&allowed_cpus(all, candidate))
 }
 
-/// Puts every candidate on all CPUs that it may use.
+/// Lets every candidate share all CPUs that it may use.
 fn share(
     topology: &Topology,
     all: &CpuSet,

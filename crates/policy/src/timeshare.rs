@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Predicts the NTTs if everything is left to the kernel.
+//! Predicts the NTTs of programs without seats, to which the kernel alone distributes CPU time.
 //!
 //! The kernel's fair scheduler is work-conserving and shares CPU time evenly between programs (each
 //! has its session's autogroup or its own cgroup), not between threads. This gives the following
 //! model:
 //!
-//! * A program alone on N cores keeps `used` CPUs busy: as measured, else all of them.
+//! * A program alone on N cores keeps `used` CPUs busy: the measured number, or all CPUs if the
+//!   number was not measured.
 //! * CPUs are granted by *water-filling*: a program that uses less than an even share gets all that
-//!   it uses; the others share the rest evenly. Programs bound to a part of the machine share that
-//!   part first.
-//! * Progress is that on all cores, S(N), times the granted part, `r = granted / used`: with fewer
-//!   CPUs for the same threads, threads wait.
-//! * Threads that busy-wait for one another progress only while the partner runs, too. If each of
-//!   `k` threads runs for a part `r` of the time, independently, all run at once for `r^k`. A
-//!   thread waits for its neighbours rather than for all threads, so the exponent is limited to 3.
-//!   Compared with two programs halved to one core: LAMMPS with 2 ranks is 5.5 times slower (model
-//!   4), sysbench's 4 yielding threads 4.6 times (model 8), which is the right order of magnitude.
+//!   it uses; the other programs share the rest evenly. Programs bound to a part of the machine
+//!   share that part first.
+//! * The progress of a program is S(N), its progress on all cores, multiplied by `r = granted /
+//!   used`: with fewer CPUs for the same threads, threads wait.
+//! * Threads that busy-wait for one another progress only while their partners run, too. If each of
+//!   `k` threads runs independently for the part `r` of the time, all threads run at once for the
+//!   part `r^k`. The exponent is limited to 3, because a thread waits only for its neighbours.
+//!   Measured on half of their cores, LAMMPS with 2 ranks is 5.5 times slower (model: 4 times), and
+//!   sysbench with 4 yielding threads is 4.6 times slower (model: 8 times). The model has the right
+//!   order of magnitude.
 //!
-//! A program's NTT is its alone-best divided by that progress. A program alone has NTT 1, unless
-//! its curve falls before N: the kernel gives it all cores, while its best is on fewer.
+//! The NTT of a program is its alone-best (its best rate alone) divided by its predicted progress.
+//! A program that runs alone has an NTT of 1, or more if its curve falls before N cores, because
+//! the kernel gives it all cores.
 
 use usher_model::{CpuSet, Topology};
 
@@ -28,8 +31,8 @@ use crate::seating::Request;
 /// progress.
 const PARTNERS_MAX: u32 = 3;
 
-/// NTT of each program, in the order of the requests, when all run together and may use all CPUs
-/// (or those that they are bound to).
+/// Predicted NTT of each program, in the order of the requests. All programs run together, each on
+/// all CPUs or on the CPUs that it is bound to.
 pub fn time_sharing(topology: &Topology, requests: &[Request]) -> Vec<f64> {
     let all = topology.all_cpus();
     let whole = topology.capacity_of(&all);
@@ -46,11 +49,11 @@ pub fn time_sharing(topology: &Topology, requests: &[Request]) -> Vec<f64> {
 
 /// A program in the model of the kernel's scheduler.
 struct ProgramDemand {
-    /// The CPUs that the program is bound to, if it is.
+    /// The CPUs that the program is bound to; `None`: not bound.
     bound: Option<CpuSet>,
-    /// Capacity of those CPUs, or of all.
+    /// Capacity of the CPUs in `bound`, or of all CPUs.
     cores: f64,
-    /// CPUs that the program keeps busy when alone there.
+    /// Number of CPUs that the program keeps busy when it runs alone on these CPUs.
     used: f64,
 }
 
@@ -89,7 +92,8 @@ fn grants(all: &CpuSet, demands: &[ProgramDemand]) -> Vec<f64> {
     let mut wanted: Vec<f64> = demands.iter().map(|demand| demand.used).collect();
     let mut parts: Vec<&CpuSet> = demands.iter().filter_map(|t| t.bound.as_ref()).collect();
     parts.push(all);
-    // Small parts first, since CPUs that a small part lacks cannot come from the whole machine.
+    // Small parts of the machine come first, because a program bound to a small part cannot use
+    // CPUs outside of it.
     parts.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
     parts.dedup();
     for part in parts {
@@ -104,8 +108,8 @@ fn grants(all: &CpuSet, demands: &[ProgramDemand]) -> Vec<f64> {
     wanted
 }
 
-/// Shares `supply` so that no entry gets more than it wants, and no entry that gets less than it
-/// wants gets less than another.
+/// Divides `supply` among the entries of `wanted`. Each entry gets the amount that it wants, but at
+/// most a common limit, which is as high as the supply permits.
 fn water_fill(supply: f64, wanted: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));

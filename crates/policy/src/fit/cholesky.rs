@@ -3,10 +3,10 @@
 //! for the fit of curves. The matrix must be symmetric and positive definite. Time is cubic in the
 //! number of unknowns.
 //!
-//! The common linear-algebra crates are licensed under Apache-2.0 alone, which programs under
-//! GPL-2.0-only cannot link, or take minutes to build.
+//! No crate for linear algebra is used: the common crates either take minutes to build, or are
+//! licensed under Apache-2.0 alone and cannot be linked to programs under GPL-2.0-only.
 
-/// The lower triangle L of a symmetric positive definite matrix, which is L Lᵀ.
+/// The lower triangular matrix L for which L Lᵀ is the given symmetric positive definite matrix.
 #[derive(Debug, Clone)]
 pub(super) struct Cholesky {
     /// Row `r` has `r + 1` elements.
@@ -27,7 +27,7 @@ impl Cholesky {
                 elements.push(rest / above[column]);
             }
             let square = element(row, row) - dot(&elements, &elements);
-            // Also false for NaN.
+            // The comparison is also false if `square` is NaN.
             if !(square > 0.0 && square.is_finite()) {
                 return None;
             }

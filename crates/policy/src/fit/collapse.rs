@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Detects programs that collapse on too few cores.
+//! Detects programs that collapse on too few cores, which means that they become several times
+//! slower.
 //!
 //! Between two neighbouring samples of a normal program, progress grows at most in proportion to
-//! the cores, apart from a cache that becomes sufficient. If progress *per core* grows by more than
-//! a factor of [`DROP`] and measurement errors do not explain it, the cause is not the work itself:
-//! threads busy-wait for a partner that is not running. Measured: LAMMPS with two MPI ranks is 5.5
-//! times slower on one core than on two, 2.8 times per core; four threads on a yielding lock 4.6
-//! times.
+//! the cores. The only exception is a cache that becomes large enough for the program's data. If
+//! progress *per core* grows by more than a factor of [`DROP`] and measurement errors do not
+//! explain the growth, the cause is not the work itself: threads busy-wait for a partner that is
+//! not running. Measured: LAMMPS with two MPI ranks is 5.5 times slower on one core than on two
+//! cores (2.8 times per core), and four threads with a yielding lock are 4.6 times slower.
 //!
-//! The threshold lies between the two samples. The upper end is used, since too few cores cost
-//! several-fold and too many cost a fraction.
+//! The threshold lies between the core counts of the two samples. The higher count is used, because
+//! too few cores slow the program down several times, and too many cores only by a fraction. If
+//! several pairs of samples show a collapse, the pair with the highest core counts is used.
 
 use usher_model::CurvePoint;
 
 /// Largest growth of progress per core that does not count as a collapse.
 pub const DROP: f64 = 1.5;
 
-/// Number of standard errors that the drop must exceed.
+/// Number of standard errors by which the growth must exceed [`DROP`].
 const SIGMAS: f64 = 2.0;
 
 /// The position and size of a collapse.
@@ -25,7 +27,8 @@ pub struct Collapse {
     /// Least number of cores at which the program is known not to collapse: the value for a
     /// [`Request`](crate::seating::Request)'s `spinners`.
     pub cores: u32,
-    /// Progress per core just below, relative to that at `cores`: < 1/1.5.
+    /// Progress per core in the next sample below `cores`, divided by the progress per core at
+    /// `cores`; less than 1/1.5.
     pub factor: f64,
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The universal scalability law by linear least squares.
+//! Fits the universal scalability law to samples by linear least squares.
 //!
-//! `n / X(n) = a + b (n-1) + c n (n-1)` with `a = 1/λ`, `b = σ/λ`, `c = κ/λ` is linear. Weighted by
-//! the relative errors it has a closed-form solution, which needs no start value and cannot fail to
-//! converge; a general optimiser (Levenberg-Marquardt) would need both a start value and a
-//! convergence test. The prior adds two rows, `(b - σ₀ a) / (s a)` and the same for `c`, with the
-//! `a` of the previous round as the scale (it converges in a few rounds). Non-negative σ and κ are
-//! obtained exactly by trying the four sets of parameters that may be zero.
+//! `n / X(n) = a + b (n-1) + c n (n-1)` with `a = 1/λ`, `b = σ/λ`, `c = κ/λ` is linear in `a`, `b`
+//! and `c`. The least squares, weighted by the relative errors, therefore have a closed-form
+//! solution. A general optimiser (Levenberg-Marquardt) would need a start value and a test of
+//! convergence.
+//!
+//! The prior adds two rows: `(b - σ₀ a) / (s a)` for σ with the prior mean σ₀ and standard
+//! deviation `s`, and the equivalent row for κ. The denominator contains the `a` of the previous
+//! round, which converges in six rounds. σ and κ must not be negative: the equations are solved
+//! four times, with none, one or both of them fixed at zero, and the valid solution with the least
+//! error is used.
 
 use usher_model::CurvePoint;
 
@@ -40,12 +44,12 @@ impl ScalabilityLaw {
         }
     }
 
-    /// The denominator: the time per unit of work and core, relative to one core.
+    /// The denominator of the law: core time per unit of work, relative to one core.
     pub(super) fn slowdown(&self, cores: f64) -> f64 {
         1.0 + self.sigma * (cores - 1.0) + self.kappa * cores * (cores - 1.0)
     }
 
-    /// The same law in other units.
+    /// The law with all rates multiplied by `scale`.
     pub(super) fn scaled(self, scale: f64) -> Self {
         Self {
             lambda: self.lambda * scale,
@@ -54,7 +58,7 @@ impl ScalabilityLaw {
     }
 }
 
-/// Rows `row . (a, b, c) = right`, each to be met within one standard error.
+/// Linear equations `left[i] . (a, b, c) = right[i]`, each scaled to a standard error of 1.
 struct WeightedRows {
     left: Vec<[f64; 3]>,
     right: Vec<f64>,
@@ -86,7 +90,7 @@ fn rows(samples: &[CurvePoint], a: f64) -> WeightedRows {
     for sample in samples {
         let n = sample.cores.max(1.0);
         let y = sample.cores / sample.rate;
-        // The law itself is off by this much: see `residual`.
+        // Rates also deviate from the law by `MISFIT` (module `residual`).
         let error = y * sample.relative_error.hypot(super::residual::MISFIT);
         rows.left
             .push([1.0, n - 1.0, n * (n - 1.0)].map(|x| x / error));
@@ -95,7 +99,8 @@ fn rows(samples: &[CurvePoint], a: f64) -> WeightedRows {
     rows
 }
 
-/// Least squares with b, c >= 0, by active sets.
+/// Solves the equations by least squares with b, c >= 0. Tries every set of parameters that may be
+/// zero.
 fn least_squares(rows: &WeightedRows) -> Option<ScalabilityLaw> {
     let mut best: Option<(f64, ScalabilityLaw)> = None;
     for free in [&[0, 1, 2][..], &[0, 1], &[0, 2], &[0]] {
@@ -125,7 +130,8 @@ fn solve(rows: &WeightedRows, free: &[usize]) -> Option<(f64, [f64; 3])> {
     for &parameter in free {
         let column: Vec<f64> = rows.left.iter().map(|row| row[parameter]).collect();
         let length = dot(&column, &column).sqrt();
-        // Scales columns to equal length: n (n-1) is thousands of times 1.
+        // The columns are scaled to equal length, because n (n-1) may be thousands of times larger
+        // than 1.
         columns.push(column.iter().map(|x| x / length).collect::<Vec<f64>>());
         lengths.push(length);
     }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Deviations from the law, and the error of each point of the curve.
 //!
-//! In logarithms, samples are the sum of law, residual and measurement error. The residual is a
-//! Gaussian process (kriging) over log2 of the cores with standard deviation [`MISFIT`] and
-//! exponential correlation, one octave long: rough, since curves have kinks. Its mean given the
-//! samples corrects the law. For the error, the prior of the parameters is added to the covariance,
-//! linearised at the fitted law: `dlnX/dσ = -(n-1)/D`, `dlnX/dκ = -n(n-1)/D`, and a flat λ; below a
-//! collapse there is one more free level. The error is thus small near samples. Far from them it is
-//! the error of σ and κ that remains given the samples. The computation is deterministic.
+//! The logarithm of a sample is the sum of the logarithm of the law, the residual and the
+//! measurement error. The residual is a Gaussian process (kriging) over log2 of the cores with the
+//! standard deviation [`MISFIT`] and an exponential correlation of one octave, which permits kinks
+//! in the curve. The mean of the process, given the samples, is added to the logarithm of the law.
+//!
+//! For the error of a point, the covariance also contains the prior of the parameters, linearised
+//! at the fitted law with the denominator `D`: `dlnX/dσ = -(n-1)/D`, `dlnX/dκ = -n(n-1)/D`, and a λ
+//! that is practically free. Below a collapse, the level of the curve is a further free parameter.
+//! The error is thus small near samples. Far from the samples, it is the remaining error of σ and
+//! κ. The computation is deterministic; its time is cubic in the number of samples, and then
+//! quadratic for each point.
 //!
 //! The constants are calibrated on the published PARSEC curves (tests/fit_parsec.rs): at least 94 %
 //! of the held-out points lie within two standard errors.
@@ -23,7 +27,8 @@ pub(super) const MISFIT: f64 = 0.1;
 /// Correlation length in octaves.
 const OCTAVES: f64 = 1.0;
 
-/// Standard deviation of the logarithm of an unknown level.
+/// Prior standard deviation of the logarithm of a free level, which is λ or the level below a
+/// collapse.
 const LEVEL: f64 = 10.0;
 
 /// The residual given the samples.
@@ -34,7 +39,8 @@ pub(super) struct Residual {
     cores: Vec<f64>,
     /// Weight of each sample in the mean.
     weights: Vec<f64>,
-    /// Decomposed full covariance of the samples.
+    /// Decomposition of the covariance of the samples, which includes the prior of the parameters
+    /// and the measurement errors.
     full: Cholesky,
 }
 
@@ -71,7 +77,8 @@ impl Residual {
         this.weights.iter().all(|w| w.is_finite()).then_some(this)
     }
 
-    /// The logarithm to add to the law's, and the standard error.
+    /// Returns the correction of the logarithm of the rate at `cores` cores, and its standard
+    /// error.
     pub fn at(&self, cores: f64) -> (f64, f64) {
         let near = self.cores.iter().map(|&c| correlated(cores, c, self.upper));
         let mean = near.zip(self.weights.iter()).map(|(k, w)| k * w).sum();
@@ -82,14 +89,15 @@ impl Residual {
         (mean, left.sqrt())
     }
 
-    /// Prior covariance of the logarithms at two core counts.
+    /// Prior covariance of the logarithms of the rates at two core counts.
     fn covariance(&self, a: f64, b: f64) -> f64 {
         let (x, y) = (self.features(a), self.features(b));
         let linear: f64 = x.iter().zip(y).map(|(x, y)| x * y).sum();
         linear + correlated(a, b, self.upper)
     }
 
-    /// Derivatives by the parameters, in units of their prior standard deviations.
+    /// Derivatives of the logarithm of the rate by the parameters, multiplied by the parameters'
+    /// prior standard deviations.
     fn features(&self, cores: f64) -> [f64; 4] {
         let n = cores.max(1.0);
         let slowdown = self.law.slowdown(n);
@@ -103,7 +111,7 @@ impl Residual {
     }
 }
 
-/// Covariance of the residual; zero between the two sides of a collapse.
+/// Covariance of the residuals at two core counts; zero if the collapse is between the core counts.
 fn correlated(a: f64, b: f64, upper: f64) -> f64 {
     match (a < upper) == (b < upper) {
         true => MISFIT.powi(2) * (-(a.log2() - b.log2()).abs() / OCTAVES).exp(),

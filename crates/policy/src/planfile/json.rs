@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! JSON objects that keep the order of their entries and duplicate keys.
+//! JSON objects that keep the order of their entries, and also keep entries with duplicate keys,
+//! which the parser of `usher plan` must reject.
 
 use std::fmt;
 use std::marker::PhantomData;

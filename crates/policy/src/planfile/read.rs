@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parses the JSON list of programs of `usher plan` to requests for the planner. An error names the
-//! program and the field; numbers are checked for range and for exactness in JSON.
+//! Parses the JSON list of programs of `usher plan`, and converts it to requests for the planner.
+//! Unknown, duplicate and missing fields, duplicate names and numbers out of range are errors.
+//! Whole numbers must be small enough to be exact in JSON. An error names the program and the
+//! field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +21,7 @@ const FIELDS: &str = "name, curve, llc_bytes, bandwidth_gbps, weight, spinners, 
 /// Parses the programs of a JSON text; ids count from 0 in the order of the text.
 ///
 /// # Errors
-/// Input that is not JSON or is invalid.
+/// Returns an error if `input` is not JSON or is invalid.
 pub fn read_programs(input: &str) -> Result<Vec<Request>, PlanFileError> {
     let top: ObjectEntries<Vec<ObjectEntries<FieldValue>>> = match serde_json::from_str(input) {
         Ok(top) => top,
@@ -67,8 +69,8 @@ fn unknown(key: &str) -> PlanFileError {
     ))
 }
 
-/// Describes the wrong structure of valid JSON, since the parser's message would mention internal
-/// types.
+/// Describes why the input has the wrong structure. The message of serde_json would mention
+/// internal types instead.
 fn unreadable(input: &str, error: &serde_json::Error) -> PlanFileError {
     let top = match serde_json::from_str::<Value>(input) {
         Ok(Value::Object(top)) => top,
@@ -95,7 +97,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads the name first, so that errors can use it.
+    /// Collects the fields of a program. The name is read first, because errors contain the name.
     fn new(at: usize, entries: &'a ObjectEntries<FieldValue>) -> Result<Self, PlanFileError> {
         let mut reader = Self {
             name: format!("#{}", at + 1),
@@ -205,7 +207,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Parses a positive whole number of digits only.
+/// Parses a positive whole number that consists of digits only.
 fn core_count(key: &str) -> Option<u32> {
     let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
     let count = key.parse().ok().filter(|_| digits);

@@ -6,18 +6,19 @@
 //!
 //! `least[i][s] = min over options c <= s of price_i(c) + least[i+1][s - c]`
 //!
-//! A candidate's cost depends on its own units alone, so this recurrence is exact for curves of any
-//! shape. The paper's greedy gains would stop at the first plateau. For equal domains
-//! there is one class and the cost is n * D^2 / 2 steps. With several classes the states multiply,
-//! so [`work`] computes the cost in advance and the caller falls back to `relax`.
+//! The recurrence is exact for curves of any shape, because a candidate's cost depends on its own
+//! units alone. The paper's greedy algorithm would stop at the first plateau of a curve. For `D`
+//! equal domains, there is a single class, and the search for `n` candidates takes n * D^2 / 2
+//! steps. With several classes, the numbers of states multiply: [`work`] computes the number of
+//! steps in advance, and the caller uses `relax` if the number exceeds [`work_max`].
 //!
-//! The optimal allocations are the paths along which the recurrence holds with equality, up to the
-//! total rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
+//! The optimal allocations are the paths along which the recurrence holds with equality, apart from
+//! the rounding of the prices; [`RecurrenceTable::optima`] enumerates them in a fixed order.
 
 use super::options::{MixedRadix, OptionTable};
 
-/// Steps that the exact search may take (about a tenth of a second). Steps over a single class are
-/// several times as fast.
+/// Maximum number of steps of the exact search (about a tenth of a second). Steps over a single
+/// class are several times as fast.
 pub(super) fn work_max(supply: &[u32]) -> u128 {
     match supply {
         [_] => 100_000_000,
@@ -46,7 +47,7 @@ pub(super) struct RecurrenceTable<'a> {
     tables: &'a [OptionTable],
     radix: MixedRadix,
     start: usize,
-    /// Row `i` has `radix.states` entries.
+    /// `least[i][s]` of the recurrence. Row `i` has `radix.states` entries.
     least: Vec<u64>,
 }
 
@@ -67,12 +68,13 @@ impl<'a> RecurrenceTable<'a> {
         for (i, table) in tables.iter().enumerate().rev() {
             let (head, next) = least.split_at_mut((i + 1) * states);
             let steps: Vec<usize> = table.iter().map(|c| radix.index(&c.take)).collect();
-            // Each earlier candidate has taken at least one unit, each later one will.
+            // Each earlier candidate has taken at least one unit, and each later candidate needs at
+            // least one unit.
             let reachable = |s: &usize| units[*s] + i <= all && units[*s] + i >= candidates;
             for state in (0..states).filter(reachable) {
                 let small = table.partition_point(|c| c.units as usize <= units[state]);
                 let choices = table[..small].iter().zip(&steps);
-                // With a single class, an option fits if it has few enough units.
+                // With a single class, every option in `table[..small]` fits.
                 let fitting = choices
                     .filter(|(choice, _)| supply.len() == 1 || fits(&choice.take, &vectors[state]));
                 let sums =
@@ -125,8 +127,9 @@ impl<'a> RecurrenceTable<'a> {
         }
     }
 
-    /// The first option of candidate `i`, starting from the step's, that loses no more than the
-    /// slack; and the following step.
+    /// Returns the first option of candidate `i`, starting from `at.choice`, that increases the sum
+    /// of prices by at most `at.slack` above the least sum. Also returns the next step of the
+    /// enumeration.
     fn tight(&self, i: usize, at: EnumerationStep) -> Option<(EnumerationStep, EnumerationStep)> {
         let states = self.radix.states;
         let here = self.least[i * states + at.state];
@@ -153,8 +156,9 @@ impl<'a> RecurrenceTable<'a> {
     }
 }
 
-/// Position of the enumeration: the remaining units, the remaining slack, and the next option (or
-/// the option taken).
+/// Position of the enumeration at one candidate: the remaining units (`state`), the permitted
+/// increase of the sum of prices (`slack`), and the next option to try or the option taken
+/// (`choice`).
 #[derive(Debug, Clone, Copy)]
 struct EnumerationStep {
     state: usize,

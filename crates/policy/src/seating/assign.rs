@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Assigns CPUs to the programs to be seated, in two steps.
 //!
-//! 1. Amounts: the numbers of units (whole domains, or cores) with the least sum of weighted
-//!    NTTs (`allot`), or a good allocation with a bound on its distance from the optimum (`relax`)
-//!    if the exact search would take too long.
-//! 2. Places: the units of each program, level by level (package, NUMA node, domain), for the
-//!    best locality among up to 1,000 optimal allocations (`place`).
+//! 1. Amounts: the numbers of units (whole domains, or cores) with the least sum of weighted NTTs
+//!    (`allot`), or a good allocation with a bound on its distance from the optimum (`relax`) if
+//!    the exact search would take too long.
+//! 2. Places: the units of each program, level by level (package, NUMA node, domain), for the best
+//!    locality among up to 1,000 optimal allocations (`place`).
 //!
-//! The search for places is limited to 4,000 steps per plan at the first level and as many below;
-//! beyond that the best placement found so far is used.
+//! The search for places is limited to 4,000 steps per plan at the first level, and to 4,000 steps
+//! at the second level. When the steps are used up, the best placement found so far is used.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use super::place::{Demand, Objective, PlacementScore, UnitGroup, UnitPlacement, 
 use super::relax;
 use super::units::{Allotment, Unit, UnitClass, UnitPool};
 
-/// Steps of placement search per plan, at the first level and below.
+/// Maximum number of steps of the placement search per plan, at each level.
 const STEPS: u32 = 4_000;
 
 /// Number of (demand, unit) pairs after which packing considers no further optimal allocations.
@@ -35,13 +35,13 @@ const OPTIMA_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(super) struct SeatAssignment {
     pub seats: Vec<CpuSet>,
-    /// Capacities of these CPUs.
+    /// Capacity of each seat.
     pub capacities: Vec<f64>,
-    /// Upper bound of the sum of weighted NTTs above the least possible sum.
+    /// Upper bound of the sum of weighted NTTs minus the least possible sum.
     pub gap: f64,
 }
 
-/// Seats of whole domains; `None` if impossible.
+/// Assigns seats of whole domains; `None` if that is impossible.
 pub(super) fn whole_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
@@ -61,7 +61,7 @@ pub(super) fn whole_domains(
     )
 }
 
-/// Seats of whole cores; `None` if impossible.
+/// Assigns seats of whole cores; `None` if that is impossible.
 pub(super) fn split_domains(
     machine: &Topology,
     candidates: &[SeatCandidate<'_>],
@@ -77,7 +77,7 @@ pub(super) fn split_domains(
     )
 }
 
-/// Maps a unit to its group at one level.
+/// Maps a unit to its group (package, NUMA node or domain) at one level.
 type Level = fn(&Unit) -> usize;
 
 fn assign(
@@ -137,7 +137,8 @@ fn assign(
     })
 }
 
-/// Optimal allotments, or a good one with its gap.
+/// Returns the optimal allotments and the gap 0. If the exact search would take too long, returns a
+/// good allotment and its gap.
 fn allotments(
     candidates: &[SeatCandidate<'_>],
     classes: &[UnitClass],
@@ -181,7 +182,8 @@ fn demands(allotment: &Allotment) -> Vec<Demand> {
     all.filter(|demand| demand.count > 0).collect()
 }
 
-/// Demands placed on groups of units.
+/// The demands at one level, the groups of units at that level, and the placement of the demands on
+/// the groups.
 struct PlacementJob {
     demands: Vec<Demand>,
     groups: Vec<Vec<usize>>,
@@ -218,7 +220,8 @@ impl PlacementJob {
         }
     }
 
-    /// Distributes the units, after placing them at the levels below.
+    /// Gives the placed units to the candidates. If there are lower levels, the demands in each
+    /// group are placed there first.
     fn seat(
         &self,
         pool: &UnitPool,
@@ -271,7 +274,8 @@ fn unit_group(pool: &UnitPool, units: &[usize], objective: Objective) -> UnitGro
     UnitGroup { slots, parent }
 }
 
-/// Gives the lowest units of each class to the first candidate, the next to the second, and so on.
+/// Gives the lowest units of each class to the first candidate, the next units to the second
+/// candidate, and so on.
 fn hand_out(pool: &UnitPool, units: &[usize], demands: &[Demand], seats: &mut [CpuSet]) {
     let mut next = vec![0; pool.classes.len()];
     for demand in demands {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program to be seated: its request, its best rate alone, and the CPUs that it is bound to.
-//! Computes NTTs by equation 1 of paper 1 and the program's part of the objective, the sum of
-//! weighted NTTs.
+//! Computes the program's NTT by equation 1 of paper 1, and its weighted NTT. The planner minimises
+//! the sum of weighted NTTs.
 
 use usher_model::{CpuSet, Topology};
 
@@ -11,16 +11,17 @@ use super::request::Request;
 #[derive(Debug, Clone)]
 pub(super) struct SeatCandidate<'a> {
     pub request: &'a Request,
-    /// The best rate when the program has the machine, or the CPUs that it is bound to, to itself:
-    /// over 1 to N cores.
+    /// The best rate of the program alone on the machine, or alone on the CPUs that it is bound to,
+    /// on any number of cores.
     pub alone_best: f64,
-    /// The CPUs that the program is bound to; `None` if that is no restriction.
+    /// The CPUs that the program is bound to; `None`: the program may use all CPUs.
     pub bound: Option<CpuSet>,
 }
 
 impl<'a> SeatCandidate<'a> {
-    /// Creates a candidate. A binding to no CPU of this machine, or to all of them, is ignored. But
-    /// a program that pinned its threads to all CPUs leaves none to others.
+    /// Creates a candidate. A binding to no CPU of this machine, or to all its CPUs, is ignored.
+    /// Exception: if a program pinned its threads to all CPUs, the binding is kept, because other
+    /// programs can get no seats beside it.
     pub fn new(machine: &Topology, all: &CpuSet, request: &'a Request) -> Self {
         let bound = request
             .bound_to
@@ -45,8 +46,8 @@ impl<'a> SeatCandidate<'a> {
             .is_none_or(|bound| cpus.is_subset(bound))
     }
 
-    /// Normalised turnaround time on cores of its own (paper 1, equation 1): the run time relative
-    /// to that at the alone-best.
+    /// NTT on own cores with the given capacity (paper 1, equation 1): the run time divided by the
+    /// run time at the alone-best.
     pub fn ntt(&self, capacity: f64) -> f64 {
         finite(self.alone_best / self.request.curve.rate(capacity))
     }
@@ -57,7 +58,8 @@ impl<'a> SeatCandidate<'a> {
     }
 }
 
-/// Limits a quotient that overflowed, since a curve may contain rates of very different magnitude.
+/// Replaces NaN and infinity by the largest finite number. Quotients may overflow, because a curve
+/// may contain rates of very different magnitude.
 pub(super) fn finite(x: f64) -> f64 {
     match x.is_nan() {
         true => f64::MAX,

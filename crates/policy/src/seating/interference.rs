@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interference of two programs that share a cache or a memory controller.
 //!
-//! Two figures of each program are used where known: the cache bytes and the memory bandwidth that
-//! it uses when alone. Two programs that fit into the cache together do not interfere there.
-//! Otherwise the interference is the part that does not fit. Where the size of the cache is
-//! unknown, and for bandwidth, whose limit no topology contains, the interference is the product of
-//! the programs' shares of the total demand. Minimising the sum of products over pairs puts
-//! programs of high demand next to those of low demand. A program without figures counts as the
-//! mean of the others. Without any figures there is no interference.
+//! The interference of a pair is the sum of two parts. Each part is computed from a figure of each
+//! program, measured when the program runs alone: the cache bytes and the memory bandwidth that it
+//! uses.
+//!
+//! 1. *Cache*: the bytes by which the two programs together exceed the cache, divided by the size
+//!    of the cache. Two programs that fit into the cache together do not interfere in it.
+//! 2. *Memory bandwidth*, and cache of unknown size: the product of the two programs' figures, each
+//!    divided by the largest figure of any program. No topology contains the limit of the
+//!    bandwidth. The least sum of products over all pairs puts programs of high demand next to
+//!    programs of low demand.
+//!
+//! A program without a figure counts with the mean of the known figures. Without any figures there
+//! is no interference.
 
 use usher_model::Topology;
 
 use super::candidate::SeatCandidate;
 
-/// Factor from interference to the whole numbers of a score. Interference of 1 means that the
-/// programs together exceed the cache by its whole size.
+/// Factor from interference to the whole numbers of a score. An interference of 1 means that two
+/// programs together need twice the size of the cache.
 const SCALE: f64 = 1e9;
 
 /// Interference between each two candidates.
 #[derive(Debug)]
 pub(super) struct Interference {
-    /// Cache bytes of each candidate, and of the cache where known.
+    /// Cache bytes that each candidate uses; `bytes` is the size of the cache, if known.
     wanted: Vec<f64>,
     bytes: Option<f64>,
-    /// Bandwidth of each candidate.
+    /// Memory bandwidth that each candidate uses.
     memory: Vec<f64>,
-    /// The largest of each.
+    /// The largest value of `wanted`, and the largest value of `memory`.
     most: (f64, f64),
     none: bool,
 }
@@ -77,7 +83,7 @@ impl Interference {
         ((cache + memory).min(1e6) * SCALE).round() as u64
     }
 
-    /// Whether no candidates interfere.
+    /// Whether no two candidates interfere.
     pub fn is_none(&self) -> bool {
         self.none
     }
@@ -87,7 +93,7 @@ fn bandwidths(candidates: &[SeatCandidate<'_>]) -> Vec<f64> {
     filled(candidates.iter().map(|g| g.request.bandwidth_gbps))
 }
 
-/// Replaces unknown and invalid figures by the mean of the others.
+/// Replaces unknown and invalid figures by the mean of the known figures.
 fn filled(known: impl Iterator<Item = Option<f64>>) -> Vec<f64> {
     let known: Vec<Option<f64>> = known
         .map(|x| x.filter(|x| x.is_finite() && *x >= 0.0))

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Options of each candidate and their costs in whole numbers.
+//! The options of each candidate (the numbers of units that it may get), and their costs as whole
+//! numbers.
 //!
-//! Costs are weighted NTTs. Floating-point sums depend on their order, so two allocations of equal
-//! ANTT would compare unequal and the tie rules would never apply. Costs are therefore rounded to
-//! multiples of a unit of 2^-44 of the least conceivable sum, whose addition is exact. Each price
-//! is off by at most half a unit: sums of `n` prices that differ by no more than `n` units (a
-//! relative `n` * 6e-14) count as equal.
+//! The cost of an option is the candidate's weighted NTT. Sums of floating-point numbers depend on
+//! the order of addition: two allocations of equal ANTT could compare unequal, and the rules for
+//! ties would never apply. Costs are therefore rounded to whole multiples of a unit, called
+//! *prices*, whose sums are exact. The unit is 2^-44 of the sum of the least costs of all
+//! candidates. Each price is off by at most half a unit: two sums of `n` prices that differ by at
+//! most `n` units (relatively, by `n` * 6e-14) count as equal.
 
 use super::candidate::SeatCandidate;
 use super::units::UnitClass;
@@ -13,21 +15,22 @@ use super::units::UnitClass;
 /// One possible allocation to a candidate.
 #[derive(Debug, Clone)]
 pub(super) struct AllocationOption {
-    /// Units of each class.
+    /// Number of units of each class.
     pub take: Vec<u32>,
     /// Total number of units.
     pub units: u32,
-    /// Weighted NTT.
+    /// The candidate's weighted NTT with these units.
     pub cost: f64,
     /// The cost in whole units, see [`quantise`].
     pub price: u64,
 }
 
-/// A candidate's options, by rising number of units. An option is left out if another option is at
-/// least as good and has no more units of any class, so that a seat is never larger than useful.
+/// A candidate's options, by rising number of units. An option is left out if another option has at
+/// most as many units of each class and costs no more. A seat is thus never larger than useful.
 pub(super) type OptionTable = Vec<AllocationOption>;
 
-/// Enumerates vectors of counts, each up to its supply, in mixed radix.
+/// Maps vectors of counts to numbers from 0 to `states - 1`, as the digits of a mixed-radix number:
+/// count `k` is from 0 to `supply[k]`.
 #[derive(Debug)]
 pub(super) struct MixedRadix {
     strides: Vec<usize>,
@@ -86,7 +89,8 @@ pub(super) fn option_table(
         })
         .collect();
     let radix = MixedRadix::new(&supply);
-    // Least cost among all strictly smaller vectors, by index.
+    // For each vector, by its index: the least cost of the vector itself and of all vectors with at
+    // most as many units of each class.
     let mut below = vec![f64::INFINITY; radix.states];
     let mut table = Vec::new();
     for index in 1..radix.states {
@@ -111,8 +115,8 @@ pub(super) fn option_table(
     table
 }
 
-/// The candidate's cost for a number of units of each class; `None` below the number of its
-/// spinning threads.
+/// The candidate's cost for a number of units of each class; `None` if the units have fewer cores
+/// than the candidate has spinning threads.
 pub(super) fn cost_of(
     candidate: &SeatCandidate<'_>,
     classes: &[UnitClass],
@@ -127,8 +131,8 @@ pub(super) fn cost_of(
     (cores >= candidate.request.spinners).then(|| candidate.cost(capacity))
 }
 
-/// Computes the prices, with the unit doubled `coarser` times. Returns the cap of the prices; a
-/// price at the cap is meaningless.
+/// Computes the prices, with the unit doubled `coarser` times. Returns the cap to which prices are
+/// limited; a price at the cap is meaningless.
 pub(super) fn quantise(tables: &mut [OptionTable], coarser: i32) -> u64 {
     let least = |table: &OptionTable| table.iter().map(|c| c.cost).fold(f64::MAX, f64::min);
     let floor: f64 = tables.iter().map(least).sum();

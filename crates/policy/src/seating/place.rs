@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides how many units of which group (package, NUMA node, domain) each candidate gets.
 //!
-//! The amounts are fixed, so every placement has the same ANTT. The best placement by
-//! [`PlacementScore`] is searched in two passes:
+//! The number of units of each candidate is fixed: every placement has the same ANTT. The best
+//! placement by [`PlacementScore`] is searched in two passes:
 //!
-//! 1. `greedy` packs: for x = 0, 1, 2, … it tries to use only x groups that hold several
-//!    candidates. Each other group goes to the candidate with the largest remaining demand; the
-//!    rest is fitted into the x groups. For groups of equal size, the final x is the least
-//!    possible.
-//! 2. `PlacementSearch` is a branch and bound over the candidates in their order, each filling low
-//!    groups first, over groups that still differ. It returns the best placement that comes first
-//!    in that order or, when its step budget is spent, the best one found.
+//! 1. `greedy`: for x = 0, 1, 2, … it tries a placement in which only x groups are shared by
+//!    several candidates. Every other group goes to the candidate with the largest remaining
+//!    demand. The remaining demands are fitted into the x shared groups. For groups of equal size,
+//!    the first x that succeeds is the least possible.
+//! 2. `PlacementSearch`: a branch and bound that places the demands in their order, each in the
+//!    lowest groups first. Of several equivalent groups, it tries only the lowest. It returns the
+//!    first of the best placements in this order or, when its budget of steps is spent, the best
+//!    placement found.
 //!
-//! Both are deterministic: the budget counts steps, not time.
+//! Both passes are deterministic, because the budget is a number of steps instead of a time.
 
 use super::interference::Interference;
 
 /// A group of units.
 #[derive(Debug, Clone)]
 pub(super) struct UnitGroup {
-    /// Units of each class.
+    /// Number of units of each class in the group.
     pub slots: Vec<u32>,
-    /// The larger group that contains this one.
+    /// The larger group that contains this group.
     pub parent: usize,
 }
 
-/// Demand of a candidate for units of one class. All demands of a candidate are adjacent.
+/// Demand of a candidate for units of one class. In a list of demands, all demands of a candidate
+/// are adjacent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     pub candidate: usize,
@@ -36,14 +38,17 @@ pub(super) struct Demand {
 /// Order of the placement goals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Objective {
-    /// Few shared groups, then few pieces, then little interference.
+    /// Few groups that several candidates share, then few pieces, which are (candidate, group)
+    /// pairs, then little interference.
     Separate,
-    /// Little interference, then few shared groups, then few pieces.
+    /// Little interference, then few groups that several candidates share, then few pieces, which
+    /// are (candidate, group) pairs.
     LeastInterference,
 }
 
-/// Score of a placement; the smallest is best, compared lexicographically. The last component is
-/// the number of (candidate, parent) pairs.
+/// Score of a placement. Scores are compared lexicographically; the smallest score is the best. The
+/// first three components are the goals of the [`Objective`] in their order, the last is the number
+/// of (candidate, parent group) pairs.
 pub(super) type PlacementScore = [u64; 4];
 
 /// Number of units of each demand in each group: `amounts[demand][group]`.
@@ -97,7 +102,7 @@ impl<'a> PartialPlacement<'a> {
         }
     }
 
-    /// Interference that this candidate would cause and suffer in a group.
+    /// Sum of the interference between a candidate and each other candidate in a group.
     fn interference_of(&self, candidate: usize, group: usize) -> u64 {
         let others = self.candidates[group]
             .iter()
@@ -114,8 +119,8 @@ impl<'a> PartialPlacement<'a> {
             .any(|(_, candidates)| candidates.contains(&candidate))
     }
 
-    /// Gives units; returns whether the candidate is new in the group, for
-    /// [`PartialPlacement::take`].
+    /// Gives `count` units of a group to a demand. Returns whether the candidate had no units in
+    /// the group before, which is the argument `new` of [`PartialPlacement::take`].
     fn give(&mut self, demand: &Demand, group: usize, count: u32) -> bool {
         self.free[group][demand.class] -= count;
         if self.candidates[group].contains(&demand.candidate) {
@@ -129,7 +134,7 @@ impl<'a> PartialPlacement<'a> {
         true
     }
 
-    /// Undoes the last [`PartialPlacement::give`] to that group.
+    /// Undoes the last [`PartialPlacement::give`] of units of the group.
     fn take(&mut self, demand: &Demand, group: usize, count: u32, new: bool) {
         self.free[group][demand.class] += count;
         if new {
@@ -141,7 +146,7 @@ impl<'a> PartialPlacement<'a> {
         }
     }
 
-    /// Whether two groups are equivalent for this candidate and all later ones.
+    /// Whether two groups are equivalent for this candidate and for all later candidates.
     fn alike(&self, a: usize, b: usize, candidate: usize) -> bool {
         let (here, there) = (&self.candidates[a], &self.candidates[b]);
         let company = match here.is_empty() && there.is_empty() {
@@ -156,7 +161,8 @@ impl<'a> PartialPlacement<'a> {
     }
 }
 
-/// The best placement found within a number of search steps.
+/// Returns the best placement found within `steps` search steps, and reduces `steps` by the steps
+/// used.
 pub(super) fn place(
     groups: &[UnitGroup],
     demands: &[Demand],
@@ -199,7 +205,7 @@ fn lowest_first(groups: &[UnitGroup], demands: &[Demand], first: UnitPlacement) 
     }
 }
 
-/// Packs for the fewest shared groups; see the module documentation.
+/// Computes a placement with few shared groups (pass 1 in the module documentation).
 fn greedy(
     groups: &[UnitGroup],
     demands: &[Demand],
@@ -243,7 +249,7 @@ fn greedy(
     })
 }
 
-/// A placement under construction, with the rest of each demand.
+/// A placement under construction, with the unplaced rest of each demand.
 struct Packing<'a> {
     placement: PartialPlacement<'a>,
     demands: &'a [Demand],
@@ -271,7 +277,7 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Demands with a rest, largest rest first.
+    /// Demands that are not completely placed, largest rest first.
     fn with_rest(&self) -> Vec<usize> {
         let mut with_rest: Vec<usize> = (0..self.demands.len())
             .filter(|&i| self.left[i] > 0)
@@ -280,13 +286,14 @@ impl<'a> Packing<'a> {
         with_rest
     }
 
-    /// The first demand with the largest rest.
+    /// The first of the demands with the largest unplaced rest.
     fn largest_rest(&self) -> Option<usize> {
         let with_rest = (0..self.demands.len()).filter(|&i| self.left[i] > 0);
         with_rest.max_by_key(|&i| (self.left[i], std::cmp::Reverse(i)))
     }
 
-    /// Gives each of these groups to one candidate, that with the largest rest.
+    /// Gives each group in `own` to a single candidate, the candidate with the largest unplaced
+    /// rest.
     fn give_whole(&mut self, mut own: Vec<usize>) {
         while let Some(demand) = self.largest_rest() {
             let class = self.demands[demand].class;
@@ -308,8 +315,9 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Fits the rests into the groups: whole in the group of least interference and best fit, else
-    /// in pieces.
+    /// Places the rest of each demand in the groups that `may` permits. If groups have enough free
+    /// units for the whole rest, the group of least interference and best fit is chosen; otherwise
+    /// the rest is divided among groups.
     fn fit_rest(&mut self, may: impl Fn(usize) -> bool) {
         for demand in self.with_rest() {
             let Demand {
@@ -339,16 +347,17 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// Branch and bound.
+/// Branch-and-bound search for the best placement (pass 2 in the module documentation).
 struct PlacementSearch<'a> {
     placement: PartialPlacement<'a>,
     demands: &'a [Demand],
     objective: Objective,
-    /// Least number of pieces that demands `i..` still add.
+    /// Element `i`: least number of pieces that the demands `i..` add.
     pieces_after: Vec<u64>,
     amounts: Vec<Vec<u32>>,
     best: UnitPlacement,
-    /// Whether `best` was found by the search itself: then only a better placement replaces it.
+    /// Whether `best` was found by this search. If true, only a better placement replaces `best`;
+    /// if false, an equally good placement does, too.
     own: bool,
     /// Whether `best` is known to be optimal.
     done: bool,
@@ -394,7 +403,7 @@ impl<'a> PlacementSearch<'a> {
         self.group(demand, 0, it.count, &twins);
     }
 
-    /// Chooses the amount that group `group` gives to the demand, largest first.
+    /// Tries every amount that group `group` can give to the demand, largest amount first.
     fn group(&mut self, demand: usize, mut group: usize, left: u32, twins: &[Option<usize>]) {
         if left == 0 {
             if !self.cannot_improve(demand + 1) {
@@ -405,8 +414,8 @@ impl<'a> PlacementSearch<'a> {
         let it = self.demands[demand];
         let free = |g: usize| self.placement.free[g][it.class];
         let groups = self.placement.groups.len();
-        // Full groups are skipped here rather than by a recursive call each, so that the stack
-        // depth stays near the number of demands.
+        // This loop skips full groups. With a recursive call for each full group, the stack would
+        // be much deeper than the number of demands.
         while group < groups && free(group) == 0 {
             group += 1;
         }
@@ -435,7 +444,7 @@ impl<'a> PlacementSearch<'a> {
     }
 }
 
-/// Least number of pieces that each candidate needs, summed from each demand on.
+/// Element `i`: least number of pieces that the demands `i..` need.
 fn pieces_after(groups: &[UnitGroup], demands: &[Demand]) -> Vec<u64> {
     let mut after = vec![0; demands.len() + 1];
     for i in (0..demands.len()).rev() {
@@ -449,8 +458,9 @@ fn pieces_after(groups: &[UnitGroup], demands: &[Demand]) -> Vec<u64> {
 
 /// A lower bound of all scores.
 ///
-/// The groups of a single candidate take at most the largest chunks of the candidates' needs, cut
-/// at the largest group. The rest must fit into the shared groups.
+/// The need of each candidate is cut into chunks of at most the size of the largest group. A group
+/// with a single candidate holds at most one chunk: all such groups together hold at most the
+/// largest chunks. The rest of the needs must fit into the shared groups.
 fn floor(
     groups: &[UnitGroup],
     demands: &[Demand],

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocation of units of many kinds: a good solution with a proven gap.
 //!
-//! With several kinds of units, the number of states of the exact recurrence in `allot` multiplies.
-//! Beyond its budget this module is used:
+//! With several kinds of units, the exact search of `allot` may need more steps than its budget.
+//! This module is used instead:
 //!
-//! * *Solution*: every candidate first gets one unit (a spinning program enough cores for its
-//!   threads). Then the jump that lowers the sum of costs most per capacity is taken repeatedly;
-//!   jumps of several units overcome plateaus. Finally units are moved and swapped between pairs
-//!   while that lowers the sum.
-//! * *Bound*: kinds are ignored and capacity is treated as divisible, at a price `l` per core. For
-//!   every `l >= 0`, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of every allocation
-//!   (Lagrange). Between two points of a curve, `A / (a + b x) + l x` has its minimum at an end or
-//!   where `a + b x = sqrt(A b / l)`, so each term has a closed form. The bound is concave in `l`:
-//!   a ternary search over its exponent finds the best `l`.
+//! * *Solution*: every candidate first gets one unit (a spinning program gets enough cores for its
+//!   threads). A *jump* gives up to 16 units of one kind to one candidate. The jump that lowers the
+//!   sum of costs most per capacity is taken repeatedly; jumps of several units overcome plateaus
+//!   of curves. Finally, units are moved and swapped between pairs of candidates while the sum of
+//!   costs decreases, in at most 200,000 tries.
+//! * *Bound*: kinds are ignored, and the total capacity `C` is treated as divisible, at a price `l`
+//!   per core. For every `l >= 0`, `sum_i min_x (cost_i(x) + l x) - l C` is a lower bound of the
+//!   costs of every allocation (Lagrangian relaxation). Between two points of a curve, `A / (a + b
+//!   x) + l x` has its minimum at an end or where `a + b x = sqrt(A b / l)`: each term has a closed
+//!   form. The bound is concave in `l`, and a ternary search over the exponent of `l` finds the
+//!   best `l`.
 //!
 //! gap = solution - bound >= solution - optimum.
 
@@ -23,7 +25,7 @@ use super::units::{Allotment, UnitClass};
 /// Largest number of units that a candidate may gain in one jump.
 const JUMP_MAX: u32 = 16;
 
-/// Largest number of pairs that the improvement examines.
+/// Maximum number of moves and swaps that `improve` tries.
 const PAIRS_MAX: usize = 200_000;
 
 /// A good allotment and its gap; `None` if not all candidates can be served.
@@ -51,8 +53,8 @@ struct PartialAllocation<'a> {
 }
 
 impl<'a> PartialAllocation<'a> {
-    /// Gives every candidate the least that it needs, starting with those that fit the fewest
-    /// units.
+    /// Gives every candidate the fewest units that it needs. The candidates that may use the fewest
+    /// units come first.
     fn seeded(candidates: &'a [SeatCandidate<'a>], classes: &'a [UnitClass]) -> Option<Self> {
         let mut allocation = Self {
             candidates,
@@ -95,7 +97,8 @@ impl<'a> PartialAllocation<'a> {
         cost_of(&self.candidates[index], self.classes, take).filter(|_| some)
     }
 
-    /// The best jump of one candidate: gain per capacity, class, units.
+    /// Returns the best jump of a candidate: its gain per capacity, the class and the number of the
+    /// units.
     fn jump(&self, index: usize) -> Option<(f64, usize, u32)> {
         let mut best: Option<(f64, usize, u32)> = None;
         for (k, class) in self.classes.iter().enumerate() {
@@ -135,7 +138,7 @@ impl<'a> PartialAllocation<'a> {
         }
     }
 
-    /// Moves and swaps single units between pairs while that lowers the costs.
+    /// Moves and swaps single units between pairs of candidates while the sum of costs decreases.
     fn improve(&mut self) {
         let kinds = self.classes.len();
         let mut pairs = 0;
@@ -202,8 +205,9 @@ pub(super) fn lower_bound(candidates: &[SeatCandidate<'_>], classes: &[UnitClass
                 .max(least)
         })
         .collect();
-    // Only capacity beyond every candidate's least is priced, since high prices would otherwise
-    // cancel to noise. The remaining noise is subtracted.
+    // The price applies only to the capacity beyond the least capacity of each candidate. A price
+    // on all capacity would make the bound the difference of two large numbers, and rounding errors
+    // would dominate. The remaining rounding error is subtracted from the bound.
     let spare = (total - least * candidates.len() as f64).max(0.0);
     let at = |price: f64| -> f64 {
         let terms = candidates.iter().zip(&allowed_capacity);

@@ -9,7 +9,7 @@ use usher_model::{CpuSet, Curve, ProgramId};
 pub struct Request {
     /// The program's id.
     pub id: ProgramId,
-    /// The program's name; ties break by name, then by id.
+    /// The program's name. Ties between programs are broken by name, then by id.
     pub name: String,
     /// Progress per second as a function of cores.
     pub curve: Curve,
@@ -17,13 +17,13 @@ pub struct Request {
     pub weight: f64,
     /// Threads that busy-wait for one another; 0: none.
     pub spinners: u32,
-    /// LLC bytes that the program uses, where known.
+    /// LLC bytes that the program uses; `None`: unknown.
     pub llc_bytes: Option<u64>,
-    /// Memory bandwidth that the program uses in GB/s, where known.
+    /// Memory bandwidth in GB/s that the program uses; `None`: unknown.
     pub bandwidth_gbps: Option<f64>,
-    /// CPUs that the program is bound to, if it is.
+    /// CPUs that the program is bound to; `None`: not bound.
     pub bound_to: Option<CpuSet>,
-    /// Whether the program's own threads are pinned to these CPUs: it gets no seat, and the others
-    /// are seated on the rest.
+    /// Whether threads of the program pinned themselves to the CPUs in `bound_to`. A pinned program
+    /// gets no seat; the other programs get seats on the other CPUs.
     pub pinned: bool,
 }

@@ -3,7 +3,7 @@
 //!
 //! Units of one kind (equal capacity, equal core count, usable by the same programs) are
 //! interchangeable for every prediction. The planner therefore counts units per kind and leaves the
-//! choice of the unit to the placement.
+//! choice of the unit to the placement (module `place`).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use usher_model::{CoreId, CpuSet, Domain, DomainId, NodeId, PackageId, Topology}
 
 use super::candidate::SeatCandidate;
 
-/// Number of units of each class for each candidate.
+/// Number of units of each class for each candidate: `allotment[candidate][class]`.
 pub(super) type Allotment = Vec<Vec<u32>>;
 
 /// One domain or one core.
@@ -24,7 +24,8 @@ pub(super) struct Unit {
     pub class: usize,
 }
 
-/// Units that no prediction distinguishes.
+/// A class of interchangeable units: equal capacity, equal number of cores, usable by the same
+/// candidates.
 #[derive(Debug)]
 pub(super) struct UnitClass {
     /// Capacity of one unit.
@@ -33,7 +34,7 @@ pub(super) struct UnitClass {
     pub cores: u32,
     /// Number of units.
     pub supply: u32,
-    /// Whether each candidate may use these units.
+    /// For each candidate, whether it may use the units of this class.
     pub open_to: Vec<bool>,
 }
 
@@ -44,16 +45,17 @@ pub(super) struct UnitPool {
     pub classes: Vec<UnitClass>,
 }
 
-/// Capacity in billionths, cores, and which candidates may use the unit.
+/// Key of a class of units: capacity in billionths, number of cores, and for each candidate whether
+/// it may use the unit.
 type UnitKind = (u64, u32, Vec<bool>);
 
 impl UnitPool {
-    /// Whole last-level-cache domains.
+    /// Creates the pool of whole LLC domains.
     pub fn of_domains(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
         Self::gather(machine, candidates, |domain| vec![domain.cores.clone()])
     }
 
-    /// Whole cores: the hardware threads of a core are never separated.
+    /// Creates the pool of whole cores. The hardware threads of a core are never separated.
     pub fn of_cores(machine: &Topology, candidates: &[SeatCandidate<'_>]) -> Self {
         Self::gather(machine, candidates, |domain| {
             domain.cores.iter().map(|&core| vec![core]).collect()
