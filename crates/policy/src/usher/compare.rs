@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measured comparison of seats with time sharing.
 //!
-//! Time sharing is predicted from the programs' curves. The curves do not include barriers that
-//! wait for a thread without a CPU, cache effects, or CPU time that one program leaves to another
-//! while it waits. Where all programs report their progress while they run, the alternatives are
-//! therefore tried, one after another:
+//! The NTTs under time sharing are predicted from the programs' curves. The curves do not include
+//! barriers that wait for a thread without a CPU, cache effects, or CPU time that a waiting program
+//! leaves to another program. If all programs report their progress while they run, the
+//! alternatives are therefore measured, each for a step of 1 to 5 s:
 //!
 //! 1. the best seats;
-//! 2. two programs on the union of their seats, where that is promising (module `pair`);
-//! 3. all programs shared.
+//! 2. two programs on the union of their seats, if a gain is predicted (module `pair`);
+//! 3. all programs left to the kernel.
 //!
 //! The decision (module `seat_decision`) is then based on the measured rates. No program is stopped
-//! for the comparison. It is made when programs have come or gone, and at most every
-//! [`COMPARE_AGAIN_NS`] when a program has entered a new phase. A program whose phase seems to have
-//! changed while it shared CPUs is measured again first.
+//! for the comparison. A comparison starts after a program has arrived or departed, and, at most
+//! every [`COMPARE_AGAIN_NS`], after a program has entered a new phase. If the phase of a program
+//! seems to have changed while it shared CPUs, the program is measured on seats again before the
+//! comparison.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +25,9 @@ use super::curve_data::SeatComparison;
 use super::intervals::COMPARE_AGAIN_NS;
 use super::managed_program::ManagedProgram;
 
-/// Length of a step: several work cycles of the programs.
+/// Least length of a step, in which the programs complete several work cycles.
 const STEP_NS: u64 = 1_000_000_000;
-/// Longest step, where a program rarely reports progress.
+/// Greatest length of a step, used if a program rarely reports progress.
 const STEP_NS_MAX: u64 = 5_000_000_000;
 /// Least number of changes of a program's progress figure for a valid rate.
 const CHANGES_MIN: u32 = 5;
@@ -34,11 +35,11 @@ const CHANGES_MIN: u32 = 5;
 /// A step of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CompareStep {
-    /// Seats, whatever is predicted.
+    /// All programs have their best seats, even if time sharing is predicted to be better.
     Seats,
-    /// Two programs on the union of their seats.
+    /// Two programs share the union of their seats; the other programs keep their seats.
     Pair,
-    /// All programs shared: left to the kernel.
+    /// All programs are left to the kernel.
     Sharing,
 }
 
@@ -99,8 +100,8 @@ struct MeasuredRate {
 }
 
 impl Usher {
-    /// Moves on to the next step when it is due; returns whether the plan must be made again for
-    /// it.
+    /// Starts the next step of the comparison when the step is due. Returns whether a new plan is
+    /// needed.
     pub(super) fn compare(&mut self, at_ns: u64) -> bool {
         if self.comparison.is_on() {
             self.record_progress(at_ns);
@@ -148,7 +149,8 @@ impl Usher {
             forgot = true;
         }
         if forgot && !self.is_comparable() {
-            // Without a comparison, this sets the least interval until the next check.
+            // No comparison follows. The time sets the least interval until the next check for new
+            // phases.
             self.comparison = Comparison::Due(at_ns + COMPARE_AGAIN_NS);
         }
         forgot
@@ -182,8 +184,9 @@ impl Usher {
         elapsed_ns >= STEP_NS && (elapsed_ns >= STEP_NS_MAX || self.members.keys().all(enough))
     }
 
-    /// Rates of the programs with enough changes in this step, each from the first figure to the
-    /// last change: the sampling interval differs between steps.
+    /// Returns the rates of the programs with enough changes in the present step. Each rate covers
+    /// the time from the first figure to the last change, because the sampling interval differs
+    /// between steps.
     fn rates(&self) -> BTreeMap<ProgramId, MeasuredRate> {
         let rate = |(&id, window): (&ProgramId, &SampleWindow)| {
             let ((from_ns, from), (to_ns, to)) = (window.first, window.last);
@@ -218,8 +221,9 @@ impl Usher {
         }
     }
 
-    /// Whether a comparison is possible, now or when all programs have been measured: there are
-    /// several programs, and all report progress and may be moved at any time.
+    /// Whether a comparison is possible, now or when all programs have been measured. There must be
+    /// at least two programs, and at most as many programs as domains. All programs must report
+    /// progress and be movable to fewer cores at any time.
     pub(super) fn is_comparable(&self) -> bool {
         let is_measurable =
             |member: &ManagedProgram| member.has_live_source() && member.is_narrowable();

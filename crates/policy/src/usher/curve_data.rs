@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Estimate of a program's scalability curve from its profile and the measurements of this run.
 //!
-//! Rates are kept by source of progress, since units differ. A rate on a seat is significant if its
-//! relative error is below 3 %, and corrects the profile if it differs by more than 10 %. If the
-//! measurements at two or more core counts have another shape than the profile, the measurements
-//! are used alone. Rates under time sharing give a measured NTT instead of a predicted one; they
-//! are discarded when the neighbours change. In a new phase all measurements are discarded and the
-//! profile is kept.
+//! Rates are stored by source of progress, because each source has its own unit, and by core count.
+//!
+//! 1. A rate on a seat replaces the earlier rate at the same core count. If the two rates differ by
+//!    more than 10 % and their relative errors are below 3 %, the rates at all other core counts
+//!    are scaled by the same ratio.
+//! 2. Without a profile, the curve is fitted to the measured rates (module `fit`).
+//! 3. With a profile, the curve is the profile, with lower rates where whole repetitions on seats
+//!    were slower. If the measurements at two or more core counts have another shape than the
+//!    profile, the curve is fitted to the measurements alone.
+//! 4. Rates under time sharing give a measured NTT instead of a predicted NTT. They are discarded
+//!    when another program arrives or departs.
+//!
+//! When the program enters a new phase, all measurements are discarded and the profile is kept.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +22,18 @@ use usher_model::{Curve, CurvePoint, ProgressSource};
 use super::meter::RateEstimate;
 use crate::fit::{collapses, fit};
 
-/// Relative difference from which on a measured rate replaces the rate of the curve.
+/// Relative difference from which on two rates count as different.
 const SURPRISE: f64 = 0.10;
 
-/// Relative error below which a difference is considered significant.
+/// Relative error of two rates below which a difference between them counts as significant.
 const SURE: f64 = 0.03;
 
 /// Origin of a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CurveOrigin {
-    /// An earlier run, from the profile store.
+    /// An earlier run of the program; the curve is from the profile store.
     Profile,
-    /// This run.
+    /// This run of the program.
     Measured,
 }
 
@@ -45,23 +52,25 @@ pub struct CurveEstimate {
 #[derive(Debug, Clone, Default)]
 pub struct CurveData {
     profile: Option<Curve>,
-    /// Rates on seats in this run: by source, since units differ, and by thousandths of cores.
+    /// Rates on seats in this run, by source of progress and by the capacity of the seat in
+    /// thousandths of a core.
     seats: BTreeMap<ProgressSource, BTreeMap<u64, RateEstimate>>,
-    /// Rates while sharing CPUs with the present neighbours in this run, by source.
+    /// Rates in this run while the program shared all CPUs with the present other programs, by
+    /// source of progress.
     shared: BTreeMap<ProgressSource, RateEstimate>,
-    /// Result of the comparison with the present neighbours.
+    /// Result of the comparison of seats with time sharing, beside the present other programs.
     compared: Option<SeatComparison>,
 }
 
-/// Measured comparison of a seat with the alternatives, with the same neighbours.
+/// Measured rate on a seat, divided by the rates without the seat beside the same other programs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SeatComparison {
     /// Cores of the seat.
     pub cores: f64,
-    /// Rate on the seat divided by the rate with everything left to the kernel.
+    /// Rate on the seat divided by the rate with all programs left to the kernel.
     pub over_sharing: f64,
-    /// Rate on the seat divided by the rate with two programs on the union of their seats, where
-    /// tried.
+    /// Rate on the seat divided by the rate with two programs on the union of their seats; `None`:
+    /// not measured.
     pub over_pair: Option<f64>,
 }
 
@@ -79,15 +88,15 @@ impl CurveData {
         let seats = self.seats.entry(estimate.source).or_default();
         let before = seats.get(&milli(cores)).copied();
         if before.is_some_and(|known| estimate.relative_error > known.relative_error.max(SURE)) {
-            // The measurement on this seat has only just started again.
+            // The new measurement on this seat is not yet as exact as the earlier measurement.
             return false;
         }
         let differs = |known: RateEstimate| (known.rate / estimate.rate - 1.0).abs() > SURPRISE;
         if let Some(known) = before.filter(|&known| differs(known))
             && estimate.relative_error.max(known.relative_error) < SURE
         {
-            // The cause (the location of its memory, its neighbours' cache use) is assumed to
-            // affect all core counts equally.
+            // The cause of the difference (such as the location of the program's memory, or the
+            // cache use of other programs) is assumed to affect all core counts equally.
             let ratio = estimate.rate / known.rate;
             seats.values_mut().for_each(|other| other.rate *= ratio);
         }
@@ -95,14 +104,14 @@ impl CurveData {
         before.is_none_or(differs)
     }
 
-    /// Adds a rate measured while everything was left to the kernel. Returns whether the rate is
-    /// new.
+    /// Adds a rate that was measured while all programs were left to the kernel. Returns whether
+    /// the rate is the first or differs from the earlier rate.
     pub fn learn_shared(&mut self, estimate: RateEstimate) -> bool {
         let before = self.shared.insert(estimate.source, estimate);
         before.is_none_or(|known| (known.rate / estimate.rate - 1.0).abs() > SURPRISE)
     }
 
-    /// Discards the rates of shared CPUs, since the neighbours have changed.
+    /// Discards the rates on shared CPUs, because other programs have arrived or departed.
     pub fn forget_shared(&mut self) {
         self.shared.clear();
         self.compared = None;
@@ -117,8 +126,9 @@ impl CurveData {
     }
 
     /// Least number of cores for the program, given that `spinners` of its threads were seen to
-    /// busy-wait. This is `spinners`, unless points of the curve show where the program collapses,
-    /// or that it does not.
+    /// busy-wait. If points of the curve show a collapse, the number is the least number of cores
+    /// without a collapse. If points at fewer cores than `spinners` show no collapse, the number is
+    /// 0. Otherwise it is `spinners`.
     pub fn cores_needed(&self, spinners: u32) -> u32 {
         let profile = self
             .profile
@@ -142,24 +152,26 @@ impl CurveData {
         self.compared = Some(compared);
     }
 
-    /// Whether seats and sharing were compared with the present neighbours.
+    /// Whether seats were compared with time sharing beside the present other programs.
     pub fn was_compared(&self) -> bool {
         self.compared.is_some()
     }
 
-    /// NTT on the seat of the comparison, and with two programs on the union of their seats.
+    /// Returns two measured NTTs: on the program's own seat, and with two programs on the union of
+    /// their seats.
     pub fn paired_ntt(&self, estimate: &CurveEstimate, cores_max: f64) -> Option<(f64, f64)> {
         let compared = self.compared?;
         let seat = estimate.curve.best_rate(cores_max) / estimate.curve.rate(compared.cores);
         Some((seat, seat * compared.over_pair?))
     }
 
-    /// Number of core counts measured in this run, by one source.
+    /// Number of core counts measured in this run, by the source of progress with the most core
+    /// counts.
     pub fn seats_measured(&self) -> usize {
         self.best_measured().map_or(0, |(_, seats)| seats.len())
     }
 
-    /// The source with the most measured core counts; of equals, the best.
+    /// The source with the most measured core counts; of several such sources, the best source.
     fn best_measured(&self) -> Option<(ProgressSource, &BTreeMap<u64, RateEstimate>)> {
         let by_count = |(_, seats): &(&ProgressSource, &BTreeMap<u64, RateEstimate>)| seats.len();
         let best = self.seats.iter().rev().max_by_key(by_count);
@@ -187,8 +199,9 @@ impl CurveData {
         }
     }
 
-    /// The profile, corrected by the rates of whole repetitions on seats in this run: next to other
-    /// programs they may be lower than alone. Other core counts keep their rates from the profile.
+    /// The profile, corrected by the rates of whole repetitions on seats in this run, which may be
+    /// lower because other programs run at the same time. Other core counts keep their rates from
+    /// the profile.
     fn corrected(&self, profile: &Curve) -> Curve {
         let now = |point: &CurvePoint| {
             let repetitions = self.seats.get(&ProgressSource::Repetition);
@@ -206,8 +219,8 @@ impl CurveData {
         Curve::new(points).unwrap_or_else(|_| profile.clone())
     }
 
-    /// Measured NTT with everything left to the kernel: relative to a seat of known rate, or
-    /// in the units of the curve.
+    /// Measured NTT with all programs left to the kernel. The NTT is computed from the comparison
+    /// with a seat, or else from a rate on shared CPUs in the unit of the curve.
     pub fn shared_ntt(&self, estimate: &CurveEstimate, cores_max: f64) -> Option<f64> {
         let best = estimate.curve.best_rate(cores_max);
         if let Some(compared) = self.compared {
@@ -246,8 +259,8 @@ fn milli(cores: f64) -> u64 {
     (cores * 1e3).round() as u64
 }
 
-/// Whether the measurements at two or more core counts have another shape than the profile. The two
-/// may have different units; only the ratios of their rates are compared.
+/// Whether the measurements at two or more core counts have another shape than the profile.
+/// Measurements and profile may have different units; only the ratios of their rates are compared.
 fn contradicts(measured: &Curve, profile: &Curve, points: &[CurvePoint]) -> bool {
     let ratios = points
         .iter()

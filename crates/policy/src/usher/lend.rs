@@ -4,17 +4,18 @@
 //!
 //! Each *tick* compares two samples of every seated program:
 //!
-//! - *busy*: CPU time used, in CPUs. If whole cores of a seat stay unused for `IDLE_TICKS`
-//!   successive ticks, the owner can lend these cores. The owner's own affinity mask is never
-//!   narrowed: when a thread of the owner wakes, it may run there at once, next to the borrower.
+//! - *busy*: the CPU time used, divided by the length of the tick. If whole cores of a seat stay
+//!   unused for `IDLE_TICKS` successive ticks, the owner can lend these cores. The owner's own
+//!   affinity mask is never narrowed: a thread of the owner that wakes may run on a lent core at
+//!   once, beside the borrower.
 //! - *wait*: the share of the tick during which a runnable thread of the program had no CPU (PSI's
 //!   `some`). A program borrows if it waits, has more threads than CPUs, and is not known to slow
 //!   down with more cores. An owner that waits while its cores are lent gets all of them back in
 //!   the same tick.
 //!
-//! After a recall the owner lends nothing for a while. This hold doubles with each recall that soon
-//! follows, up to `HOLD_NS_MAX`, so that cores do not flap when a program alternates between
-//! sleeping and running.
+//! After such a recall, the owner lends nothing for a *hold* of `HOLD_NS_MIN`. The hold doubles
+//! with each recall that soon follows, up to `HOLD_NS_MAX`. Without the hold, cores would be lent
+//! and recalled all the time when a program alternates between sleeping and running.
 //!
 //! Cores outside all seats are lent in the same way and need no recall.
 
@@ -26,13 +27,13 @@ use usher_model::{CoreId, CpuSet, Loan, ProgramId, ProgramSample, Topology};
 pub const TICK_NS: u64 = 8_000_000;
 /// Number of successive idle ticks after which an owner lends.
 const IDLE_TICKS: u32 = 2;
-/// Use of a core below which it counts as unused.
+/// Use of a core, in CPUs, below which the core counts as unused.
 const IDLE_SHARE: f64 = 0.15;
 /// Wait share above which an owner gets its cores back.
 pub(super) const RECALL_WAIT: f64 = 0.10;
 /// Wait share above which a program borrows.
 const BORROW_WAIT: f64 = 0.25;
-/// First hold after a recall, and the longest.
+/// Length of the first hold after a recall, and greatest length of a hold.
 const HOLD_NS_MIN: u64 = 10_000_000;
 const HOLD_NS_MAX: u64 = 40_000_000;
 
@@ -40,9 +41,10 @@ const HOLD_NS_MAX: u64 = 40_000_000;
 pub struct LendingContext<'a> {
     /// The machine.
     pub topology: &'a Topology,
-    /// Seats by owner; programs with the same seat share it and lend as one.
+    /// Seats by owner; programs with the same seat lend its cores together.
     pub seats: &'a BTreeMap<ProgramId, CpuSet>,
-    /// Whether a program is faster on the second number of cores than on the first.
+    /// `gains(program, from, to)`: whether the program is expected to be faster on `to` cores than
+    /// on `from` cores.
     pub gains: &'a dyn Fn(ProgramId, f64, f64) -> bool,
     /// Whether a program may lend; false while it is measured on its seat.
     pub lends: &'a dyn Fn(ProgramId) -> bool,
@@ -59,7 +61,7 @@ impl LendingContext<'_> {
     }
 }
 
-/// Cores with all hardware threads in the set. Other cores cannot be lent, since another
+/// Cores of which all hardware threads are in `cpus`. Other cores cannot be lent, because another
 /// program is bound to one of their hardware threads.
 fn whole_cores(topology: &Topology, cpus: &CpuSet) -> Vec<CoreId> {
     let mut cores = topology.cores_in(cpus);
@@ -77,7 +79,7 @@ fn unused_cores(cores: usize, busy_cpus: f64) -> usize {
 #[derive(Debug, Clone, Default)]
 pub struct Lender {
     usages: BTreeMap<ProgramId, UsageSample>,
-    /// Lent cores: the owner, if any, and the borrower.
+    /// The lent cores, each with its owner (`None` for a core outside all seats) and its borrower.
     lent: BTreeMap<CoreId, (Option<ProgramId>, ProgramId)>,
 }
 
@@ -179,8 +181,8 @@ impl Lender {
 
     fn start_loans(&mut self, at_ns: u64, ctx: &LendingContext) {
         let mut supply = self.supply(at_ns, ctx);
-        // Programs borrow in the order of their wait shares, one core each in turn, nearest core
-        // first.
+        // In each round, every waiting program borrows the nearest core. Within a round, the
+        // program with the largest wait share comes first.
         let mut waiting: Vec<_> = self
             .usages
             .iter()
@@ -207,7 +209,7 @@ impl Lender {
         }
     }
 
-    /// The most suitable core for a borrower, if it can use another core.
+    /// The most suitable core for a borrower; `None` if the borrower cannot use another core.
     fn match_core(
         &self,
         borrower: ProgramId,
@@ -236,7 +238,7 @@ impl Lender {
         (ctx.gains)(borrower, now, now + ctx.topology.cores[core].capacity).then_some(core)
     }
 
-    /// Cores that can be lent: those outside all seats, and those that their owners leave idle.
+    /// Cores that can be lent: cores outside all seats, and cores that their owners leave idle.
     fn supply(&self, at_ns: u64, ctx: &LendingContext) -> BTreeMap<CoreId, Option<ProgramId>> {
         let owned = ctx
             .seats
@@ -289,8 +291,8 @@ impl UsageSample {
         if self.known && elapsed_ns > 0 {
             self.busy_cpus = sample.cpu_ns.saturating_sub(self.cpu_ns) as f64 / elapsed_ns as f64;
             self.wait_share = wait_ns.saturating_sub(self.wait_ns) as f64 / elapsed_ns as f64;
-            // Without a wait figure the program could not request its cores back, so it counts as
-            // waiting.
+            // A program without a wait figure counts as waiting, because a later need of its lent
+            // cores could not be detected.
             let waits = sample.wait_ns.is_none() || self.wait_share > RECALL_WAIT;
             let idle = !waits && unused_cores(cores, self.busy_cpus) > 0;
             self.idle_ticks = if idle { self.idle_ticks + 1 } else { 0 };

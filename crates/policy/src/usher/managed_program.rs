@@ -2,10 +2,11 @@
 //! The state of one managed program in the policy `usher`: the estimate of its scalability curve,
 //! the measurement in its present placement, and how its threads wait.
 //!
-//! A rate or a repetition counts only for the placement in which it was measured; at least two
-//! repetitions in one placement are required, since the first has cold caches. The estimates answer
-//! the planner's questions: the curve to plan with, whether more cores would help, and below how
-//! many cores a program with spinning threads must not be narrowed.
+//! A rate or the time of a repetition counts only for the placement (shared CPUs, or a seat) in
+//! which it was measured. At least two repetitions in a placement are required, because the first
+//! repetition has cold caches. The planner gets three results from this state: the curve for
+//! planning, whether more cores would make the program faster, and the least number of cores for a
+//! program with spinning threads.
 
 use usher_model::{
     CpuSet, Curve, CurvePoint, Program, ProgramSample, Progress, ProgressSource, Seat, SeatMode,
@@ -20,7 +21,7 @@ use crate::simple::request;
 
 /// Least number of repetitions in one placement for a measurement.
 const REPETITIONS_MIN: u32 = 2;
-/// Relative scatter of single repetitions, measured on busy virtual machines.
+/// Relative standard error of the time of a single repetition, measured on busy virtual machines.
 const REPETITION_ERROR: f64 = 0.07;
 
 /// CPU time after which a launched program has started and determined the number of its CPUs.
@@ -45,8 +46,8 @@ pub struct ManagedProgram {
     pub repetitions: (f64, u32),
     /// Number of threads known to busy-wait for one another.
     pub spinners: u32,
-    /// Whether they wait in a runtime that chose how to wait at its start, from the number of cores
-    /// at that time; `None`: not known.
+    /// Whether the program's threads wait in a runtime that chose at its start, by the number of
+    /// cores at that time, how to wait; `None`: not known.
     pub active_wait: Option<bool>,
     /// Number of cores at the program's start; `None`: it has not started.
     startup_cores: Option<u32>,
@@ -54,14 +55,14 @@ pub struct ManagedProgram {
     pub usable_cores: u32,
     /// Largest number of threads seen.
     threads_max: u32,
-    /// Time before which the program gets no turn on a wide seat.
+    /// Time from which on the program may get a wide seat.
     pub survey_from_ns: u64,
-    /// Whether its rate has permanently changed in a placement where other programs may be the
-    /// cause.
+    /// Whether the program's rate has permanently changed on shared CPUs, where other programs may
+    /// be the cause.
     pub drifted: bool,
     /// Last reported progress.
     pub last_progress: Option<Progress>,
-    /// Number of failed actions on the program, and the time of the last one.
+    /// Number of failed actions on the program; `failed_ns` is the time of the last failure.
     pub failures: u32,
     pub failed_ns: u64,
 }
@@ -69,7 +70,7 @@ pub struct ManagedProgram {
 /// Placement in which a program's rate is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MeasuredPlacement {
-    /// Shared with all other programs, placed by the kernel.
+    /// On CPUs shared with all other programs; the kernel places the threads.
     Shared,
     /// Alone on a seat of this capacity in cores.
     Seat(f64),
@@ -78,7 +79,7 @@ pub enum MeasuredPlacement {
 }
 
 impl ManagedProgram {
-    /// Starts with a program that may use `usable_cores` cores until it is seated.
+    /// Creates the state of a program that may use `usable_cores` cores until it gets a seat.
     pub fn new(program: Program, at_ns: u64, usable_cores: u32) -> Self {
         let mut meter = RateMeter::default();
         meter.moved(at_ns);
@@ -107,7 +108,7 @@ impl ManagedProgram {
 
     /// Processes all of a sample except its progress total; returns whether the plan may change.
     pub fn update_from_sample(&mut self, sample: &ProgramSample) -> bool {
-        // A figure of low confidence is worth no more than CPU time.
+        // A progress figure of low confidence counts as CPU time.
         let trusted_source = |progress: Progress| match progress.may_plan() {
             true => progress.source,
             false => ProgressSource::CpuTime,
@@ -131,10 +132,9 @@ impl ManagedProgram {
         better || spins || wait_known
     }
 
-    /// Number of cores below which the running program must not be narrowed, since its threads
-    /// would spin for threads without a core. This is the number of cores at its start or the
-    /// number of its threads, whichever is smaller. It is 0 if the program is known not to wait
-    /// that way.
+    /// Least number of cores that the running program must keep: the number of cores at its start
+    /// or the number of its threads, whichever is smaller. On fewer cores, its threads would spin
+    /// while they wait for threads without a core. 0 if the program is known not to wait actively.
     fn narrowest_cores(&self) -> u32 {
         let may_spin = self.active_wait != Some(false);
         let startup_cores = self.startup_cores.filter(|_| may_spin).unwrap_or(0);
@@ -153,7 +153,7 @@ impl ManagedProgram {
             .max(waiting)
     }
 
-    /// Number of threads kept busy on the largest measured core count.
+    /// Greatest mean number of busy CPUs in the points of the profile.
     fn busy_threads(&self) -> u32 {
         let points = self.program.profile.iter().flat_map(Curve::points);
         let busy = points.filter_map(|point| point.busy_cpus);
@@ -173,13 +173,13 @@ impl ManagedProgram {
     pub fn forget_phase(&mut self, at_ns: u64) {
         self.curve_data.forget_phase();
         if self.survey_from_ns == u64::MAX {
-            // Turns have a cost for the other programs.
+            // Wide seats have a cost for the other programs.
             self.survey_from_ns = at_ns + COMPARE_AGAIN_NS;
         }
         self.drifted = false;
     }
 
-    /// The program has restarted on the cores that it may use now.
+    /// Records that the program has restarted on the cores that it may use now.
     pub fn restarted(&mut self) {
         self.startup_cores = Some(self.usable_cores);
     }
@@ -198,8 +198,8 @@ impl ManagedProgram {
     }
 
     /// Adds a repetition completed in the present placement; returns whether the mean is new
-    /// information. A single repetition does not count: the first has cold caches, and single times
-    /// scatter.
+    /// information. A single repetition does not count, because the first repetition has cold
+    /// caches, and the times of repetitions vary.
     pub fn repeated(&mut self, seconds: f64) -> bool {
         let (sum, count) = (self.repetitions.0 + seconds, self.repetitions.1 + 1);
         self.repetitions = (sum, count);
@@ -220,7 +220,7 @@ impl ManagedProgram {
         self.source.is_some_and(ProgressSource::may_plan)
     }
 
-    /// Whether there is any data to predict its progress from.
+    /// Whether the program's progress can be predicted or measured.
     pub fn can_be_planned(&self, cores_max: f64) -> bool {
         self.has_live_source() || self.curve_data.curve_estimate(cores_max).is_some()
     }
@@ -280,8 +280,8 @@ impl ManagedProgram {
         }
     }
 
-    /// Half of the program's seat, once the whole seat has been measured and no other data exists:
-    /// it gives the second point of the curve.
+    /// Returns half of the program's seat, on which the second point of the curve is measured.
+    /// `None` unless the whole seat, and no other number of cores, has been measured.
     pub fn trial_seat(&self, seat: &Seat, topology: &Topology) -> Option<CpuSet> {
         if seat.mode == SeatMode::Shared
             || !self.explores()
@@ -293,7 +293,7 @@ impl ManagedProgram {
         half_of(&seat.cpus, topology)
     }
 
-    /// Whether threads of the program are pinned to CPUs by the program itself.
+    /// Whether the program has pinned threads of its own to CPUs.
     pub fn is_pinned(&self) -> bool {
         self.program.pinned_to.is_some()
     }

@@ -2,12 +2,14 @@
 //! Measures a program's rate in a constant placement.
 //!
 //! The time in a placement is divided into chunks of at least [`CHUNK_NS`]. The spread of the
-//! chunks' rates gives the error of their mean. Each move starts a new measurement. Its first
-//! [`SETTLE_NS`] are ignored, since caches are cold and threads still migrate.
+//! chunks' rates gives the error of their mean. Each move to another placement starts a new
+//! measurement. The first [`SETTLE_NS`] of the measurement are ignored, because caches are cold and
+//! threads still migrate.
 //!
-//! A *phase* of the program has ended when its rate permanently leaves the mean. The test is Page's
-//! cumulative sum (Biometrika 41, 1954) on the logarithm of the rate: it tolerates small
-//! deviations, detects a large change after two or three chunks and a moderate one a little later.
+//! A *phase* of the program has ended when the program's rate permanently differs from the mean.
+//! The test is Page's cumulative sum (Biometrika 41, 1954) on the logarithm of the rate: it
+//! tolerates small deviations, detects a large change after two or three chunks, and a moderate
+//! change a little later.
 
 use usher_model::{ProgramSample, ProgressSource};
 
@@ -59,7 +61,7 @@ struct ProgressReading {
 /// Effect of a sample on the estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleOutcome {
-    /// None: too little time has passed.
+    /// The estimate is unchanged: too little time has passed.
     Nothing,
     /// A chunk was added.
     Chunk,
@@ -68,7 +70,7 @@ pub enum SampleOutcome {
 }
 
 impl RateMeter {
-    /// Starts again after a move.
+    /// Starts a new measurement after a move.
     pub fn moved(&mut self, at_ns: u64) {
         *self = Self {
             settled_ns: at_ns + SETTLE_NS,
@@ -119,8 +121,8 @@ impl RateMeter {
             return None;
         }
         let chunks = f64::from(self.chunks);
-        // One chunk shows no spread; neighbouring chunks of steady programs were measured to differ
-        // by a tenth.
+        // A single chunk shows no spread. Neighbouring chunks of steady programs were measured to
+        // differ by a tenth.
         let spread = if self.chunks == 1 {
             0.1
         } else {

@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's own policy.
+//! The policy `usher`, Usher's own policy for seats.
 //!
-//! Like paper 1's, it gives each program whole cores along cache boundaries, so that the predicted
-//! ANTT is minimal. It differs in these points:
+//! Like the policy of paper 1, `usher` gives each program whole cores along cache boundaries, with
+//! the least predicted ANTT. `usher` differs from paper 1 in these points:
 //!
 //! - *No trials that stop other programs.* A program with a profile is planned at once. A new
 //!   program without a profile, but with measurable progress, gets an equal share (its *fair
-//!   start*). It is measured there, on half of it and, where others have halves to spare, on a wide
-//!   seat (module `survey`). The fitted law is refined in every later seat. If a new program
-//!   reports no progress that a plan may be based on, all programs are left to the kernel, since no
-//!   gain can be predicted.
+//!   start*). The program is measured on this share and on half of this share. If other programs
+//!   can give up half of their seats, it is also measured on a wide seat (module `survey`).
+//!   Measurements on later seats refine the fitted law. If a new program reports no progress that a
+//!   plan may be based on, all programs are left to the kernel, since no gain can be predicted.
 //! - *Seats only where they gain enough*: the predicted ANTT of the best seating must be better
-//!   than that of time sharing by more than [`MARGIN`] plus the possible error of the curves. Time
-//!   sharing is predicted from the curves (module `timeshare`), or measured where the programs
-//!   report progress while they share (module `compare`).
+//!   than the ANTT of time sharing by more than [`MARGIN`] plus the possible error of the curves.
+//!   Time sharing is predicted from the curves (module `timeshare`), or measured if the programs
+//!   report progress while they share CPUs (module `compare`).
 //! - *Phases*: a permanent change of a program's rate (module `meter`) invalidates its
-//!   measurements, and the plan is made again. This happens at most once per hold time, which
-//!   doubles when it soon happens again.
-//! - *Pinned programs*: a program that pins its threads gets no seat. The others are planned on the
-//!   rest of the machine.
+//!   measurements, and the plan is made again. Such a plan is made at most once per hold time,
+//!   which is 1 s at first and doubles, up to 32 s, if the next such plan follows soon.
+//! - *Pinned programs*: a program that pins its threads gets no seat. The other programs are
+//!   planned on the rest of the machine.
 //! - *Idle seats are lent* (module `lend`).
 //! - *No narrowing of programs that spin*: GNU OpenMP and MPI choose at their start, from the
 //!   number of cores, how threads wait for one another. A program that waits in such a runtime
-//!   keeps the number of cores at its start or of its threads, whichever is smaller, until it ends.
-//!   It does not borrow cores, since its runtime might restart on cores that are then returned. A
-//!   program is treated this way until it is known to wait otherwise.
-//! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`)
-//!   where that is much better than seats and time sharing. Attached programs are never stopped for
+//!   keeps, until it ends, the number of cores at its start or as many cores as it has threads,
+//!   whichever is smaller. The program does not borrow cores, because its runtime might restart on
+//!   borrowed cores that are then returned. A program about which it is unknown how it waits is
+//!   treated in the same way.
+//! - *Turns*: programs that spin and their neighbours take turns on all cores (module `turns`) if
+//!   turns are much better than seats and time sharing. Attached programs are never stopped for
 //!   turns.
-//! - *More programs than cores*: besides one shared set for all programs, a few programs per core
-//!   (module `partitions`) are considered.
+//! - *More programs than cores*: besides time sharing of all CPUs, partitions with a few programs
+//!   per core (module `partitions`) are considered.
 //!
-//! Moves have a cost, so the present plan is kept unless the predicted ANTT of the new one is
+//! Because moves have a cost, a new plan replaces the present plan only if its predicted ANTT is
 //! better by more than [`KEEP_MARGIN`].
 
 mod compare;
@@ -71,16 +72,18 @@ use crate::simple::{apply_limits, desired_seats, remove_pinned};
 pub const MARGIN: f64 = 0.03;
 /// Relative advantage over the present seating that a new seating must be predicted to have.
 pub const KEEP_MARGIN: f64 = 0.03;
-/// Hold time after a change that was based on measurements only: first and longest.
+/// Hold time after a new plan for which measurements were the only reason; no further such plan is
+/// made in this time. First and greatest hold time.
 const HOLD_NS_MIN: u64 = 1_000_000_000;
 const HOLD_NS_MAX: u64 = 32_000_000_000;
 /// Number of failed actions on a program after which no seats are planned, until no action has
 /// failed for `FORGIVEN_NS`.
 const FAILURES_MAX: u32 = 5;
 const FORGIVEN_NS: u64 = 60_000_000_000;
-/// Interval between samples while programs share.
+/// Interval between samples while programs share all CPUs.
 const SHARED_NS: u64 = 1_000_000_000;
-/// Interval between samples while programs share and have used almost no CPU time recently.
+/// Interval between samples while programs share all CPUs and have used almost no CPU time
+/// recently.
 const REST_NS: u64 = 4_000_000_000;
 /// Use of all programs together, in CPUs, below which they count as at rest.
 const REST_CPUS: f64 = 0.01;
@@ -94,16 +97,17 @@ pub struct Usher {
     plan: Plan,
     /// Present seats, including trials: the CPUs that each program owns now.
     seats: BTreeMap<ProgramId, CpuSet>,
-    /// The last seat of each program, near which its memory lies.
+    /// The last seat of each program. The program's memory is near that seat.
     last_seats: BTreeMap<ProgramId, CpuSet>,
     lender: Lender,
     turns: TurnSchedule,
     comparison: Comparison,
     samples: ComparisonSamples,
     survey: Survey,
-    /// The plan with two programs on the union of their seats that was tried.
+    /// The plan that the comparison measured with two programs on the union of their seats.
     pair: Option<Plan>,
-    /// Whether the comparison with the present programs favoured seats; `None` if there was none.
+    /// Whether the comparison with the present programs favoured seats; `None`: no comparison was
+    /// made.
     comparison_favours_seats: Option<bool>,
     /// State of the comparison when the plan was last made.
     planned_at: Option<Comparison>,
@@ -113,7 +117,7 @@ pub struct Usher {
     notes: Vec<Note>,
     hold_until_ns: u64,
     hold_ns: u64,
-    /// The reason for which the plan must be made again, if it must.
+    /// The reason why the plan must be made again; `None`: the plan is up to date.
     replan_reason: Option<ReplanReason>,
     /// Time of the last sample, and the CPU time of all programs at that time.
     last_sample: (u64, u64),
@@ -179,7 +183,7 @@ impl Usher {
         let changed = self.topology.all_cpus() != observation.usable;
         if changed && let Ok(topology) = self.machine.restrict(&observation.usable) {
             self.topology = topology;
-            // Core numbers have changed.
+            // Loans contain core numbers, which are different in the new topology.
             self.lender.recall_all();
             self.forget_comparison(observation.at_ns);
             self.request_replan(ReplanReason::Changed);
@@ -239,7 +243,8 @@ impl Usher {
         }
     }
 
-    /// Discards results that were obtained with other programs or on another machine.
+    /// Discards the results of comparisons, which were obtained with other programs or other usable
+    /// CPUs.
     fn forget_comparison(&mut self, at_ns: u64) {
         self.comparison = Comparison::Due(at_ns);
         self.comparison_favours_seats = None;
@@ -253,8 +258,8 @@ impl Usher {
         }
     }
 
-    /// Adds the time of a whole repetition, the best measure available, provided that the placement
-    /// was constant during it.
+    /// Adds the time of a whole repetition, which is the best available measure of progress.
+    /// Ignores the time if the placement changed during the repetition.
     fn repeated(&mut self, at_ns: u64, program: ProgramId, seconds: f64) {
         let Some(member) = self.members.get_mut(&program) else {
             return;
@@ -278,7 +283,8 @@ impl Usher {
         let cpu_ns: u64 = cpu_ns.fold(0, u64::saturating_add);
         let elapsed_ns = observation.at_ns.saturating_sub(then_ns);
         let used_ns = cpu_ns.saturating_sub(before_ns);
-        // A new program has used no CPU time yet; a departed one removes its total from the sum.
+        // After an event, the totals cannot be compared: a new program has used no CPU time yet,
+        // and the sum lacks the total of a departed program.
         let unchanged = observation.events.is_empty();
         self.at_rest = unchanged && (used_ns as f64) < REST_CPUS * elapsed_ns as f64;
         self.last_sample = (observation.at_ns, cpu_ns);
@@ -310,7 +316,7 @@ impl Usher {
                         .is_some_and(|e| trusted && member.learn(e))
                 }
                 SampleOutcome::NewPhase if !trusted => {}
-                // Where programs share CPUs, another program's phase may be the cause.
+                // If programs share CPUs, a new phase of another program may be the cause.
                 SampleOutcome::NewPhase
                     if member.placement == MeasuredPlacement::Shared || paired =>
                 {
@@ -370,7 +376,8 @@ impl Usher {
         moved
     }
 
-    /// Whether a program is being measured on a seat, which must then be all that the program has.
+    /// Whether a program is being measured on a seat. During the measurement, the program must not
+    /// run outside of its seat.
     fn measures_on_seats(&self) -> bool {
         let explores = self.members.values().any(ManagedProgram::explores);
         explores || self.survey.is_on() || self.comparison.is_on()
@@ -402,8 +409,8 @@ impl Usher {
         moved
     }
 
-    /// The actions to take now. Programs that stop do so before others move, and programs that
-    /// continue do so afterwards, so that two owners never use a CPU at the same time.
+    /// The actions to take now. Freezes come first, then changes of seats, then thaws. Two owners
+    /// thus never use a CPU at the same time.
     fn actions(&mut self, wanted: &DesiredSeats) -> Vec<Action> {
         let stops = |&id: &ProgramId| (id, self.turns.stops(id));
         let stops: Vec<_> = self.members.keys().map(stops).collect();
@@ -415,7 +422,8 @@ impl Usher {
         actions
     }
 
-    /// Informs the meters of programs about a changed placement.
+    /// Updates the placement of each program. A program with a changed placement starts a new
+    /// measurement.
     fn update_places(&mut self, at_ns: u64) {
         let loans = self.lender.loans(&self.topology);
         for (id, member) in &mut self.members {
@@ -437,7 +445,8 @@ impl Usher {
         self.plan.loans = loans;
     }
 
-    /// The plan with the smaller seats of trials.
+    /// The plan with the seats in force, which differ from the planned seats during trials and
+    /// surveys.
     fn plan_as_it_stands(&self) -> Plan {
         let mut plan = self.plan.clone();
         for seat in &mut plan.seats {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two programs on the union of their seats.
 //!
-//! A program that leaves cores idle for moments too short to lend them (a serial part between
-//! parallel parts) wastes them on a seat of its own. Another program that scales to any number of
-//! cores could use them if both shared one set in time. The pair with the largest gain is predicted
-//! as time sharing is. Whether it gains is measured (module `compare`), never assumed.
+//! Some programs leave cores idle for moments that are too short for lending, such as a serial part
+//! between parallel parts. On a seat of its own, such a program wastes these moments. On CPUs
+//! shared with a program that scales to any number of cores, the other program uses them.
+//!
+//! For each pair of programs, the gain of sharing is predicted by the model of time sharing (module
+//! `timeshare`), on the union of the seats. The pair with the largest gain is tried if the gain is
+//! large enough. Whether the pair really gains is then measured (module `compare`). The time is
+//! quadratic in the number of programs.
 
 use usher_model::{CpuSet, Plan, ProgramId, SeatMode, Topology};
 
@@ -40,8 +44,8 @@ impl ProgramPair {
     }
 }
 
-/// The two programs of a plan that are predicted to gain most from sharing their seats, if they
-/// gain enough.
+/// The two programs of a plan that are predicted to gain most from sharing their seats; `None` if
+/// the gain is too small.
 pub fn most_promising(
     topology: &Topology,
     plan: &Plan,
@@ -72,7 +76,8 @@ pub fn most_promising(
                 ..request.clone()
             });
             let ntt = time_sharing(topology, &together);
-            // The NTTs are relative to the best rate on the cores of the pair.
+            // `ntt` is relative to the best rate on the cores of the pair. `more` converts it to an
+            // NTT relative to the best rate on the whole machine.
             let (here, whole) = (topology.capacity_of(&both), topology.capacity_of(&all));
             let more = |r: &Request| r.curve.best_rate(whole) / r.curve.best_rate(here);
             let (a_both, b_both) = (ntt[0] * more(a), ntt[1] * more(b));

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! More programs than cores: a few programs per core instead of all programs on all cores.
 //!
-//! The planner leaves such programs on one shared set. But some programs lose much of a second core
-//! to waiting (barriers, spinning, a memory bus). On a single core they waste less, because their
-//! threads do not wait for threads on other cores. Each core therefore becomes a *partition* that a
-//! few programs share in time. With `m` programs in a partition, each has the predicted `NTT = m *
-//! alone-best / rate on that core`.
+//! With more programs than cores, the planner gives no seats. Some programs, however, lose much of
+//! the CPU time of a second core to waiting (barriers, spinning, a memory bus). On a single core,
+//! such programs lose less, because their threads do not wait for threads on other cores. Each core
+//! therefore becomes a *partition* that a few programs share in time. With `m` programs in a
+//! partition, each has the predicted `NTT = m * alone-best / rate on that core`.
 //!
 //! If any program would collapse on one core (`spinners`), no partitions are made.
 //!
 //! Partition sizes differ by at most one program, so that every program gets a fair share of time.
-//! With partitions of one size, every assignment has the same mean. With two sizes, the programs
-//! that lose most on one core get the smaller partitions. This is optimal, since the sum of
-//! products of two sequences is minimal when they are sorted in opposite order. Whether partitions
-//! are better than the kernel is decided as for seats.
+//! If all partitions have the same size, every assignment of programs to partitions has the same
+//! mean NTT. If there are two sizes, the programs that lose most on one core get the smaller
+//! partitions. This assignment is optimal, because the sum of products of two sequences is minimal
+//! when the sequences are sorted in opposite order. Partitions are used only if they are better
+//! than time sharing, by the same rules as for seats (module `seat_decision`).
 
 use usher_model::{Plan, Seat, SeatMode, Topology};
 
 use crate::seating::Request;
 
-/// Largest number of programs per core. With more programs it is unlikely that all are busy, and
-/// their curves do not predict how they share.
+/// Largest number of programs per core. With more programs, it is unlikely that all programs are
+/// busy, and the curves do not predict how programs share a core.
 const PROGRAMS_PER_CORE_MAX: usize = 4;
 
-/// Partitions for these programs; `None` if there are enough cores for seats, too many programs, or
-/// a program that is bound to CPUs.
+/// Returns the plan with partitions. Returns `None` if there are enough cores for seats, if there
+/// are too many programs per core, or if a program is bound to CPUs or busy-waits.
 pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     let cores = topology.cores.len();
     let fits =
@@ -45,8 +46,9 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
             .total_cmp(&loss(a))
             .then_with(|| (&a.name, a.id).cmp(&(&b.name, b.id)))
     });
-    // Programs are dealt out in alternating direction. The first cores have the smaller partitions
-    // and get the programs that lose most; each partition gets programs of every kind.
+    // Programs are distributed to the cores in rounds of alternating direction: each partition gets
+    // programs that lose much and programs that lose little. The first cores have the smaller
+    // partitions and get the programs that lose most.
     let (size, larger) = (requests.len() / cores, requests.len() % cores);
     let sizes: Vec<usize> = (0..cores)
         .map(|core| size + usize::from(core >= cores - larger))
@@ -85,8 +87,8 @@ pub fn partitions(topology: &Topology, requests: &[Request]) -> Option<Plan> {
     })
 }
 
-/// The emptiest partition; the direction alternates so that the first programs of the order are not
-/// all put together.
+/// The partition with the fewest programs. The direction alternates between rounds, because
+/// otherwise the first partition would get the first program of each round.
 fn next_partition(turn: usize, sizes: &[usize], filled: &[usize]) -> Option<usize> {
     let open = (0..sizes.len()).filter(|&core| filled[core] < sizes[core]);
     let forth = (turn / sizes.len()).is_multiple_of(2);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the plan of policy `usher`.
 //!
-//! 1. Check whether seats are possible: every program has data to predict its progress, and
-//!    there are CPUs to give.
+//! 1. Check whether seats are possible: every program has data to predict its progress, and there
+//!    are CPUs to give.
 //! 2. Compute the best separate seats (`seating`).
-//! 3. Choose among these seats, the seats in force, two programs on the union of their seats,
-//!    turns on all cores and time sharing, by their predicted ANTT. Results of an earlier
-//!    comparison on this mix take precedence over predictions.
+//! 3. Choose among these seats, the seats in force, two programs on the union of their seats, turns
+//!    on all cores and time sharing, by their predicted ANTT. Results of an earlier comparison with
+//!    the same programs take precedence over predictions.
 //!
 //! Seats in force are kept if they are about as good as new seats, because a move has a cost. While
-//! seats and sharing are being compared, measurements do not change the plan.
+//! seats are being compared with time sharing, measurements do not change the plan.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ struct PlanInput<'a> {
 }
 
 impl Usher {
-    /// Makes the plan again if it must and may be made now; returns whether it was.
+    /// Makes a new plan if there is a reason for it, unless a hold time, a survey or a comparison
+    /// forbids a plan for this reason. Returns whether a new plan was made.
     pub(super) fn replan(&mut self, at_ns: u64) -> bool {
         match self.replan_reason {
             Some(ReplanReason::Changed) => {
@@ -69,7 +70,8 @@ impl Usher {
         true
     }
 
-    /// Whether seats or sharing are being tried; measurements then do not change the plan.
+    /// Whether a survey or a comparison is in progress, during which measurements do not change the
+    /// plan.
     fn is_trying(&self) -> bool {
         let planned = self.planned_at == Some(self.comparison);
         self.survey.is_on() || self.comparison.is_on() && planned
@@ -127,7 +129,8 @@ impl Usher {
         self.choose(narrow, shared, &input)
     }
 
-    /// Chooses the new seats, the present seats, or the kernel, whichever is predicted to be best.
+    /// Chooses the alternative with the best predicted ANTT: the new seats, the present seats,
+    /// turns, or no seats.
     fn choose(&mut self, narrow: Plan, shared: Plan, input: &PlanInput) -> Plan {
         let ntt = self.sharing_ntt(input);
         if let Some(plan) = self.step_of_comparison(&narrow, &shared, &ntt, input.requests) {
@@ -185,7 +188,8 @@ impl Usher {
         }
     }
 
-    /// The plan for a step of the comparison other than separate seats.
+    /// Returns the plan for the present step of the comparison; `None` in the step with separate
+    /// seats, or without a comparison.
     fn step_of_comparison(
         &mut self,
         narrow: &Plan,
@@ -223,7 +227,7 @@ impl Usher {
         })
     }
 
-    /// Formats "'a' and 'b' share both their seats".
+    /// Formats a sentence such as "'a' and 'b' share the CPUs of both their seats".
     fn pair_text(&self, plan: &Plan) -> String {
         let shares = plan
             .seats
@@ -244,8 +248,8 @@ impl Usher {
         !self.plan.abstains && self.pair.as_ref().is_some_and(same)
     }
 
-    /// The tried plan with two programs on the union of their seats, if it is better than separate
-    /// seats.
+    /// Returns the measured plan with two programs on the union of their seats, if it is better
+    /// than separate seats.
     fn better_pair(&self, input: &PlanInput) -> Option<Plan> {
         let plan = self.pair.as_ref()?;
         let (mut seats, mut paired) = (0.0, 0.0);
@@ -262,7 +266,7 @@ impl Usher {
         })
     }
 
-    /// Compares seats with time sharing, with these NTTs of time sharing.
+    /// Compares seats with time sharing. `ntt`: the NTT of each request under time sharing.
     fn predict_gain(&mut self, seats: &Plan, ntt: &[f64], requests: &[Request]) -> SeatDecision {
         let compared = self.members.values().all(|m| m.curve_data.was_compared());
         let sharing = SharingNtt { ntt, compared };
@@ -272,16 +276,16 @@ impl Usher {
         } else if !self.is_comparable() {
             self.comparison_favours_seats = None;
         } else if let Some(favours_seats) = self.comparison_favours_seats {
-            // A program has entered a new phase since the comparison. Its result is still more
-            // reliable than a prediction, until the next comparison.
+            // A program has entered a new phase since the comparison. Until the next comparison,
+            // the result of the comparison is still more reliable than a prediction.
             decision.by_comparison = true;
             decision.favours_seats = favours_seats;
         }
         decision
     }
 
-    /// Chooses two programs on the union of their seats, the new seats, or the present ones where
-    /// these are about as good.
+    /// Returns `pair`, if given. Otherwise returns the present plan if it is about as good as the
+    /// new seats `narrow`, or else `narrow`.
     fn new_or_in_force(&mut self, pair: Option<Plan>, narrow: Plan, input: &PlanInput) -> Plan {
         if let Some(plan) = &pair
             && !self.is_paired()
@@ -302,9 +306,9 @@ impl Usher {
         }
     }
 
-    /// The plan in which all programs take turns. Conditions: a program busy-waits, all can be
-    /// stopped, and turns are sufficiently better than the best alternative. Otherwise returns the
-    /// reason against turns, unless it is obvious.
+    /// Returns the plan in which all programs take turns. Conditions: a program busy-waits, all
+    /// programs can be stopped, and turns are sufficiently better than `rival`, the ANTT of the
+    /// best alternative. Otherwise returns the reason against turns; `None`: the reason is obvious.
     fn turns_worth_it(
         &mut self,
         requests: &[Request],
@@ -344,15 +348,16 @@ impl Usher {
         Ok(plan)
     }
 
-    /// NTT of each program if all is left to the kernel: measured where possible, else predicted.
+    /// NTT of each program if all programs are left to the kernel. Measured if the NTTs of all
+    /// programs were measured, otherwise predicted.
     fn sharing_ntt(&self, input: &PlanInput) -> Vec<f64> {
         let PlanInput {
             requests,
             estimates,
             ..
         } = input;
-        // Spinning threads lose from time sharing even where the program may be seated on fewer
-        // cores. Threads that are only suspected to spin do not count.
+        // Spinning threads lose by time sharing, even in a program that may have fewer cores than
+        // threads. Threads that are only suspected to spin do not count.
         let spinning = |r: &Request| Request {
             spinners: self.members[&r.id].spinning_threads(),
             ..r.clone()
@@ -384,7 +389,7 @@ impl Usher {
             .is_some_and(|(now, antt)| now <= antt * (1.0 + KEEP_MARGIN))
     }
 
-    /// The reason for which seats are impossible, if any.
+    /// The reason why seats are impossible; `None`: seats are possible.
     fn cannot_plan(&self) -> Option<Note> {
         let note = |id: &ProgramId, text: String| {
             Some(Note {

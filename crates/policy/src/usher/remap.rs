@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moves new seats to the places of the old seats, where the machine permits.
+//! Moves new seats to the CPUs of the old seats, as far as equal parts of the machine permit.
 //!
 //! The planner decides how many domains each program gets and which programs share a package or a
-//! NUMA node. On a machine with equal parts, many seatings are equally good. A program's memory
-//! lies where it ran, so the seating that moves least is chosen. Packages, their nodes and their
-//! domains are exchanged for equal parts, so that most CPUs of new seats are in domains of old
-//! seats (nested assignment problems).
+//! NUMA node. On a machine with equal parts, many seatings are equally good. A program's memory is
+//! near the CPUs on which the program ran: the seating that moves least is chosen.
+//!
+//! 1. The *overlap* of mapping domain `a` to an equal domain `b` counts the CPUs of new seats in
+//!    `a` that would be in `b`, weighted by the CPUs of the same program's old seat in `b`.
+//! 2. Larger parts (NUMA nodes, packages, the machine) are mapped by assigning their parts to one
+//!    another, with the largest sum of overlaps (Kuhn-Munkres, cubic in the number of parts).
+//! 3. Each CPU of a new seat is replaced by the CPU to which it is mapped.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +17,12 @@ use pathfinding::kuhn_munkres::kuhn_munkres;
 use pathfinding::matrix::Matrix;
 use usher_model::{CpuSet, Plan, ProgramId, Topology};
 
-/// Weight of an exchange of unequal parts, below that of any permitted exchange.
+/// Weight of mapping a part to an unequal part, which is less than the weight of any permitted
+/// mapping.
 const UNEQUAL: i64 = -1_000_000_000_000;
 
-/// The plan with equal parts of the machine exchanged so that seats stay near `seats`.
+/// Returns `plan` with equal parts of the machine exchanged, by which the new seats are as near as
+/// possible to the old seats `seats`.
 pub fn remap(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet>) -> Plan {
     if !plan
         .seats
@@ -47,7 +53,8 @@ pub fn remap(topology: &Topology, plan: Plan, seats: &BTreeMap<ProgramId, CpuSet
     plan
 }
 
-/// A part of the machine: the whole, a package, the domains of a NUMA node in it, or a domain.
+/// A part of the machine: the whole machine, a package, the domains of a NUMA node in a package, or
+/// a domain.
 enum MachinePart {
     Domain(usize),
     Parts(Vec<MachinePart>),
@@ -68,8 +75,8 @@ fn machine(topology: &Topology) -> MachinePart {
     MachinePart::Parts(topology.packages.iter().map(package).collect())
 }
 
-/// The best mapping of one part to another: the overlap that it keeps and the pairs of domains.
-/// `None` for unequal parts.
+/// Returns the best mapping of part `from` to part `to`: its overlap, and its pairs of domains.
+/// `None` if the parts are unequal.
 fn exchange(
     topology: &Topology,
     overlap: &Overlap,
@@ -117,7 +124,7 @@ fn are_equal(topology: &Topology, a: usize, b: usize) -> bool {
         && a.cores.iter().map(core).eq(b.cores.iter().map(core))
 }
 
-/// For each program, the number of CPUs per domain in its new seat and in its old one.
+/// For each program, the number of CPUs per domain in its new seat and in its old seat.
 struct Overlap(Vec<(Vec<i64>, Vec<i64>)>);
 
 impl Overlap {
@@ -139,7 +146,8 @@ impl Overlap {
     }
 
     /// Overlap if domain `from` is mapped to `to`: CPUs of new seats in `from`, each weighted by
-    /// the CPUs of the program's old seat in `to`. Ties prefer the planned domain.
+    /// the CPUs of the program's old seat in `to`. Of equal overlaps, that of the planned domain
+    /// counts as larger.
     fn of(&self, from: usize, to: usize) -> i64 {
         let each = self.0.iter().map(|(new, old)| new[from] * old[to]);
         2 * each.sum::<i64>() + i64::from(from == to)

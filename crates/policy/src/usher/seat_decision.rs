@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides between seats and time sharing by the mean NTT (ANTT) of all programs.
 //!
-//! Seats are given if their predicted ANTT is lower than that of time sharing by a margin: a fixed
-//! part, plus the mean of the curves' worst errors (at most 10 %; at most 2 % if both alternatives
-//! were measured in this mix). Seats in force are given up only if they are worse by the fixed
-//! part, so that the decision does not alternate.
+//! Seats are given if their predicted ANTT is lower than the ANTT of time sharing by a margin. The
+//! margin is [`MARGIN`] plus the mean, over all curves, of the error of the worst point. This mean
+//! is limited to 10 %, or to 2 % if seats and time sharing were both measured with the present
+//! programs. Seats in force are given up only if their ANTT is higher by more than [`MARGIN`]. The
+//! two thresholds keep the decision from alternating.
 
 use usher_model::Plan;
 
 use super::MARGIN;
 use crate::seating::Request;
 
-/// Upper limit of the error margin if seats and time sharing were both tried. The curves then
-/// determine only how much each program's rate counts, so that their errors matter less.
+/// Upper limit of the error margin if seats and time sharing were both measured. The errors of the
+/// curves then matter less, because the curves determine only the weight of each program's measured
+/// rates.
 const COMPARED_MARGIN_MAX: f64 = 0.02;
 /// Upper limit of the margin that is added to [`MARGIN`] for errors of the curves.
 const ERROR_MARGIN_MAX: f64 = 0.10;
 
-/// The decision and its basis.
+/// The decision between seats and time sharing, with the values that it is based on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeatDecision {
     /// Whether seats are better by more than the margin.
@@ -26,24 +28,24 @@ pub struct SeatDecision {
     pub antt_seats: f64,
     /// Predicted or measured ANTT of time sharing.
     pub antt_sharing: f64,
-    /// Required relative gain.
+    /// Relative gain that seats must have.
     pub margin: f64,
-    /// Whether the decision is that of an earlier comparison, whatever is predicted now.
+    /// Whether the decision follows the result of an earlier comparison instead of the predictions.
     pub by_comparison: bool,
 }
 
-/// NTTs with everything left to the kernel.
+/// NTTs of the programs if all programs are left to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct SharingNtt<'a> {
     /// One NTT per request.
     pub ntt: &'a [f64],
-    /// Whether the NTTs were measured in comparison with seats in this mix, not predicted: errors
-    /// of the curves then affect both sides equally.
+    /// Whether the NTTs were measured in a comparison with seats. If true, errors of the curves
+    /// affect the NTTs on seats and under time sharing equally. If false, the NTTs are predicted.
     pub compared: bool,
 }
 
-/// Compares a seating with time sharing. `seats_in_force`: seats are in force, so the margin
-/// applies to giving them up.
+/// Compares a seating with time sharing. If `seats_in_force`, the margin applies to the decision to
+/// give up the seats.
 pub fn predict_gain(
     plan: &Plan,
     requests: &[Request],
@@ -75,7 +77,7 @@ pub fn predict_gain(
     }
 }
 
-/// The possible error of the curves: the mean of the errors of their worst points.
+/// The possible error of the curves: the mean, over all curves, of the error of the worst point.
 fn error_margin(requests: &[Request]) -> f64 {
     let worst = |r: &Request| {
         r.curve
@@ -90,7 +92,7 @@ fn error_margin(requests: &[Request]) -> f64 {
 
 impl SeatDecision {
     /// A sentence for `usher explain`. `narrows`: the seating gives a program fewer CPUs than there
-    /// are; `explores`: its purpose is to measure new programs.
+    /// are; `explores`: the purpose of the seats is to measure new programs.
     pub fn sentence(&self, narrows: bool, explores: bool) -> String {
         let Self {
             favours_seats,

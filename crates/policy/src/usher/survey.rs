@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wide seats in turn, for programs without a profile.
+//! Surveys: each program without a profile gets a wide seat once, in turn.
 //!
 //! A new program is measured on its fair start and on half of it. Its rate on many cores is
-//! extrapolated from there, and determines its share and the reference of its NTT. Where several
-//! programs without a profile have seats of their own, each of them in turn gets half of the seats
-//! of all others for a moment. This adds a distant point to its curve while no core is idle.
+//! extrapolated from these measurements, and determines its seat and the best rate in its NTT. A
+//! *wide seat* adds a distant point to the curve while no core is idle.
+//!
+//! 1. A survey starts when seats are in force, no comparison is running, and all programs have been
+//!    measured on half of a seat.
+//! 2. A program with a seat, but without a profile, gets its seat and half of each other seat.
+//!    Seats of programs with a profile, and of programs that must not be narrowed, stay whole.
+//! 3. The turn of the program ends when its rate on the wide seat is known, or after `TURN_NS_MAX`.
+//!    Then the next program has its turn. The program gets no other turn before it enters a new
+//!    phase.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +20,10 @@ use usher_model::{CpuSet, ProgramId, Seat, SeatMode};
 use super::Usher;
 use super::managed_program::{ManagedProgram, half_of};
 
-/// Longest turn; a program without a measurement by then is skipped.
+/// Greatest length of a turn. A program that has not been measured in this time is skipped.
 const TURN_NS_MAX: u64 = 1_000_000_000;
 
-/// The present holder of the wide seat.
+/// State of the survey: the turn of the program that has the wide seat.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Survey {
     turn: Option<SurveyTurn>,
@@ -37,19 +44,20 @@ impl Survey {
         self.turn.is_some()
     }
 
-    /// The seats of the present turn.
+    /// The seats of all programs in the present turn.
     pub fn seats(&self) -> Option<&BTreeMap<ProgramId, CpuSet>> {
         self.turn.as_ref().map(|turn| &turn.seats)
     }
 
-    /// Ends the turn, since the plan has changed.
+    /// Ends the turn, because the plan has changed.
     pub fn stop(&mut self) {
         self.turn = None;
     }
 }
 
 impl Usher {
-    /// Passes the wide seat on when it is time; returns whether the last turn has ended.
+    /// Ends the present turn when it is over, and starts the next turn. Returns whether a turn has
+    /// ended and no turn follows.
     pub(super) fn survey(&mut self, at_ns: u64) -> bool {
         let was_on = self.survey.is_on();
         if let Some(turn) = &self.survey.turn {
@@ -70,7 +78,8 @@ impl Usher {
         was_on && !self.survey.is_on()
     }
 
-    /// The next turn, once all programs have been measured on half a seat.
+    /// Returns the next turn; `None` while a program has not yet been measured on half of its seat,
+    /// and if no program needs a turn.
     fn next_turn(&self, at_ns: u64) -> Option<SurveyTurn> {
         let explores = self.members.values().any(ManagedProgram::explores);
         if self.plan.abstains || self.comparison.is_on() || explores {
@@ -80,7 +89,7 @@ impl Usher {
         wants.find_map(|(&program, member)| self.turn_of(program, member, at_ns))
     }
 
-    /// The turn of this program, if any other program has half a seat to give.
+    /// Returns the turn of this program; `None` if no other program can give up half of its seat.
     fn turn_of(
         &self,
         program: ProgramId,

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns: programs that busy-wait run one after another, each on all cores.
 //!
-//! *Problem.* Where threads spin for one another, a seat must not be smaller than the number of
-//! spinning threads. Time sharing is at its worst: a thread spends its time slice waiting for a
-//! partner that is preempted by another program.
+//! *Problem.* If threads busy-wait for one another, a seat must have a core for each spinning
+//! thread. Time sharing is especially slow for such programs: a thread spends its time slice
+//! waiting for a partner that another program has preempted.
 //!
-//! *Idea.* Such programs and their neighbours take turns: the others are stopped while one program
-//! has the whole machine (gang scheduling; Ousterhout, ICDCS 1982). With `n` programs of equal
-//! weight, each has the predicted `NTT = n * alone-best / rate on all cores`, plus the cost of
-//! switching. Turn lengths in proportion to the square roots of the weights minimise the weighted
-//! mean.
+//! *Idea.* All programs take turns. During the turn of a program, which is called the *holder*, the
+//! holder has the whole machine and the other programs are stopped (gang scheduling; Ousterhout,
+//! ICDCS 1982). With `n` programs of equal weight, each program has the predicted `NTT = n *
+//! alone-best / rate on all cores`, plus the cost of switching. Turn lengths in proportion to the
+//! square roots of the weights minimise the weighted mean.
 //!
-//! *Conditions.* Stopping programs is coarse, so turns are taken only
+//! *Conditions.* Because a stop lasts much longer than a time slice, turns are taken only if
 //!
-//! - where a program is known to busy-wait, and the predicted gain over seats and time sharing is
-//!   more than [`GAIN`];
-//! - among programs that were launched by Usher (not attached), can be stopped without their
-//!   parents noticing, are not bound to CPUs, and keep [`FILL_MIN`] of all cores busy when alone:
-//!   others would waste their turns;
-//! - among at most [`PROGRAMS_MAX`] programs, so that no program is stopped for more than a few
-//!   hundred milliseconds.
+//! - a program is known to busy-wait, and the predicted gain over seats and time sharing is more
+//!   than [`GAIN`];
+//! - all programs were launched by Usher (not attached), can be stopped without their parents
+//!   noticing, are not bound to CPUs, and keep the share [`FILL_MIN`] of all cores busy when alone,
+//!   because other programs would waste their turns;
+//! - there are at most [`PROGRAMS_MAX`] programs, because with more programs each would be stopped
+//!   for longer than a few hundred milliseconds.
 //!
-//! A holder may be idle for a while, when it starts, writes results, or sleeps. If it is much less
-//! busy than alone for `IDLE_SAMPLES` successive samples, the next program in order runs beside it
-//! until the holder is busy again.
+//! A holder may be idle for some time when it starts, writes results, or sleeps. If the holder is
+//! much less busy than alone for `IDLE_SAMPLES` successive samples, the next program in order runs
+//! beside the holder until the holder is busy again.
 
 use std::collections::VecDeque;
 
@@ -34,17 +34,20 @@ use super::lend::RECALL_WAIT;
 use crate::seating::Request;
 use crate::simple::shared_plan;
 
-/// Length of a turn where all weights are equal.
+/// Length of a turn if all weights are equal.
 pub const TURN_NS: u64 = 100_000_000;
-/// Largest number of programs; with more, each would be stopped for too long.
+/// Largest number of programs that take turns. With more programs, each program would be stopped
+/// for too long.
 pub const PROGRAMS_MAX: usize = 4;
 /// Relative advantage that turns must be predicted to have over seats and time sharing.
 pub const GAIN: f64 = 0.20;
-/// Least share of all cores that a program keeps busy alone.
+/// Least share of all cores that a program must keep busy when alone.
 pub const FILL_MIN: f64 = 0.7;
-/// Relative cost of switching: stopping, continuing, and caches used by others.
+/// Relative cost of switching between turns: stops, continuations, and cache contents that other
+/// programs have replaced.
 const SWITCH_COST: f64 = 0.03;
-/// Share of its busy CPUs alone below which a holder counts as idle.
+/// A holder counts as idle if it uses less than this share of the CPUs that it keeps busy when
+/// alone.
 const IDLE_SHARE: f64 = 0.5;
 /// Number of successive idle samples after which the next program runs beside the holder.
 const IDLE_SAMPLES: u32 = 2;
@@ -62,11 +65,11 @@ pub struct ProgramTurn {
     idle_samples: u32,
 }
 
-/// The plan in which these programs take turns, and the turns. The caller must check that a program
-/// busy-waits.
+/// Returns the plan in which the given programs take turns, and the turns. The caller must check
+/// that a program busy-waits.
 ///
 /// # Errors
-/// The reason against turns.
+/// Returns the reason against turns.
 pub fn plan_turns(
     topology: &Topology,
     requests: &[Request],
@@ -115,11 +118,11 @@ pub fn plan_turns(
 /// The schedule of turns.
 #[derive(Debug, Clone, Default)]
 pub struct TurnSchedule {
-    /// Turns in order; the first is the holder's.
+    /// Turns in order; the first turn is that of the present holder.
     order: VecDeque<ProgramTurn>,
     until_ns: u64,
     last_sample: Option<HolderSample>,
-    /// Whether all programs are at rest: none is stopped then.
+    /// Whether all programs are at rest. If true, no program is stopped.
     at_rest: bool,
 }
 
@@ -138,7 +141,7 @@ impl TurnSchedule {
     }
 
     /// Changes the turns. Programs that remain keep their position, so that an arrival or a
-    /// departure does not delay others.
+    /// departure does not delay other programs.
     pub fn set_turns(&mut self, at_ns: u64, turns: &[ProgramTurn]) {
         let held = self.order.front().map(|turn| turn.program);
         let find = |program: ProgramId| turns.iter().find(move |turn| turn.program == program);
@@ -162,7 +165,7 @@ impl TurnSchedule {
         self.last_sample = None;
     }
 
-    /// Passes the turn on when it is over, and measures how busy the holder is.
+    /// Starts the next turn when the present turn is over, and measures how busy the holder is.
     pub fn update(&mut self, at_ns: u64, samples: &[ProgramSample], at_rest: bool) {
         self.at_rest = at_rest;
         if self.are_taken() && at_ns >= self.until_ns {
