@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Computes the actions that lead from the present state of the machine to the desired one: seats,
-//! releases, freezes and thaws.
+//! Computes the actions that lead from the present state of the machine to the desired state:
+//! seats, releases, freezes and thaws.
 //!
-//! The requested state is stored, so that no action is requested twice. A failed action makes the
-//! state of its program unknown, and is requested again. Actions that only give up CPUs come first,
-//! and so do freezes, so that two owners never use a CPU at the same time. A release is tried at
-//! most 8 times.
+//! [`ActionDiff`] stores the last requested state of each program.
+//!
+//! 1. An action is returned only for a program whose desired state differs from the stored state.
+//! 2. A failed action makes the state of its program unknown, and the action is requested again. A
+//!    failed release is retried at most 8 times.
+//! 3. Seats that only give up CPUs precede seats that take CPUs, and freezes precede thaws. Two
+//!    owners thus never use a CPU at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,15 +18,15 @@ use usher_model::{Action, CpuSet, FailedAction, ProgramId};
 /// restricted it.
 pub type DesiredSeats = BTreeMap<ProgramId, Option<CpuSet>>;
 
-/// Stores the requested state, so that no action is requested twice. It is a policy's only record
-/// of the state that the actuator has brought about.
+/// Stores the last requested state of each program. A policy stores that state nowhere else.
 #[derive(Debug, Clone, Default)]
 pub struct ActionDiff {
     issued: DesiredSeats,
-    /// Programs with an unknown seat, because an action failed.
+    /// Programs whose seat is unknown, because an action on their seat failed.
     retries: BTreeMap<ProgramId, RetryState>,
     frozen: BTreeSet<ProgramId>,
-    /// Programs that may or may not be stopped: freezing or thawing has failed, perhaps half-way.
+    /// Programs that may be stopped, running or partly stopped, because a freeze or a thaw has
+    /// failed.
     uncertain: BTreeSet<ProgramId>,
 }
 
@@ -33,7 +36,8 @@ struct RetryState {
     open: bool,
 }
 
-/// Number of failed releases after which a program's seat is left to the undo at its end.
+/// Maximum number of retries of a failed release. Afterwards, only the undo at the end of the
+/// program removes the seat.
 const RELEASES_MAX: u32 = 8;
 
 impl ActionDiff {
@@ -64,8 +68,8 @@ impl ActionDiff {
         }
     }
 
-    /// Returns the actions that lead to `wanted`: first those that only give up CPUs, then those
-    /// that take new CPUs, so that two owners never use a CPU at the same time.
+    /// Returns the actions that lead to `wanted`: first the seats that only give up CPUs, then the
+    /// seats that take CPUs. Two owners thus never use a CPU at the same time.
     pub fn move_to(&mut self, wanted: &DesiredSeats) -> Vec<Action> {
         let mut shrinks = Vec::new();
         let mut grows = Vec::new();
@@ -93,7 +97,8 @@ impl ActionDiff {
         shrinks
     }
 
-    /// Whether to request a seat again although it should be in force; true once per failure.
+    /// Returns whether an action must be requested again although the desired seat equals the
+    /// stored seat; true once per failure.
     fn must_retry(&mut self, program: ProgramId) -> bool {
         let retry = self.retries.get_mut(&program);
         retry.is_some_and(|retry| std::mem::take(&mut retry.open) && retry.failures <= RELEASES_MAX)
@@ -104,8 +109,8 @@ impl ActionDiff {
         !self.frozen.is_empty()
     }
 
-    /// Returns the actions after which exactly the programs marked true are frozen. Freezes come
-    /// first, so that two programs never use a CPU at the same time.
+    /// Returns the actions after which exactly the programs with the value `true` are frozen.
+    /// Freezes come first, so that two programs never use a CPU at the same time.
     pub fn freeze_where(
         &mut self,
         programs: impl IntoIterator<Item = (ProgramId, bool)>,

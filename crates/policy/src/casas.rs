@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler of paper 1, as the paper describes it (section 3.3, figure 6).
 //!
-//! It plans only when the number of programs changes, since a program's behaviour is assumed to be
-//! constant.
+//! The policy plans only when a program arrives or ends, or when limits or usable CPUs change. The
+//! behaviour of a program is assumed to be constant.
 //!
-//! - *A program arrives.* All others are stopped. The new program runs alone for a short trial at
-//!   several core counts, each of whole dies. Its progress per second at each count is its
-//!   scalability curve. Then the seats with the least predicted ANTT are given.
-//! - *A program ends.* The curves of the others are known, and they get the seats with the least
-//!   predicted ANTT.
+//! - *A program arrives.* All other programs are stopped. The new program runs alone for a short
+//!   trial at several core counts, each of whole dies. Its progress per second at each count is its
+//!   scalability curve. Then all programs get the seats with the least predicted ANTT. A trial
+//!   takes 300 ms for each of at most 8 core counts, and is ended after twice that time.
+//! - *A program ends.* The curves of the remaining programs are known. These programs get the seats
+//!   with the least predicted ANTT.
 //!
-//! Every program gets seats, whatever is predicted; no cores are lent. Where progress cannot be
-//! measured while a program runs (no PMU, no heartbeat), a curve from the profile store replaces
-//! the trial. Without such a curve the program is assumed to scale perfectly, which is logged.
+//! The policy gives seats even if the predicted ANTT is worse than without seats. It lends no
+//! cores. Where progress cannot be measured while a program runs (no PMU, no heartbeat), a curve
+//! from the profile store replaces the trial. Without such a curve the program is assumed to scale
+//! perfectly, which is logged.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,11 +28,12 @@ use crate::action_diff::ActionDiff;
 use crate::seating::seat;
 use crate::simple::{apply_limits, desired_seats, linear, remove_pinned, request, shared_plan};
 
-/// Time for which the new program runs at a core count before it is measured there.
+/// Time for which the new program runs on a number of cores before its progress on these cores is
+/// measured.
 const SETTLE_NS: u64 = 50_000_000;
 /// Time of the measurement at each core count.
 const MEASURE_NS: u64 = 250_000_000;
-/// Largest number of core counts tried, spread evenly.
+/// Maximum number of core counts in a trial; the counts are spread evenly.
 const STEPS_MAX: usize = 8;
 
 /// The policy `casas`.
@@ -54,8 +57,8 @@ struct CoreCountTrial {
     steps: Vec<CpuSet>,
     points: Vec<CurvePoint>,
     state: TrialState,
-    /// Time at which the trial ends whatever was measured, so that the other programs do not stay
-    /// stopped for a program without progress figures.
+    /// Time at which the trial ends even if core counts have not been measured. Without a deadline,
+    /// the other programs would stay stopped for a program without progress figures.
     deadline_ns: u64,
 }
 
@@ -82,7 +85,8 @@ impl Casas {
         }
     }
 
-    /// Processes changes; returns whether the seating must be made again.
+    /// Processes failed actions, a change of the usable CPUs, and events. Returns whether a new
+    /// plan is needed.
     fn handle_changes(&mut self, observation: &Observation) -> bool {
         let mut stale = !observation.failed.is_empty();
         self.diff.mark_failed(&observation.failed);
@@ -120,7 +124,8 @@ impl Casas {
         self.trial.take_if(|trial| trial.program == program);
     }
 
-    /// Advances the trial, or starts the next; returns whether a curve was learned.
+    /// Advances the present trial, or starts the next trial. Returns whether the curve of a program
+    /// has become known.
     fn advance_trials(&mut self, observation: &Observation) -> bool {
         let mut learnt = false;
         if let Some(trial) = &mut self.trial {
@@ -183,7 +188,7 @@ impl Casas {
         self.curves.insert(program, curve);
     }
 
-    /// Seats the new program on the trial's CPUs and stops all others.
+    /// Seats the new program on the trial's CPUs and stops all other programs.
     fn trial_actions(
         &mut self,
         trial_program: ProgramId,
@@ -290,8 +295,9 @@ impl CoreCountTrial {
     }
 }
 
-/// The CPUs of each step of a trial: whole domains, or cores where there is only one domain; at
-/// most [`STEPS_MAX`] steps, including the smallest and the largest.
+/// The CPUs of each step of a trial, in whole domains, or in single cores if there is only one
+/// domain. The at most [`STEPS_MAX`] steps include the smallest and the largest number of domains
+/// or cores.
 fn steps(topology: &Topology) -> Vec<CpuSet> {
     let units: Vec<CpuSet> = match topology.domains.len() {
         1 => topology

@@ -4,8 +4,8 @@
 
 use usher_model::{Decision, Observation};
 
-/// A policy. Its only state is what it keeps between calls: the same observations in the same order
-/// give the same decisions.
+/// A policy. Its decisions depend only on the observations that it has received: the same
+/// observations in the same order give the same decisions.
 pub trait Policy {
     /// The policy's name on the command line.
     fn name(&self) -> &'static str;

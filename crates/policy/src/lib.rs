@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Usher's decisions. This crate uses no clock, file, thread, environment, random number or
-//! hash-ordered iteration.
+//! Usher's decisions: policies that turn observations of the machine and its programs into seats,
+//! freezes and demotions. This crate uses no clock, file, thread, environment variable, random
+//! number or hash-ordered iteration.
+//!
+//! [`by_name`] creates the policy with a given name from three layers: the seating policy (`linux`,
+//! `equal`, `casas` or `usher`), [`SuspendablePolicy`], which gives no seats while another daemon
+//! plans the machine, and [`RegulatedPolicy`], which regulates background work.
 
 mod action_diff;
 pub mod background;
@@ -27,13 +32,14 @@ use usher_model::Topology;
 /// Names of the policies on the command line.
 pub const NAMES: [&str; 4] = ["linux", "equal", "casas", "usher"];
 
-/// Creates a policy for a machine, which regulates background programs with paper 2's thresholds;
-/// `None` for an unknown name.
+/// Creates the policy `name` for a machine; `None` if the name is unknown. The policy regulates
+/// background programs with paper 2's thresholds.
 pub fn by_name(name: &str, topology: &Topology) -> Option<Box<dyn Policy + Send>> {
     by_name_with(name, topology, Thresholds::default())
 }
 
-/// Creates a policy with the given thresholds.
+/// Creates the policy `name` with the given thresholds of paper 2's regulations; `None` if the name
+/// is unknown.
 pub fn by_name_with(
     name: &str,
     topology: &Topology,
@@ -50,7 +56,7 @@ pub fn by_name_with(
     ))
 }
 
-/// Creates a seating policy by one of [`NAMES`].
+/// Creates the seating policy with the given name, which must be one of [`NAMES`].
 fn seating(name: &str, topology: Topology) -> Box<dyn Policy + Send> {
     match name {
         "equal" => Box::new(Equal::new(topology)),

@@ -14,7 +14,7 @@ use crate::Policy;
 use crate::action_diff::{ActionDiff, DesiredSeats};
 use crate::seating::{Request, seat};
 
-/// Leaves everything to the kernel.
+/// The policy `linux`, which leaves all programs to the kernel.
 #[derive(Debug)]
 pub struct Linux {
     topology: Topology,
@@ -54,8 +54,8 @@ impl Policy for Linux {
     }
 }
 
-/// Gives all programs the same number of cores: the planner's result if all programs scale
-/// perfectly.
+/// The policy `equal`, which gives all programs the same number of cores. The seats are the
+/// planner's result for programs that scale perfectly.
 #[derive(Debug)]
 pub struct Equal {
     topology: Topology,
@@ -65,7 +65,7 @@ pub struct Equal {
 }
 
 impl Equal {
-    /// Creates an even split of a machine.
+    /// Creates the policy for a machine.
     pub fn new(topology: Topology) -> Self {
         let usable = topology.all_cpus();
         Self {
@@ -133,7 +133,8 @@ impl Policy for Equal {
     }
 }
 
-/// Processes arrivals, departures and changed limits; returns whether there were any.
+/// Updates `programs` by arrivals, departures and changed limits. Returns whether `programs` has
+/// changed.
 pub(crate) fn track_programs(
     programs: &mut BTreeMap<ProgramId, Program>,
     events: &[Event],
@@ -212,11 +213,11 @@ pub(crate) fn linear(topology: &Topology) -> Curve {
         relative_error: 0.0,
         busy_cpus: None,
     };
-    // The curve has one point at one or more cores with the same positive rate.
+    // The curve has a single point, whose number of cores and rate are both at least 1.
     Curve::new(vec![point]).expect("a curve of one positive point is valid")
 }
 
-/// Desired CPUs of each program of a plan. A seat of all CPUs is no restriction.
+/// Desired CPUs of each program of a plan. `None` for a seat of all CPUs, which restricts nothing.
 pub(crate) fn desired_seats(plan: &Plan, all: &CpuSet) -> DesiredSeats {
     let seat_cpus = |seat: &Seat| (seat.cpus != *all).then(|| seat.cpus.clone());
     plan.seats

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A seating policy that gives no seats while another daemon plans the machine.
 //!
-//! Two daemons that plan the same CPUs would seat their programs on top of one
-//! another. [`SuspendablePolicy`] therefore follows [`Event::Seating`]: while seats are
-//! forbidden, it takes every seat back, continues every program that the
-//! seating policy had stopped, and leaves all programs to the kernel. When
-//! seats are allowed again, a new instance of the seating policy starts with
-//! the programs that are present.
+//! Two daemons that plan the same CPUs would give the same CPUs to programs of both daemons.
+//! [`SuspendablePolicy`] therefore follows [`Event::Seating`]: while seats are forbidden, it
+//! releases every seat, continues every program that the seating policy had stopped, and leaves all
+//! programs to the kernel. When seats are allowed again, a new instance of the seating policy
+//! starts with the programs that are present.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +38,7 @@ impl std::fmt::Debug for SuspendablePolicy {
 }
 
 impl SuspendablePolicy {
-    /// The policy that `make` returns, for this machine; seats are allowed at first.
+    /// Wraps the policy that `make` returns. Seats are allowed until an event forbids them.
     pub fn new(topology: Topology, make: MakePolicy) -> Self {
         let current = make();
         Self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A policy with fixed seats, configured by program name in advance. Programs without a configured
-//! seat get none. For comparison in simulations.
+//! A policy for comparison in simulations: gives each program the seat that was configured for the
+//! program's name in advance. Programs without a configured seat get no seat.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::Policy;
 use crate::action_diff::ActionDiff;
 use crate::simple::track_programs;
 
-/// Gives each program the seat that was configured for its name; other programs get none.
+/// Gives each program the seat that was configured for its name; other programs get no seat.
 #[derive(Debug)]
 pub struct FixedSeats {
     topology: Topology,
@@ -22,7 +22,7 @@ pub struct FixedSeats {
 }
 
 impl FixedSeats {
-    /// Creates the policy with these seats.
+    /// Creates the policy. `seats`: the seat of each program name.
     pub fn new(topology: Topology, seats: BTreeMap<String, CpuSet>) -> Self {
         Self {
             topology,

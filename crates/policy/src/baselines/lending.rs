@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wraps another policy and lends the idle cores of its seats by the lender of policy `usher`, to
-//! measure the gain of lending alone. For comparison in simulations.
+//! A policy for comparison in simulations: lends the idle cores of another policy's seats, to
+//! measure the gain of lending alone.
+//!
+//! 1. The other policy decides; its seats are stored, its freezes and demotions are passed on.
+//! 2. Unless a program is frozen, the lender of policy `usher` updates the loans. A change of a
+//!    seat ends all loans.
+//! 3. Each program gets the CPUs of its seat and of its loans. The next decision is due after
+//!    `TICK_NS` at the latest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +16,7 @@ use crate::Policy;
 use crate::action_diff::ActionDiff;
 use crate::usher::lend::{Lender, LendingContext, TICK_NS};
 
-/// A policy with a lender of its seats.
+/// A policy with a lender that lends the idle cores of the policy's seats.
 #[derive(Debug)]
 pub struct Lending<P> {
     inner: P,
@@ -21,7 +27,7 @@ pub struct Lending<P> {
 }
 
 impl<P: Policy> Lending<P> {
-    /// Wraps a policy.
+    /// Wraps the policy `inner`.
     pub fn new(inner: P, topology: Topology) -> Self {
         Self {
             inner,
@@ -32,8 +38,8 @@ impl<P: Policy> Lending<P> {
         }
     }
 
-    /// Follows the actions of the inner policy. Seats are put into force together with the loans;
-    /// other actions are returned.
+    /// Stores the seats in the actions of the inner policy, which are put into force together with
+    /// the loans. Returns the other actions.
     fn follow(&mut self, actions: &[Action]) -> Vec<Action> {
         let mut others = Vec::new();
         let before = self.seats.clone();

@@ -5,7 +5,7 @@
 //!   as many cores as a program uses efficiently.
 //! - [`Utilisation`]: as many cores as a program keeps busy, as scx_layered sizes its layers and
 //!   scx_mitosis its cells.
-//! - [`Lending`]: another policy's seats, lent while they are idle.
+//! - [`Lending`]: another policy's seats, whose idle cores are lent.
 //! - [`FixedSeats`]: seats that were chosen in advance.
 
 mod fixed;
@@ -26,7 +26,7 @@ pub use self::utilisation::Utilisation;
 use crate::action_diff::{ActionDiff, DesiredSeats};
 use crate::simple::track_programs;
 
-/// Seats of whole domains that are reconsidered once per period.
+/// Seats of whole domains, which a policy recomputes once per period.
 #[derive(Debug)]
 struct PeriodicSeats {
     topology: Topology,
@@ -37,11 +37,12 @@ struct PeriodicSeats {
     diff: ActionDiff,
 }
 
-/// Whether the seats must be reconsidered.
+/// Whether the seats must be recomputed.
 enum PeriodDue {
-    /// Not yet; this decision sets the time of the next call.
+    /// The seats are not due yet. The decision only sets the time of the next call.
     Later(Decision),
-    /// Now. `changed`: programs came or went; `seconds`: time since the last reconsideration.
+    /// The seats must be recomputed now. `changed`: programs arrived or departed; `seconds`: time
+    /// since the seats were last recomputed.
     Now { changed: bool, seconds: f64 },
 }
 
@@ -80,7 +81,7 @@ impl PeriodicSeats {
         self.seats.get(&program).map_or(0, Vec::len)
     }
 
-    /// Gives each program a number of domains.
+    /// Gives each program the number of domains in `counts`.
     fn give(&mut self, counts: &BTreeMap<ProgramId, usize>) -> Decision {
         self.seats = assign_domains(&self.topology, &self.seats, counts);
         Decision {
@@ -92,8 +93,8 @@ impl PeriodicSeats {
     }
 }
 
-/// Gives each program a number of whole domains, its present ones as far as possible. The sum must
-/// not exceed the number of domains.
+/// Assigns to each program the number of whole domains in `counts`, as far as possible domains that
+/// the program already has. The sum of `counts` must not exceed the number of domains.
 fn assign_domains(
     topology: &Topology,
     before: &BTreeMap<ProgramId, Vec<usize>>,
@@ -127,7 +128,8 @@ fn cpus_of(topology: &Topology, domains: &[usize]) -> CpuSet {
 }
 
 fn plan_of(topology: &Topology, seats: &BTreeMap<ProgramId, Vec<usize>>) -> Plan {
-    // A program without a domain, because there are too few, is left to the kernel.
+    // A program that got no domain, because there are fewer domains than programs, is left to the
+    // kernel.
     let everywhere: Vec<usize> = (0..topology.domains.len()).collect();
     let seat = |(&program, domains): (&ProgramId, &Vec<usize>)| {
         let (domains, mode) = match domains.is_empty() {

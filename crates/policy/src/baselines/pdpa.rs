@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! PDPA, performance-driven processor allocation (Corbalán, Martorell, Labarta, OSDI 2000), in
-//! units of whole domains.
+//! units of whole domains. Used only for comparison in simulations; requires progress figures of
+//! running programs.
 //!
-//! The efficiency of a program is its progress per domain, relative to that on the smallest seat it
-//! has had. Every 200 ms, a program with an efficiency above 0.9 may get one domain more, and one
-//! below 0.7 gives one up and then stays at that size until a program arrives or departs. Domains
-//! are dealt out in turns, so that each program gets at least one while there are enough. For
-//! comparison in simulations; needs live progress.
+//! The efficiency of a program is its progress per second and domain, divided by that on the
+//! program's first seat. Every 200 ms, and when a program arrives or departs:
+//!
+//! 1. A program with an efficiency above 0.9 requests one more domain. A program with an efficiency
+//!    below 0.7 gives up one domain, and then gets no more until a program arrives or departs.
+//! 2. Domains are distributed in rounds. In each round, every program that wants more domains gets
+//!    one, while domains are left.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +18,9 @@ use usher_model::{Decision, Observation, ProgramId, Topology};
 use super::{PeriodDue, PeriodicSeats};
 use crate::Policy;
 
-/// Time between two reconsiderations.
+/// Interval between two allocations.
 const PERIOD_NS: u64 = 200_000_000;
-/// Efficiency above which a program may get more; the paper's `high_eff`.
+/// Efficiency above which a program may get another domain; the paper's `high_eff`.
 const HIGH: f64 = 0.9;
 /// Efficiency below which a program must give up a domain; the paper's `target_eff`.
 const TARGET: f64 = 0.7;
@@ -33,10 +36,11 @@ pub struct Pdpa {
 #[derive(Debug, Clone, Copy, Default)]
 struct ProgramState {
     total: f64,
-    /// Progress per second and domain on the smallest seat it had: the reference of the efficiency.
+    /// Progress per second and domain on the program's first seat, with which the efficiency is
+    /// computed.
     base: Option<f64>,
-    /// Whether the program keeps its seat, because it did not use more cores efficiently when it
-    /// had them.
+    /// Whether the program gets no more domains, because its efficiency on a larger seat was below
+    /// `TARGET`.
     stable: bool,
     wants: usize,
 }
@@ -76,7 +80,8 @@ impl Pdpa {
         }
     }
 
-    /// Distributes the domains: one each, then one more each in turn.
+    /// Distributes the domains in rounds. In each round, every program that wants more domains gets
+    /// one.
     fn counts(&self) -> BTreeMap<ProgramId, usize> {
         let mut left = self.seats.topology.domains.len();
         let mut counts: BTreeMap<ProgramId, usize> = BTreeMap::new();
@@ -111,7 +116,7 @@ impl Policy for Pdpa {
         self.states
             .retain(|id, _| self.seats.programs.contains_key(id));
         if changed {
-            // A program that stayed small for lack of domains may grow again.
+            // With other programs on the machine, every program may try a larger seat again.
             self.states
                 .values_mut()
                 .for_each(|state| state.stable = false);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocation by utilisation, as scx_layered sizes its layers by `util_range`, in units of whole
-//! domains.
+//! domains. Used only for comparison in simulations.
 //!
-//! Every 100 ms, a program that keeps more than 90 % of its cores busy wants all domains, one below
-//! 60 % wants one less than it has, and others keep theirs. Domains go one by one to the program
-//! that has the fewest and wants more, so that no program exceeds an even share while another wants
-//! more. For comparison in simulations.
+//! Every 100 ms, and when a program arrives or departs:
+//!
+//! 1. A program that keeps more than 90 % of its cores busy wants all domains. A program that keeps
+//!    less than 60 % of its cores busy wants one domain less than it has. Other programs want the
+//!    domains that they have.
+//! 2. Each domain goes to the program with the fewest domains, among the programs that want more.
+//!    No program exceeds an even share while another program wants more.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +17,14 @@ use usher_model::{Decision, Observation, ProgramId, Topology};
 use super::{PeriodDue, PeriodicSeats};
 use crate::Policy;
 
-/// Time between two reconsiderations.
+/// Interval between two allocations.
 const PERIOD_NS: u64 = 100_000_000;
-/// A program that keeps more than `UTIL_HIGH` of its cores busy gets more; a program below
-/// `UTIL_LOW` gives some up (scx_layered's `util_range`).
+/// A program that keeps more than the share `UTIL_HIGH` of its cores busy wants more domains; a
+/// program below `UTIL_LOW` gives up a domain (scx_layered's `util_range`).
 const UTIL_LOW: f64 = 0.6;
 const UTIL_HIGH: f64 = 0.9;
 
-/// Grows and shrinks seats by one domain at a time.
+/// The policy that allocates domains by utilisation.
 #[derive(Debug)]
 pub struct Utilisation {
     seats: PeriodicSeats,
@@ -37,8 +40,8 @@ impl Utilisation {
         }
     }
 
-    /// Number of domains of each program. No program gets more than an even share while another
-    /// wants more.
+    /// Computes the number of domains of each program, given the number of CPUs that each program
+    /// keeps busy.
     fn counts(&self, busy: &BTreeMap<ProgramId, f64>) -> BTreeMap<ProgramId, usize> {
         let topology = &self.seats.topology;
         let each = topology.cores.len() as f64 / topology.domains.len() as f64;
