@@ -89,7 +89,8 @@ fn confidence_grows_with_the_samples() {
 
 #[test]
 fn a_collapse_of_busy_waiting_programs_is_detected() {
-    // LAMMPS, 2 ranks, and sysbench's yielding threads: 1 core and 2.
+    // Measured speed-ups from 1 core to 2 cores: LAMMPS with 2 ranks, and sysbench with yielding
+    // threads.
     for speedup in [5.5, 4.6] {
         let seen = [(1.0, 1.0), (2.0, speedup)];
         let collapse = collapses(&points(&seen)).unwrap();

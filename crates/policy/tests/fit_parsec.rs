@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Held-out error of the fit on published PARSEC curves: fitted to one to four points of each
-//! curve, compared with the others.
+//! Held-out error of the fit on published PARSEC curves. Each curve is fitted to one to four of its
+//! points, and the fit is compared with the other points.
 //!
 //! data/parsec-speedup.json: De Sensi, De Matteis, Torquato, Mencagli, Danelutto, "Bringing
 //! Parallel Patterns out of the Corner: the P3ARSEC Benchmark Suite", ACM TACO 14(4), 2017, read
-//! off the published plots. On `xeon` (24 cores, 48 hardware threads) points up to 24 are used.
+//! off the published plots. On `xeon` (24 cores, 48 hardware threads) points at up to 24 cores are
+//! used.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::collections::BTreeMap;
@@ -83,8 +84,8 @@ fn quantile(errors: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part) as usize]
 }
 
-/// Core counts of the samples; the mean and the 90th percentile of the error at the other points
-/// must not exceed the given values.
+/// Machine, core counts of the samples, and the upper limits of the mean and of the 90th percentile
+/// of the error at the other points.
 const SETS: [(&str, &[f64], f64, f64); 12] = [
     ("xeon", &[1.0], 0.21, 0.46),
     ("xeon", &[1.0, 8.0], 0.14, 0.34),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the prediction of which two programs gain from sharing their seats. The first program
-//! of such a pair must leave cores idle, the other must scale.
+//! Tests of the prediction of which two programs gain from sharing their seats. One program of such
+//! a pair must leave cores idle, and the other program must scale.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,8 +11,8 @@ use usher_model::*;
 use usher_policy::seating::Request;
 use usher_policy::usher::pair::most_promising;
 
-/// Programs that scale perfectly and keep these shares of their cores busy, on six of eighteen
-/// cores each.
+/// Three programs that scale perfectly, each on six of eighteen cores. `shares`: the share of its
+/// cores that each program keeps busy.
 fn case(shares: [f64; 3]) -> (Topology, Plan, Vec<Request>) {
     let topology = regular(1, 1, 3, 6);
     let one = |(at, share): (usize, f64)| {

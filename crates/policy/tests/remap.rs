@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! New seats are placed where the old seats were, without changing the planner's decisions.
+//! Tests that new seats are placed where the old seats were, without changes of the planner's
+//! decisions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -167,7 +168,7 @@ proptest! {
     }
 }
 
-/// Seats by the owner of each domain; 0 means none.
+/// Seats by the owner of each domain; 0: the domain has no owner.
 fn seated(topology: &Topology, owners: &[u64]) -> BTreeMap<ProgramId, CpuSet> {
     let mut seats: BTreeMap<ProgramId, CpuSet> = BTreeMap::new();
     for (domain, &owner) in topology.domains.iter().zip(owners).filter(|(_, o)| **o > 0) {

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use usher_model::{ProgramId, SeatMode, Topology};
 use usher_policy::seating::{Request, Seating, seat};
 
-/// Linear between points, proportional below, flat above, from the raw points.
+/// The rate on `cores` cores: linear between the points of the curve, proportional below the first
+/// point, constant above the last point.
 fn rate(r: &Request, cores: f64) -> f64 {
     let mut before = (0.0, 0.0);
     for p in r.curve.points() {
@@ -49,8 +50,9 @@ fn domains(t: &Topology) -> Units {
     }
 }
 
-/// Order of the rules after ANTT: shared groups, (program, group) pairs, units in use, then by
-/// name: units, and amounts in each group, largest first.
+/// Key that orders allocations of equal ANTT by the rules: shared groups, (program, group) pairs,
+/// units in use, then in the order of names the units of each program, and its amounts in each
+/// group, largest first.
 type Key = (usize, usize, usize, Vec<usize>, Vec<Vec<usize>>);
 
 fn key(units: &Units, owner: &[usize], programs: usize) -> Key {
@@ -75,7 +77,8 @@ fn key(units: &Units, owner: &[usize], programs: usize) -> Key {
     )
 }
 
-/// Least ANTT and, among equals, the least key, over all owners of all units.
+/// The least ANTT over all assignments of units to programs, and the least key among the
+/// assignments with that ANTT.
 fn brute(units: &Units, requests: &[Request]) -> Option<(f64, Key)> {
     let (n, d) = (requests.len(), units.capacity.len());
     let all: f64 = units.capacity.iter().sum();

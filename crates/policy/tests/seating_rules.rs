@@ -60,7 +60,8 @@ fn no_request_gives_an_empty_plan() {
 
 #[test]
 fn two_programs_of_a_package_each_keep_it() {
-    // 3 + 1 of 4 domains would have the same sum; 2 + 2 shares no package.
+    // Seats of 3 and 1 domains would have the same sum of NTTs, but two seats of 2 domains share no
+    // package.
     let t = regular(2, 1, 2, 1);
     let got = seats(&t, &[scaler(0, "a", 4), scaler(1, "b", 4)]);
     assert_eq!(cpus(&got), ["0-1", "2-3"]);
@@ -144,7 +145,7 @@ fn weights_multiply_the_ntt_in_the_mean() {
         [1, 2]
     );
     let got = seat(&t, &heavy).unwrap();
-    // "a" on 1 of 3 cores: 3; "b" on 2: 1.5, times 4.
+    // NTT of "a" on 1 of 3 cores: 3. NTT of "b" on 2 of 3 cores: 1.5, with weight 4.
     assert_eq!(got.plan.antt, Some((3.0 + 4.0 * 1.5) / 2.0));
     let lighter = [
         Request {
@@ -184,22 +185,22 @@ fn busy_waiting_programs_are_not_narrowed() {
         spinners: threads,
         ..flat(0, "spins")
     };
-    // 4 domains of 2: whole domains do.
+    // In 4 domains of 2 cores, whole domains suffice.
     let t = regular(1, 1, 4, 2);
     let got = seats(&t, &[spins(5), scaler(1, "b", 8)]);
     assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
-    // 2 domains of 4: they have to be split.
+    // 2 domains of 4 cores have to be split.
     let t = regular(1, 1, 2, 4);
     let got = seats(&t, &[spins(6), scaler(1, "b", 8)]);
     assert_eq!((got[0].cpus.len(), got[1].cpus.len()), (6, 2));
     assert!(got.iter().all(|s| s.mode == SeatMode::Seated));
-    // 8 of 8 cores and another program: no program is seated.
+    // One program needs all 8 cores, and there is another program: no program is seated.
     let got = seats(&t, &[spins(8), scaler(1, "b", 8)]);
     assert!(
         got.iter()
             .all(|s| s.mode == SeatMode::Shared && s.cpus.len() == 8)
     );
-    // No other program: it is seated.
+    // Without another program, the program that needs all 8 cores is seated.
     assert_eq!(seats(&t, &[spins(8)])[0].mode, SeatMode::Seated);
 }
 
@@ -217,11 +218,13 @@ fn bound_programs_are_seated_within_their_cpus() {
     let got = seats(&t, &[bound(0, "a", "4-7"), scaler(1, "b", 8)]);
     assert!(got[0].cpus.is_subset(&"4-7".parse().unwrap()) && got[0].mode == SeatMode::Seated);
     assert!(!got[0].cpus.intersects(&got[1].cpus));
-    // No whole domain lies inside: the program has its bound CPUs, and others stay away from them.
+    // No whole domain lies inside the binding: the program keeps its bound CPUs, and other programs
+    // get no seat on them.
     let got = seats(&t, &[bound(0, "a", "1-2"), scaler(1, "b", 8)]);
     assert_eq!(cpus(&got), ["1-2", "0,3-7"]);
     assert_eq!((got[0].ntt, got[0].mode), (Some(1.0), SeatMode::Seated));
-    // Two programs are bound to the same CPUs: they share these, and others stay away.
+    // Two programs are bound to the same CPUs: the two programs share these CPUs, and other
+    // programs get no seat on them.
     let got = seats(
         &t,
         &[

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the prediction of time sharing: known cases by hand, and as properties that no program
-//! gains from company and that CPU time is conserved.
+//! Tests of the prediction of time sharing: cases computed by hand, and two properties: no program
+//! gains from the presence of other programs, and CPU time is conserved.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
@@ -16,7 +16,7 @@ fn scaler(id: u64, cores: u32) -> Request {
     request(id, "scaler", &points)
 }
 
-/// Runs one thread on any number of cores.
+/// A program with a single thread, which has the same rate on any number of cores.
 fn serial(id: u64, cores: f64) -> Request {
     let point = |cores: f64| CurvePoint {
         cores,
@@ -53,7 +53,7 @@ fn two_perfect_scalers_take_twice_as_long() {
 #[test]
 fn cpus_left_by_a_serial_program_are_used() {
     let two = regular(1, 1, 1, 2);
-    // Even shares are one CPU each: the scaler has the other CPU, and no more.
+    // An even share is one CPU: the program that scales gets the other CPU, and no more.
     assert_eq!(
         time_sharing(&two, &[serial(0, 2.0), scaler(1, 2)]),
         [1.0, 2.0]

@@ -71,7 +71,8 @@ pub fn machine(spec: &MachineSpec, smt: u32, llc_bytes: u64) -> Topology {
     t
 }
 
-/// `packages` of `nodes` each of `domains` each of `cores` cores.
+/// A machine of `packages` packages with `nodes` NUMA nodes each, `domains` domains per node and
+/// `cores` cores per domain.
 pub fn regular(packages: usize, nodes: usize, domains: usize, cores: usize) -> Topology {
     let spec = vec![vec![vec![vec![1.0; cores]; domains]; nodes]; packages];
     machine(&spec, 1, 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of loans: idle seats are lent within 50 ms and reclaimed within 20 ms, and programs that
-//! could not give borrowed cores back get none.
+//! could not give back borrowed cores borrow no cores.
 
 use usher_model::{CpuSet, ProgramId, ProgramSample};
 use usher_policy::Usher;

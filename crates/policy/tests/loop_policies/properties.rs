@@ -67,8 +67,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The owners' seats are disjoint, loans come out of seats or free CPUs, and every program has
-    /// CPUs. `usher` freezes no program, since none busy-waits. A second policy makes the same
-    /// decisions.
+    /// CPUs. `usher` freezes no program, because no program busy-waits. A second policy makes the
+    /// same decisions.
     #[test]
     fn seats_stay_disjoint_under_random_events(events in prop::collection::vec(random_event(), 1..40), name in prop::sample::select(vec!["equal", "casas", "usher"])) {
         let topology = machine(4, 4);

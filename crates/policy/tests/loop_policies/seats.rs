@@ -131,7 +131,8 @@ fn each_new_program_briefly_gets_half_of_the_others_seats() {
     );
 }
 
-/// A scheduler with soft seats would show borrowed CPUs as the seat's own.
+/// With soft seats, the measured rate of a program on its seat would include its use of borrowed
+/// CPUs.
 #[test]
 fn seats_are_not_soft_during_measurements() {
     let topology = paper_machine();
@@ -221,7 +222,8 @@ fn a_program_with_a_profile_gives_no_cores_to_a_survey() {
 
 #[test]
 fn the_reported_plan_equals_the_seats() {
-    // Seed 56 of the fuzzer: half of a seat was given up for a trial, and no plan contained it.
+    // Seed 56 of the fuzzer: half of a seat was given up for a trial, and no plan contained that
+    // half.
     let speeds: [fn(f64) -> f64; 4] = [medium, poor, perfect, bus_bound];
     for case in 0..512_usize {
         let topology = paper_machine();

@@ -9,22 +9,22 @@ pub fn perfect(cores: f64) -> f64 {
     cores
 }
 
-/// Gains little beyond six cores: the paper's red class.
+/// A program that gains little beyond six cores: the red class of paper 1.
 pub fn poor(cores: f64) -> f64 {
     cores.min(6.0) + (cores - 6.0).max(0.0) * 0.05
 }
 
-/// Gains half of each core beyond twelve: the yellow class.
+/// A program that gains 30 % of each core beyond twelve cores: the yellow class of paper 1.
 pub fn medium(cores: f64) -> f64 {
     cores.min(12.0) + (cores - 12.0).max(0.0) * 0.3
 }
 
-/// Gains a little from a second core: barriers, spinning, a memory bus.
+/// A program that gains little from a second core, because of barriers, spinning or a memory bus.
 pub fn bus_bound(cores: f64) -> f64 {
     cores.min(1.0) + 0.2 * (cores - 1.0).max(0.0)
 }
 
-/// Collapses on one core.
+/// A program that collapses on one core.
 pub fn busy_waits(cores: f64) -> f64 {
     if cores < 2.0 { 0.2 * cores } else { cores }
 }

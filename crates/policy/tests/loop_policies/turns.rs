@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of turns: a spinning program and its neighbours have all cores of the machine alternately,
-//! for times by the roots of their weights, and none starves.
+//! for times in proportion to the square roots of their weights, and no program starves.
 
 use proptest::prelude::*;
 use usher_model::*;
@@ -253,8 +253,8 @@ fn failed_freezes_and_thaws_are_retried() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// At any time a program runs, and no program is stopped for longer than three turns of others,
-    /// whichever programs arrive and depart.
+    /// At any time a program runs, and no program is stopped for longer than three turns of other
+    /// programs, whichever programs arrive and depart.
     #[test]
     fn no_program_starves(steps in prop::collection::vec((any::<prop::sample::Index>(), 0..4u8, 1..300u64), 1..40)) {
         let (mut world, mut usher) = on_two_cores([]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fluid model of a machine for policies that run in a loop. A CPU is shared evenly by the
-//! programs that may use it, and a program's speed is that of its true curve at the CPU time that
-//! it gets. The model uses no production code except the value types.
+//! programs that may use it, and the speed of a program is the value of its true curve at the CPU
+//! time that it gets. The model uses no production code except the value types.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ pub struct World {
     /// Number of following actions that fail.
     pub refuses: u32,
     failed: Vec<FailedAction>,
-    /// Decisions with any content.
+    /// Decisions that are not empty, with their times.
     pub log: Vec<(u64, Decision)>,
 }
 
@@ -151,7 +151,7 @@ impl World {
         });
     }
 
-    /// Pins threads of a program to these CPUs, or none any more.
+    /// Pins threads of a program to the given CPUs; `None` ends the pinning.
     pub fn pin(&mut self, id: u64, cpus: Option<&str>) {
         self.events.push(Event::Limited {
             program: ProgramId(id),
